@@ -1,0 +1,85 @@
+"""The one table of role × verb, and the question it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from accounts.core.errors import Refused
+
+
+class Role(StrEnum):
+    MODEL_TEAM = "model_team"
+    CI = "ci"
+    RELEASE_MANAGER = "release_manager"
+
+
+class Verb(StrEnum):
+    READ = "read"
+    CREATE_MODEL = "model.create"
+    EDIT_MODEL = "model.edit"
+    PUSH_RELEASE = "release.push"
+    WAIVE_CODE = "release.waive"
+    RUN_GATES = "gates.run"
+    START_ROLLOUT = "rollout.start"
+    PAUSE_ROLLOUT = "rollout.pause"
+    RESUME_ROLLOUT = "rollout.resume"
+    APPROVE_ROLLOUT = "rollout.approve"
+    ADVANCE_ROLLOUT = "rollout.advance"
+    ABORT_ROLLOUT = "rollout.abort"
+    ROLL_BACK = "rollout.roll_back"
+    ADMINISTER = "administer"
+
+
+#: Shutting is easier than opening: everyone who may push may also pause, abort and roll back.
+_SHUT = frozenset({Verb.PAUSE_ROLLOUT, Verb.ABORT_ROLLOUT, Verb.ROLL_BACK})
+
+MAY: dict[Role, frozenset[Verb]] = {
+    Role.MODEL_TEAM: frozenset(
+        {Verb.READ, Verb.CREATE_MODEL, Verb.EDIT_MODEL, Verb.PUSH_RELEASE, Verb.RUN_GATES, Verb.START_ROLLOUT,
+         Verb.RESUME_ROLLOUT}
+    ) | _SHUT,
+    Role.CI: frozenset({Verb.READ, Verb.PUSH_RELEASE, Verb.RUN_GATES, Verb.START_ROLLOUT}) | _SHUT,
+    Role.RELEASE_MANAGER: frozenset(
+        {Verb.READ, Verb.RUN_GATES, Verb.WAIVE_CODE, Verb.START_ROLLOUT, Verb.RESUME_ROLLOUT, Verb.APPROVE_ROLLOUT,
+         Verb.ADVANCE_ROLLOUT}
+    ) | _SHUT,
+}
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who asks. `roles` maps a team's slug to the roles held in it; `user_id` is None for the system itself."""
+
+    name: str
+    user_id: int | None = None
+    is_admin: bool = False
+    is_system: bool = False
+    roles: tuple[tuple[str, Role], ...] = ()
+
+    @classmethod
+    def system(cls, name: str) -> Actor:
+        """The actor for a part of Sluicegate itself, such as the engine: it may do everything."""
+        return cls(name=f"system:{name}", is_system=True)
+
+    def roles_in(self, team: str) -> frozenset[Role]:
+        return frozenset(role for slug, role in self.roles if slug == team)
+
+
+def may(actor: Actor, verb: Verb, team: str) -> bool:
+    """Whether this actor may do this verb on what the team owns."""
+    if actor.is_system or actor.is_admin:
+        return True
+    return any(verb in MAY[role] for role in actor.roles_in(team))
+
+
+def require(actor: Actor, verb: Verb, team: str) -> None:
+    """Raises Refused, naming the roles that would do, unless `may`."""
+    if may(actor, verb, team):
+        return
+    would = sorted(role.value for role, verbs in MAY.items() if verb in verbs)
+    raise Refused(
+        "forbidden",
+        f"{actor.name} may not do {verb.value} for team {team}; it takes one of the roles {', '.join(would) or 'administrator'}.",
+        verb=verb.value, team=team, roles=would,
+    )

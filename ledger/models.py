@@ -1,0 +1,78 @@
+"""Events (append-only, hash-chained), jobs (leased rows) and named leases with fencing tokens."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+
+from ledger.core.lifecycle import JobState
+
+
+class Event(models.Model):
+    """One thing that happened. Rows outlive their subject, so subjects are named, not foreign keys.
+
+    A database trigger refuses UPDATE and DELETE. `hash` covers the row and `prev_hash`, so that an edit,
+    a deletion or a reordering is found by `audit verify`.
+    """
+
+    seq = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    act_id = models.UUIDField(default=uuid.uuid4)  # groups what one act caused
+    verb = models.CharField(max_length=60)
+    subject_type = models.CharField(max_length=30)
+    subject_id = models.CharField(max_length=120)
+    actor = models.CharField(max_length=150)
+    from_state = models.CharField(max_length=30, blank=True)
+    to_state = models.CharField(max_length=30, blank=True)
+    reason = models.TextField(blank=True)
+    facts = models.JSONField(default=dict)
+    prev_hash = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64, unique=True)
+
+    class Meta:
+        ordering = ["seq"]
+        indexes = [models.Index(fields=["subject_type", "subject_id", "-seq"], name="event_by_subject")]
+
+
+class Job(models.Model):
+    """Work that is due. Celery only carries the id: whoever holds the lease runs it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    kind = models.CharField(max_length=60)
+    key = models.CharField(max_length=120)  # what it is about, such as "validation:12"; one unfinished job per (kind, key)
+    queue = models.CharField(max_length=60, default="default")
+    args = models.JSONField(default=dict)
+    state = models.CharField(max_length=10, default=JobState.QUEUED, choices=[(s.value, s.value) for s in JobState])
+    owner = models.CharField(max_length=120, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    max_attempts = models.PositiveIntegerField(default=3)
+    due_at = models.DateTimeField()
+    progress_done = models.PositiveIntegerField(default=0)
+    progress_total = models.PositiveIntegerField(default=0)
+    progress_note = models.CharField(max_length=300, blank=True)
+    error = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=models.Q(state__in=[s.value for s in JobState]), name="job_state_known"),
+            models.UniqueConstraint(
+                fields=["kind", "key"], condition=models.Q(state__in=["queued", "running"]), name="job_once_unfinished"
+            ),
+        ]
+        indexes = [
+            # the sweep that re-dispatches what is due or was abandoned
+            models.Index(fields=["state", "lease_until", "due_at"], name="job_due"),
+        ]
+
+
+class Lease(models.Model):
+    """Leadership of a name, such as `engine`. `token` grows with every new holder and fences the old one out."""
+
+    name = models.CharField(primary_key=True, max_length=60)
+    owner = models.CharField(max_length=120, blank=True)
+    token = models.BigIntegerField(default=0)
+    expires_at = models.DateTimeField(null=True, blank=True)

@@ -1,0 +1,1 @@
+"""What a release is: the sealed bundle, its manifest, its bytes."""

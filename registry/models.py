@@ -1,0 +1,111 @@
+"""Models (prediction contracts), blobs, releases, their files and their waivers."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import Team, User
+from registry.core.lifecycle import FileRole, ReleaseState
+
+
+class ServedModel(models.Model):
+    """A named prediction contract owned by a team.
+
+    `contract` is {inputs: [{name, data_type, dims}], outputs: [...]}; `objectives`, `gate_policy` and `rollout_policy`
+    are plain JSON, read by `validators.core.policy` and `rollouts.core.plan`, and pinned by digest where they are used.
+    """
+
+    slug = models.SlugField(unique=True, max_length=60)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="served_models")
+    title = models.CharField(max_length=120, blank=True)
+    description = models.TextField(blank=True)
+    contract = models.JSONField(default=dict)
+    objectives = models.JSONField(default=dict)
+    gate_policy = models.JSONField(default=dict)
+    rollout_policy = models.JSONField(default=dict)
+    last_number = models.PositiveIntegerField(default=0)  # numbers are never reused
+    version = models.PositiveIntegerField(default=1)  # If-Match
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Blob(models.Model):
+    """Bytes known by their sha256 (64 hex digits), stored once."""
+
+    sha256 = models.CharField(primary_key=True, max_length=64)
+    size_bytes = models.BigIntegerField()
+    store_key = models.CharField(max_length=200)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+
+class Release(models.Model):
+    """An immutable bundle of a model, or the draft of one.
+
+    A database trigger refuses any change to a release that is not a draft, but for `state` sealed → retired and
+    `version`. `manifest` holds the canonical bytes (RFC 8785) as text; sha256 of its UTF-8 is `digest`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    model = models.ForeignKey(ServedModel, on_delete=models.PROTECT, related_name="releases")
+    number = models.PositiveIntegerField(null=True)
+    state = models.CharField(max_length=10, default=ReleaseState.DRAFT)
+    spec = models.JSONField(default=dict)  # the release.yaml that was sent, checked
+    manifest = models.TextField(blank=True)
+    digest = models.CharField(max_length=71, null=True)  # "sha256:<64 hex>"
+    is_code_bearing = models.BooleanField(default=False)
+    author = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    version = models.PositiveIntegerField(default=1)  # If-Match
+    created_at = models.DateTimeField(auto_now_add=True)
+    sealed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in ReleaseState]), name="release_state_known"),
+            models.UniqueConstraint(fields=["model", "number"], name="release_number_once"),
+            models.UniqueConstraint(fields=["model", "digest"], name="release_digest_once"),
+            models.CheckConstraint(
+                condition=Q(state="draft", number__isnull=True, digest__isnull=True)
+                | (~Q(state="draft") & Q(number__isnull=False, digest__isnull=False, sealed_at__isnull=False)),
+                name="release_sealed_whole",
+            ),
+        ]
+        indexes = [models.Index(fields=["model", "-number"], name="release_newest_first")]
+
+    @property
+    def name(self) -> str:
+        """`r14`, or `draft` before it is sealed."""
+        return f"r{self.number}" if self.number else "draft"
+
+    def __str__(self) -> str:
+        return f"{self.model_id}/{self.name}"
+
+
+class ReleaseFile(models.Model):
+    release = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="files")
+    path = models.CharField(max_length=300)  # relative, as in the release folder: artifact/model.onnx
+    role = models.CharField(max_length=10, choices=[(r.value, r.value) for r in FileRole])
+    blob = models.ForeignKey(Blob, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        ordering = ["path"]
+        constraints = [models.UniqueConstraint(fields=["release", "path"], name="release_path_once")]
+
+
+class Waiver(models.Model):
+    """A release manager's recorded word that this digest may run its own code. Append-only by trigger."""
+
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="waivers")
+    manifest_digest = models.CharField(max_length=71)
+    kind = models.CharField(max_length=20, default="code")
+    reason = models.TextField()
+    granted_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    granted_at = models.DateTimeField(auto_now_add=True)

@@ -1,0 +1,1 @@
+"""How traffic moves: policies, evidence, decisions and the engine that applies them."""

@@ -1,0 +1,53 @@
+"""The life of a rollout.
+
+    requested → awaiting_approval → preparing → shifting ⇄ paused → baking → promoted
+    requested → preparing                       (nothing to approve)
+    requested | awaiting_approval → rejected | cancelled
+    preparing → cancelled                       (the candidate never became ready; no traffic ever)
+    preparing | shifting | paused | baking → rolling_back → rolled_back | stuck
+    stuck → rolling_back                        (a person tries again)
+    baking → paused → baking
+    requested | awaiting_approval → superseded
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RolloutState(StrEnum):
+    REQUESTED = "requested"
+    AWAITING_APPROVAL = "awaiting_approval"
+    PREPARING = "preparing"
+    SHIFTING = "shifting"
+    PAUSED = "paused"
+    BAKING = "baking"
+    PROMOTED = "promoted"
+    ROLLING_BACK = "rolling_back"
+    ROLLED_BACK = "rolled_back"
+    STUCK = "stuck"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+
+
+S = RolloutState
+MOVES: dict[RolloutState, frozenset[RolloutState]] = {
+    S.REQUESTED: frozenset({S.AWAITING_APPROVAL, S.PREPARING, S.REJECTED, S.CANCELLED, S.SUPERSEDED}),
+    S.AWAITING_APPROVAL: frozenset({S.PREPARING, S.REJECTED, S.CANCELLED, S.SUPERSEDED}),
+    S.PREPARING: frozenset({S.SHIFTING, S.CANCELLED, S.ROLLING_BACK}),
+    S.SHIFTING: frozenset({S.PAUSED, S.BAKING, S.ROLLING_BACK}),
+    S.PAUSED: frozenset({S.SHIFTING, S.BAKING, S.ROLLING_BACK}),
+    S.BAKING: frozenset({S.PROMOTED, S.PAUSED, S.ROLLING_BACK}),
+    S.ROLLING_BACK: frozenset({S.ROLLED_BACK, S.STUCK}),
+    S.STUCK: frozenset({S.ROLLING_BACK}),
+    S.PROMOTED: frozenset(),
+    S.ROLLED_BACK: frozenset(),
+    S.REJECTED: frozenset(),
+    S.CANCELLED: frozenset(),
+    S.SUPERSEDED: frozenset(),
+}
+FINAL = frozenset(state for state, to in MOVES.items() if not to)
+ACTIVE = frozenset(set(S) - FINAL)
+#: States in which the candidate may be serving users, so breach is checked in each of them.
+LIVE = frozenset({S.SHIFTING, S.PAUSED, S.BAKING})

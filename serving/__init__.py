@@ -1,0 +1,1 @@
+"""Where releases run: environments, servers, gateways, and one adapter for each outside system."""

@@ -1,0 +1,34 @@
+"""The life of a deployment.
+
+    fetching → loading → warming → ready → draining → gone
+    ready → loading                         (its server died and is brought back)
+    fetching | loading | warming | ready → failed → fetching (another try) | gone
+    fetching | loading | warming → draining
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class DeploymentState(StrEnum):
+    FETCHING = "fetching"
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+S = DeploymentState
+MOVES: dict[DeploymentState, frozenset[DeploymentState]] = {
+    S.FETCHING: frozenset({S.LOADING, S.FAILED, S.DRAINING}),
+    S.LOADING: frozenset({S.WARMING, S.FAILED, S.DRAINING}),
+    S.WARMING: frozenset({S.READY, S.FAILED, S.DRAINING}),
+    S.READY: frozenset({S.LOADING, S.DRAINING, S.FAILED}),
+    S.DRAINING: frozenset({S.GONE}),
+    S.FAILED: frozenset({S.FETCHING, S.GONE}),
+    S.GONE: frozenset(),
+}
+LIVE = frozenset(set(S) - {S.GONE})

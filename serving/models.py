@@ -1,0 +1,122 @@
+"""Environments, gateways, nodes, deployments with their servers, and the routes that gateways must follow."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+
+from registry.models import Release, ServedModel
+from serving.core.lifecycle import LIVE, DeploymentState
+
+
+class Environment(models.Model):
+    """Staging, production, …: where releases run, and the rules for entering it."""
+
+    slug = models.SlugField(unique=True, max_length=40)
+    title = models.CharField(max_length=120)
+    is_routed = models.BooleanField(default=True)  # False: no gateway; gates talk to the servers directly
+    needs_passed_report = models.BooleanField(default=True)
+    needs_approval = models.BooleanField(default=False)
+    allows_forced_release = models.BooleanField(default=False)  # x-sluicegate-release on a request
+    generation = models.BigIntegerField(default=0)  # grows with every route change in it
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Gateway(models.Model):
+    """One Envoy that serves an environment. `name` is its xDS node id."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="gateways")
+    name = models.CharField(max_length=80, unique=True)
+    admin_url = models.URLField()  # loopback only
+    http_url = models.URLField()
+    grpc_address = models.CharField(max_length=120)  # host:port
+    seen_at = models.DateTimeField(null=True)  # when it last spoke to the control plane
+
+
+class Node(models.Model):
+    """A machine with an agent. `runtimes` lists the runtime images it can run: [{image, server, backends, versions}]."""
+
+    name = models.SlugField(primary_key=True, max_length=60)
+    runtimes = models.JSONField(default=list)
+    facts = models.JSONField(default=dict)
+    seen_at = models.DateTimeField(null=True)
+
+
+class Deployment(models.Model):
+    """A release on servers in an environment."""
+
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="deployments")
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="deployments")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="deployments")
+    state = models.CharField(max_length=10, default=DeploymentState.FETCHING)
+    is_wanted = models.BooleanField(default=True)  # False: drain it
+    reason = models.TextField(blank=True)
+    timings = models.JSONField(default=dict)  # {"fetch_s", "load_s", "warmup_s"}: the measured cold start
+    recoveries = models.PositiveIntegerField(default=0)  # times its server was brought back
+    version = models.PositiveIntegerField(default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+    ready_at = models.DateTimeField(null=True)
+    gone_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in DeploymentState]), name="deployment_state_known"),
+            models.UniqueConstraint(
+                fields=["release", "environment", "node"],
+                condition=Q(state__in=sorted(s.value for s in LIVE)),
+                name="deployment_once_live",
+            ),
+        ]
+
+
+class Server(models.Model):
+    """One inference server process, started for one deployment. A replacement is a new row."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="servers")
+    host = models.CharField(max_length=120, default="127.0.0.1")
+    http_port = models.PositiveIntegerField()
+    grpc_port = models.PositiveIntegerField()
+    metrics_port = models.PositiveIntegerField()
+    pid = models.PositiveIntegerField()
+    folder = models.CharField(max_length=300)
+    started_at = models.DateTimeField(auto_now_add=True)
+    probed_at = models.DateTimeField(null=True)  # last real inference that was right
+    is_serving = models.BooleanField(default=False)  # it answered a real inference and is not known to be broken
+    ended_at = models.DateTimeField(null=True)
+    end_reason = models.TextField(blank=True)
+
+
+class Route(models.Model):
+    """What the gateways of an environment must do with one model's traffic. The control plane serves this table."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="routes")
+    model = models.ForeignKey(ServedModel, on_delete=models.PROTECT, related_name="routes")
+    stable = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="+")
+    candidate = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")
+    candidate_bp = models.PositiveIntegerField(default=0)  # basis points, 0 … 10000
+    generation = models.BigIntegerField(default=0)  # of the environment, when this row last changed
+    fence = models.BigIntegerField(default=0)  # the highest engine lease token that wrote here
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["environment", "model"], name="route_once"),
+            models.CheckConstraint(condition=Q(candidate_bp__lte=10000), name="route_weight_in_range"),
+            models.CheckConstraint(condition=Q(candidate_bp=0) | Q(candidate__isnull=False), name="route_weight_has_candidate"),
+            models.CheckConstraint(condition=Q(candidate__isnull=True) | ~Q(candidate=F("stable")), name="route_arms_differ"),
+        ]
+
+
+class RouteAck(models.Model):
+    """What one gateway last acknowledged of one route, or refused (`error`)."""
+
+    gateway = models.ForeignKey(Gateway, on_delete=models.CASCADE, related_name="acks")
+    route = models.ForeignKey(Route, on_delete=models.CASCADE, related_name="acks")
+    generation = models.BigIntegerField()
+    acked_at = models.DateTimeField()
+    error = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["gateway", "route"], name="route_ack_once")]

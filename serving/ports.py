@@ -1,0 +1,168 @@
+"""The ports to outside systems: what Sluicegate asks of an inference server, a launcher and a gateway.
+
+Each port has one error family (see `PortError`), one adapter for each real system, and one honest fake in
+`serving/fakes.py`; `tests/contracts/` runs the same suite on both. Adapters never decide pass or fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class PortError(Exception):
+    """An outside system did not do what was asked. `reason` is one of the class's REASONS, stable for code."""
+
+    REASONS: frozenset[str] = frozenset()
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class InferenceError(PortError):
+    """`unreachable`: no connection · `timeout` · `server_error`: 5xx or INTERNAL · `rejected`: the input or model was refused."""
+
+    REASONS = frozenset({"unreachable", "timeout", "server_error", "rejected"})
+
+
+class LaunchError(PortError):
+    """`runtime_mismatch` · `fetch_failed` · `digest_mismatch` · `bad_config` · `load_failed` · `not_ready` · `warmup_failed`."""
+
+    REASONS = frozenset(
+        {"runtime_mismatch", "fetch_failed", "digest_mismatch", "bad_config", "load_failed", "not_ready", "warmup_failed"}
+    )
+
+
+class GatewayError(PortError):
+    """`unreachable` · `timeout` · `malformed`."""
+
+    REASONS = frozenset({"unreachable", "timeout", "malformed"})
+
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor as the server states it: `dims` without the batch axis where the model batches; -1 is any size."""
+
+    name: str
+    data_type: str  # Open Inference Protocol: FP32, INT64, BYTES, …
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """One answer. `latency_s` is from just before the call to the whole answer."""
+
+    outputs: dict[str, npt.NDArray[Any]]
+    latency_s: float
+    release: str = ""  # from the x-sluicegate-release header, when a gateway was asked
+
+
+class InferenceServer(Protocol):
+    """One running inference server (Open Inference Protocol v2)."""
+
+    def is_live(self) -> bool: ...
+
+    def metadata(self, model: str) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """(inputs, outputs). Raises InferenceError."""
+        ...
+
+    def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
+        """One inference. BYTES tensors are object arrays of bytes or str. Raises InferenceError."""
+        ...
+
+    def load(self, model: str, *, timeout_s: float) -> None:
+        """Loads over gRPC. Raises LaunchError("load_failed") with the server's own words."""
+        ...
+
+    def unload(self, model: str, *, timeout_s: float) -> None: ...
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        """The server's own statistics of one model, as JSON. Raises InferenceError."""
+        ...
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """All that is needed to start one server for one release."""
+
+    deployment_id: int
+    model: str
+    release_name: str  # r14
+    digest: str  # sha256:<64 hex>
+    manifest: dict[str, Any]
+    folder: Path  # release-named; created by the launcher, removed by it
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    pid: int
+    folder: Path
+
+
+class Launcher(Protocol):
+    """Starts and stops inference servers on this node."""
+
+    def runtimes(self) -> list[dict[str, Any]]:
+        """[{"image": "name@sha256:…", "server": "triton", "backends": […], "versions": {…}}] that this node can run."""
+        ...
+
+    def start(self, spec: LaunchSpec) -> RunningServer:
+        """A live server with an empty model table, its model repository prepared from `spec`. Raises LaunchError."""
+        ...
+
+    def is_alive(self, server: RunningServer) -> bool: ...
+
+    def stop(self, server: RunningServer, *, grace_s: float) -> None:
+        """Ends the process and everything it leaves behind (shared memory, folder). Idempotent."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArmCounters:
+    """Cumulative counts of one release at one gateway since the gateway's `epoch`.
+
+    `attempts` counts every attempt on this release's servers, once, also when a retry hid it from the user;
+    `errors` those of them that failed (5xx, gRPC UNKNOWN/DEADLINE_EXCEEDED/INTERNAL/UNAVAILABLE/DATA_LOSS/UNIMPLEMENTED, reset,
+    time-out, refused connection); `latency_us` maps an upper bucket edge in µs to the cumulative count of attempts
+    at or under it; `routed` counts user requests that the split sent to this release first.
+    """
+
+    attempts: int = 0
+    errors: int = 0
+    routed: int = 0
+    latency_us: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GatewayCounters:
+    """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew."""
+
+    gateway: str
+    epoch: str
+    read_at: datetime
+    by_release: dict[str, ArmCounters]  # keyed by release digest "sha256:…"
+    user_requests: int = 0
+    user_errors: int = 0  # what users saw, after retries
+
+
+class TrafficCounters(Protocol):
+    """Reads what gateways counted."""
+
+    def read(self, *, gateway: str, admin_url: str, model: str, timeout_s: float) -> GatewayCounters:
+        """Raises GatewayError."""
+        ...

@@ -1,0 +1,147 @@
+"""The only settings module: everything comes from the environment, with safe defaults. See docs/settings.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from sluicegate import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+#: Where the one-machine stack keeps data, sockets, logs and generated secrets.
+STATE_DIR = Path(env.text("SLUICEGATE_STATE_DIR", str(BASE_DIR / ".state")))
+
+DEBUG = env.flag("SLUICEGATE_DEBUG")
+SECRET_KEY = env.text("SLUICEGATE_SECRET_KEY", "insecure-only-for-tests-and-commands-without-a-server")
+ALLOWED_HOSTS = env.names("SLUICEGATE_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1],testserver")
+CSRF_TRUSTED_ORIGINS = env.names("SLUICEGATE_CSRF_TRUSTED_ORIGINS")
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "drf_spectacular",
+    "accounts",
+    "ledger",
+    "registry",
+    "serving",
+    "validators",
+    "rollouts",
+    "web",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "sluicegate.urls"
+ASGI_APPLICATION = "sluicegate.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": False,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+AUTH_USER_MODEL = "accounts.User"
+LOGIN_URL = "/sign-in/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/sign-in/"
+
+
+def _database(url: str) -> dict[str, object]:
+    """postgresql://user:password@host:port/name, or ?host=/socket/folder for a socket."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgres", "postgresql"}:
+        raise ImproperlyConfigured(f"DATABASE_URL must begin with postgresql://, not {parts.scheme}://: triggers and locks need PostgreSQL.")
+    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path.lstrip("/"),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": query.get("host", parts.hostname or ""),
+        "PORT": str(parts.port or query.get("port", "")),
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"options": "-c lock_timeout=4000 -c statement_timeout=30000"},
+    }
+
+
+DATABASES = {"default": _database(env.text("DATABASE_URL", "postgresql://sluicegate@127.0.0.1:5432/sluicegate"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+
+#: A folder's path, or s3://bucket?endpoint=… in a later issue's store.
+BLOB_STORE = env.text("SLUICEGATE_BLOB_STORE", str(STATE_DIR / "blobs"))
+MAX_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_UPLOAD_BYTES", 20 * 2**30, least=1))
+#: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.
+SIGNING_KEY_FILE = env.text("SLUICEGATE_SIGNING_KEY_FILE", str(STATE_DIR / "secrets" / "signing.pem"))
+
+CELERY_BROKER_URL = REDIS_URL
+#: Celery carries ids only; rows with leases own the work (docs/decisions). Source of the values: measured redelivery of kombu 5.7.
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600, "unacked_restore_interval": 5, "unacked_restore_throttle": 1}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_DEFAULT_QUEUE = "default"
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "accounts.api.BearerTokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PAGINATION_CLASS": "sluicegate.api.CursorPagination",
+    "PAGE_SIZE": 50,
+    "EXCEPTION_HANDLER": "sluicegate.api.problem_handler",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Sluicegate",
+    "DESCRIPTION": "Releases GPU inference models safely.",
+    "VERSION": "v1",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+}
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "web" / "static"]
+STATIC_ROOT = STATE_DIR / "static"
+WHITENOISE_USE_FINDERS = True
+
+# The engine's clock, in seconds.
+ENGINE_TICK_S = env.number("SLUICEGATE_ENGINE_TICK_S", 1.0, least=0.05, most=60)
+ENGINE_LEASE_S = env.number("SLUICEGATE_ENGINE_LEASE_S", 3.0, least=0.5, most=60)
+# The control plane that gateways connect to.
+XDS_ADDRESS = env.text("SLUICEGATE_XDS_ADDRESS", "127.0.0.1:18000")
+# This machine's agent.
+NODE_NAME = env.text("SLUICEGATE_NODE", "local")
+SERVING_VENV = Path(env.text("SLUICEGATE_SERVING_VENV", str(BASE_DIR / ".venv-serving")))
+ENVOY_BINARY = Path(env.text("SLUICEGATE_ENVOY_BINARY", str(BASE_DIR / ".venv-gateway" / "envoy" / "_bin" / "envoy")))

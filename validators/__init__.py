@@ -1,0 +1,1 @@
+"""What proves a release: gates, their verdicts and their evidence."""

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class ValidatorsConfig(AppConfig):
+    name = "validators"
+    default_auto_field = "django.db.models.BigAutoField"

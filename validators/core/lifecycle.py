@@ -1,0 +1,26 @@
+"""The life of a validation.
+
+    queued → running → finished
+    running → queued      (its worker died; gates that have a verdict are kept)
+    queued | running → cancelled
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ValidationState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+S = ValidationState
+MOVES: dict[ValidationState, frozenset[ValidationState]] = {
+    S.QUEUED: frozenset({S.RUNNING, S.CANCELLED}),
+    S.RUNNING: frozenset({S.FINISHED, S.QUEUED, S.CANCELLED}),
+    S.FINISHED: frozenset(),
+    S.CANCELLED: frozenset(),
+}
