@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "drf_spectacular",
+    "django_htmx",  # only for the htmx that it ships as static files
     "accounts",
     "ledger",
     "registry",
