@@ -1,0 +1,1 @@
+"""Everything that Sluicegate needs, on one machine: stores, web, worker, agent, engine, control plane and gateway."""

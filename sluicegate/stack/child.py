@@ -1,0 +1,82 @@
+"""Child processes that never outlive the one who started them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(death_signal: int) -> Callable[[], None]:
+    """What a new child must call before its program begins, so that the kernel ends it when its starter ends.
+
+    The kernel ties this to the *thread* that starts the child: start children from a thread that lives as long as they should.
+
+    Source: prctl(2), PR_SET_PDEATHSIG; a change of user clears it, and subprocess changes the user before it calls this.
+    """
+    parent = os.getpid()
+
+    def tie() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal)
+        if os.getppid() != parent:  # the starter ended before the kernel was told
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return tie
+
+
+def adopt_orphans() -> None:
+    """From now on, a process whose parent dies becomes a child of this process, if it descends from it. Source: prctl(2)."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def group_of(user: str | None) -> int | None:
+    """The id of the user's own group; None for None."""
+    return pwd.getpwnam(user).pw_gid if user else None
+
+
+def start(
+    argv: Sequence[str | Path],
+    *,
+    log: IO[bytes],
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    user: str | None = None,
+    death_signal: int = signal.SIGKILL,
+) -> subprocess.Popen[bytes]:
+    """A running child in a session of its own (a terminal's Ctrl-C does not reach it), its output going to `log`.
+
+    `user`: run as this user and its group alone, which takes root. Raises OSError when the program cannot be started.
+    """
+    return subprocess.Popen(
+        [str(part) for part in argv],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        start_new_session=True,
+        user=user,
+        group=group_of(user),
+        extra_groups=[] if user else None,
+        preexec_fn=die_with_parent(death_signal),
+    )
+
+
+def stop(child: subprocess.Popen[bytes], *, stop_signal: int = signal.SIGTERM, grace_s: float = 10.0) -> int:
+    """Asks the child to end, kills its session after `grace_s`, and gives its exit code. Idempotent."""
+    if child.poll() is None:
+        child.send_signal(stop_signal)
+        try:
+            child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()

