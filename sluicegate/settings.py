@@ -44,6 +44,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "web.pages.session.RefusalPages",
 ]
 ROOT_URLCONF = "sluicegate.urls"
 ASGI_APPLICATION = "sluicegate.asgi.application"

@@ -1,0 +1,71 @@
+"""The list of models, and one model: what is live where, and its releases."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+
+from accounts.actions import actor_for
+from accounts.core.access import Verb, may, require
+from accounts.core.errors import Invalid
+from registry.models import Release, ServedModel
+from registry.queries import get_model
+from rollouts import actions
+from rollouts.models import Rollout
+from serving.models import Environment, Route
+from web.pages.forms import act, reason_in
+from web.pages.overview import visible_models
+
+RELEASES_PER_PAGE = 25
+
+
+@login_required
+def models(request: HttpRequest) -> HttpResponse:
+    wanted = request.GET.get("filter", "").strip().lower()
+    rows = [m for m in visible_models(request) if wanted in m.slug.lower() or wanted in m.team.slug.lower()]
+    routes: dict[int, list[Route]] = {}
+    for route in Route.objects.filter(model__in=rows).select_related("environment", "stable", "candidate"):
+        routes.setdefault(route.model_id, []).append(route)
+    return render(request, "registry/models.html", {"rows": [(m, routes.get(m.pk, [])) for m in rows], "filter": wanted})
+
+
+def readable_model(request: HttpRequest, slug: str) -> ServedModel:
+    """The model, or NotFound, also for a person who may not read it."""
+    model = get_model(slug)
+    require(actor_for(request.user), Verb.READ, model.team.slug)  # type: ignore[arg-type]
+    return model
+
+
+@login_required
+def model(request: HttpRequest, slug: str) -> HttpResponse:
+    served = readable_model(request, slug)
+    releases = Release.objects.filter(model=served, number__isnull=False).select_related("author").prefetch_related("reports", "validations")
+    page = Paginator(releases.order_by("-number"), RELEASES_PER_PAGE).get_page(request.GET.get("page"))
+    routes = Route.objects.filter(model=served).select_related("environment", "stable", "candidate")
+    return render(
+        request,
+        "registry/model.html",
+        {
+            "model": served,
+            "page": page,
+            "routes": routes,
+            "rollouts": Rollout.objects.filter(model=served).select_related("model", "environment", "candidate", "stable")[:5],
+            "may_shut": may(actor_for(request.user), Verb.ROLL_BACK, served.team.slug),  # type: ignore[arg-type]
+        },
+    )
+
+
+@login_required
+def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
+    served = readable_model(request, slug)
+
+    def verb() -> None:
+        environment = Environment.objects.filter(slug=request.POST.get("environment", "")).first()
+        if environment is None:
+            raise Invalid("environment_unknown", "Choose the environment to roll back in.")
+        actions.roll_back(actor=actor_for(request.user), model=served, environment=environment, reason=reason_in(request))  # type: ignore[arg-type]
+
+    return act(request, verb, done=f"{slug} is being rolled back.", then=reverse("model", args=[slug]))

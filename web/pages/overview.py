@@ -1,0 +1,45 @@
+"""The first page: what waits for me, what is moving, what is live, what was lately decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from accounts.actions import actor_for
+from accounts.core.access import Verb, may
+from registry.models import ServedModel
+from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.models import Rollout
+from serving.models import Environment
+
+
+def visible_models(request: HttpRequest) -> list[ServedModel]:
+    """The models whose team the person may read."""
+    actor = actor_for(request.user)  # type: ignore[arg-type]
+    return [m for m in ServedModel.objects.select_related("team") if may(actor, Verb.READ, m.team.slug)]
+
+
+def _facts(request: HttpRequest) -> dict[str, Any]:
+    models = visible_models(request)
+    rollouts = Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
+    active = list(rollouts.filter(state__in=ACTIVE))
+    return {
+        "models": models,
+        "waiting": [r for r in active if r.state == RolloutState.AWAITING_APPROVAL],
+        "moving": [r for r in active if r.state != RolloutState.AWAITING_APPROVAL],
+        "ended": list(rollouts.exclude(state__in=ACTIVE)[:5]),
+        "environments": Environment.objects.filter(is_routed=True).prefetch_related("routes__model", "routes__stable", "routes__candidate", "gateways"),
+    }
+
+
+@login_required
+def overview(request: HttpRequest) -> HttpResponse:
+    return render(request, "web/overview.html", _facts(request))
+
+
+@login_required
+def overview_live(request: HttpRequest) -> HttpResponse:
+    return render(request, "web/_overview_live.html", _facts(request))

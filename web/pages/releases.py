@@ -1,0 +1,87 @@
+"""One release: what it is, what proved it, where it runs, and what may be done with it."""
+
+from __future__ import annotations
+
+import json
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+
+from accounts.actions import actor_for
+from accounts.core.access import Verb, may
+from accounts.core.errors import Invalid
+from registry.actions import grant_waiver
+from registry.models import Release
+from registry.queries import get_release
+from rollouts.actions import start_rollout
+from serving.models import Environment
+from validators.actions import request_validation
+from web.pages.forms import act, reason_in
+from web.pages.models import readable_model
+
+
+def _release(request: HttpRequest, slug: str, number: int) -> Release:
+    readable_model(request, slug)
+    return get_release(slug, number)
+
+
+@login_required
+def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    found = _release(request, slug, number)
+    actor = actor_for(request.user)  # type: ignore[arg-type]
+    team = found.model.team.slug
+    return render(
+        request,
+        "registry/release.html",
+        {
+            "release": found,
+            "manifest": json.loads(found.manifest),
+            "files": found.files.select_related("blob"),
+            "waivers": found.waivers.select_related("granted_by"),
+            "validation": found.validations.order_by("-pk").first(),
+            "validations": found.validations.order_by("-pk")[:10],
+            "deployments": found.deployments.exclude(state="gone").select_related("environment", "node"),
+            "rollouts": found.rollouts.select_related("model", "environment", "candidate", "stable")[:5],
+            "environments": Environment.objects.filter(is_routed=True),
+            "may_run_gates": may(actor, Verb.RUN_GATES, team),
+            "may_waive": found.is_code_bearing and may(actor, Verb.WAIVE_CODE, team) and found.author_id != actor.user_id,
+            "may_start": may(actor, Verb.START_ROLLOUT, team),
+        },
+    )
+
+
+@login_required
+def run_gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    found = _release(request, slug, number)
+    return act(
+        request,
+        lambda: request_validation(actor=actor_for(request.user), release=found),  # type: ignore[arg-type]
+        done=f"The gates of {found.name} are queued.",
+        then=reverse("release", args=[slug, number]),
+    )
+
+
+@login_required
+def waive(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    found = _release(request, slug, number)
+    return act(
+        request,
+        lambda: grant_waiver(actor=actor_for(request.user), release=found, reason=reason_in(request)),  # type: ignore[arg-type]
+        done=f"The waiver for {found.name} is recorded.",
+        then=reverse("release", args=[slug, number]),
+    )
+
+
+@login_required
+def start(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    found = _release(request, slug, number)
+
+    def verb() -> None:
+        environment = Environment.objects.filter(slug=request.POST.get("environment", ""), is_routed=True).first()
+        if environment is None:
+            raise Invalid("environment_unknown", "Choose the environment to roll out to.")
+        start_rollout(actor=actor_for(request.user), candidate=found, environment=environment)  # type: ignore[arg-type]
+
+    return act(request, verb, done=f"The rollout of {found.name} is requested.", then=reverse("model", args=[slug]))

@@ -1,0 +1,98 @@
+"""How facts are written on a page: words with icons, instants, digests, numbers."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.template.context import Context
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+#: word → (kind of colour, icon). Every state and verdict that a page may show; an unknown word is shown plainly.
+WORDS: dict[str, tuple[str, str]] = {
+    "passed": ("ok", "✓"), "failed": ("bad", "✕"), "undecided": ("waiting", "?"), "errored": ("bad", "!"), "skipped": ("idle", "–"),
+    "queued": ("waiting", "…"), "running": ("running", "▸"), "finished": ("idle", "■"), "cancelled": ("idle", "–"),
+    "draft": ("idle", "…"), "sealed": ("ok", "■"), "retired": ("idle", "–"),
+    "fetching": ("running", "▸"), "loading": ("running", "▸"), "warming": ("running", "▸"), "ready": ("ok", "✓"),
+    "draining": ("waiting", "▾"), "gone": ("idle", "–"),
+    "requested": ("waiting", "…"), "awaiting_approval": ("waiting", "?"), "preparing": ("running", "▸"), "shifting": ("running", "▸"),
+    "paused": ("waiting", "="), "baking": ("running", "▸"), "promoted": ("ok", "✓"), "rolling_back": ("bad", "◂"),
+    "rolled_back": ("bad", "◂"), "stuck": ("bad", "!"), "rejected": ("idle", "–"), "superseded": ("idle", "–"),
+}
+
+
+@register.simple_tag
+def word(name: str) -> SafeString:
+    """A state or verdict as icon, word and colour."""
+    kind, icon = WORDS.get(name, ("idle", "·"))
+    return format_html('<span class="word {}"><span aria-hidden="true">{}</span> {}</span>', kind, icon, name.replace("_", " ") or "not judged yet")
+
+
+@register.simple_tag
+def instant(at: datetime | str | None) -> SafeString | str:
+    """An instant, relative, with the absolute UTC time on hover and focus."""
+    if not at:
+        return "–"
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return format_html('<time datetime="{0}" title="{1}">{2}</time>', moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S UTC"), ago(moment, timezone.now()))
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    """`12 s ago`, `3 min ago`, `in 40 s`: the distance in its largest whole unit."""
+    seconds = int((now - moment).total_seconds())
+    size = abs(seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if size >= length:
+            text = f"{size // length} {unit}"
+            break
+    else:
+        text = f"{size} s"
+    return f"{text} ago" if seconds >= 0 else f"in {text}"
+
+
+@register.filter
+def short(digest: str | None) -> SafeString | str:
+    """A digest shortened in the middle; the whole of it on hover."""
+    if not digest:
+        return "–"
+    name, _, hexes = digest.rpartition(":")
+    return format_html('<span class="digest" title="{}">{}{}…{}</span>', digest, f"{name}:" if name else "", hexes[:8], hexes[-4:])
+
+
+@register.filter
+def percent(basis_points: int | None) -> str:
+    """Basis points as a percentage: 2550 → `25.5 %`; unknown → `–`."""
+    return "–" if basis_points is None else f"{basis_points / 100:g} %"
+
+
+@register.filter
+def size(count: int) -> str:
+    """Bytes in binary units."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+@register.filter
+def pretty(value: Any) -> str:
+    """JSON for reading."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+@register.simple_tag(takes_context=True)
+def nav(context: Context, name: str, label: str) -> SafeString:
+    """One entry of the main navigation; the current one says so."""
+    url = reverse(name)
+    path = context["request"].path
+    current = path == url or (url != "/" and path.startswith(url))
+    return format_html('<a href="{}"{}>{}</a>', url, format_html(' aria-current="page"') if current else "", label)
