@@ -1,0 +1,137 @@
+"""The files of a release: which paths are safe, which formats are allowed by name, and what each file is.
+
+Formats are allowed, never denied, by name: a list of bad ones is always one short.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+from registry.core.fields import Problem
+from registry.core.lifecycle import FileRole
+
+LONGEST_PATH: Final = 300
+MOST_FILES: Final = 10_000
+#: A Triton configuration may come along; it is compared with `serving`, which stays the truth.
+CONFIG_FILES: Final = frozenset({"config.pbtxt", "artifact/config.pbtxt"})
+
+#: The file that each backend loads, in the folder that Triton calls the version directory.
+BACKEND_FILES: Final[dict[str, str]] = {
+    "onnxruntime": "artifact/model.onnx",
+    "python": "artifact/model.py",
+    "pytorch": "artifact/model.pt",
+    "tensorrt": "artifact/model.plan",
+}
+BACKENDS: Final = tuple(BACKEND_FILES)
+
+#: Holds numbers or text and nothing that runs.
+DATA_ENDINGS: Final = frozenset({
+    ".onnx", ".data", ".plan", ".safetensors", ".gguf", ".json", ".jsonl", ".txt", ".vocab", ".model", ".merges", ".csv",
+    ".tsv", ".md", ".yaml", ".yml", ".pbtxt",
+})
+#: Runs when it is loaded: a TorchScript archive carries code, and its container is a pickle.
+CODE_ENDINGS: Final = frozenset({".py", ".pt"})
+_PICKLES: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".npy", ".npz", ".h5", ".dill"})
+
+
+def path_problems(path: str) -> list[Problem]:
+    """Why this path cannot be in a release. Paths are relative, with forward slashes, under artifact/ or tokenizer/."""
+    def problem(message: str, fix: str) -> list[Problem]:
+        return [Problem("path", f"{_shown(path)} {message}.", fix)]
+
+    segments = path.split("/")
+    if not path or len(path) > LONGEST_PATH or any(len(s.encode("utf-8", "replace")) > 255 for s in segments):
+        return problem("is empty or too long", f"Use 1 to {LONGEST_PATH} characters, at most 255 bytes between slashes.")
+    if any(unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for char in path):
+        return problem("holds control or invisible characters", "Use printable characters.")
+    if "\\" in path:
+        return problem("has a backslash", "Separate folders with forward slashes.")
+    if path.startswith("/") or (len(path) > 1 and path[1] == ":"):
+        return problem("is absolute", "Write it relative to the release folder, such as artifact/model.onnx.")
+    if ".." in segments or "." in segments:
+        return problem("leaves its folder or points at itself", "Remove the '.' and '..' parts.")
+    if "" in segments or any(segment != segment.strip() for segment in segments):
+        return problem("has an empty part, or one that begins or ends with a space", "Write one slash between names.")
+    if path not in CONFIG_FILES and (len(segments) < 2 or segments[0] not in {"artifact", "tokenizer"}):
+        return problem("is neither under artifact/ nor under tokenizer/", "Move the file into one of the two folders.")
+    return format_problems(path)
+
+
+def format_problems(path: str) -> list[Problem]:
+    """Why a file of this name is not an allowed format."""
+    ending = ending_of(path)
+    if ending in DATA_ENDINGS | CODE_ENDINGS:
+        return []
+    allowed = ", ".join(sorted(DATA_ENDINGS | CODE_ENDINGS))
+    if ending in _PICKLES:
+        return [Problem("path", f"{_shown(path)} is in a format ({ending}) that can run code while it is read.",
+                        "Convert the weights to safetensors or ONNX.")]
+    return [Problem("path", f"{_shown(path)} is not of an allowed format ({ending or 'no ending'}).", f"Allowed are {allowed}.")]
+
+
+def ending_of(path: str) -> str:
+    """`.onnx`, lower case; empty when the name has none."""
+    name = path.rsplit("/", 1)[-1]
+    return f".{name.rsplit('.', 1)[1].lower()}" if "." in name.lstrip(".") else ""
+
+
+def role_of(path: str) -> FileRole:
+    """What a file is, by its name and folder. Code is code wherever it lies."""
+    if ending_of(path) in CODE_ENDINGS:
+        return FileRole.CODE
+    return FileRole.TOKENIZER if path.startswith("tokenizer/") else FileRole.ARTIFACT
+
+
+def is_code_bearing(paths: Iterable[str]) -> bool:
+    return any(role_of(path) is FileRole.CODE for path in paths)
+
+
+def collision_key(path: str) -> str:
+    """Two paths with one key would be one file on some file system (letter case, Unicode composition)."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def collisions(path: str, others: Iterable[str]) -> list[Problem]:
+    """Which of the other paths cannot lie beside this one: the same file elsewhere, or a file where a folder is."""
+    key, problems = collision_key(path), []
+    for other in others:
+        theirs = collision_key(other)
+        if theirs == key:
+            problems.append(Problem("path", f"{_shown(path)} and {_shown(other)} are one file on some file systems.", "Rename one of them."))
+        elif theirs.startswith(f"{key}/") or key.startswith(f"{theirs}/"):
+            problems.append(Problem("path", f"{_shown(path)} and {_shown(other)} make one name both a file and a folder.", "Rename one of them."))
+    return problems
+
+
+def set_problems(paths: Iterable[str], at: str = "files") -> list[Problem]:
+    """All that is wrong with a whole list of paths, each problem at `files[i].path`. Linear in the number of paths."""
+    problems, seen, folders = [], dict[str, str](), dict[str, str]()
+    for i, path in enumerate(paths):
+        found = path_problems(path)
+        if not found:
+            key = collision_key(path)
+            parents = [key[:n] for n, char in enumerate(key) if char == "/"]
+            rivals = [r for r in (seen.get(key), folders.get(key), *(seen.get(p) for p in parents)) if r is not None]
+            found = collisions(path, rivals[:1])
+            seen.setdefault(key, path)
+            for parent in parents:
+                folders.setdefault(parent, path)
+        problems += [Problem(f"{at}[{i}].path", p.message, p.fix) for p in found]
+    return problems
+
+
+def backend_problems(backend: str, paths: Iterable[str]) -> list[Problem]:
+    """The file that the backend loads must be there."""
+    wanted, have = BACKEND_FILES[backend], set(paths)
+    if wanted in have:
+        return []
+    fits = [name for name, path in BACKEND_FILES.items() if path in have]
+    hint = f", or write runtime.backend {fits[0]}" if fits else ""
+    return [Problem(wanted, f"runtime.backend {backend} loads {wanted}, and the release has no such file.", f"Add {wanted}{hint}.")]
+
+
+def _shown(path: str) -> str:
+    text = ascii(path)
+    return text if len(text) <= 120 else f"{text[:117]}...'"

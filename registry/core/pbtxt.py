@@ -1,0 +1,188 @@
+"""config.pbtxt as text: rendered from the serving configuration, and a map of where each field stands in one.
+
+Reading its meaning needs Triton's protobuf and lives in `registry.pbtxt`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from registry.core.fields import Problem
+from registry.core.serving import DATA_TYPES
+
+
+def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
+    """The config.pbtxt of a release: `serving` in normal form, `model` the folder that Triton finds it in.
+
+    Warm-up is left out: whoever starts the server warms it by real inference, and sees what that answers.
+    """
+    lines = [f"name: {_quoted(model)}"]
+    if backend:
+        lines.append(f"backend: {_quoted(backend)}")
+    lines.append(f"max_batch_size: {serving['max_batch_size']}")
+    for side in ("inputs", "outputs"):
+        lines += _tensors(side.removesuffix("s"), serving[side])
+    lines += _batching(serving.get("dynamic_batching"), serving.get("queue_policy"))
+    for group in serving.get("instance_group") or []:
+        lines.append(f"instance_group {{ kind: KIND_{group['kind'].upper()} count: {group['count']} }}")
+    for key, value in sorted((serving.get("parameters") or {}).items()):
+        lines.append(f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _tensors(side: str, tensors: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{side} {{ name: {_quoted(t['name'])} data_type: {DATA_TYPES[t['data_type']]} dims: [ {', '.join(map(str, t['dims']))} ] }}"
+        for t in tensors
+    ]
+
+
+def _batching(batching: Mapping[str, Any] | None, queue: Mapping[str, Any] | None) -> list[str]:
+    if batching is None:
+        return []
+    lines = ["dynamic_batching {"]
+    if batching["preferred_batch_size"]:
+        lines.append(f"  preferred_batch_size: [ {', '.join(map(str, batching['preferred_batch_size']))} ]")
+    lines.append(f"  max_queue_delay_microseconds: {batching['max_queue_delay_us']}")
+    if queue is not None:
+        lines += [
+            "  default_queue_policy {",
+            f"    timeout_action: {queue['timeout_action'].upper()}",
+            f"    default_timeout_microseconds: {queue['default_timeout_us']}",
+            f"    allow_timeout_override: {str(queue['allow_timeout_override']).lower()}",
+            f"    max_queue_size: {queue['max_queue_size']}",
+            "  }",
+        ]
+    return [*lines, "}"]
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _quoted(text: str) -> str:
+    return '"' + "".join(_ESCAPES.get(c, c if c.isprintable() else "".join(f"\\{b:03o}" for b in c.encode())) for c in text) + '"'
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a field's name stands: line and column, both from 1."""
+
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.line}:{self.column}"
+
+
+_TOKEN = re.compile(r"""(?P<space>\s+|\#[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?P<word>[\w.+\-/]+)|(?P<mark>.)""", re.DOTALL)
+
+
+def places(text: str) -> dict[str, Place]:
+    """Every field of a protobuf text, such as `input[0].dims`, and where it stands.
+
+    Messages are numbered, also in `[{…}, {…}]` and when there is only one; a repeated scalar keeps its first place.
+    The text must be well-formed; anything else gives some places and no error.
+    """
+    found: dict[str, Place] = {}
+    counts: dict[str, int] = {}
+    within: list[tuple[str, bool]] = [("", False)]  # what is open: its path, and whether it is a list
+    name, previous, line, line_start = "", "", 1, 0
+    for match in _TOKEN.finditer(text):
+        kind, token = match.lastgroup, match.group()
+        (path, is_list), place = within[-1], Place(line, match.start() - line_start + 1)
+        if kind == "word" and previous != ":" and not is_list:
+            name = f"{path}.{token}" if path else token
+            found.setdefault(name, place)
+        elif kind == "mark" and token in "{<":
+            counts[name] = counts.get(name, -1) + 1
+            within.append((f"{name}[{counts[name]}]", False))
+            found.setdefault(within[-1][0], place)
+        elif kind == "mark" and token == "[":
+            within.append((name, True))
+        elif kind == "mark" and token in "}>]" and len(within) > 1:
+            within.pop()
+            name = path if is_list else path.rpartition("[")[0]
+        previous = previous if kind == "space" else token
+        line += token.count("\n")
+        if "\n" in token:
+            line_start = match.start() + token.rindex("\n") + 1
+    return found
+
+
+@dataclass(frozen=True)
+class Config:
+    """An uploaded config.pbtxt. `stated` has only what the file says, in the words of `serving`; `places` where."""
+
+    name: str
+    backend: str
+    stated: dict[str, Any]
+    places: dict[str, Place]
+
+    def place(self, field: str) -> str:
+        """`4:1`, of the field or of what it stands in; `1:1` when neither is there."""
+        while field:
+            if field in self.places:
+                return str(self.places[field])
+            field = field.rpartition("[")[0] if field.endswith("]") else field.rpartition(".")[0]
+        return "1:1"
+
+
+_BACKEND_OF = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch"}
+#: The words of `serving` → the field of Triton's ModelConfig that says the same, longest first.
+_THEIRS = {
+    "queue_policy": "dynamic_batching[0].default_queue_policy[0]", "dynamic_batching": "dynamic_batching[0]",
+    "inputs": "input", "outputs": "output", "max_queue_delay_us": "max_queue_delay_microseconds",
+    "default_timeout_us": "default_timeout_microseconds",
+}
+
+
+def field_in_config(field: str) -> str:
+    """`serving.inputs[0].name` → `input[0].name`: where config.pbtxt says the same."""
+    parts = re.split(r"([.\[])", field.removeprefix("serving."))
+    return "".join(_THEIRS.get(part, part) for part in parts)
+
+
+def problem_in_config(config: Config, path: str, field: str, message: str, fix: str) -> Problem:
+    """A problem at the line and column where the file states the field, such as `config.pbtxt:4:1`."""
+    return Problem(f"{path}:{config.place(field)}", message, fix)
+
+
+def disagreements(config: Config, serving: Mapping[str, Any], model: str, backend: str, path: str) -> list[Problem]:
+    """Where an uploaded config.pbtxt says other than release.yaml, each with line and column. Silence agrees."""
+    problems = []
+    if config.name and config.name != model:
+        problems.append(problem_in_config(config, path, "name", f"name {config.name!r} is not the model's name.",
+                                          f"Write {model}, or remove the line."))
+    if config.backend and _BACKEND_OF.get(config.backend, config.backend) != backend:
+        field = "backend" if "backend" in config.places else "platform"
+        problems.append(problem_in_config(config, path, field, f"{field} {config.backend!r} contradicts runtime.backend, which is {backend}.",
+                                          "Make the two equal."))
+    for word, stated in config.stated.items():
+        if stated != serving.get(word):
+            ours, mine, theirs = _first_difference(f"serving.{word}", stated, serving.get(word))
+            field = field_in_config(ours)
+            problems.append(problem_in_config(
+                config, path, field, f"{shown(field)} is {mine}, and {ours} in release.yaml is {theirs}.",
+                "Make the two equal, or remove config.pbtxt: it is generated from release.yaml."))
+    return problems
+
+
+def shown(field: str) -> str:
+    """The field as people write it: only repeated messages keep their number."""
+    return field.replace("dynamic_batching[0]", "dynamic_batching").replace("queue_policy[0]", "queue_policy")
+
+
+def _first_difference(at: str, stated: Any, ours: Any) -> tuple[str, Any, Any]:
+    """(field, the file's value, release.yaml's value) at the innermost field that differs first."""
+    if isinstance(stated, dict) and isinstance(ours, dict) and at != "serving.parameters":
+        for key in stated:
+            if stated[key] != ours.get(key):
+                return _first_difference(f"{at}.{key}", stated[key], ours.get(key))
+    if isinstance(stated, list) and isinstance(ours, list) and len(stated) == len(ours):
+        for i, (one, other) in enumerate(zip(stated, ours, strict=True)):
+            if one != other and isinstance(one, dict):
+                return _first_difference(f"{at}[{i}]", one, other)
+    return at, stated, ours
