@@ -1,0 +1,177 @@
+"""Keeps one inference server: starts it, waits with it, and leaves nothing behind.
+
+A server must outlive its agent, so that a restarted agent finds it serving, but never the stack. So each server is
+the child of a keeper, a small process in a session of its own:
+
+- agent killed            → keeper and server stay; the next agent adopts them through `keeper.json`;
+- stack's lock freed      → the keeper stops its server (the supervisor holds that lock for as long as the stack lives);
+- keeper killed           → the kernel ends the server (PR_SET_PDEATHSIG), the next agent sweeps the folder;
+- server died             → the keeper clears up after it, notes how it ended in `keeper.json`, and goes.
+
+Only the standard library is imported here: a keeper is a few megabytes that wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+LAUNCH_FILE = "launch.json"
+KEEPER_FILE = "keeper.json"
+LOG_FILE = "server.log"
+SHARED_MEMORY = Path("/dev/shm")
+#: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
+EXIT_GRACE_S = 5.0
+_PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_WAITED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+
+
+def started_at_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None if it is gone or a zombie.
+
+    A pid with its start is a name that is never given twice. Source: proc(5), fields 3 and 22 of /proc/<pid>/stat.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_running(pid: int, ticks: int) -> bool:
+    """Whether this very process still runs, and not another that got its pid."""
+    return pid > 0 and started_at_ticks(pid) == ticks
+
+
+def clear_shared_memory(prefix: str) -> int:
+    """Removes a server's shared memory; how many regions there were. Triton leaks them when a model process died."""
+    if len(prefix) < 4:
+        raise ValueError(f"{prefix!r} is too short to be one server's own prefix")
+    removed = 0
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            region.unlink()
+            removed += 1
+    return removed
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds an exclusive lock on the file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Whole or not at all: readers never see half a file."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(value, indent=1))
+    draft.replace(path)
+
+
+def keep(folder: Path) -> int:
+    """Runs the server that `launch.json` in the folder describes until it ends or must end. 0 after a clean stop."""
+    launch = json.loads((folder / LAUNCH_FILE).read_text())
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a dead server's own children come here, to be ended
+    clear_shared_memory(launch["shm_prefix"])
+    server = _start(folder, launch)
+    record = {
+        "pid": os.getpid(), "ticks": started_at_ticks(os.getpid()),
+        "server_pid": server.pid, "server_ticks": started_at_ticks(server.pid) or 0,
+        "started_at": time.time(), **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
+    }
+    write_json(folder / KEEPER_FILE, record)
+    if launch["lock"]:
+        threading.Thread(target=_watch_lock, args=(Path(launch["lock"]),), daemon=True).start()
+    was_asked = _wait(server)
+    _end(server)
+    clear_shared_memory(launch["shm_prefix"])
+    if was_asked:
+        shutil.rmtree(folder, ignore_errors=True)
+        return 0
+    with contextlib.suppress(OSError):  # the folder may be gone: an agent swept it
+        write_json(folder / KEEPER_FILE, {**record, "exit_code": server.returncode})
+    return 1
+
+
+def _start(folder: Path, launch: dict[str, Any]) -> subprocess.Popen[bytes]:
+    keeper = os.getpid()
+
+    def before_exec() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # SIGTERM: the server ends its model processes with it
+        if os.getppid() != keeper:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+
+    with (folder / LOG_FILE).open("ab") as log:
+        return subprocess.Popen(  # noqa: PLW1509 - there is one thread yet, so a function before exec is safe
+            launch["argv"], env=launch["env"], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True, preexec_fn=before_exec,
+        )
+
+
+def _watch_lock(path: Path) -> None:
+    """Blocks until the stack's lock is free, gives it back at once, and asks this process to stop."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait(server: subprocess.Popen[bytes]) -> bool:
+    """True when asked to stop, False when the server ended by itself."""
+    while True:
+        received = signal.sigwaitinfo(_WAITED_FOR)
+        if received.si_signo != signal.SIGCHLD:
+            return True
+        if server.poll() is not None:
+            return False
+        _reap_others(server.pid)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(EXIT_GRACE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(server.pid, signal.SIGKILL)  # the server if it hangs, and the model processes it left
+    server.wait()
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline and _reap_others(0):
+        time.sleep(0.02)
+
+
+def _reap_others(server_pid: int) -> bool:
+    """Collects orphans that came to this process; whether any child is left."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None or found.si_pid == server_pid:
+                return True
+            os.waitpid(found.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            return False
+
+
+if __name__ == "__main__":
+    sys.exit(keep(Path(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""What runs inside the inference server. Its bytes are part of the runtime image's digest."""

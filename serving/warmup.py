@@ -1,0 +1,67 @@
+"""Requests made from a release's own declarations: to warm a server up, and to ask it whether it still answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from serving.ports import Inference, InferenceError
+
+NUMPY_TYPES: dict[str, Any] = {
+    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
+    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
+    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BYTES": np.object_,
+}
+FILLER = "warm-up"
+
+
+def requests(serving: dict[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
+    """One set of tensors for each declared warm-up; a made-up one (zeros, "warm-up") if none is. Raises ValueError."""
+    declared = serving.get("warmup") or [{"batch_size": 1, "inputs": {}}]
+    return [
+        {tensor["name"]: array(one.get("inputs", {}).get(tensor["name"]), tensor, _batch(serving, one)) for tensor in serving["inputs"]}
+        for one in declared
+    ]
+
+
+def _batch(serving: dict[str, Any], one: dict[str, Any]) -> int:
+    """0 is no batch axis."""
+    return int(one.get("batch_size", 1)) if serving["max_batch_size"] > 0 else 0
+
+
+def array(value: Any, tensor: dict[str, Any], batch: int) -> npt.NDArray[Any]:
+    """The tensor that a JSON value stands for: the whole batch, or one item that is repeated to make it.
+
+    Raises:
+        ValueError: the value has neither shape.
+    """
+    dtype = NUMPY_TYPES.get(tensor["data_type"])
+    if dtype is None:
+        raise ValueError(f"{tensor['data_type']} has no form in JSON; give {tensor['name']} another data type")
+    dims = tuple(1 if dim == -1 else dim for dim in tensor["dims"])
+    if value is None:
+        value = FILLER if dtype is np.object_ else 0
+    read = np.asarray(value, dtype=dtype)
+    whole = (batch, *tensor["dims"]) if batch else tuple(tensor["dims"])
+    if _fits(read.shape, whole):
+        return read
+    if batch and _fits(read.shape, tuple(tensor["dims"])):
+        return np.repeat(read[np.newaxis], batch, axis=0)
+    if read.shape == ():
+        return np.full((batch, *dims) if batch else dims, read.item(), dtype=dtype)
+    if batch and read.shape == (batch,) and all(dim == 1 for dim in dims):
+        return read.reshape((batch, *dims))
+    raise ValueError(f"the value of {tensor['name']} has the shape {list(read.shape)}, which is neither {list(whole)} nor one item of it")
+
+
+def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
+
+
+def check(answer: Inference, serving: dict[str, Any]) -> None:
+    """Raises InferenceError unless every declared output came: a server answers 200 without an output that its code forgot."""
+    missing = [tensor["name"] for tensor in serving["outputs"] if tensor["name"] not in answer.outputs]
+    if missing:
+        raise InferenceError("server_error", f"The answer lacks the outputs {', '.join(missing)}.")
