@@ -59,7 +59,7 @@ def release_document(*, runtime: str, note: str, code: bool, precision: str) -> 
     }
 
 
-#: folder, graph, tokenizer, code (a file of code/), note
+#: folder, graph, tokenizer, code (a file of runners/), note
 RELEASES = (
     ("r1", "fp32.onnx", "tokenizer.json", "", "The reference: float32."),
     ("r2", "int8.onnx", "tokenizer.json", "", "Int8 per channel: smaller and faster, nearly the same answers."),
@@ -79,8 +79,8 @@ def write_releases(out: Path, converted: Path, runtime: str) -> list[Path]:
         _place(converted / graph, folder / "artifact" / "model.onnx")
         _place(converted / tokenizer, folder / "tokenizer" / "tokenizer.json")
         if code:
-            shutil.copyfile(HERE / "code" / code, folder / "artifact" / "model.py")
-            shutil.copyfile(HERE / "code" / "sentiment_runner.py", folder / "artifact" / "sentiment_runner.py")
+            shutil.copyfile(HERE / "runners" / code, folder / "artifact" / "model.py")
+            shutil.copyfile(HERE / "runners" / "sentiment_runner.py", folder / "artifact" / "sentiment_runner.py")
         document = release_document(runtime=runtime, note=note, code=bool(code), precision=graph.removesuffix(".onnx"))
         (folder / "release.yaml").write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
         folders.append(folder)

@@ -1,0 +1,7 @@
+"""`python -m sluicegate.cli`."""
+
+import sys
+
+from sluicegate.cli.main import main
+
+sys.exit(main())

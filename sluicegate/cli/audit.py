@@ -1,0 +1,23 @@
+"""`sluicegate audit verify`: whether the log of events is whole."""
+
+from __future__ import annotations
+
+import argparse
+
+from sluicegate.cli import exits
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verbs = commands.add_parser("audit", help="Check the log of events").add_subparsers(metavar="VERB", required=True)
+    parser = verbs.add_parser("verify", help="Recompute the hash chain of all events (exit 1 if it is broken)")
+    parser.set_defaults(run=run_verify)
+
+
+def run_verify(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        chain = client.get("/audit")
+    lines = [f"{chain['events']} events, the chain is whole."] if chain["ok"] else [f"The chain is broken: {chain['reason']}"]
+    output.result(chain, lines)
+    return exits.OK if chain["ok"] else exits.FAILED

@@ -1,0 +1,111 @@
+"""The REST API over HTTP, with problems raised as errors that can be printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from sluicegate.cli.errors import Problem, Unreachable
+
+#: Reads are repeated while the server restarts; what changes state is sent once.
+READ_TRIES, READ_PAUSE_S = 4, 0.5
+CHUNK_BYTES = 1 << 20
+
+
+class Client:
+    """A signed-in caller of one server's `/api/v1`. Every method raises Problem or Unreachable."""
+
+    def __init__(self, url: str, token: str = "", *, transport: httpx.BaseTransport | None = None, timeout_s: float = 60) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Accept": "application/json", "User-Agent": "sluicegate-cli"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        self.http = httpx.Client(
+            base_url=f"{self.url}/api/v1", headers=headers, timeout=timeout_s, transport=transport, trust_env=False
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.http.close()
+
+    def get(self, path: str, **params: Any) -> Any:
+        for attempt in range(READ_TRIES):
+            try:
+                return self._answer(self._send("GET", path, params=params or None))
+            except (Unreachable, Problem) as error:
+                if attempt == READ_TRIES - 1 or getattr(error, "status", 503) not in {502, 503, 504}:
+                    raise
+                time.sleep(READ_PAUSE_S)
+        raise AssertionError("the last try raised or returned")
+
+    def pages(self, path: str, *, limit: int | None = None, **params: Any) -> Iterator[dict[str, Any]]:
+        """Every item of a list, page after page, or the first `limit` of them."""
+        found, address = 0, path
+        while address:
+            page = self.get(address, **params)
+            for item in page["results"] if isinstance(page, dict) else page:
+                yield item
+                found += 1
+                if limit is not None and found >= limit:
+                    return
+            address, params = (page.get("next") or "") if isinstance(page, dict) else "", {}
+
+    def post(self, path: str, body: Any = None, *, version: int | None = None) -> Any:
+        headers = {"If-Match": f'"{version}"'} if version is not None else None
+        return self._answer(self._send("POST", path, json={} if body is None else body, headers=headers))
+
+    def post_bytes(self, path: str, data: bytes, *, content_type: str) -> Any:
+        return self._answer(self._send("POST", path, content=data, headers={"Content-Type": content_type}))
+
+    def patch(self, path: str, body: Any, *, version: int) -> Any:
+        return self._answer(self._send("PATCH", path, json=body, headers={"If-Match": f'"{version}"'}))
+
+    def delete(self, path: str, *, version: int | None = None) -> None:
+        headers = {"If-Match": f'"{version}"'} if version is not None else None
+        self._answer(self._send("DELETE", path, headers=headers))
+
+    def put_stream(self, path: str, chunks: Iterator[bytes], *, size_bytes: int, sha256: str) -> Any:
+        """One file as a streamed PUT; the server refuses it when the sha256 (hex) differs."""
+        headers = {
+            "Content-Type": "application/octet-stream", "Content-Length": str(size_bytes), "X-Content-SHA256": sha256,
+        }
+        return self._answer(self._send("PUT", path, content=chunks, headers=headers, timeout=httpx.Timeout(60, write=300, read=300)))
+
+    def stream(self, path: str) -> Iterator[bytes]:
+        """The bytes of a file, in chunks."""
+        try:
+            with self.http.stream("GET", self._address(path)) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    self._answer(response)
+                yield from response.iter_bytes(CHUNK_BYTES)
+        except httpx.TransportError as error:
+            raise Unreachable(self.url, str(error) or type(error).__name__) from error
+
+    def _address(self, path: str) -> str:
+        # absolute addresses come from `next` links and run URLs
+        if path.startswith(("http://", "https://")):
+            return path
+        return path if not path.startswith("/api/v1") else f"{self.url}{path}"
+
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            return self.http.request(method, self._address(path), **arguments)
+        except httpx.TransportError as error:
+            raise Unreachable(self.url, str(error) or type(error).__name__) from error
+
+    @staticmethod
+    def _answer(response: httpx.Response) -> Any:
+        try:
+            body = response.json() if response.content else None
+        except ValueError:
+            body = None
+        if response.status_code >= 400:
+            raise Problem(response.status_code, body if isinstance(body, dict) else {})
+        return body

@@ -1,0 +1,92 @@
+"""`sluicegate diagnose ROLLOUT`: what happened, in order, and on what evidence."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from typing import Any
+
+from sluicegate.cli import exits
+from sluicegate.cli.output import Output, short
+from sluicegate.cli.rollout import name_of, status_line
+from sluicegate.cli.session import connect
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "diagnose", help="Explain a rollout", description="Tells a rollout as a story: what was decided and why, what both "
+        "releases did meanwhile, and how long each part of a rollback took.",
+    )
+    parser.add_argument("rollout", type=int, metavar="ROLLOUT")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        path = f"/rollouts/{arguments.rollout}"
+        view = client.get(path)
+        decisions = sorted(client.pages(f"{path}/decisions"), key=lambda d: str(d["at"]))
+        observations = sorted(client.pages(f"{path}/observations"), key=lambda o: int(o["tick"]))
+    story = {"rollout": view, "decisions": decisions, "totals": totals(observations), "clock": clock(view)}
+    output.result(story, lines(view, decisions, observations))
+    return exits.OK
+
+
+def lines(view: dict[str, Any], decisions: list[dict[str, Any]], observations: list[dict[str, Any]]) -> list[str]:
+    candidate, stable = name_of(view.get("candidate")), name_of(view.get("stable")) or "nothing"
+    told = [f"Rollout {view['id']}: {candidate} against {stable} in {view.get('environment')}", status_line(view), ""]
+    told += [f"{_time(d['at'])}  {d['action']}  {d['reason']}" + (f"  [{d['actor']}]" if d.get("actor") else "") for d in decisions]
+    told.append("")
+    for arm, counts in totals(observations).items():
+        slow = ", ".join(f"{n} over {limit} ms" for limit, n in counts["slow"].items())
+        told.append(f"{arm}: {counts['attempts']} attempts, {counts['errors']} errors" + (f", {slow}" if slow else ""))
+    if blind := sum(1 for o in observations if o.get("problem")):
+        kinds = sorted({o["problem"] for o in observations if o.get("problem")})
+        told.append(f"{blind} of {len(observations)} ticks could not be judged: {', '.join(kinds)}")
+    told += [f"{name.replace('_', ' ')}: {seconds:.2f} s" for name, seconds in clock(view).items()]
+    if report := view.get("report"):
+        told.append(f"gates report {short(report if isinstance(report, str) else report.get('digest'))}")
+    return told
+
+
+def totals(observations: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """{"candidate": {attempts, errors, slow: {ms: n}}, "stable": …} over all ticks."""
+    found: dict[str, dict[str, Any]] = {}
+    for arm in ("candidate", "stable"):
+        slow: dict[str, int] = {}
+        for observation in observations:
+            for limit, count in (observation[arm].get("slow") or {}).items():
+                slow[limit] = slow.get(limit, 0) + int(count)
+        found[arm] = {
+            "attempts": sum(int(o[arm].get("attempts", 0)) for o in observations),
+            "errors": sum(int(o[arm].get("errors", 0)) for o in observations),
+            "slow": slow,
+        }
+    return found
+
+
+def clock(view: dict[str, Any]) -> dict[str, float]:
+    """Seconds between the measured instants of a rollback; only those that are known."""
+    source = {**view, **(view.get("clock") or {})}
+    at = {name: _instant(source.get(name)) for name in ("first_bad_at", "decided_at", "zero_at", "confirmed_at")}
+    pairs = {
+        "fault_to_decision": ("first_bad_at", "decided_at"),
+        "decision_to_zero_weight": ("decided_at", "zero_at"),
+        "fault_to_zero_weight": ("first_bad_at", "zero_at"),
+        "decision_to_confirmed": ("decided_at", "confirmed_at"),
+    }
+    known = {}
+    for name, (begin, end) in pairs.items():
+        first, last = at[begin], at[end]
+        if first is not None and last is not None:
+            known[name] = (last - first).total_seconds()
+    return known
+
+
+def _instant(value: Any) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) and value else None
+
+
+def _time(value: str) -> str:
+    instant = _instant(value)
+    return instant.strftime("%H:%M:%S") if instant else value

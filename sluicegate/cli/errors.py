@@ -1,0 +1,72 @@
+"""What can stop a command, each with its exit code and how it is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicegate.cli import exits
+
+#: What to try, by the stable code of the problem or else by its status.
+NEXT_STEPS: dict[str, str] = {
+    "401": "Run `sluicegate login`, or set SLUICEGATE_TOKEN.",
+    "403": "Ask a team member with one of the roles named above, or an administrator.",
+    "404": "Look at `sluicegate model list` and `sluicegate release list MODEL`.",
+    "409": "Look at its state now, then decide again.",
+    "412": "Somebody changed it meanwhile; look at it again, then repeat the command.",
+    "413": "Send a smaller file, or raise SLUICEGATE_MAX_UPLOAD_BYTES on the server.",
+    "428": "Repeat the command with the version you looked at.",
+    "429": "Wait a moment, then repeat the command.",
+    "503": "Look at `sluicegate up`'s output or the server's status page for the part that is down.",
+}
+
+
+class CommandError(Exception):
+    """Ends the command: `message` for people, `exit_code` for scripts, `facts` for --json."""
+
+    def __init__(self, message: str, *, exit_code: int, next_step: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+        self.next_step = next_step
+        self.facts = facts
+
+    def as_json(self) -> dict[str, Any]:
+        return {"error": self.message, "exit_code": self.exit_code, "next_step": self.next_step, **self.facts}
+
+    def lines(self) -> list[str]:
+        """A sentence, then what is wrong field by field, then the next step."""
+        lines = [self.message]
+        for error in self.facts.get("errors") or []:
+            field, message, fix = (str(error.get(key, "")).strip() for key in ("field", "message", "fix"))
+            lines.append(f"  {field}: {message}" + (f" Fix: {fix}" if fix else ""))
+        if self.next_step:
+            lines.append(f"Next: {self.next_step}")
+        return lines
+
+
+class Problem(CommandError):
+    """The server's problem JSON (RFC 9457)."""
+
+    def __init__(self, status: int, body: dict[str, Any]) -> None:
+        self.status = status
+        self.code = str(body.get("code", ""))
+        message = str(body.get("detail") or body.get("title") or f"The server answered {status}.")
+        facts = {key: value for key, value in body.items() if key not in {"type", "title", "status", "detail", "next_step"}}
+        # field by field messages bring their own fix
+        step = "" if facts.get("errors") else NEXT_STEPS.get(str(status), "")
+        step = str(body.get("next_step") or step)
+        super().__init__(message, exit_code=exits.of_status(status), next_step=step, status=status, **facts)
+
+
+class Unreachable(CommandError):
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(
+            f"No answer from {url}: {why}.",
+            exit_code=exits.INFRASTRUCTURE,
+            next_step="Start it with `sluicegate up`, or name the right one with --server or SLUICEGATE_URL.",
+        )
+
+
+def refuse(message: str, next_step: str = "", **facts: Any) -> CommandError:
+    """A local check said no, before anything was sent."""
+    return CommandError(message, exit_code=exits.REFUSED, next_step=next_step, **facts)

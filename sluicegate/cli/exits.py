@@ -1,0 +1,28 @@
+"""The four exit codes, and which outcome gives which. CI scripts branch on these, so they never change.
+
+    0  ok
+    1  a gate failed or stayed undecided, a digest did not match, or the rollout was rolled back or never got live
+    2  infrastructure: a server cannot be reached, answered 5xx or 429, or a check broke (verdict errored)
+    3  refused: by permission, policy, state or validation (any other 4xx), by a local check, or wrong usage
+"""
+
+from __future__ import annotations
+
+OK, FAILED, INFRASTRUCTURE, REFUSED = 0, 1, 2, 3
+
+
+def of_status(status: int) -> int:
+    """The exit code for an HTTP status: 2 for 5xx, 408 and 429, 3 for every other 4xx, else 0."""
+    if status >= 500 or status in {408, 429}:
+        return INFRASTRUCTURE
+    return REFUSED if status >= 400 else OK
+
+
+def of_verdict(verdict: str) -> int:
+    """passed → 0 · errored → 2, because the check broke and says nothing of the release · all else → 1."""
+    return {"passed": OK, "errored": INFRASTRUCTURE}.get(verdict, FAILED)
+
+
+def of_rollout(state: str) -> int:
+    """promoted → 0 · rejected → 3, a person or policy said no · every other end → 1."""
+    return {"promoted": OK, "rejected": REFUSED}.get(state, FAILED)

@@ -1,0 +1,96 @@
+"""`sluicegate gates`: runs a release's gates and waits for their verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from sluicegate.cli import exits
+from sluicegate.cli.client import Client
+from sluicegate.cli.errors import CommandError
+from sluicegate.cli.naming import release_path
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect
+
+POLL_S = 0.5
+#: What a verdict looks like in a line.
+SIGNS = {"passed": "✓", "failed": "✗", "undecided": "?", "errored": "!", "skipped": "-"}
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "gates", help="Run a release's gates", description="Runs the gates of the model's policy over a sealed release. "
+        "With --wait: exit 0 when all passed, 1 when one failed or stayed undecided, 2 when a check itself broke.",
+    )
+    parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
+    parser.add_argument("--environment", help="where to run the release for it (the server's default is staging)")
+    parser.add_argument("--wait", action="store_true", help="wait for the verdicts")
+    parser.add_argument("--timeout", type=float, default=1800, metavar="S", help="give up waiting after this long (1800)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        started = request(client, arguments.release, environment=arguments.environment)
+        if not arguments.wait:
+            output.result(started, [f"Gates of {arguments.release} are queued: {started['url']}"])
+            return exits.OK
+        validation = wait(client, started, output, timeout_s=arguments.timeout)
+        output.result(validation, verdict_lines(arguments.release, validation))
+        return exits.of_verdict(validation["verdict"])
+
+
+def request(client: Client, release: str, *, environment: str | None = None) -> dict[str, Any]:
+    """The run that was started, or the one that is running already: {url, …}."""
+    body = {"environment": environment} if environment else {}
+    started: dict[str, Any] = client.post(f"{release_path(release)}/gate-runs", body)
+    return started
+
+
+def wait(client: Client, started: dict[str, Any], output: Output, *, timeout_s: float = 1800) -> dict[str, Any]:
+    """The finished validation. Says each gate's verdict as it comes. Raises CommandError (exit 2) after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    said: set[str] = set()
+    with output.progress("Gates") as meter:
+        while True:
+            validation: dict[str, Any] = client.get(started["url"])
+            _say_progress(validation, said, meter, output)
+            if validation["state"] in {"finished", "cancelled"}:
+                break
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"The gates did not finish within {timeout_s:g} s; they go on by themselves.",
+                    exit_code=exits.INFRASTRUCTURE, next_step=f"Look at {started['url']}.",
+                )
+            time.sleep(POLL_S)
+    if validation["state"] == "cancelled":
+        raise CommandError("The gates were cancelled.", exit_code=exits.FAILED, next_step="Start them again.")
+    return validation
+
+
+def _say_progress(validation: dict[str, Any], said: set[str], meter: Any, output: Output) -> None:
+    runs = validation.get("gates", [])
+    for gate in runs:
+        if gate["verdict"] and gate["gate"] not in said:
+            said.add(gate["gate"])
+            if not output.as_json:
+                output.say(gate_line(gate))
+    current = next((gate for gate in runs if not gate["verdict"] and gate.get("started_at")), None)
+    note = ""
+    if current:
+        total = current.get("progress_total") or 0
+        note = current["gate"] + (f" {current.get('progress_done', 0)}/{total}" if total else "")
+    meter(len(said), len(runs), note)
+
+
+def gate_line(gate: dict[str, Any]) -> str:
+    return f"  {SIGNS.get(gate['verdict'], ' ')} {gate['gate']}: {gate['verdict']}. {gate['reason']}"
+
+
+def verdict_lines(release: str, validation: dict[str, Any]) -> list[str]:
+    verdict = validation["verdict"]
+    lines = [f"{release}: gates {verdict}. {validation.get('reason', '')}".rstrip()]
+    if verdict == "passed":
+        lines.append(f"Next: sluicegate rollout start {release} --environment production")
+    return lines

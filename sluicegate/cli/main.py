@@ -1,0 +1,85 @@
+"""The front door: `sluicegate COMMAND …`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from sluicegate.cli import audit, diagnose, exits, gates, machine, model, people, push, release, rollout
+from sluicegate.cli.errors import CommandError
+from sluicegate.cli.output import Output
+
+ABOUT = "Releases inference models safely: sealed releases, gates on real servers, rollouts by evidence, automatic rollback."
+EPILOG = """exit codes:
+  0  ok
+  1  a gate failed, a digest did not match, or the rollout was rolled back
+  2  infrastructure: a server cannot be reached or broke
+  3  refused by policy, permission or validation, or wrong usage
+
+environment:
+  SLUICEGATE_URL    the server (also --server)
+  SLUICEGATE_TOKEN  the token, for CI; people use `sluicegate login`
+"""
+NOUNS = (machine, people, model, push, release, gates, rollout, diagnose, audit)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is exit 3: argparse's own 2 would read as an infrastructure error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(exits.REFUSED, f"{self.prog}: {message}\nNext: {self.prog} --help\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    # given before or after the command; SUPPRESS keeps the one from undoing the other
+    common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print the result as one JSON document")
+    common.add_argument("--server", metavar="URL", default=argparse.SUPPRESS, help="the server to ask")
+    parser = _Parser(
+        prog="sluicegate", description=ABOUT, epilog=EPILOG, parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for noun in NOUNS:
+        noun.add_to(commands)
+    for leaf in _leaves(parser):
+        for action in common._actions:
+            leaf._add_action(action)
+    return parser
+
+
+def _leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Every command that does something, that is, has no commands below it."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        return [parser]
+    return [leaf for action in below for child in dict.fromkeys(action.choices.values()) for leaf in _leaves(child)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and gives its exit code."""
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else exits.REFUSED
+    arguments.server = getattr(arguments, "server", None)
+    output = Output(as_json=getattr(arguments, "json", False))
+    try:
+        return int(arguments.run(arguments, output))
+    except CommandError as error:
+        if output.as_json:
+            output.result(error.as_json())
+        else:
+            for line in error.lines():
+                print(line, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

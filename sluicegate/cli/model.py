@@ -1,0 +1,100 @@
+"""`sluicegate model`: create, list, show, and golden sets."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from sluicegate.cli import exits
+from sluicegate.cli.client import Client
+from sluicegate.cli.errors import refuse
+from sluicegate.cli.folder import read_yaml
+from sluicegate.cli.output import Output, short
+from sluicegate.cli.session import connect
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verbs = commands.add_parser("model", help="Create, list and show models").add_subparsers(metavar="VERB", required=True)
+    create_parser = verbs.add_parser(
+        "create", help="Create a model from a YAML file", description="Sends a model: slug, team, contract, objectives, "
+        "gate_policy and rollout_policy (examples/sentiment/model.yaml). With --golden its golden set is sent too.",
+    )
+    create_parser.add_argument("file", type=Path, metavar="FILE")
+    create_parser.add_argument("--team", help="the owning team, when the file should not decide")
+    create_parser.add_argument("--golden", type=Path, metavar="JSONL", help="labelled examples, one JSON object per line")
+    create_parser.set_defaults(run=run_create)
+    list_parser = verbs.add_parser("list", help="List models")
+    list_parser.set_defaults(run=run_list)
+    show_parser = verbs.add_parser("show", help="Show one model")
+    show_parser.add_argument("model", metavar="MODEL")
+    show_parser.set_defaults(run=run_show)
+    golden_parser = verbs.add_parser("golden", help="Add a golden set to a model")
+    golden_parser.add_argument("model", metavar="MODEL")
+    golden_parser.add_argument("file", type=Path, metavar="JSONL")
+    golden_parser.set_defaults(run=run_golden)
+
+
+def create(client: Client, document: dict[str, Any], golden: Path | None = None) -> dict[str, Any]:
+    """The created model. The golden set is compared with the digest that the gate policy names before anything is sent."""
+    wanted = document.get("gate_policy", {}).get("golden", {}).get("set", "")
+    if golden is not None and wanted:
+        digest = f"sha256:{hashlib.sha256(golden.read_bytes()).hexdigest()}"
+        if digest != wanted:
+            raise refuse(
+                f"gate_policy.golden.set is {wanted}, and {golden} is {digest}.", "Write the file's digest into the policy.",
+            )
+    created: dict[str, Any] = client.post("/models", document)
+    if golden is not None:
+        add_golden_set(client, str(created["slug"]), golden)
+    return created
+
+
+def add_golden_set(client: Client, model: str, file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise refuse(f"{file} is not a file.", "Name a file of JSON lines {id, inputs, label, slice}.")
+    added: dict[str, Any] = client.post_bytes(
+        f"/models/{model}/golden-sets", file.read_bytes(), content_type="application/jsonl"
+    )
+    return added
+
+
+def run_create(arguments: argparse.Namespace, output: Output) -> int:
+    document = read_yaml(arguments.file)
+    if arguments.team:
+        document["team"] = arguments.team
+    with connect(arguments.server) as client:
+        created = create(client, document, arguments.golden)
+    output.result(created, [f"Model {created['slug']} is created.", "Next: sluicegate push DIR"])
+    return exits.OK
+
+
+def run_golden(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        added = add_golden_set(client, arguments.model, arguments.file)
+    output.result(added, [f"{added['items']} examples, {added['digest']}"])
+    return exits.OK
+
+
+def run_list(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        models = list(client.pages("/models"))
+    rows = ([m["slug"], m.get("team"), m.get("title")] for m in models)
+    output.table(models, ("model", "team", "title"), rows, empty="There are no models yet: sluicegate model create FILE.")
+    return exits.OK
+
+
+def run_show(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        model = client.get(f"/models/{arguments.model}")
+        releases = list(client.pages(f"/models/{arguments.model}/releases", limit=5))
+    lines = [f"{model['slug']}  {model.get('title', '')}", f"team {model.get('team')}"]
+    for side in ("inputs", "outputs"):
+        for tensor in model.get("contract", {}).get(side, []):
+            lines.append(f"{side.removesuffix('s')} {tensor['name']} {tensor['data_type']} {tensor['dims']}")
+    gates = model.get("gate_policy", {}).get("gates", [])
+    lines.append(f"gates {', '.join(gates) or 'none'}")
+    lines += [f"{r.get('name') or 'draft'}  {r.get('state')}  {short(r.get('digest'))}" for r in releases]
+    output.result({**model, "newest_releases": releases}, lines)
+    return exits.OK

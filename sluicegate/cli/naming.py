@@ -1,0 +1,21 @@
+"""How things are named on the command line: `sentiment/r2` is a release, `17` a rollout."""
+
+from __future__ import annotations
+
+import re
+
+from sluicegate.cli.errors import refuse
+
+
+def release_of(name: str) -> tuple[str, str]:
+    """("sentiment", "r2"). Raises CommandError with the right form."""
+    match = re.fullmatch(r"([a-z0-9][a-z0-9_-]*)/(r?[1-9][0-9]*)", name)
+    if not match:
+        raise refuse(f"{name!r} does not name a release.", "Write MODEL/rN, such as sentiment/r2.")
+    return match[1], match[2] if match[2].startswith("r") else f"r{match[2]}"
+
+
+def release_path(name: str) -> str:
+    """The release's address under /api/v1."""
+    model, release = release_of(name)
+    return f"/models/{model}/releases/{release}"

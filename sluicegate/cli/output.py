@@ -1,0 +1,103 @@
+"""What a command prints: people's lines or one JSON document, and progress that fits a terminal or a CI log."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+#: In a log, progress is a line at most this often.
+LOG_EVERY_S = 5.0
+
+
+class Meter(Protocol):
+    """Takes how far the work is."""
+
+    def __call__(self, done: int, total: int, note: str = "") -> None: ...
+
+
+class Output:
+    """`as_json`: results go to stdout as one JSON document, everything else to stderr."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+
+    def say(self, line: str) -> None:
+        """One line for people, as it is."""
+        self.console.print(line, markup=False)
+
+    def result(self, value: Any, lines: Iterable[str] = ()) -> None:
+        """The command's result: the value as JSON with --json, else the lines."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+            return
+        for line in lines:
+            self.say(line)
+
+    def table(self, value: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+        """A list: JSON with --json, a table on a terminal, tab-separated lines elsewhere."""
+        if self.as_json:
+            self.result(value)
+            return
+        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        if not cells:
+            self.say(empty)
+        elif not self.console.is_terminal:
+            for row in cells:
+                self.say("\t".join(row))
+        else:
+            table = Table(*columns, box=None, pad_edge=False)
+            for row in cells:
+                table.add_row(*row)
+            self.console.print(table, markup=False)
+
+    @contextmanager
+    def progress(self, title: str, *, is_bytes: bool = False) -> Iterator[Meter]:
+        """A bar on a terminal; elsewhere a line every few seconds and one at the end."""
+        if self.console.is_terminal:
+            unit = DownloadColumn() if is_bytes else MofNCompleteColumn()
+            columns = (TextColumn("{task.description}"), BarColumn(), unit, TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+            with Progress(*columns, console=self.console) as bar:
+                task = bar.add_task(title, total=None, note="")
+                yield lambda done, total, note="": bar.update(task, completed=done, total=total or None, note=note)
+            return
+        yield _LogMeter(self, title, is_bytes=is_bytes)
+
+
+class _LogMeter:
+    def __init__(self, output: Output, title: str, *, is_bytes: bool) -> None:
+        self.output, self.title, self.is_bytes = output, title, is_bytes
+        self.said_at = time.monotonic()
+        self.said = ("", -1)
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        is_end = bool(total) and done >= total
+        due = time.monotonic() - self.said_at >= LOG_EVERY_S or note != self.said[0] or is_end
+        if not due or self.said == (note, done):
+            return
+        self.said_at, self.said = time.monotonic(), (note, done)
+        amount = f"{bytes_text(done)} of {bytes_text(total)}" if self.is_bytes else f"{done} of {total}" if total else ""
+        self.output.say(" ".join(part for part in (f"{self.title}:", amount, note) if part))
+
+
+def bytes_text(size: int) -> str:
+    """`90.9 MB`; decimal units."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def short(digest: str | None) -> str:
+    """The first 12 digits of a digest, which is what people compare."""
+    return (digest or "").removeprefix("sha256:")[:12]

@@ -1,0 +1,93 @@
+"""`sluicegate login`, `team create` and `user create`."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import platform
+import sys
+from typing import Any
+
+from sluicegate.cli import exits
+from sluicegate.cli.client import Client
+from sluicegate.cli.errors import refuse
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect, save_token, server_url
+
+ROLES = ("model_team", "ci", "release_manager")
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("login", help="Sign in and keep a token", description="Asks for a password, gets a token "
+                                 "for this machine and keeps it in ~/.config/sluicegate/token (mode 0600).")
+    parser.add_argument("--username")
+    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    parser.set_defaults(run=run_login)
+    team = commands.add_parser("team", help="Create teams (administrators)").add_subparsers(metavar="VERB", required=True)
+    parser = team.add_parser("create", help="Create a team")
+    parser.add_argument("slug", metavar="TEAM")
+    parser.add_argument("--title", default="")
+    parser.set_defaults(run=run_team)
+    user = commands.add_parser("user", help="Create users (administrators)").add_subparsers(metavar="VERB", required=True)
+    parser = user.add_parser("create", help="Create a user with a role in a team")
+    parser.add_argument("username", metavar="USERNAME")
+    parser.add_argument("--team")
+    parser.add_argument("--role", action="append", choices=ROLES, help="may be given several times")
+    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    parser.set_defaults(run=run_user)
+
+
+def run_login(arguments: argparse.Namespace, output: Output) -> int:
+    url = server_url(arguments.server)
+    username = arguments.username or _ask("Username: ")
+    password = sys.stdin.readline().rstrip("\n") if arguments.password_stdin else getpass.getpass("Password: ")
+    with Client(url) as client:
+        token = issue_token(client, username, password, name=f"cli on {platform.node()}")
+    path = save_token(url, token)
+    output.result({"server": url, "username": username, "token_file": str(path)},
+                  [f"Signed in to {url} as {username}; the token is in {path}."])
+    return exits.OK
+
+
+def _ask(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        raise refuse("There is no terminal to ask on.", "Use --username with --password-stdin.")
+    return input(prompt)
+
+
+def issue_token(client: Client, username: str, password: str, *, name: str) -> str:
+    """A new token in clear text; it is shown this once. Needs no token itself."""
+    return str(client.post("/tokens", {"username": username, "password": password, "name": name})["token"])
+
+
+def create_team(client: Client, slug: str, title: str = "") -> dict[str, Any]:
+    created: dict[str, Any] = client.post("/teams", {"slug": slug, "title": title or slug})
+    return created
+
+
+def create_user(
+    client: Client, username: str, *, password: str | None, team: str | None, roles: list[str],
+) -> dict[str, Any]:
+    """The created user, with its roles in the team granted."""
+    memberships = [{"team": team, "role": role} for role in roles] if team else []
+    created: dict[str, Any] = client.post("/users", {"username": username, "password": password, "roles": memberships})
+    return created
+
+
+def run_team(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        created = create_team(client, arguments.slug, arguments.title)
+    output.result(created, [f"Team {arguments.slug} is created."])
+    return exits.OK
+
+
+def run_user(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.role and not arguments.team:
+        raise refuse("A role is held in a team.", "Add --team TEAM.")
+    password = sys.stdin.readline().rstrip("\n") if arguments.password_stdin else None
+    with connect(arguments.server) as client:
+        created = create_user(
+            client, arguments.username, password=password, team=arguments.team, roles=arguments.role or []
+        )
+    output.result(created, [f"User {arguments.username} is created."])
+    return exits.OK

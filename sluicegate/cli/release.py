@@ -1,0 +1,178 @@
+"""`sluicegate release`: list, show, diff, verify and fetch; and `sluicegate waive`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from ledger.core.canonical import digest_of
+from sluicegate.cli import compare, exits
+from sluicegate.cli.client import Client
+from sluicegate.cli.errors import CommandError, refuse
+from sluicegate.cli.naming import release_path
+from sluicegate.cli.output import Output, bytes_text, short
+from sluicegate.cli.session import connect
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verbs = commands.add_parser("release", help="List, show, compare, verify and fetch releases").add_subparsers(
+        metavar="VERB", required=True
+    )
+    parser = verbs.add_parser("list", help="List a model's releases, newest first")
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--limit", type=int, default=20, metavar="N")
+    parser.set_defaults(run=run_list)
+    parser = verbs.add_parser("show", help="Show a release, its files and its waivers")
+    parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
+    parser.set_defaults(run=run_show)
+    parser = verbs.add_parser("diff", help="Compare two releases: files by digest, configuration by field")
+    parser.add_argument("old", metavar="OLD")
+    parser.add_argument("new", metavar="NEW")
+    parser.set_defaults(run=run_diff)
+    parser = verbs.add_parser("verify", help="Recompute the digest of the manifest and of every file (exit 1 if one differs)")
+    parser.add_argument("release", metavar="RELEASE")
+    parser.set_defaults(run=run_verify)
+    parser = verbs.add_parser("fetch", help="Download a release, checking every digest")
+    parser.add_argument("release", metavar="RELEASE")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a folder that does not exist yet, or is empty")
+    parser.set_defaults(run=run_fetch)
+    parser = commands.add_parser(
+        "waive", help="Let a release run its own code (release managers, never the author)",
+        description="Records, with your name and reason, that this digest may run the code that it brings.",
+    )
+    parser.add_argument("release", metavar="RELEASE")
+    parser.add_argument("--reason", required=True)
+    parser.set_defaults(run=run_waive)
+
+
+def waive(client: Client, release: str, reason: str) -> dict[str, Any]:
+    granted: dict[str, Any] = client.post(f"{release_path(release)}/waivers", {"reason": reason})
+    return granted
+
+
+def run_waive(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        granted = waive(client, arguments.release, arguments.reason)
+    output.result(granted, [f"{arguments.release} may run its own code: {arguments.reason}"])
+    return exits.OK
+
+
+def run_list(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        releases = list(client.pages(f"/models/{arguments.model}/releases", limit=arguments.limit))
+    rows = ([r.get("name") or "draft", r.get("state"), short(r.get("digest")), r.get("author"), r.get("sealed_at")] for r in releases)
+    columns = ("release", "state", "digest", "author", "sealed at")
+    output.table(releases, columns, rows, empty="There are no releases yet: sluicegate push DIR.")
+    return exits.OK
+
+
+def run_show(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        release = client.get(release_path(arguments.release))
+    manifest = release["manifest"]
+    lines = [f"{arguments.release}  {release['state']}", f"digest {release['digest']}"]
+    lines.append(f"runtime {manifest['runtime']['image']}, {manifest['runtime']['backend']}")
+    for file in manifest["files"]:
+        lines.append(f"{file['role']:<10} {short(file['sha256'])}  {bytes_text(file['size_bytes']):>9}  {file['path']}")
+    lines += [f"waived by {w.get('granted_by')}: {w.get('reason')}" for w in release.get("waivers", [])]
+    if verdict := _verdict_of(release):
+        lines.append(f"gates {verdict}")
+    output.result(release, lines)
+    return exits.OK
+
+
+def _verdict_of(release: dict[str, Any]) -> str:
+    found = release.get("verdict") or ""
+    return str(found.get("verdict", "")) if isinstance(found, dict) else str(found)
+
+
+def run_diff(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        old, new = (client.get(release_path(name))["manifest"] for name in (arguments.old, arguments.new))
+    changes = compare.changes(old, new)
+    lines = compare.lines(changes) or [f"{arguments.old} and {arguments.new} are the same bytes."]
+    output.result({"old": arguments.old, "new": arguments.new, "changes": changes}, lines)
+    return exits.OK
+
+
+def run_verify(arguments: argparse.Namespace, output: Output) -> int:
+    """Reads every file from the server and hashes it here; the server's own word is not taken."""
+    with connect(arguments.server) as client:
+        base = release_path(arguments.release)
+        release = client.get(base)
+        wrong = _wrong_manifest(release)
+        files = release["manifest"]["files"]
+        total, done = sum(file["size_bytes"] for file in files), 0
+        with output.progress("Verifying", is_bytes=True) as meter:
+            for file in files:
+                digest = hashlib.sha256()
+                for chunk in client.stream(f"{base}/files/{quote(file['path'])}"):
+                    digest.update(chunk)
+                    done += len(chunk)
+                    meter(min(done, total), total)
+                if digest.hexdigest() != _hex(file["sha256"]):
+                    wrong.append(f"{file['path']}: the bytes hash to {digest.hexdigest()}, the manifest says {_hex(file['sha256'])}.")
+    ok = [f"{arguments.release} is what was sealed: {release['digest']}, {len(files)} files, {bytes_text(total)}."]
+    output.result({"release": arguments.release, "digest": release["digest"], "ok": not wrong, "wrong": wrong}, wrong or ok)
+    return exits.FAILED if wrong else exits.OK
+
+
+def _wrong_manifest(release: dict[str, Any]) -> list[str]:
+    found = digest_of(release["manifest"])
+    return [] if found == release["digest"] else [f"manifest: it hashes to {found}, the release is named {release['digest']}."]
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")
+
+
+def run_fetch(arguments: argparse.Namespace, output: Output) -> int:
+    folder: Path = arguments.folder
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise refuse(f"{folder} is not an empty folder.", "Name one that does not exist yet.")
+    with connect(arguments.server) as client:
+        base = release_path(arguments.release)
+        release = client.get(base)
+        if wrong := _wrong_manifest(release):
+            raise CommandError(wrong[0], exit_code=exits.FAILED, next_step="Ask an administrator to run `sluicegate audit verify`.")
+        files = release["manifest"]["files"]
+        total, done = sum(file["size_bytes"] for file in files), 0
+        with output.progress("Fetching", is_bytes=True) as meter:
+            for file in files:
+                target = _inside(folder, file["path"])
+                _fetch(client, f"{base}/files/{quote(file['path'])}", target, _hex(file["sha256"]))
+                done += file["size_bytes"]
+                meter(done, total)
+    output.result(
+        {"release": arguments.release, "digest": release["digest"], "folder": str(folder), "files": len(files)},
+        [f"{arguments.release} is in {folder}: {len(files)} files, {bytes_text(total)}, every digest checked."],
+    )
+    return exits.OK
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """The file's place under the folder; a path that would leave it is refused, whatever the server says."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or "\\" in path or any(part in {"..", "."} for part in parts):
+        raise CommandError(f"The manifest names {path!r}, which leaves the folder.", exit_code=exits.FAILED)
+    return folder.joinpath(*parts)
+
+
+def _fetch(client: Client, address: str, target: Path, sha256: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    part = target.with_name(f"{target.name}.part")
+    with part.open("wb") as out:
+        for chunk in client.stream(address):
+            digest.update(chunk)
+            out.write(chunk)
+    if digest.hexdigest() != sha256:
+        part.unlink()
+        raise CommandError(
+            f"{target.name} arrived as {digest.hexdigest()}, not {sha256}; it was thrown away.", exit_code=exits.FAILED,
+            next_step="Repeat the command; if it fails again, run `sluicegate release verify`.",
+        )
+    part.replace(target)
