@@ -36,13 +36,22 @@ class Ports:
     def choose(self, name: str, *, preferred: int | None = None) -> int:
         """A free port for `name`: the remembered one, else the preferred one, else any; the choice is remembered."""
         known = self.read()
-        taken = set(known.values())
-        port = next((p for p in (known.get(name), preferred) if p and is_free(p)), None)
+        others = {port for other, port in known.items() if other != name}
+        port = next((p for p in (known.get(name), preferred) if p and p not in others and is_free(p)), None)
         while port is None:
             guess = random.choice(CHOICES)
-            port = guess if guess not in taken and is_free(guess) else None
+            port = guess if guess not in others and is_free(guess) else None
+        self._remember({**known, name: port})
+        return port
+
+    def require(self, name: str, port: int) -> None:
+        """Makes this port the remembered one of `name`. Raises RuntimeError when another program listens on it."""
+        if not is_free(port):
+            raise RuntimeError(f"Port {port} is in use by another program; free it, or choose another one with --port.")
+        self._remember({**self.read(), name: port})
+
+    def _remember(self, ports: dict[str, int]) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         draft = self.file.with_suffix(".new")
-        draft.write_text(json.dumps({**known, name: port}, indent=2) + "\n")
+        draft.write_text(json.dumps(ports, indent=2) + "\n")
         draft.replace(self.file)
-        return port

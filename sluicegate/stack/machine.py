@@ -1,0 +1,154 @@
+"""What runs on one machine: which processes, in which order, on which ports, with which environment."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluicegate.stack import secrets
+from sluicegate.stack.ports import Ports
+from sluicegate.stack.postgres import Postgres
+from sluicegate.stack.processes import Process, said_since_start
+from sluicegate.stack.valkey import Valkey
+
+BASE_DIR = Path(__file__).resolve().parents[2]
+STORES, BOOTSTRAP, SERVICES, GATEWAY = range(4)
+#: What a person would like to type; taken only by a stack that a person starts.
+FRIENDLY_PORTS = {"web": 8700, "gateway_http": 8701, "gateway_grpc": 8702}
+#: Where the bootstrap leaves the first administrator's password, for `up` to show once and delete.
+FIRST_PASSWORD = Path("secrets/first-password")
+ADMIN_TOKEN = Path("secrets/admin-token")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run the stack. `env` is set for every process on top of what the stack itself sets."""
+
+    state_dir: Path
+    port: int | None = None  # of the web pages and the API; otherwise remembered, or chosen
+    is_verbose: bool = False
+    ready_file: Path | None = None  # gets the addresses as JSON once everything is ready
+    wants_friendly_ports: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A prepared machine: what to run, and where its parts will be found."""
+
+    processes: list[Process]
+    base_url: str
+    gateway_http: str
+    gateway_grpc: str  # host:port
+    gateway_admin: str
+    xds_address: str
+    env: dict[str, str]
+
+
+def prepare(options: Options) -> Machine:
+    """Folders, secrets, ports and the stores' data made ready; nothing is started. Raises RuntimeError, FileNotFoundError."""
+    state = options.state_dir
+    (state / "secrets").mkdir(mode=0o700, exist_ok=True)
+    secrets.remembered(state / "secrets" / "django")
+    ports = _choose_ports(options)
+    postgres, valkey = Postgres(state), Valkey(state)
+    postgres_argv, valkey_argv = postgres.prepare(), valkey.prepare()
+    xds_address = f"127.0.0.1:{ports['control_plane']}"
+    ours = {
+        "DATABASE_URL": postgres.url,
+        "REDIS_URL": valkey.url,
+        "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
+        "SLUICEGATE_STATE_DIR": str(state),
+        "SLUICEGATE_SECRET_KEY_FILE": str(state / "secrets" / "django"),
+        "SLUICEGATE_XDS_ADDRESS": xds_address,
+        **options.env,
+    }
+    env = {**_inherited(ours), **ours, "PYTHONUNBUFFERED": "1"}
+    stores = [
+        Process("postgres", STORES, postgres_argv, env=env, is_ready=postgres.is_ready, user=postgres.user, cwd=Path("/"),
+                stop_signal=postgres.stop_signal, death_signal=postgres.stop_signal, grace_s=15),
+        Process("valkey", STORES, valkey_argv, env=env, is_ready=valkey.is_ready, death_signal=signal.SIGTERM),
+    ]
+    return Machine(
+        processes=[*stores, *_services(state, ports, env)],
+        base_url=f"http://127.0.0.1:{ports['web']}",
+        gateway_http=f"http://127.0.0.1:{ports['gateway_http']}",
+        gateway_grpc=f"127.0.0.1:{ports['gateway_grpc']}",
+        gateway_admin=f"http://127.0.0.1:{ports['gateway_admin']}",
+        xds_address=xds_address,
+        env=ours,
+    )
+
+
+def _choose_ports(options: Options) -> dict[str, int]:
+    ports = Ports(options.state_dir / "ports.json")
+    friendly = FRIENDLY_PORTS if options.wants_friendly_ports else {}
+    names = ["web", "gateway_http", "gateway_grpc", "gateway_admin", "control_plane"]
+    if options.port:
+        ports.require("web", options.port)
+    return {name: ports.choose(name, preferred=friendly.get(name)) for name in names}
+
+
+def _inherited(ours: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment without what would contradict ours: X beside our X_FILE, and X_FILE beside our X."""
+    contradicting = {f"{name}_FILE" for name in ours} | {name.removesuffix("_FILE") for name in ours}
+    return {name: value for name, value in os.environ.items() if name not in contradicting}
+
+
+def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> list[Process]:
+    manage = [sys.executable, str(BASE_DIR / "manage.py")]
+    envoy = env.get("SLUICEGATE_ENVOY_BINARY", str(BASE_DIR / ".venv-gateway" / "envoy" / "_bin" / "envoy"))
+    envoy_config = str(state / "envoy.json")
+
+    def process(name: str, level: int, argv: list[str], is_ready: Callable[[], bool] | None = None, *, grace_s: float = 5.0,
+                runs_once: bool = False) -> Process:
+        return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, grace_s=grace_s, runs_once=runs_once)
+
+    return [
+        process("bootstrap", BOOTSTRAP, [
+            *manage, "bootstrap", "--gateway-http-port", str(ports["gateway_http"]), "--gateway-grpc-port", str(ports["gateway_grpc"]),
+            "--gateway-admin-port", str(ports["gateway_admin"]), "--envoy-config", envoy_config,
+        ], runs_once=True),
+        process("web", SERVICES, [
+            sys.executable, "-m", "uvicorn", "sluicegate.asgi:application", "--host", "127.0.0.1", "--port", str(ports["web"]),
+            "--loop", "uvloop", "--http", "httptools", "--lifespan", "off", "--no-proxy-headers", "--no-server-header", "--no-access-log",
+            "--timeout-graceful-shutdown", "2",
+        ], lambda: _answers(ports["web"], "/api/v1/me")),
+        # Threads, as the handlers mostly wait for servers; gossip and its kin talk to other workers, and there is one.
+        process("worker", SERVICES, [
+            sys.executable, "-m", "celery", "-A", "sluicegate", "worker", "-P", "threads", "-c", "4", "-Q", "default,validate",
+            "--without-gossip", "--without-mingle", "--without-heartbeat", "--hostname", "worker@sluicegate", "-l", "INFO",
+        ], lambda: "ready." in said_since_start(state / "logs" / "worker.log")),
+        process("agent", SERVICES, [*manage, "agent"], grace_s=10),
+        process("engine", SERVICES, [*manage, "engine"]),
+        process("control_plane", SERVICES, [*manage, "control_plane"], lambda: _listens(ports["control_plane"])),
+        process("envoy", GATEWAY, [envoy, "-c", envoy_config, "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"],
+                lambda: _answers(ports["gateway_admin"], "/ready", exactly=200)),
+    ]
+
+
+def _answers(port: int, path: str, *, exactly: int | None = None) -> bool:
+    """Whether an HTTP server on this port answers without an error of its own (or with exactly this status)."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", path)
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return status == exactly if exactly else status < 500
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""The stack in the foreground: `sluicegate up`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+from sluicegate.stack import machine, secrets
+from sluicegate.stack.lock import AlreadyRunning, StackLock
+from sluicegate.stack.machine import Machine, Options
+from sluicegate.stack.processes import StartFailed, Supervisor
+
+EXIT_INFRASTRUCTURE = 2
+
+
+def up(options: Options) -> int:
+    """Runs the whole stack until Ctrl-C or SIGTERM; the exit code is 0 then, and 2 when it could not come up."""
+    began = time.monotonic()
+    state = options.state_dir.resolve()
+    state.mkdir(parents=True, exist_ok=True)
+    lock = StackLock(state)
+    try:
+        lock.acquire()
+        prepared = machine.prepare(_with_state(options, state))
+        asyncio.run(_run(prepared, options, state, began))
+    except (AlreadyRunning, StartFailed, RuntimeError, FileNotFoundError) as problem:
+        print(f"sluicegate up: {problem}", file=sys.stderr, flush=True)
+        return EXIT_INFRASTRUCTURE
+    finally:
+        lock.release()
+    return 0
+
+
+def _with_state(options: Options, state: Path) -> Options:
+    return Options(**{**vars(options), "state_dir": state})
+
+
+async def _run(prepared: Machine, options: Options, state: Path, began: float) -> None:
+    def say(name: str, line: str) -> None:
+        print(f"{name:>13} │ {line}", file=sys.stderr, flush=True)
+
+    supervisor = Supervisor(prepared.processes, state, say=say)
+    follower = asyncio.create_task(_follow(supervisor, say)) if options.is_verbose else None
+
+    def ready() -> None:
+        password = _first_password(state)
+        if options.ready_file:
+            secrets.write(options.ready_file, json.dumps(_facts(prepared, state, password)))
+        print(_banner(prepared, state, password, time.monotonic() - began), flush=True)
+
+    try:
+        await supervisor.run(ready)
+    finally:
+        if follower:
+            follower.cancel()
+        if options.ready_file:
+            options.ready_file.unlink(missing_ok=True)
+
+
+async def _follow(supervisor: Supervisor, say: object) -> None:
+    """Repeats on the terminal what the processes write into their log files."""
+    assert callable(say)
+    places = {p.name: supervisor.log_file(p.name) for p in supervisor.processes}
+    read_to = {name: path.stat().st_size if path.exists() else 0 for name, path in places.items()}
+    while True:
+        for name, path in places.items():
+            if not path.exists():
+                continue
+            with path.open("rb") as log:
+                if path.stat().st_size < read_to[name]:
+                    read_to[name] = 0  # a new log was begun
+                log.seek(read_to[name])
+                whole_lines = log.read().rpartition(b"\n")
+            read_to[name] += len(whole_lines[0]) + len(whole_lines[1])
+            for line in whole_lines[0].decode(errors="replace").splitlines():
+                say(name, line)
+        await asyncio.sleep(0.2)
+
+
+def _first_password(state: Path) -> str:
+    """The first administrator's password, on the one start that made it; its file is deleted here."""
+    file = state / machine.FIRST_PASSWORD
+    if not file.exists():
+        return ""
+    password = file.read_text().strip()
+    file.unlink()
+    return password
+
+
+def _facts(prepared: Machine, state: Path, password: str) -> dict[str, object]:
+    return {
+        "base_url": prepared.base_url, "gateway_http": prepared.gateway_http, "gateway_grpc": prepared.gateway_grpc,
+        "gateway_admin": prepared.gateway_admin, "xds_address": prepared.xds_address, "state_dir": str(state), "env": prepared.env,
+        "admin_password": password,
+    }
+
+
+def _banner(prepared: Machine, state: Path, password: str, seconds: float) -> str:
+    lines = [
+        f"Sluicegate is READY ({seconds:.1f} s)",
+        f"  pages and API      {prepared.base_url}",
+        f"  inference, HTTP    {prepared.gateway_http}/v2/models/<model>/infer",
+        f"  inference, gRPC    {prepared.gateway_grpc}",
+        f"  gateway's admin    {prepared.gateway_admin}",
+        f"  control plane      {prepared.xds_address}",
+        f"  state, logs        {state}",
+    ]
+    if password:
+        lines += [f"  sign in as         admin / {password}   (shown this once)"]
+    return "\n".join([*lines, "Ctrl-C stops everything; a second Ctrl-C at once."])
