@@ -1,0 +1,87 @@
+"""Arrays for inference requests: from golden items, from a release's warm-up, or made up from the declared inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from validators.core.contract import NUMPY_TYPES, Tensor
+
+Arrays = dict[str, npt.NDArray[Any]]
+#: Text for a made-up request.
+SAMPLE_TEXT = "The quick brown fox jumps over the lazy dog."
+
+
+def item_arrays(tensors: Sequence[Tensor], values: Mapping[str, Any]) -> Arrays:
+    """One item as arrays without a batch axis. A scalar stands for a tensor of one element.
+
+    Raises ValueError, naming the input, for a missing or unknown input and for values that do not fit it.
+    """
+    unknown = sorted(set(values) - {tensor.name for tensor in tensors})
+    if unknown:
+        raise ValueError(f"there is no input {', '.join(unknown)}; the inputs are {', '.join(t.name for t in tensors)}")
+    return {tensor.name: _array(tensor, values) for tensor in tensors}
+
+
+def stack(items: Sequence[Arrays], *, has_batch_axis: bool) -> Arrays:
+    """Items of equal shapes as one request. Raises ValueError for several items where there is no batch axis."""
+    if not has_batch_axis:
+        if len(items) != 1:
+            raise ValueError("a model without a batch axis takes one item per request")
+        return dict(items[0])
+    return {name: np.stack([item[name] for item in items]) for name in items[0]}
+
+
+def same_shapes(first: Arrays, second: Arrays) -> bool:
+    """Whether two items may share a batch."""
+    return all(first[name].shape == second[name].shape for name in first)
+
+
+def made_up_item(tensors: Sequence[Tensor], *, seed: int) -> Arrays:
+    """A plausible item for declared inputs: small random numbers, zeros for integers, a sentence for text; -1 becomes 1."""
+    random = np.random.default_rng(seed)
+    out: Arrays = {}
+    for tensor in tensors:
+        shape = tuple(1 if d == -1 else d for d in tensor.dims)
+        kind = NUMPY_TYPES.get(tensor.data_type, "object")
+        if kind == "object":
+            out[tensor.name] = np.full(shape, SAMPLE_TEXT.encode(), dtype=object)
+        elif kind.startswith("float"):
+            out[tensor.name] = random.normal(0.0, 1.0, shape).astype(kind)
+        else:
+            out[tensor.name] = np.zeros(shape, dtype=kind)
+    return out
+
+
+def _array(tensor: Tensor, values: Mapping[str, Any]) -> npt.NDArray[Any]:
+    if tensor.name not in values:
+        raise ValueError(f"the input {tensor.name} has no value")
+    kind = NUMPY_TYPES.get(tensor.data_type, "object")
+    try:
+        if kind == "object":
+            array = np.array(values[tensor.name], dtype=object)
+            flat = [_text(value) for value in array.ravel()]
+            array = np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
+        else:
+            array = np.asarray(values[tensor.name]).astype(kind, casting="same_kind" if kind.startswith("float") else "unsafe")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the value of {tensor.name} is not {tensor.data_type}: {error}") from None
+    return _shaped(tensor, array)
+
+
+def _shaped(tensor: Tensor, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.ndim == 0 and all(d in (1, -1) for d in tensor.dims):
+        return array.reshape((1,) * len(tensor.dims))
+    fits = array.ndim == len(tensor.dims) and all(w in (-1, h) for h, w in zip(array.shape, tensor.dims, strict=True))
+    if not fits:
+        raise ValueError(f"the value of {tensor.name} has the shape {list(array.shape)}, declared is {list(tensor.dims)}")
+    return array
+
+
+def _text(value: Any) -> bytes:
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(f"{value!r} is not text")
+    return value.encode() if isinstance(value, str) else value

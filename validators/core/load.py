@@ -1,0 +1,94 @@
+"""Open-loop load: when requests are due, and what their answers add up to.
+
+Requests are sent when they are due, whether or not earlier ones were answered, and latency counts from the moment a
+request was due. A generator that waits for answers hides exactly the stalls that users feel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request. Instants are seconds since the run began. `error` is empty for an answer."""
+
+    due_s: float
+    sent_s: float
+    done_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class LoadSummary:
+    """What a run measured. Latencies in ms, from when requests were due; lag is how late the generator itself sent."""
+
+    requests: int
+    errors: int
+    over: int  # slower than the objective, or failed
+    offered_per_s: float
+    achieved_per_s: float
+    latency_ms: dict[str, float]
+    lag_p99_ms: float
+    lag_max_ms: float
+    over_per_window: tuple[int, ...]
+    error_examples: tuple[str, ...]
+
+    @property
+    def error_frac(self) -> float:
+        return self.errors / self.requests if self.requests else 0.0
+
+
+def poisson_schedule(rate_per_s: float, duration_s: float, *, seed: int) -> Floats:
+    """Instants in [0, duration_s) at which requests are due, rising; the same for the same seed.
+
+    Source: a Poisson process, conditioned on its expected count so that every run offers the same load.
+    """
+    count = max(1, round(rate_per_s * duration_s))
+    return np.sort(np.random.default_rng(seed).uniform(0.0, duration_s, count))
+
+
+def summarise(attempts: Sequence[Attempt], *, duration_s: float, slo_ms: float, window_s: float = 1.0) -> LoadSummary:
+    """The numbers of a run. Quantiles are over answered requests only; failed ones count as errors and as over."""
+    answered = np.array([(a.done_s - a.due_s) * 1000 for a in attempts if not a.error])
+    lags = np.array([(a.sent_s - a.due_s) * 1000 for a in attempts]) if attempts else np.zeros(1)
+    is_over = [bool(a.error) or (a.done_s - a.due_s) * 1000 > slo_ms for a in attempts]
+    windows = [0] * max(1, int(np.ceil(duration_s / window_s)))
+    for attempt, over in zip(attempts, is_over, strict=True):
+        windows[min(len(windows) - 1, int(attempt.due_s / window_s))] += over
+    last_sent = max((a.sent_s for a in attempts), default=0.0)
+    return LoadSummary(
+        requests=len(attempts),
+        errors=sum(bool(a.error) for a in attempts),
+        over=sum(is_over),
+        offered_per_s=round(len(attempts) / duration_s, 3),
+        achieved_per_s=round(len(attempts) / max(duration_s, last_sent), 3),
+        latency_ms=_quantiles(answered),
+        lag_p99_ms=round(float(np.quantile(lags, 0.99)), 3),
+        lag_max_ms=round(float(lags.max()), 3),
+        over_per_window=tuple(windows),
+        error_examples=tuple(dict.fromkeys(a.error for a in attempts if a.error))[:3],
+    )
+
+
+def generator_limit(summary: LoadSummary, *, max_lag_ms: float) -> str:
+    """Why the generator, and not the server, shaped this run; empty where it kept its schedule."""
+    if summary.lag_p99_ms > max_lag_ms:
+        return f"it sent 1 % of its requests more than {summary.lag_p99_ms:.0f} ms late, and {max_lag_ms:.0f} ms is the limit"
+    if summary.achieved_per_s < 0.99 * summary.offered_per_s:
+        return f"it sent {summary.achieved_per_s:.1f} requests/s instead of {summary.offered_per_s:.1f}"
+    return ""
+
+
+def _quantiles(latencies_ms: Floats) -> dict[str, float]:
+    if latencies_ms.size == 0:
+        return {}
+    shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+    found = {name: round(float(np.quantile(latencies_ms, share)), 3) for name, share in shares.items()}
+    return {**found, "max": round(float(latencies_ms.max()), 3), "mean": round(float(latencies_ms.mean()), 3)}

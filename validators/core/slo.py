@@ -1,0 +1,112 @@
+"""Whether "the q-quantile of the latency is within the objective" is proven, refuted or open.
+
+The test counts requests over the objective, `x` of `n`, and asks whether their share is below p0 = 1 - q. It may be looked
+at after every request: the chance that it is ever wrong stays at 1 - confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from validators.core.beta import incomplete, log_beta, log_incomplete
+from validators.core.verdict import Verdict
+
+#: The mixture's first parameter, and its second one times p0 for either side. At p0 = .01 these are Beta(.5, 60) and Beta(.5, 10).
+#: Source: the measured power of these priors at p0 = .01 (research note, section 2.6), kept in shape for other p0.
+_A, _PASS_B, _FAIL_B = 0.5, 0.6, 0.1
+#: A dispersion estimated from the run itself is multiplied by this. Source: measured false alarms fall below nominal at 1.5.
+DISPERSION_SAFETY = 1.5
+
+
+@dataclass(frozen=True)
+class SloJudgement:
+    """The evidence on both sides. `phi` is the dispersion by which the counts were divided before they were weighed."""
+
+    verdict: Verdict
+    over: int
+    n: int
+    allowed_share: float
+    confidence: float
+    phi: float
+    log_e_pass: float
+    log_e_fail: float
+
+
+def judge_slo(over: int, n: int, *, quantile: float, confidence: float, phi: float = 1.0) -> SloJudgement:
+    """`over` of `n` requests were slower than the objective (or failed). Passed, failed, or undecided.
+
+    Args:
+        quantile: in (0, 1), such as .99: at most 1 % may be over.
+        confidence: in (0, 1); a side is taken when its evidence reaches 1 / (1 - confidence).
+        phi: at least 1; clustered requests weigh less by this factor.
+    """
+    share = 1 - quantile
+    x, size = over / phi, n / phi
+    on_pass = log_evidence(x, size, share, passing=True)
+    on_fail = log_evidence(x, size, share, passing=False)
+    bar = -math.log1p(-confidence)
+    verdict = Verdict.PASSED if on_pass >= bar else Verdict.FAILED if on_fail >= bar else Verdict.UNDECIDED
+    return SloJudgement(verdict, over, n, share, confidence, phi, on_pass, on_fail)
+
+
+def log_evidence(x: float, n: float, share: float, *, passing: bool) -> float:
+    """log E against "p >= share" (passing) or "p <= share" (its fail twin), after `x` of `n` over; 0 at n = 0.
+
+    E = [B(a+x, b+n-x) I(a+x, b+n-x)] / [B(a, b) I(a, b)] / (share^x (1-share)^(n-x)), I the tail on the alternative's side.
+    Source: Bayes factor of a truncated beta mixture against the boundary; Ville's inequality makes it valid at every look.
+    """
+    a, b = _A, (_PASS_B if passing else _FAIL_B) / share
+
+    def tail(first: float, second: float) -> float:
+        return log_incomplete(share, first, second) if passing else log_incomplete(1 - share, second, first)
+
+    seen = log_beta(a + x, b + n - x) + tail(a + x, b + n - x)
+    before = log_beta(a, b) + tail(a, b)
+    return seen - before - x * math.log(share) - (n - x) * math.log1p(-share)
+
+
+def dispersion(counts: Sequence[int]) -> float:
+    """phi >= 1 from counts per window: the safety factor times max(1, variance / mean); the factor alone where nothing was counted.
+
+    Source: Fano factor; slow requests come in clusters, and counting them as independent passes and fails far too easily.
+    """
+    if len(counts) < 2 or sum(counts) == 0:
+        return DISPERSION_SAFETY
+    mean = sum(counts) / len(counts)
+    variance = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1)
+    return DISPERSION_SAFETY * max(1.0, variance / mean)
+
+
+def least_requests(*, quantile: float, confidence: float, phi: float = 1.0) -> int:
+    """How many requests, none of them over, it takes to pass: what to tell someone whose run was too short."""
+    low, high = 1, 64
+    while judge_slo(0, high, quantile=quantile, confidence=confidence, phi=phi).verdict is not Verdict.PASSED:
+        low, high = high, high * 2
+        if high > 2**40:
+            raise ValueError(f"No run is long enough for quantile {quantile} at confidence {confidence}.")
+    while low < high:
+        middle = (low + high) // 2
+        if judge_slo(0, middle, quantile=quantile, confidence=confidence, phi=phi).verdict is Verdict.PASSED:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def early_stopping_queries(over: int, *, quantile: float, confidence: float) -> int:
+    """The run length at which `over` slow queries still pass a single look, fixed in advance. Not valid when looked at twice.
+
+    Source: early stopping of the MLPerf inference rules: the smallest h with I_q(h, over + 1) < 1 - confidence, plus `over`.
+    """
+    low, high = 1, 2
+    while incomplete(quantile, high, over + 1) >= 1 - confidence:
+        low, high = high, high * 2
+    while low < high:
+        middle = (low + high) // 2
+        if incomplete(quantile, middle, over + 1) < 1 - confidence:
+            high = middle
+        else:
+            low = middle + 1
+    return low + over
