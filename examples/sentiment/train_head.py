@@ -23,7 +23,9 @@ HERE = Path(__file__).resolve().parent
 RIDGE = 1.0
 
 
-def fit_logistic(x: npt.NDArray[Any], y: npt.NDArray[Any], *, ridge: float = RIDGE, steps: int = 30) -> tuple[Any, float]:
+def fit_logistic(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], *, ridge: float = RIDGE, steps: int = 30
+) -> tuple[Any, float]:
     """(weights, bias) of an L2-regularised logistic regression, by Newton's method. Deterministic."""
     design = np.hstack([x, np.ones((len(x), 1))])
     penalty = np.diag([ridge] * x.shape[1] + [0.0])
@@ -39,7 +41,9 @@ def fit_logistic(x: npt.NDArray[Any], y: npt.NDArray[Any], *, ridge: float = RID
 
 
 def write_head(path: Path, sentences: list[Sentence], embeddings: npt.NDArray[Any]) -> None:
-    weights, bias = fit_logistic(embeddings.astype(np.float64), np.array([s.label for s in sentences], dtype=np.float64))
+    weights, bias = fit_logistic(
+        embeddings.astype(np.float64), np.array([s.label for s in sentences], dtype=np.float64)
+    )
     head = {
         "labels": ["negative", "positive"],
         "trained_on": {name: sum(s.slice == name for s in sentences) for name in sorted({s.slice for s in sentences})},

@@ -18,6 +18,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run_verify(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         chain = client.get("/audit")
-    lines = [f"{chain['events']} events, the chain is whole."] if chain["ok"] else [f"The chain is broken: {chain['reason']}"]
+    lines = (
+        [f"{chain['events']} events, the chain is whole."]
+        if chain["ok"]
+        else [f"The chain is broken: {chain['reason']}"]
+    )
     output.result(chain, lines)
     return exits.OK if chain["ok"] else exits.FAILED

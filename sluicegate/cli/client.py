@@ -19,7 +19,9 @@ CHUNK_BYTES = 1 << 20
 class Client:
     """A signed-in caller of one server's `/api/v1`. Every method raises Problem or Unreachable."""
 
-    def __init__(self, url: str, token: str = "", *, transport: httpx.BaseTransport | None = None, timeout_s: float = 60) -> None:
+    def __init__(
+        self, url: str, token: str = "", *, transport: httpx.BaseTransport | None = None, timeout_s: float = 60
+    ) -> None:
         self.url = url.rstrip("/")
         headers = {"Accept": "application/json", "User-Agent": "sluicegate-cli"}
         if token:
@@ -31,7 +33,9 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.http.close()
 
     def get(self, path: str, **params: Any) -> Any:
@@ -73,9 +77,13 @@ class Client:
     def put_stream(self, path: str, chunks: Iterator[bytes], *, size_bytes: int, sha256: str) -> Any:
         """One file as a streamed PUT; the server refuses it when the sha256 (hex) differs."""
         headers = {
-            "Content-Type": "application/octet-stream", "Content-Length": str(size_bytes), "X-Content-SHA256": sha256,
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(size_bytes),
+            "X-Content-SHA256": sha256,
         }
-        return self._answer(self._send("PUT", path, content=chunks, headers=headers, timeout=httpx.Timeout(60, write=300, read=300)))
+        return self._answer(
+            self._send("PUT", path, content=chunks, headers=headers, timeout=httpx.Timeout(60, write=300, read=300))
+        )
 
     def stream(self, path: str) -> Iterator[bytes]:
         """The bytes of a file, in chunks."""

@@ -14,7 +14,10 @@ PARTS = ("runtime", "serving", "envelope", "provenance")
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
     """[{part, field, kind: added|removed|changed, old, new}]; files come first, `field` being their path."""
-    return [*_files(old, new), *(change for part in PARTS for change in _fields(part, "", old.get(part), new.get(part)))]
+    return [
+        *_files(old, new),
+        *(change for part in PARTS for change in _fields(part, "", old.get(part), new.get(part))),
+    ]
 
 
 def _files(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
@@ -27,7 +30,9 @@ def _files(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
 
 
 def _file(entry: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if entry is None else {"sha256": entry["sha256"], "size_bytes": entry["size_bytes"], "role": entry["role"]}
+    return (
+        None if entry is None else {"sha256": entry["sha256"], "size_bytes": entry["size_bytes"], "role": entry["role"]}
+    )
 
 
 def _fields(part: str, at: str, old: Any, new: Any) -> Iterator[Change]:

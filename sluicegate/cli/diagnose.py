@@ -14,7 +14,9 @@ from sluicegate.cli.session import connect
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "diagnose", help="Explain a rollout", description="Tells a rollout as a story: what was decided and why, what both "
+        "diagnose",
+        help="Explain a rollout",
+        description="Tells a rollout as a story: what was decided and why, what both "
         "releases did meanwhile, and how long each part of a rollback took.",
     )
     parser.add_argument("rollout", type=int, metavar="ROLLOUT")
@@ -35,7 +37,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def lines(view: dict[str, Any], decisions: list[dict[str, Any]], observations: list[dict[str, Any]]) -> list[str]:
     candidate, stable = name_of(view.get("candidate")), name_of(view.get("stable")) or "nothing"
     told = [f"Rollout {view['id']}: {candidate} against {stable} in {view.get('environment')}", status_line(view), ""]
-    told += [f"{_time(d['at'])}  {d['action']}  {d['reason']}" + (f"  [{d['actor']}]" if d.get("actor") else "") for d in decisions]
+    told += [
+        f"{_time(d['at'])}  {d['action']}  {d['reason']}" + (f"  [{d['actor']}]" if d.get("actor") else "")
+        for d in decisions
+    ]
     told.append("")
     for arm, counts in totals(observations).items():
         slow = ", ".join(f"{n} over {limit} ms" for limit, n in counts["slow"].items())

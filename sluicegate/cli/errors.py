@@ -51,7 +51,9 @@ class Problem(CommandError):
         self.status = status
         self.code = str(body.get("code", ""))
         message = str(body.get("detail") or body.get("title") or f"The server answered {status}.")
-        facts = {key: value for key, value in body.items() if key not in {"type", "title", "status", "detail", "next_step"}}
+        facts = {
+            key: value for key, value in body.items() if key not in {"type", "title", "status", "detail", "next_step"}
+        }
         # field by field messages bring their own fix
         step = "" if facts.get("errors") else NEXT_STEPS.get(str(status), "")
         step = str(body.get("next_step") or step)

@@ -44,7 +44,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise refuse(f"{path} cannot be read: {' '.join(str(error).split())}.", "Mend it, then repeat the command.") from error
+        raise refuse(
+            f"{path} cannot be read: {' '.join(str(error).split())}.", "Mend it, then repeat the command."
+        ) from error
     if not isinstance(document, dict):
         raise refuse(f"{path} must be a mapping of fields.", "Compare it with examples/sentiment.")
     return document
@@ -70,12 +72,16 @@ def find_files(folder: Path) -> list[tuple[str, Path]]:
                         raise refuse(f"{path} is not an ordinary file.", "Remove it from the release folder.")
                     found.append((path.relative_to(folder).as_posix(), path))
     if not any(path.startswith("artifact/") for path, _ in found):
-        raise refuse(f"{folder} has no file under artifact/.", "Put what the server loads there, such as artifact/model.onnx.")
+        raise refuse(
+            f"{folder} has no file under artifact/.", "Put what the server loads there, such as artifact/model.onnx."
+        )
     return sorted(found)
 
 
 def _refuse_link(path: Path) -> Exception:
-    return refuse(f"{path} is a symbolic link; releases hold bytes, not pointers.", "Replace it with a copy of the file.")
+    return refuse(
+        f"{path} is a symbolic link; releases hold bytes, not pointers.", "Replace it with a copy of the file."
+    )
 
 
 def hash_files(found: list[tuple[str, Path]], progress: Callable[[int, int, str], None]) -> list[LocalFile]:

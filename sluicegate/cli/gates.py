@@ -20,13 +20,17 @@ SIGNS = {"passed": "✓", "failed": "✗", "undecided": "?", "errored": "!", "sk
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "gates", help="Run a release's gates", description="Runs the gates of the model's policy over a sealed release. "
+        "gates",
+        help="Run a release's gates",
+        description="Runs the gates of the model's policy over a sealed release. "
         "With --wait: exit 0 when all passed, 1 when one failed or stayed undecided, 2 when a check itself broke.",
     )
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
     parser.add_argument("--environment", help="where to run the release for it (the server's default is staging)")
     parser.add_argument("--wait", action="store_true", help="wait for the verdicts")
-    parser.add_argument("--timeout", type=float, default=1800, metavar="S", help="give up waiting after this long (1800)")
+    parser.add_argument(
+        "--timeout", type=float, default=1800, metavar="S", help="give up waiting after this long (1800)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -61,7 +65,8 @@ def wait(client: Client, started: dict[str, Any], output: Output, *, timeout_s: 
             if time.monotonic() > deadline:
                 raise CommandError(
                     f"The gates did not finish within {timeout_s:g} s; they go on by themselves.",
-                    exit_code=exits.INFRASTRUCTURE, next_step=f"Look at {started['url']}.",
+                    exit_code=exits.INFRASTRUCTURE,
+                    next_step=f"Look at {started['url']}.",
                 )
             time.sleep(POLL_S)
     if validation["state"] == "cancelled":

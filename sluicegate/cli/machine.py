@@ -11,19 +11,28 @@ from sluicegate.cli.session import connect, state_dir
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("up", help="Run everything on this machine", description="Starts PostgreSQL, Valkey, the web "
-                                 "server, the worker, the node agent, the engine, the control plane and Envoy, all on loopback. "
-                                 "Ctrl-C stops them all.")
+    parser = commands.add_parser(
+        "up",
+        help="Run everything on this machine",
+        description="Starts PostgreSQL, Valkey, the web "
+        "server, the worker, the node agent, the engine, the control plane and Envoy, all on loopback. "
+        "Ctrl-C stops them all.",
+    )
     parser.add_argument("--state", type=Path, metavar="DIR", help="where data, logs and secrets are kept (.state)")
     parser.add_argument("--port", type=int, metavar="N", help="port of the pages and the API")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what every process writes")
     parser.set_defaults(run=run_up)
-    parser = commands.add_parser("demo", help="Show it: five releases, live traffic, two automatic rollbacks",
-                                 description="Brings everything up in a folder of its own, releases a sentiment model five times "
-                                 "under live traffic, and reports what was measured. Exits 0 only if every outcome is as it should be.")
+    parser = commands.add_parser(
+        "demo",
+        help="Show it: five releases, live traffic, two automatic rollbacks",
+        description="Brings everything up in a folder of its own, releases a sentiment model five times "
+        "under live traffic, and reports what was measured. Exits 0 only if every outcome is as it should be.",
+    )
     parser.add_argument("--exit", action="store_true", help="stop everything at the end (otherwise the pages stay up)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the measurements as JSON")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="where the demo keeps its state (.state/demo, made anew)")
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="where the demo keeps its state (.state/demo, made anew)"
+    )
     parser.set_defaults(run=run_demo)
     parser = commands.add_parser("runtimes", help="List the runtime images that nodes offer")
     parser.set_defaults(run=run_runtimes)

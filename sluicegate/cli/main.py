@@ -11,7 +11,8 @@ from sluicegate.cli import audit, diagnose, exits, gates, machine, model, people
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
 
-ABOUT = "Releases inference models safely: sealed releases, gates on real servers, rollouts by evidence, automatic rollback."
+ABOUT = """Releases inference models safely: sealed releases, gates on real servers, rollouts by evidence,
+automatic rollback."""
 EPILOG = """exit codes:
   0  ok
   1  a gate failed, a digest did not match, or the rollout was rolled back
@@ -36,10 +37,15 @@ class _Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     # given before or after the command; SUPPRESS keeps the one from undoing the other
-    common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print the result as one JSON document")
+    common.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print the result as one JSON document"
+    )
     common.add_argument("--server", metavar="URL", default=argparse.SUPPRESS, help="the server to ask")
     parser = _Parser(
-        prog="sluicegate", description=ABOUT, epilog=EPILOG, parents=[common],
+        prog="sluicegate",
+        description=ABOUT,
+        epilog=EPILOG,
+        parents=[common],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -16,14 +16,20 @@ from sluicegate.cli.session import connect
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verbs = commands.add_parser("model", help="Create, list and show models").add_subparsers(metavar="VERB", required=True)
+    verbs = commands.add_parser("model", help="Create, list and show models").add_subparsers(
+        metavar="VERB", required=True
+    )
     create_parser = verbs.add_parser(
-        "create", help="Create a model from a YAML file", description="Sends a model: slug, team, contract, objectives, "
+        "create",
+        help="Create a model from a YAML file",
+        description="Sends a model: slug, team, contract, objectives, "
         "gate_policy and rollout_policy (examples/sentiment/model.yaml). With --golden its golden set is sent too.",
     )
     create_parser.add_argument("file", type=Path, metavar="FILE")
     create_parser.add_argument("--team", help="the owning team, when the file should not decide")
-    create_parser.add_argument("--golden", type=Path, metavar="JSONL", help="labelled examples, one JSON object per line")
+    create_parser.add_argument(
+        "--golden", type=Path, metavar="JSONL", help="labelled examples, one JSON object per line"
+    )
     create_parser.set_defaults(run=run_create)
     list_parser = verbs.add_parser("list", help="List models")
     list_parser.set_defaults(run=run_list)
@@ -37,13 +43,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def create(client: Client, document: dict[str, Any], golden: Path | None = None) -> dict[str, Any]:
-    """The created model. The golden set is compared with the digest that the gate policy names before anything is sent."""
+    """The created model. Nothing is sent when the gate policy names another golden set than the given one."""
     wanted = document.get("gate_policy", {}).get("golden", {}).get("set", "")
     if golden is not None and wanted:
         digest = f"sha256:{hashlib.sha256(golden.read_bytes()).hexdigest()}"
         if digest != wanted:
             raise refuse(
-                f"gate_policy.golden.set is {wanted}, and {golden} is {digest}.", "Write the file's digest into the policy.",
+                f"gate_policy.golden.set is {wanted}, and {golden} is {digest}.",
+                "Write the file's digest into the policy.",
             )
     created: dict[str, Any] = client.post("/models", document)
     if golden is not None:
@@ -81,7 +88,9 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         models = list(client.pages("/models"))
     rows = ([m["slug"], m.get("team"), m.get("title")] for m in models)
-    output.table(models, ("model", "team", "title"), rows, empty="There are no models yet: sluicegate model create FILE.")
+    output.table(
+        models, ("model", "team", "title"), rows, empty="There are no models yet: sluicegate model create FILE."
+    )
     return exits.OK
 
 

@@ -30,6 +30,10 @@ class Output:
         self.as_json = as_json
         self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
 
+    @property
+    def is_terminal(self) -> bool:
+        return self.console.is_terminal
+
     def say(self, line: str) -> None:
         """One line for people, as it is."""
         self.console.print(line, markup=False)
@@ -50,7 +54,7 @@ class Output:
         cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
         if not cells:
             self.say(empty)
-        elif not self.console.is_terminal:
+        elif not self.is_terminal:
             for row in cells:
                 self.say("\t".join(row))
         else:
@@ -62,9 +66,15 @@ class Output:
     @contextmanager
     def progress(self, title: str, *, is_bytes: bool = False) -> Iterator[Meter]:
         """A bar on a terminal; elsewhere a line every few seconds and one at the end."""
-        if self.console.is_terminal:
+        if self.is_terminal:
             unit = DownloadColumn() if is_bytes else MofNCompleteColumn()
-            columns = (TextColumn("{task.description}"), BarColumn(), unit, TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                unit,
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[note]}"),
+            )
             with Progress(*columns, console=self.console) as bar:
                 task = bar.add_task(title, total=None, note="")
                 yield lambda done, total, note="": bar.update(task, completed=done, total=total or None, note=note)
@@ -84,7 +94,9 @@ class _LogMeter:
         if not due or self.said == (note, done):
             return
         self.said_at, self.said = time.monotonic(), (note, done)
-        amount = f"{bytes_text(done)} of {bytes_text(total)}" if self.is_bytes else f"{done} of {total}" if total else ""
+        amount = (
+            f"{bytes_text(done)} of {bytes_text(total)}" if self.is_bytes else f"{done} of {total}" if total else ""
+        )
         self.output.say(" ".join(part for part in (f"{self.title}:", amount, note) if part))
 
 

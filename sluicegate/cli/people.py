@@ -18,17 +18,25 @@ ROLES = ("model_team", "ci", "release_manager")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("login", help="Sign in and keep a token", description="Asks for a password, gets a token "
-                                 "for this machine and keeps it in ~/.config/sluicegate/token (mode 0600).")
+    parser = commands.add_parser(
+        "login",
+        help="Sign in and keep a token",
+        description="Asks for a password, gets a token "
+        "for this machine and keeps it in ~/.config/sluicegate/token (mode 0600).",
+    )
     parser.add_argument("--username")
     parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     parser.set_defaults(run=run_login)
-    team = commands.add_parser("team", help="Create teams (administrators)").add_subparsers(metavar="VERB", required=True)
+    team = commands.add_parser("team", help="Create teams (administrators)").add_subparsers(
+        metavar="VERB", required=True
+    )
     parser = team.add_parser("create", help="Create a team")
     parser.add_argument("slug", metavar="TEAM")
     parser.add_argument("--title", default="")
     parser.set_defaults(run=run_team)
-    user = commands.add_parser("user", help="Create users (administrators)").add_subparsers(metavar="VERB", required=True)
+    user = commands.add_parser("user", help="Create users (administrators)").add_subparsers(
+        metavar="VERB", required=True
+    )
     parser = user.add_parser("create", help="Create a user with a role in a team")
     parser.add_argument("username", metavar="USERNAME")
     parser.add_argument("--team")
@@ -44,8 +52,10 @@ def run_login(arguments: argparse.Namespace, output: Output) -> int:
     with Client(url) as client:
         token = issue_token(client, username, password, name=f"cli on {platform.node()}")
     path = save_token(url, token)
-    output.result({"server": url, "username": username, "token_file": str(path)},
-                  [f"Signed in to {url} as {username}; the token is in {path}."])
+    output.result(
+        {"server": url, "username": username, "token_file": str(path)},
+        [f"Signed in to {url} as {username}; the token is in {path}."],
+    )
     return exits.OK
 
 
@@ -66,7 +76,12 @@ def create_team(client: Client, slug: str, title: str = "") -> dict[str, Any]:
 
 
 def create_user(
-    client: Client, username: str, *, password: str | None, team: str | None, roles: list[str],
+    client: Client,
+    username: str,
+    *,
+    password: str | None,
+    team: str | None,
+    roles: list[str],
 ) -> dict[str, Any]:
     """The created user, with its roles in the team granted."""
     memberships = [{"team": team, "role": role} for role in roles] if team else []

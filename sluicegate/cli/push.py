@@ -49,27 +49,23 @@ def push(client: Client, folder: Path, output: Output, *, model: str | None = No
     slug = model or str(document.get("model", ""))
     if not slug:
         raise CommandError(
-            f"{folder / 'release.yaml'} does not say which model it belongs to.", exit_code=exits.REFUSED,
+            f"{folder / 'release.yaml'} does not say which model it belongs to.",
+            exit_code=exits.REFUSED,
             next_step="Add `model: NAME` to it, or use --model.",
         )
     found = find_files(folder)
     with output.progress("Hashing", is_bytes=True) as meter:
         files = hash_files(found, meter)
-    draft = client.post(f"/models/{slug}/releases", {**document, "model": slug, "files": [file.as_json() for file in files]})
+    draft = client.post(f"/models/{slug}/releases", {**document, "model": slug, "files": [f.as_json() for f in files]})
     try:
         _send(client, draft, files, output)
-        sealed: dict[str, Any] = client.post(f"/releases/{draft['id']}/seal", version=_version(client, slug, draft))
+        sealed: dict[str, Any] = client.post(f"/releases/{draft['id']}/seal", version=draft.get("version"))
     except BaseException:
         with suppress(CommandError):
             client.delete(f"/releases/{draft['id']}")
             output.say("The draft was discarded; nothing of this push is left.")
         raise
     return {**sealed, "model": slug, "name": sealed.get("name") or f"r{sealed['number']}"}
-
-
-def _version(client: Client, slug: str, draft: dict[str, Any]) -> int | None:
-    version = draft.get("version")
-    return int(version) if version is not None else None
 
 
 def _send(client: Client, draft: dict[str, Any], files: list[LocalFile], output: Output) -> None:
@@ -83,7 +79,10 @@ def _send(client: Client, draft: dict[str, Any], files: list[LocalFile], output:
         for file in to_send:
             stream = _counted(file, meter, sent, total)
             client.put_stream(
-                f"/releases/{draft['id']}/files/{quote(file.path)}", stream, size_bytes=file.size_bytes, sha256=file.sha256
+                f"/releases/{draft['id']}/files/{quote(file.path)}",
+                stream,
+                size_bytes=file.size_bytes,
+                sha256=file.sha256,
             )
             sent += file.size_bytes
 

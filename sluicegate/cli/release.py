@@ -32,7 +32,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("old", metavar="OLD")
     parser.add_argument("new", metavar="NEW")
     parser.set_defaults(run=run_diff)
-    parser = verbs.add_parser("verify", help="Recompute the digest of the manifest and of every file (exit 1 if one differs)")
+    parser = verbs.add_parser(
+        "verify", help="Recompute the digest of the manifest and of every file (exit 1 if one differs)"
+    )
     parser.add_argument("release", metavar="RELEASE")
     parser.set_defaults(run=run_verify)
     parser = verbs.add_parser("fetch", help="Download a release, checking every digest")
@@ -40,7 +42,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("folder", type=Path, metavar="DIR", help="a folder that does not exist yet, or is empty")
     parser.set_defaults(run=run_fetch)
     parser = commands.add_parser(
-        "waive", help="Let a release run its own code (release managers, never the author)",
+        "waive",
+        help="Let a release run its own code (release managers, never the author)",
         description="Records, with your name and reason, that this digest may run the code that it brings.",
     )
     parser.add_argument("release", metavar="RELEASE")
@@ -63,7 +66,10 @@ def run_waive(arguments: argparse.Namespace, output: Output) -> int:
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         releases = list(client.pages(f"/models/{arguments.model}/releases", limit=arguments.limit))
-    rows = ([r.get("name") or "draft", r.get("state"), short(r.get("digest")), r.get("author"), r.get("sealed_at")] for r in releases)
+    rows = (
+        [r.get("name") or "draft", r.get("state"), short(r.get("digest")), r.get("author"), r.get("sealed_at")]
+        for r in releases
+    )
     columns = ("release", "state", "digest", "author", "sealed at")
     output.table(releases, columns, rows, empty="There are no releases yet: sluicegate push DIR.")
     return exits.OK
@@ -113,16 +119,23 @@ def run_verify(arguments: argparse.Namespace, output: Output) -> int:
                     digest.update(chunk)
                     done += len(chunk)
                     meter(min(done, total), total)
-                if digest.hexdigest() != _hex(file["sha256"]):
-                    wrong.append(f"{file['path']}: the bytes hash to {digest.hexdigest()}, the manifest says {_hex(file['sha256'])}.")
+                found, stated = digest.hexdigest(), _hex(file["sha256"])
+                if found != stated:
+                    wrong.append(f"{file['path']}: the bytes hash to {found}, the manifest says {stated}.")
     ok = [f"{arguments.release} is what was sealed: {release['digest']}, {len(files)} files, {bytes_text(total)}."]
-    output.result({"release": arguments.release, "digest": release["digest"], "ok": not wrong, "wrong": wrong}, wrong or ok)
+    output.result(
+        {"release": arguments.release, "digest": release["digest"], "ok": not wrong, "wrong": wrong}, wrong or ok
+    )
     return exits.FAILED if wrong else exits.OK
 
 
 def _wrong_manifest(release: dict[str, Any]) -> list[str]:
     found = digest_of(release["manifest"])
-    return [] if found == release["digest"] else [f"manifest: it hashes to {found}, the release is named {release['digest']}."]
+    return (
+        []
+        if found == release["digest"]
+        else [f"manifest: it hashes to {found}, the release is named {release['digest']}."]
+    )
 
 
 def _hex(digest: str) -> str:
@@ -137,7 +150,9 @@ def run_fetch(arguments: argparse.Namespace, output: Output) -> int:
         base = release_path(arguments.release)
         release = client.get(base)
         if wrong := _wrong_manifest(release):
-            raise CommandError(wrong[0], exit_code=exits.FAILED, next_step="Ask an administrator to run `sluicegate audit verify`.")
+            raise CommandError(
+                wrong[0], exit_code=exits.FAILED, next_step="Ask an administrator to run `sluicegate audit verify`."
+            )
         files = release["manifest"]["files"]
         total, done = sum(file["size_bytes"] for file in files), 0
         with output.progress("Fetching", is_bytes=True) as meter:
@@ -172,7 +187,8 @@ def _fetch(client: Client, address: str, target: Path, sha256: str) -> None:
     if digest.hexdigest() != sha256:
         part.unlink()
         raise CommandError(
-            f"{target.name} arrived as {digest.hexdigest()}, not {sha256}; it was thrown away.", exit_code=exits.FAILED,
+            f"{target.name} arrived as {digest.hexdigest()}, not {sha256}; it was thrown away.",
+            exit_code=exits.FAILED,
             next_step="Repeat the command; if it fails again, run `sluicegate release verify`.",
         )
     part.replace(target)

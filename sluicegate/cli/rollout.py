@@ -17,6 +17,8 @@ from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
 POLL_S = 0.5
+#: A reason that only counts on is said this often.
+SAY_EVERY_S = 5.0
 PRODUCTION = "production"
 FINAL = frozenset({"promoted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
 #: verb → (help, shuts: a verb that only takes traffic away is repeated when the version moved meanwhile)
@@ -33,9 +35,15 @@ STALE_TRIES = 5
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    verbs = commands.add_parser("rollout", help="Start, watch and steer rollouts").add_subparsers(metavar="VERB", required=True)
-    parser = verbs.add_parser("start", help="Move traffic to a release, step by step", description="Exit codes with --wait: "
-                              "0 promoted, 1 rolled back, cancelled or stuck, 2 infrastructure, 3 refused or rejected.")
+    verbs = commands.add_parser("rollout", help="Start, watch and steer rollouts").add_subparsers(
+        metavar="VERB", required=True
+    )
+    parser = verbs.add_parser(
+        "start",
+        help="Move traffic to a release, step by step",
+        description="Exit codes with --wait: "
+        "0 promoted, 1 rolled back, cancelled or stuck, 2 infrastructure, 3 refused or rejected.",
+    )
     parser.add_argument("release", metavar="RELEASE", help="the candidate, such as sentiment/r2")
     parser.add_argument("--environment", default=PRODUCTION)
     parser.add_argument("--policy", type=Path, metavar="YAML", help="a policy other than the model's")
@@ -83,19 +91,25 @@ def act(client: Client, rollout_id: int, verb: str, reason: str) -> dict[str, An
     raise AssertionError("the last try raised or returned")
 
 
-def watch(client: Client, rollout_id: int, output: Output, *, on_view: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
-    """The rollout at its end. Says each change of state, weight or reason, and shows the weight as progress."""
-    said = ""
+def watch(
+    client: Client, rollout_id: int, output: Output, *, on_view: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """The rollout at its end. Says every change of state, step and weight, and a changed reason every few seconds."""
+    said: tuple[Any, ...] = ()
+    said_line, said_at = "", 0.0
     with output.progress(f"Rollout {rollout_id}") as meter:
         while True:
             view: dict[str, Any] = client.get(f"/rollouts/{rollout_id}")
             if on_view:
                 on_view(view)
+            place = (view["state"], view.get("step_index"), view.get("weight_bp"))
             line = status_line(view)
-            if line != said and not output.as_json:
+            is_due = line != said_line and time.monotonic() - said_at >= SAY_EVERY_S
+            if (place != said or is_due) and not output.as_json:
                 output.say(f"  {line}")
-                said = line
-            meter(int(view.get("weight_bp") or 0) // 100, 100, str(view["state"]))
+                said, said_line, said_at = place, line, time.monotonic()
+            if output.is_terminal:
+                meter(int(view.get("weight_bp") or 0) // 100, 100, "% of traffic")
             if view["state"] in FINAL:
                 return view
             time.sleep(POLL_S)
@@ -115,8 +129,10 @@ def run_start(arguments: argparse.Namespace, output: Output) -> int:
         started = start(client, arguments.release, environment=arguments.environment, policy=policy)
         if arguments.wait:
             return _end(watch(client, started["id"], output), output)
-    lines = [f"Rollout {started['id']} of {arguments.release} to {arguments.environment}: {status_line(started)}",
-             f"Next: sluicegate rollout watch {started['id']}"]
+    lines = [
+        f"Rollout {started['id']} of {arguments.release} to {arguments.environment}: {status_line(started)}",
+        f"Next: sluicegate rollout watch {started['id']}",
+    ]
     output.result(started, lines)
     return exits.OK
 
@@ -143,8 +159,15 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         rollouts = list(client.pages("/rollouts", limit=arguments.limit, **params))
     rows = (
-        [r["id"], r.get("model"), name_of(r.get("candidate")), r.get("environment"), r["state"],
-         f"{int(r.get('weight_bp') or 0) / 100:g} %", r.get("reason")]
+        [
+            r["id"],
+            r.get("model"),
+            name_of(r.get("candidate")),
+            r.get("environment"),
+            r["state"],
+            f"{int(r.get('weight_bp') or 0) / 100:g} %",
+            r.get("reason"),
+        ]
         for r in rollouts
     )
     columns = ("rollout", "model", "candidate", "environment", "state", "weight", "reason")
@@ -171,7 +194,12 @@ def run_rollback(arguments: argparse.Namespace, output: Output) -> int:
             done = client.post(f"/models/{arguments.model}/rollback", body)
         except Problem as problem:
             if problem.status == 404 and problem.code == "no_active_rollout":
-                raise CommandError(problem.message, exit_code=exits.REFUSED, next_step="There is nothing to take back.") from problem
+                raise CommandError(
+                    problem.message, exit_code=exits.REFUSED, next_step="There is nothing to take back."
+                ) from problem
             raise
-    output.result(done, [f"{arguments.model} in {arguments.environment}: {status_line(done) if 'state' in done else 'rolled back'}"])
+    output.result(
+        done,
+        [f"{arguments.model} in {arguments.environment}: {status_line(done) if 'state' in done else 'rolled back'}"],
+    )
     return exits.OK

@@ -1,7 +1,8 @@
 """Which server is asked, and as whom.
 
 The server: `--server`, else SLUICEGATE_URL, else the local stack's, else http://127.0.0.1:8700.
-The token: SLUICEGATE_TOKEN, else what `sluicegate login` saved for that server, else the local stack's administrator token.
+The token: SLUICEGATE_TOKEN, else what `sluicegate login` saved for that server, else the local stack's
+administrator token when it is the local stack that is asked.
 """
 
 from __future__ import annotations

@@ -1,0 +1,39 @@
+"""Who acts in the demo: three people with different roles, because nobody approves their own release."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from sluicegate.cli import people
+from sluicegate.cli.client import Client
+
+TEAM = "demo"
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Signed-in clients of one server. `author` makes the model and the first release, `robot` is CI."""
+
+    author: Client
+    robot: Client
+    manager: Client
+
+    def close(self) -> None:
+        for client in (self.author, self.robot, self.manager):
+            client.http.close()
+
+
+def assemble(admin: Client) -> Cast:
+    """The team and its members, created by an administrator, each signed in with a token of their own."""
+    people.create_team(admin, TEAM, "The demo's team")
+    return Cast(
+        _join(admin, "ada", "model_team"), _join(admin, "ci-robot", "ci"), _join(admin, "mara", "release_manager")
+    )
+
+
+def _join(admin: Client, username: str, role: str) -> Client:
+    password = secrets.token_urlsafe(16)
+    people.create_user(admin, username, password=password, team=TEAM, roles=[role])
+    with Client(admin.url) as anonymous:
+        return Client(admin.url, people.issue_token(anonymous, username, password, name="demo"))

@@ -1,0 +1,260 @@
+"""The demo, told as it happens: five releases of one model under live traffic."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sluicegate.cli import exits, gates, model, release, rollout
+from sluicegate.cli.client import Client
+from sluicegate.cli.errors import CommandError, Problem, refuse
+from sluicegate.cli.folder import read_yaml
+from sluicegate.cli.output import Output, short
+from sluicegate.cli.push import push
+from sluicegate.demo import releases, report
+from sluicegate.demo.cast import Cast, assemble
+from sluicegate.demo.crowd import RATE_PER_S, Crowd
+from sluicegate.stack import AlreadyRunning, Stack, StartFailed, running
+from sluicegate.stack.lock import StackLock
+from sluicegate.stack.machine import BASE_DIR
+from sluicegate.stack.postgres import Postgres
+
+MODEL, ENVIRONMENT = "sentiment", "production"
+DEFAULT_STATE = BASE_DIR / ".state" / "demo"
+CHAPTERS = {
+    "r1": "r1, float32: the first release of the environment, judged by absolute objectives alone",
+    "r2": "r2, int8 per channel: smaller and faster",
+    "r3": "r3, the same weights with a tokenizer that keeps capitals",
+    "r4": "r4 brings code that is slow on paragraphs, which no golden sentence is",
+    "r5": "r5 brings code that ends its server on a long letter",
+}
+
+
+class Teller(Output):
+    """Every line with the seconds since the beginning."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__(as_json=as_json)
+        self.began = time.monotonic()
+
+    def say(self, line: str) -> None:
+        super().say(f"{time.monotonic() - self.began:6.1f} s  {line}")
+
+    def chapter(self, title: str) -> None:
+        super().say("")
+        self.console.print(f"{time.monotonic() - self.began:6.1f} s  {title}", style="bold", markup=False)
+
+
+@dataclass
+class Tale:
+    """What has happened so far; the report is written from it however far the demo came."""
+
+    stack: Stack
+    teller: Teller
+    crowd: Crowd
+    runtime: dict[str, Any] = field(default_factory=dict)
+    releases: list[dict[str, Any]] = field(default_factory=list)
+    validations: dict[str, dict[str, Any]] = field(default_factory=dict)  # by release name
+    rollouts: list[dict[str, Any]] = field(default_factory=list)
+    observations: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+def tell(output: Output, *, state_dir: Path | None, report_file: Path | None, leave_up: bool) -> int:
+    """Runs the demo. 0: every outcome was as expected; 1: one was not; 2: the stack did not come up or broke."""
+    teller = Teller(as_json=output.as_json)
+    folder = _fresh(state_dir)
+    teller.chapter("Sluicegate demo: the whole stack comes up")
+    try:
+        with running(folder) as stack:
+            teller.say(f"pages {stack.base_url}  logs {folder / 'logs'}")
+            teller.say(f"inference {stack.gateway_http} and {stack.gateway_grpc} (gRPC)")
+            written = _perform(Tale(stack, teller, Crowd(stack, MODEL)))
+            written["duration_s"] = round(time.monotonic() - teller.began, 1)
+            if report_file:
+                report_file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                teller.say(f"report: {report_file}")
+            code = _conclude(written, teller)
+            if leave_up:
+                _stay(stack, teller)
+    except (StartFailed, AlreadyRunning) as error:
+        raise CommandError(
+            str(error), exit_code=exits.INFRASTRUCTURE, next_step=f"Look into {folder / 'logs'}."
+        ) from error
+    return code
+
+
+def _fresh(state_dir: Path | None) -> Path:
+    """An empty state folder: the given one, which must be empty, or the demo's own, which is made anew."""
+    if state_dir is not None:
+        if state_dir.exists() and any(state_dir.iterdir()):
+            raise refuse(
+                f"{state_dir} is not empty, and the demo tells its story from the beginning.", "Name an empty folder."
+            )
+        return state_dir
+    if DEFAULT_STATE.exists():
+        lock = StackLock(DEFAULT_STATE)
+        try:
+            lock.acquire()  # never from under a demo that still runs
+        except AlreadyRunning as error:
+            raise refuse(str(error), "Stop the other demo first.") from error
+        shutil.rmtree(Postgres(DEFAULT_STATE).home, ignore_errors=True)
+        shutil.rmtree(DEFAULT_STATE)
+        lock.release()
+    return DEFAULT_STATE
+
+
+def _perform(tale: Tale) -> dict[str, Any]:
+    """All chapters, then the report; whatever breaks, the report says how far it came."""
+    problem = ""
+    cast: Cast | None = None
+    try:
+        with Client(tale.stack.base_url, tale.stack.admin_token) as admin:
+            cast = assemble(admin)
+        tale.teller.say(
+            "ada (model team), ci-robot (CI) and mara (release manager) are the team: nobody approves their own release"
+        )
+        _play(tale, cast)
+    except CommandError as error:
+        problem = " ".join(error.lines())
+        tale.teller.say(problem)
+    finally:
+        tale.crowd.stop()
+        if cast is not None:
+            cast.close()
+    return _report(tale, problem)
+
+
+def _play(tale: Tale, cast: Cast) -> None:
+    tale.runtime = releases.runtime_of(cast.author)
+    tale.teller.say("the example's releases are built")
+    folders = releases.build(tale.runtime["image"], tale.teller)
+    model.create(cast.author, read_yaml(releases.MODEL_FILE), releases.GOLDEN_FILE)
+    tale.teller.say("ada created the model sentiment with a golden set of 800 rated sentences")
+    for name, folder in folders.items():
+        tale.teller.chapter(CHAPTERS[name])
+        pusher = cast.author if name == "r1" else cast.robot
+        sealed = _push(tale, pusher, folder, name)
+        if sealed.get("is_code_bearing"):
+            release.waive(cast.manager, f"{MODEL}/{name}", "The code was read; it may run in the demo.")
+            tale.teller.say(f"mara read {name}'s code and waived it")
+        verdict = _validate(tale, pusher, name)
+        if verdict == "passed":
+            _roll_out(tale, pusher, cast.manager, name)
+        else:
+            _try_anyway(tale, pusher, name)
+
+
+def _push(tale: Tale, client: Client, folder: Path, name: str) -> dict[str, Any]:
+    sealed = push(client, folder, tale.teller)
+    tale.releases.append(sealed)
+    tale.teller.say(f"sealed as {sealed['name']}: {short(sealed['digest'])}")
+    if sealed["name"] != name:
+        raise CommandError(f"{folder} became {sealed['name']}, not {name}.", exit_code=exits.FAILED)
+    return sealed
+
+
+def _validate(tale: Tale, client: Client, name: str) -> str:
+    validation = gates.wait(client, gates.request(client, f"{MODEL}/{name}"), tale.teller, timeout_s=180)
+    tale.validations[name] = validation
+    tale.teller.say(f"gates {validation['verdict']}. {validation.get('reason', '')}")
+    return str(validation["verdict"])
+
+
+def _try_anyway(tale: Tale, client: Client, name: str) -> None:
+    """A release that failed its gates is refused at the door; that it is, is part of the story."""
+    try:
+        started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
+    except Problem as problem:
+        tale.teller.say(f"ci-robot asks for a rollout anyway, and is refused: {problem.message}")
+        return
+    _follow(tale, client, client, started)
+
+
+def _roll_out(tale: Tale, client: Client, manager: Client, name: str) -> None:
+    started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
+    view = _follow(tale, client, manager, started)
+    answered = sum(1 for record in report.read_log(tale.crowd.log) if record.release == name and record.ok)
+    tale.teller.say(f"{name} {view['state']}; it answered {answered} user requests")
+
+
+def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]) -> dict[str, Any]:
+    def see(view: dict[str, Any]) -> None:
+        if view["state"] == "awaiting_approval":
+            rollout.act(manager, view["id"], "approve", "Gates passed; the digests are those of the report.")
+            tale.teller.say("mara approved it")
+        if not tale.crowd.is_there and int(view.get("weight_bp") or 0) > 0 and tale.crowd.come():
+            tale.teller.say(f"users arrive: {RATE_PER_S:g} requests a second, half HTTP and half gRPC, until the end")
+        elif tale.crowd.is_there and not tale.crowd.is_well():
+            raise CommandError(
+                "The users' process ended by itself.", exit_code=exits.INFRASTRUCTURE, next_step="See traffic.log."
+            )
+
+    view = rollout.watch(client, started["id"], tale.teller, on_view=see)
+    if not tale.crowd.is_there:
+        tale.crowd.come()
+    tale.rollouts.append(view)
+    tale.observations[view["id"]] = list(client.pages(f"/rollouts/{view['id']}/observations"))
+    return view
+
+
+def _report(tale: Tale, problem: str) -> dict[str, Any]:
+    records = report.read_log(tale.crowd.log)
+    written = {
+        "releases": [report.release_part(r, tale.validations.get(r["name"])) for r in tale.releases],
+        "rollouts": [report.rollout_part(v, tale.observations.get(v["id"], []), records) for v in tale.rollouts],
+        "client": report.client_part(records),
+        "versions": {**tale.runtime.get("versions", {}), "envoy": _envoy_version(tale.stack)},
+    }
+    return {**written, "problem": problem} if problem else written
+
+
+def _envoy_version(stack: Stack) -> str:
+    """`1.38.0`, as the running gateway states it; empty when it does not answer."""
+    try:
+        stated = httpx.get(f"{stack.gateway_admin}/server_info", timeout=5, trust_env=False).json()["version"]
+    except (httpx.HTTPError, ValueError, KeyError):
+        return ""
+    parts = str(stated).split("/")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _conclude(written: dict[str, Any], teller: Teller) -> int:
+    client = written["client"]
+    teller.chapter("What was measured")
+    latency = f"p50 {client['p50_ms']} ms, p99 {client['p99_ms']} ms"
+    teller.say(f"{client['requests']} user requests, {client['failed']} failed, {latency}")
+    teller.say("answered by " + ", ".join(f"{name}: {count}" for name, count in client["by_release"].items()))
+    for one in written["rollouts"]:
+        line = f"{one['candidate']} {one['outcome']}"
+        if one["decision_to_zero_weight_s"] is not None:
+            line += (
+                f": fault to zero weight {one['fault_to_zero_weight_s']} s, decision to zero weight "
+                f"{one['decision_to_zero_weight_s']} s, {one['bad_candidate_attempts']} bad attempts"
+            )
+        teller.say(line)
+    wrong = report.differences(written) + ([written["problem"]] if written.get("problem") else [])
+    for sentence in wrong:
+        teller.say(f"✗ {sentence}")
+    if not wrong:
+        teller.say("✓ every outcome is as it should be")
+    if teller.as_json:
+        teller.result(written)
+    return exits.FAILED if wrong else exits.OK
+
+
+def _stay(stack: Stack, teller: Teller) -> None:
+    """Leaves the pages up until Ctrl-C."""
+    password = stack.admin_password or "(the password shown at the first start)"
+    teller.say(f"everything stays up: {stack.base_url}  sign in as admin / {password}")
+    teller.say("Ctrl-C stops it all")
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        teller.say("stopping")
