@@ -91,7 +91,7 @@ class Postgres:
             self._location_file.write_text(f"{home}\n")
         bin_dir, data = self._programs(home), home / "data"
         password = secrets.remembered(self._secret_file)
-        if (data / "PG_VERSION").exists():
+        if data.exists():
             self._refuse_another_major(bin_dir, data)
         else:
             self._initialise(bin_dir, data, password)
@@ -121,24 +121,22 @@ class Postgres:
         return copy / "pginstall" / "bin"
 
     def _initialise(self, bin_dir: Path, data: Path, password: str) -> None:
-        if data.exists():  # a first start that was cut short
-            shutil.rmtree(data)
-        data.mkdir(mode=0o700)
-        password_file = data.parent / "password"
+        draft = data.with_name("data.new")  # it becomes the data folder only when it is whole
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
+        password_file = data.with_name("password")
         secrets.write(password_file, password)
         if self.user is not None:
-            shutil.chown(data, self.user)
+            shutil.chown(draft, self.user)
             shutil.chown(password_file, self.user)
             password_file.parent.chmod(0o711)
         try:
-            self._run([bin_dir / "initdb", "-D", data, "-U", NAME, f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8",
+            self._run([bin_dir / "initdb", "-D", draft, "-U", NAME, f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8",
                        "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions",
                        *([] if self.is_durable else ["--no-sync"])])
             # The database is made before anyone can connect, by the server in its single-user form.
-            self._run([bin_dir / "postgres", "--single", "-D", data, "postgres"], said=f"create database {NAME}\n")
-        except RuntimeError:
-            shutil.rmtree(data, ignore_errors=True)
-            raise
+            self._run([bin_dir / "postgres", "--single", "-D", draft, "postgres"], said=f"create database {NAME}\n")
+            draft.rename(data)
         finally:
             password_file.unlink(missing_ok=True)
 

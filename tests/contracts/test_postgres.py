@@ -1,0 +1,115 @@
+"""Our own PostgreSQL: what the stack relies on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sluicegate.stack.postgres import Postgres
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    """A state folder that an unprivileged user can pass through, as a checkout outside of root's home would have it."""
+    folder = Path(tempfile.mkdtemp(prefix="sluicegate-test-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def postgres(state_dir: Path) -> Iterator[Postgres]:
+    server = Postgres(state_dir)
+    yield server
+    server.remove()
+
+
+def test_it_answers_keeps_its_data_and_its_port(postgres: Postgres) -> None:
+    url = postgres.start()
+    with psycopg.connect(url) as connection:
+        connection.execute("create table kept (n int)")
+        connection.execute("insert into kept values (7)")
+    assert postgres.start() == url  # idempotent
+    postgres.stop()
+    assert not postgres.is_ready()
+    assert postgres.start() == url
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select n from kept").fetchone() == (7,)
+        assert connection.execute("select collation for (current_database())").fetchone() is not None
+
+
+def test_what_was_committed_survives_a_kill(postgres: Postgres) -> None:
+    url = postgres.start()
+    with psycopg.connect(url) as connection:
+        connection.execute("create table kept (n int)")
+        connection.execute("insert into kept values (8)")
+    assert postgres.process is not None
+    postgres.process.kill()
+    postgres.process.wait()
+    assert postgres.start() == url
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select n from kept").fetchone() == (8,)
+
+
+def test_only_this_machine_with_the_password_gets_in(postgres: Postgres, state_dir: Path) -> None:
+    url = postgres.start()
+    password = (state_dir / "secrets" / "postgres").read_text().strip()
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(url.replace(password, "guess"))
+    with psycopg.connect(url) as connection:
+        assert connection.execute("show listen_addresses").fetchone() == ("127.0.0.1",)
+        assert connection.execute("show unix_socket_directories").fetchone() == ("",)
+    assert stat.S_IMODE((state_dir / "secrets" / "postgres").stat().st_mode) == 0o600
+    assert stat.S_IMODE((state_dir / "secrets").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run PostgreSQL as somebody else")
+def test_root_runs_it_as_nobody_and_keeps_the_data_where_nobody_can_reach_it(state_dir: Path) -> None:
+    state_dir.chmod(0o700)
+    inside = state_dir / "state"
+    postgres = Postgres(inside)
+    try:
+        postgres.start()
+        assert postgres.process is not None
+        assert Path(f"/proc/{postgres.process.pid}").stat().st_uid == 65534
+        elsewhere = postgres.home
+        assert inside not in elsewhere.parents
+        assert (inside / "postgres" / "location").read_text().strip() == str(elsewhere)
+        assert Postgres(inside).home == elsewhere
+    finally:
+        postgres.remove()
+    assert not elsewhere.exists()
+
+
+def test_data_of_another_major_version_is_refused(postgres: Postgres) -> None:
+    postgres.start()
+    postgres.stop()
+    (postgres.home / "data" / "PG_VERSION").write_text("15\n")
+    with pytest.raises(RuntimeError, match=r"written by PostgreSQL 15, but this installation has \d+"):
+        postgres.start()
+
+
+def test_a_taken_port_is_chosen_anew(postgres: Postgres) -> None:
+    url = postgres.start()
+    postgres.stop()
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", postgres.port))
+        thief.listen(1)
+        assert postgres.start() != url
+
+
+def test_a_first_start_that_was_cut_short_is_done_again(postgres: Postgres) -> None:
+    half = postgres.home / "data.new"
+    half.mkdir(parents=True)
+    (half / "base").mkdir()
+    url = postgres.start()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select current_database()").fetchone() == ("sluicegate",)

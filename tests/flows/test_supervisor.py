@@ -1,0 +1,149 @@
+"""The supervisor with small processes in place of the real ones: order, restarts, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+DRIVER = """
+import asyncio, sys, time
+from pathlib import Path
+from sluicegate.stack.processes import Process, StartFailed, Supervisor
+
+state = Path(sys.argv[1])
+def note(name, line): print(f"{name}: {line}", flush=True)
+def sh(script): return ["/bin/sh", "-c", script]
+order = f"{state}/order"
+def noted(name): return f"trap 'echo -{name} >> {order}; exit 0' TERM; echo +{name} >> {order}; touch {state}/{name}; while :; do sleep .05; done"
+def process(name, level, script=None, **more):
+    return Process(name, level, sh(script or noted(name)), is_ready=lambda: (state / name).exists(), **more)
+machine = {
+    "orderly": [process("store", 0), Process("once", 1, sh(f"echo once >> {order}"), runs_once=True), process("web", 2), process("gate", 3)],
+    "stubborn": [process("store", 0), Process("deaf", 1, sh("trap '' TERM; while :; do sleep .05; done"), grace_s=0.3)],
+    "littering": [process("store", 0), Process("litter", 1, sh(f"setsid sleep 300 & echo $! > {state}/stray; wait"))],
+    "broken": [process("store", 0), Process("bad", 1, sh("echo no such model >&2; exit 3"), is_ready=lambda: False)],
+}[sys.argv[2]]
+supervisor = Supervisor(machine, state, say=note)
+try:
+    asyncio.run(supervisor.run(lambda: note("all", "READY")))
+except StartFailed as error:
+    print(error, flush=True)
+    sys.exit(2)
+"""
+
+
+class Driven:
+    """A supervisor in a process of its own, and what it said."""
+
+    def __init__(self, state: Path, machine: str) -> None:
+        self.state = state
+        self.said = state / "said"
+        with self.said.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", DRIVER, str(state), machine], stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def until(self, is_so: Callable[[], object], within_s: float = 10.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not is_so():
+            assert time.monotonic() < deadline, self.said.read_text()
+            time.sleep(0.02)
+
+    def until_ready(self) -> None:
+        self.until(lambda: "READY" in self.said.read_text())
+
+    def pids(self) -> dict[str, int]:
+        return dict(json.loads((self.state / "processes.json").read_text()))
+
+    def order(self) -> list[str]:
+        return (self.state / "order").read_text().split()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Callable[[str], Driven]]:
+    driven: list[Driven] = []
+
+    def start(machine: str) -> Driven:
+        driven.append(Driven(tmp_path, machine))
+        return driven[-1]
+
+    yield start
+    for one in driven:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_levels_start_upwards_and_stop_downwards(drive: Callable[[str], Driven]) -> None:
+    driven = drive("orderly")
+    driven.until_ready()
+    assert driven.order() == ["+store", "once", "+web", "+gate"]
+    driven.process.send_signal(signal.SIGINT)
+    assert driven.process.wait(10) == 0
+    assert driven.order()[4:] == ["-gate", "-web", "-store"]
+    assert not (driven.state / "processes.json").exists()
+
+
+def test_a_killed_child_comes_back_and_others_stay(drive: Callable[[str], Driven]) -> None:
+    driven = drive("orderly")
+    driven.until_ready()
+    before = driven.pids()
+    os.kill(before["web"], signal.SIGKILL)
+    driven.until(lambda: driven.pids().get("web", before["web"]) != before["web"])
+    after = driven.pids()
+    assert is_alive(after["web"])
+    assert (after["store"], after["gate"]) == (before["store"], before["gate"])
+    assert "web: ended with SIGKILL; starts again in 0.2 s" in driven.said.read_text()
+    assert driven.order().count("once") == 1
+
+
+def test_a_killed_supervisor_leaves_nothing_running(drive: Callable[[str], Driven]) -> None:
+    driven = drive("orderly")
+    driven.until_ready()
+    pids = driven.pids()
+    driven.process.kill()
+    driven.until(lambda: not any(is_alive(pid) for pid in pids.values()))
+
+
+def test_a_deaf_child_is_killed_after_its_grace(drive: Callable[[str], Driven]) -> None:
+    driven = drive("stubborn")
+    driven.until_ready()
+    pids = driven.pids()
+    driven.process.terminate()
+    assert driven.process.wait(10) == 0
+    assert "deaf: did not end within 0.3 s and is killed" in driven.said.read_text()
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_what_children_leave_running_is_ended_too(drive: Callable[[str], Driven]) -> None:
+    driven = drive("littering")
+    driven.until_ready()
+    driven.until(lambda: (driven.state / "stray").exists() and (driven.state / "stray").read_text().strip())
+    stray = int((driven.state / "stray").read_text())
+    assert is_alive(stray)
+    driven.process.terminate()
+    assert driven.process.wait(15) == 0
+    assert not is_alive(stray)
+
+
+def test_a_process_that_never_becomes_ready_is_named_with_its_last_words(drive: Callable[[str], Driven]) -> None:
+    driven = drive("broken")
+    assert driven.process.wait(15) == 2
+    said = driven.said.read_text()
+    assert "bad ends instead of becoming ready" in said
+    assert "no such model" in said
+    assert driven.order() == ["+store", "-store"]
