@@ -91,12 +91,21 @@ def parse_spec(document: Mapping[str, Any]) -> Spec:
     Raises Invalid("invalid_spec") whose facts["errors"] list every mistake, as {field, message, fix}: unknown fields,
     wrong types and values, and contradictions between serving, envelope and runtime.
     """
+    spec, problems = read_spec(document)
+    refuse("invalid_spec", "release.yaml", problems)
+    assert spec is not None  # there is one when there is no problem
+    return spec
+
+
+def read_spec(document: Mapping[str, Any]) -> tuple[Spec | None, list[Problem]]:
+    """(the spec, no problems), or (None, every problem)."""
     problems: list[Problem] = []
     read = DOCUMENT.read(document, "", problems)
     if isinstance(read, dict):
         problems += _lint(read)
-    refuse("invalid_spec", "release.yaml", problems)
-    return Spec(read["model"], read["runtime"], serving.normal(read["serving"]), read["envelope"], read["provenance"])
+    if problems:
+        return None, problems
+    return Spec(read["model"], read["runtime"], serving.normal(read["serving"]), read["envelope"], read["provenance"]), []
 
 
 def _lint(read: Mapping[str, Any]) -> list[Problem]:

@@ -1,0 +1,11 @@
+"""What may happen to models, releases and blobs: one function per verb."""
+
+from registry.actions.blobs import put_blob
+from registry.actions.drafts import add_file, create_draft, discard_draft, purge_drafts
+from registry.actions.releases import grant_waiver, seal
+from registry.actions.served_models import change_model, create_model
+
+__all__ = [
+    "add_file", "change_model", "create_draft", "create_model", "discard_draft", "grant_waiver", "purge_drafts", "put_blob",
+    "seal",
+]

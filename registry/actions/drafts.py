@@ -1,0 +1,193 @@
+"""Drafts: create one, add its files, discard it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import Invalid, NotFound, StateChanged
+from ledger.actions import append_event
+from registry.actions.blobs import forget_unused, record_blob
+from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
+from registry.core.fields import Problem
+from registry.core.files import SHA256, bare_sha256, read_files
+from registry.core.lifecycle import ReleaseState
+from registry.core.serving import against_contract
+from registry.core.spec import Spec, parse_spec, read_spec, refuse
+from registry.models import Blob, Release, ReleaseFile, ServedModel
+from registry.pbtxt import LONGEST_CONFIG_BYTES, check
+from registry.storage import Readable, store
+
+
+def create_draft(
+    *, actor: Actor, model: ServedModel, spec: dict[str, Any], files: Sequence[Mapping[str, Any]] | None = None
+) -> Release:
+    """A draft of the next release, from a release.yaml.
+
+    `files` announces what will be uploaded, [{path, sha256, size_bytes}]: then nothing else may be, and bytes that
+    another release of this model already holds are taken over. Raises Refused, and Invalid("invalid_spec") with every
+    mistake of the spec, the contract and the files; then nothing was created.
+    """
+    require(actor, Verb.PUSH_RELEASE, model.team.slug)
+    read, problems = read_spec(spec)
+    if isinstance(spec, Mapping) and spec.get("model") not in (None, model.slug):
+        problems.append(Problem("model", f"{spec['model']!r} is not the model that this was sent to.", f"Write {model.slug}, or send it to the other model."))
+    if read is not None:
+        problems += against_contract(read.serving, model.contract)
+    listed, of_files = read_files(files or [], read.backend if read and files else None, settings.MAX_UPLOAD_BYTES)
+    refuse("invalid_spec", "The release", problems + of_files)
+    assert read is not None  # there is one when there is no problem
+    with transaction.atomic():
+        release = Release.objects.create(model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id)
+        append_event(verb="release.drafted", subject_type="release", subject_id=str(release.pk), actor=actor,
+                     to_state=release.state, facts={"model": model.slug, "files": len(listed)})
+        _take_over(release, read)
+    return release
+
+
+def _take_over(release: Release, spec: Spec) -> None:
+    """Attaches announced files whose bytes a release of the same model holds: whoever may push may read those.
+
+    Never by the sha256 alone, which would tell what other teams have.
+    """
+    wanted = {file["sha256"] for file in release.expected_files}
+    held = set(ReleaseFile.objects.filter(release__model=release.model, blob__in=wanted).values_list("blob", flat=True))
+    for file in sorted(release.expected_files, key=lambda file: str(file["sha256"])):  # one order of locks for everybody
+        if file["sha256"] in held and store().exists(file["sha256"]):
+            _attach(release, spec, file["path"], file["sha256"], store().size(file["sha256"]), file["size_bytes"])
+
+
+def add_file(
+    *, actor: Actor, release: Release, path: str, sha256: str, stream: Readable, size_bytes: int | None = None
+) -> ReleaseFile:
+    """The file in the draft, its bytes read from `stream` and checked against `sha256` and `size_bytes`.
+
+    Sending the same file again changes nothing; another file for the same path replaces it, unless the draft announced
+    this one. Raises Refused, NotFound, StateChanged("not_a_draft") and Invalid, naming the field; then nothing remains.
+    """
+    release = Release.objects.select_related("model__team").filter(pk=release.pk).first() or _gone()
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    require_draft(release)
+    sha256 = _wanted(release, path, sha256, size_bytes)
+    present = release.files.filter(path=path, blob=sha256).first()
+    if present is not None:
+        return present
+    try:
+        stored, size = store().put_stream(stream, sha256)
+    except Invalid as error:
+        raise _at_field(error) from error
+    try:
+        with transaction.atomic():
+            release = Release.objects.select_for_update().filter(pk=release.pk).first() or _gone()
+            require_draft(release)
+            return _attach(release, parse_spec(release.spec), path, sha256, size, size_bytes)
+    except Exception:
+        forget_unused([stored])
+        raise
+
+
+def _wanted(release: Release, path: str, sha256: str, size_bytes: int | None) -> str:
+    """The bare sha256, once path, sha256 and size are ones that this draft takes."""
+    problems = path_problems(path)
+    SHA256.read(sha256, "sha256", problems)
+    refuse("invalid_file", "The upload", problems)
+    sha256 = bare_sha256(sha256)
+    if size_bytes is not None and size_bytes > settings.MAX_UPLOAD_BYTES:
+        problems.append(Problem("size_bytes", f"{size_bytes} bytes are more than the {settings.MAX_UPLOAD_BYTES} that this installation takes.",
+                                "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES."))
+    if release.expected_files:
+        announced = next((file for file in release.expected_files if file["path"] == path), None)
+        if announced is None:
+            problems.append(Problem("path", f"{path!r} was not announced with the draft.", "Announce it in files, or do not send it."))
+        elif announced["sha256"] != sha256:
+            problems.append(Problem("sha256", f"the draft announced {announced['sha256']} for {path}, and this upload says {sha256}.",
+                                    "Send the announced file, or start a new draft."))
+        elif size_bytes is not None and announced["size_bytes"] != size_bytes:
+            problems.append(_size_problem(path, size_bytes, announced["size_bytes"]))
+    refuse("invalid_file", "The upload", problems)
+    return sha256
+
+
+def _attach(release: Release, spec: Spec, path: str, sha256: str, size: int, announced_size: int | None) -> ReleaseFile:
+    """The file's row, once its bytes fit. Inside a transaction that holds the release's row."""
+    others = list(release.files.exclude(path=path).values_list("path", flat=True))
+    problems = collisions(path, others)
+    announced = next((file["size_bytes"] for file in release.expected_files if file["path"] == path), announced_size)
+    if announced is not None and announced != size:
+        problems.append(_size_problem(path, size, announced))
+    if len(others) >= MOST_FILES:
+        problems.append(Problem("path", f"the draft has {len(others)} files, the most there can be.", "Pack small files together."))
+    if path in CONFIG_FILES and size > LONGEST_CONFIG_BYTES:
+        problems.append(Problem("path", f"{path} is longer than {LONGEST_CONFIG_BYTES} bytes.", "Remove it: it is generated from release.yaml."))
+    refuse("invalid_file", "The upload", problems)
+    if path in CONFIG_FILES:
+        with store().open(sha256) as file:
+            check(file.read(), spec, path)
+    blob = record_blob(sha256, size)
+    replaced = release.files.filter(path=path).exclude(blob=blob).values_list("blob_id", flat=True).first()
+    if replaced is not None:
+        transaction.on_commit(lambda: forget_unused([replaced]))
+    return release.files.update_or_create(path=path, defaults={"role": role_of(path), "blob": blob})[0]
+
+
+def _size_problem(path: str, size: int, announced: int) -> Problem:
+    return Problem("size_bytes", f"{path} has {size} bytes, and {announced} were announced.", "Announce the size of the file that is sent.")
+
+
+def _at_field(error: Invalid) -> Invalid:
+    """The same refusal, with its field named for those that the store raises."""
+    fields = {"digest_mismatch": ("sha256", "Compute the sha256 of the file that is sent, or send the file again."),
+              "too_large": ("size_bytes", "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES.")}
+    if error.code not in fields:
+        return error
+    field, fix = fields[error.code]
+    return Invalid(error.code, error.message, **error.facts, errors=[Problem(field, error.message, fix).as_json()])
+
+
+@transaction.atomic
+def discard_draft(*, actor: Actor, release: Release) -> None:
+    """The draft is gone, with those of its bytes that nothing else has. Raises Refused, NotFound, StateChanged("not_a_draft")."""
+    release = Release.objects.select_for_update(of=("self",)).select_related("model__team").filter(pk=release.pk).first() or _gone()
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    require_draft(release)
+    drop_draft(release, actor=actor, reason="discarded")
+
+
+def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
+    """Deletes a draft whose row is held. Its bytes follow after the commit."""
+    blobs = list(release.files.values_list("blob_id", flat=True))
+    pk, state = str(release.pk), release.state
+    release.delete()
+    append_event(verb="release.discarded", subject_type="release", subject_id=pk, actor=actor, from_state=state, reason=reason)
+    transaction.on_commit(lambda: forget_unused(blobs))
+
+
+def purge_drafts(*, actor: Actor, older_than: timedelta) -> int:
+    """How many drafts were discarded, all created longer than `older_than` ago. For administrators and the system."""
+    require(actor, Verb.ADMINISTER, "")
+    old = Release.objects.filter(state=ReleaseState.DRAFT, created_at__lt=timezone.now() - older_than)
+    count = 0
+    for pk in list(old.values_list("pk", flat=True)):
+        with transaction.atomic():
+            release = Release.objects.select_for_update(skip_locked=True).filter(pk=pk, state=ReleaseState.DRAFT).first()
+            if release is not None:
+                drop_draft(release, actor=actor, reason=f"abandoned for more than {older_than}")
+                count += 1
+    return count
+
+
+def require_draft(release: Release) -> None:
+    """Raises StateChanged unless the release is still a draft."""
+    if release.state != ReleaseState.DRAFT:
+        raise StateChanged("not_a_draft", f"{release.name} is {release.state}, and a sealed release never changes. Push a new release.",
+                           state=release.state)
+
+
+def _gone() -> Release:
+    raise NotFound("no_such_release", "There is no such draft; it was discarded, or became another release when it was sealed. Push again.")

@@ -1,0 +1,105 @@
+"""Named reads of models, releases and their files."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from accounts.core.access import Actor, Verb, may
+from accounts.core.errors import NotFound, StateChanged
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release, ReleaseFile, ServedModel
+
+
+def get_model(slug: str) -> ServedModel:
+    """Raises NotFound."""
+    model = ServedModel.objects.select_related("team").filter(slug=slug).first()
+    return model or _no_model(slug)
+
+
+def get_release(model_slug: str, name: str | int) -> Release:
+    """A sealed or retired release by its name (`r14`) or number. Raises NotFound."""
+    number = _number(name)
+    release = Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
+    if release is None or number is None:
+        raise NotFound("no_such_release", f"{model_slug} has no release {name}. List its releases; their names are r1, r2, …", release=str(name))
+    return release
+
+
+def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
+    """Sealed and retired releases, the newest first."""
+    return list(releases_of(model)[:limit])
+
+
+def releases_of(model: ServedModel) -> QuerySet[Release]:
+    """All but drafts, the newest first."""
+    return Release.objects.filter(model=model, number__isnull=False).select_related("model__team", "author").order_by("-number")
+
+
+def manifest_of(release: Release) -> dict[str, Any]:
+    """The sealed manifest. Raises StateChanged for a draft."""
+    if release.state == ReleaseState.DRAFT:
+        raise StateChanged("not_sealed", "A draft has no manifest yet. Seal it first.", state=release.state)
+    manifest: dict[str, Any] = json.loads(release.manifest)
+    return manifest
+
+
+def has_code_waiver(release: Release) -> bool:
+    """Whether a release manager waived the code of just these contents."""
+    return release.digest is not None and release.waivers.filter(kind="code", manifest_digest=release.digest).exists()
+
+
+def missing_files(release: Release) -> list[str]:
+    """The announced paths that were not uploaded yet."""
+    present = set(release.files.values_list("path", flat=True))
+    return [file["path"] for file in release.expected_files if file["path"] not in present]
+
+
+def get_file(release: Release, path: str) -> ReleaseFile:
+    """Raises NotFound."""
+    file = release.files.select_related("blob").filter(path=path).first()
+    if file is None:
+        raise NotFound("no_such_file", f"{release.name} has no file {path}. Its manifest lists its files.", path=path)
+    return file
+
+
+def visible_models(actor: Actor) -> QuerySet[ServedModel]:
+    """The models of the teams in which the actor may read; all of them for an administrator."""
+    models = ServedModel.objects.select_related("team").order_by("slug")
+    if actor.is_admin or actor.is_system:
+        return models
+    return models.filter(team__slug__in={team for team, _ in actor.roles if may(actor, Verb.READ, team)})
+
+
+def visible_model(actor: Actor, slug: str) -> ServedModel:
+    """Raises NotFound for a model that is not there and, in the same words, for one that the actor may not see."""
+    model = ServedModel.objects.select_related("team").filter(slug=slug).first()
+    return model if model is not None and may(actor, Verb.READ, model.team.slug) else _no_model(slug)
+
+
+def visible_release(actor: Actor, slug: str, name: str | int) -> Release:
+    """As `visible_model`, then as `get_release`."""
+    visible_model(actor, slug)
+    return get_release(slug, name)
+
+
+def visible_release_by_id(actor: Actor, release_id: UUID) -> Release:
+    """A draft or a release by its id. Raises NotFound, also when the actor may not see it."""
+    release = Release.objects.select_related("model__team").filter(pk=release_id).first()
+    if release is None or not may(actor, Verb.READ, release.model.team.slug):
+        raise NotFound("no_such_release", f"There is no release {release_id}. A draft may have been discarded, or become another release "
+                       "when it was sealed; list the model's releases.", release=str(release_id))
+    return release
+
+
+def _number(name: str | int) -> int | None:
+    match = re.fullmatch(r"r?([1-9]\d{0,8})", str(name))
+    return int(match[1]) if match else None
+
+
+def _no_model(slug: str) -> ServedModel:
+    raise NotFound("no_such_model", f"There is no model {slug} that you may see. List the models, or ask its team for a role.", model=slug)
