@@ -1,0 +1,22 @@
+"""The latency edges that every gateway counts by, and which gRPC answers are failures."""
+
+from __future__ import annotations
+
+#: Upper edges in µs. A slow-request threshold must be one of them: between edges a histogram cannot tell.
+EDGES_US: tuple[int, ...] = (
+    1_000, 2_000, 3_000, 5_000, 7_500, 10_000, 15_000, 20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000, 250_000,
+    300_000, 400_000, 500_000, 750_000, 1_000_000, 1_500_000, 2_000_000, 3_000_000, 5_000_000, 10_000_000,
+)
+
+#: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault, not the caller's.
+GRPC_FAILURES: frozenset[int] = frozenset({2, 4, 12, 13, 14, 15})
+
+
+def is_failure(*, http_status: int, grpc_status: int | None, was_cut: bool) -> bool:
+    """Whether an attempt failed through the server's fault.
+
+    `grpc_status` is None for plain HTTP; `was_cut`: no whole answer came (refused, reset, timed out).
+    """
+    if was_cut or http_status >= 500:
+        return True
+    return grpc_status in GRPC_FAILURES

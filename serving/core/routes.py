@@ -1,0 +1,182 @@
+"""What the gateways of an environment are told: the routing table, and what must never be told.
+
+The table is made whole from the database every time. `admit` stands between the database and the gateways: a table that
+lost everything, or went back in time, is refused; a stable release that lost its last server keeps its last known one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+#: Weights are basis points and always sum to this. Source: with the candidate first and a constant sum, sticky shares grow as
+#: supersets.
+WHOLE_BP = 10_000
+
+
+class TableRefused(Exception):
+    """A table that must not reach a gateway. The message says why and what to do."""
+
+
+@dataclass(frozen=True, order=True)
+class Endpoint:
+    """Where one server listens."""
+
+    host: str
+    http_port: int
+    grpc_port: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A release and the servers that answer for it. `name` is r14; `digest` is sha256:<64 hex>."""
+
+    name: str
+    digest: str
+    endpoints: tuple[Endpoint, ...] = ()
+
+    @property
+    def digest12(self) -> str:
+        """The first 12 hex digits: short enough for a cluster's name, long enough to be alone in a model."""
+        return self.digest.removeprefix("sha256:")[:12]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a user waits in all, and one attempt may take, in seconds."""
+
+    timeout_s: float = 10.0
+    attempt_timeout_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.attempt_timeout_s <= self.timeout_s <= 600:
+            raise ValueError(
+                f"a time-out of {self.timeout_s} s with {self.attempt_timeout_s} s for one attempt cannot be kept; "
+                "use 0 < attempt ≤ whole ≤ 600"
+            )
+
+
+@dataclass(frozen=True)
+class ModelRoute:
+    """One model's traffic. `others` are releases that a request may force and the split never picks."""
+
+    route_id: int
+    model: str
+    generation: int
+    stable: Arm
+    candidate: Arm | None = None
+    candidate_bp: int = 0
+    others: tuple[Arm, ...] = ()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.candidate_bp <= WHOLE_BP:
+            raise ValueError(f"{self.model}: a candidate weight of {self.candidate_bp} bp is not between 0 and {WHOLE_BP}")
+        if self.candidate_bp and self.candidate is None:
+            raise ValueError(f"{self.model}: weight without a candidate")
+
+    @property
+    def split(self) -> tuple[tuple[Arm, int], ...]:
+        """(arm, basis points), the candidate first; sums to WHOLE_BP."""
+        if self.candidate is None:
+            return ((self.stable, WHOLE_BP),)
+        return ((self.candidate, self.candidate_bp), (self.stable, WHOLE_BP - self.candidate_bp))
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Every release that a request can reach, each once."""
+        return (*(arm for arm, _ in self.split), *self.others)
+
+
+@dataclass(frozen=True)
+class RoutingTable:
+    """All routes of one environment at one generation."""
+
+    environment: str
+    generation: int
+    allows_forced: bool = False
+    models: tuple[ModelRoute, ...] = ()
+
+    def route(self, model: str) -> ModelRoute | None:
+        return next((route for route in self.models if route.model == model), None)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What was held back or kept, for one model. `is_held`: this generation of its route was not published."""
+
+    route_id: int
+    model: str
+    generation: int
+    message: str
+    is_held: bool
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The table to publish, and what had to be corrected in it."""
+
+    table: RoutingTable
+    problems: tuple[Problem, ...] = ()
+
+
+def admit(proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str, tuple[Endpoint, ...]] | None = None) -> Admission:
+    """`proposed` made safe to publish after `last` (None: nothing published yet).
+
+    `known` maps a release's digest to servers that have not ended, though they do not serve now: the best address there is
+    for a stable release that has lost its last healthy server.
+
+    Raises TableRefused when the table is empty where traffic was routed before, or older than `last`.
+    """
+    if last is not None and proposed.generation < last.generation:
+        raise TableRefused(
+            f"{proposed.environment}: the database is at generation {proposed.generation}, gateways already have {last.generation}; "
+            "is this a stale copy? Point DATABASE_URL at the primary, or restart the control plane to accept it."
+        )
+    if not proposed.models and (proposed.generation > 0 or (last is not None and last.models)):
+        raise TableRefused(
+            f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic was routed before; "
+            "gateways keep what they have. Restore the routes."
+        )
+    claimed = {endpoint: arm.digest for route in proposed.models for arm in route.arms for endpoint in arm.endpoints}
+    routes, problems = [], []
+    for route in proposed.models:
+        before = last.route(route.model) if last else None
+        kept, problem = _admit_route(route, before, known or {}, claimed)
+        routes.append(kept)
+        problems += [problem] if problem else []
+    return Admission(replace(proposed, models=tuple(routes)), tuple(problems))
+
+
+def _admit_route(
+    route: ModelRoute, before: ModelRoute | None, known: Mapping[str, tuple[Endpoint, ...]], claimed: Mapping[Endpoint, str]
+) -> tuple[ModelRoute, Problem | None]:
+    stable = route.stable
+    if stable.endpoints:
+        return route, None
+
+    def note(message: str, *, is_held: bool) -> Problem:
+        return Problem(route.route_id, route.model, route.generation, message, is_held)
+
+    last_known = _last_endpoints(stable.digest, before, known, claimed)
+    if last_known:
+        where = ", ".join(f"{endpoint.host}:{endpoint.http_port}" for endpoint in last_known)
+        message = f"stable {stable.name} has no healthy server; its last address {where} is kept. Bring a server back."
+        return replace(route, stable=replace(stable, endpoints=last_known)), note(message, is_held=False)
+    if before is not None and before.stable.digest != stable.digest and before.stable.endpoints:
+        message = (
+            f"stable {stable.name} has no server, so generation {route.generation} is not published; gateways keep "
+            f"{before.stable.name} as stable. Bring up a server for {stable.name} or route back."
+        )
+        return replace(before, route_id=route.route_id), note(message, is_held=True)
+    return route, note(f"stable {stable.name} has no server: requests fail until one is ready.", is_held=False)
+
+
+def _last_endpoints(
+    digest: str, before: ModelRoute | None, known: Mapping[str, tuple[Endpoint, ...]], claimed: Mapping[Endpoint, str]
+) -> tuple[Endpoint, ...]:
+    """The last addresses of a release that no other release has taken over since: a freed port may be anybody's."""
+    candidates: Iterable[Endpoint] = known.get(digest, ())
+    if not candidates and before is not None:
+        candidates = next((arm.endpoints for arm in before.arms if arm.digest == digest), ())
+    return tuple(sorted(endpoint for endpoint in candidates if claimed.get(endpoint, digest) == digest))

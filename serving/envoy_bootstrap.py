@@ -1,0 +1,72 @@
+"""The start configuration of a gateway: who it is, where its control planes are, and how it counts. The rest comes over ADS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.core.buckets import EDGES_US
+
+#: The control plane may be busy for a while without being dead.
+KEEPALIVE = {"interval": "5s", "timeout": "10s"}
+#: Histograms are merged this often; a reading is never older.
+FLUSH_S = 0.1
+#: All other stats are switched off: a thousand models would make every reading slow.
+KEPT_STATS = ("sli", "server.", "cluster_manager.", "listener_manager.", "control_plane.", "http.gateway.downstream_cx_active")
+
+
+def bootstrap(node_name: str, xds_address: str, admin_port: int) -> dict[str, Any]:
+    """JSON for `envoy -c`. `xds_address` is host:port, or several with commas between them.
+
+    Several gateways on one machine need `--disable-hot-restart` or a `--base-id` each.
+    """
+    return {
+        "node": {"id": node_name, "cluster": "sluicegate"},
+        "admin": {"address": _address(f"127.0.0.1:{admin_port}")},
+        "dynamic_resources": {
+            "ads_config": {
+                "api_type": "DELTA_GRPC",
+                "transport_api_version": "V3",
+                "set_node_on_first_message_only": True,
+                "grpc_services": [
+                    {
+                        "envoy_grpc": {
+                            "cluster_name": "ads",
+                            "retry_policy": {"retry_back_off": {"base_interval": "0.25s", "max_interval": "1s"}},
+                        }
+                    }
+                ],
+            },
+            "cds_config": {"ads": {}, "resource_api_version": "V3"},
+            "lds_config": {"ads": {}, "resource_api_version": "V3"},
+        },
+        "static_resources": {"clusters": [_ads_cluster(xds_address)]},
+        "stats_flush_interval": f"{FLUSH_S}s",
+        "stats_config": {
+            "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
+            "histogram_bucket_settings": [
+                {"match": {"contains": "sli_latency"}, "buckets": [float(edge) for edge in EDGES_US]},
+                {"match": {"prefix": "sli"}, "buckets": [float(EDGES_US[-1])]},  # only their counts are read
+            ],
+        },
+    }
+
+
+def _address(host_port: str) -> dict[str, Any]:
+    host, _, port = host_port.rpartition(":")
+    return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
+
+
+def _ads_cluster(xds_address: str) -> dict[str, Any]:
+    hosts = [{"endpoint": {"address": _address(one.strip())}} for one in xds_address.split(",")]
+    return {
+        "name": "ads",
+        "type": "STRICT_DNS",
+        "connect_timeout": "1s",
+        "load_assignment": {"cluster_name": "ads", "endpoints": [{"lb_endpoints": hosts}]},
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {"connection_keepalive": KEEPALIVE}},
+            }
+        },
+    }

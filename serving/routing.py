@@ -1,0 +1,159 @@
+"""Routes: what an environment's gateways must do with a model's traffic, and whether they do it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import Invalid, Stale
+from ledger.actions import append_event
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release, ServedModel
+from serving.core.routes import WHOLE_BP
+from serving.models import Environment, Gateway, Route, RouteAck
+from serving.xds.notices import CHANNEL
+
+#: A gateway that did not speak to the control plane for this long is not waited for.
+SEEN_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ack:
+    """What the gateways say of a route's present generation. `acked_at` is when the last of them took it."""
+
+    all_acked: bool
+    acked_at: datetime | None
+    error: str
+
+
+def set_route(
+    *,
+    actor: Actor,
+    environment: Environment,
+    model: ServedModel,
+    stable: Release,
+    candidate: Release | None = None,
+    candidate_bp: int = 0,
+    fence: int = 0,
+    reason: str,
+) -> Route:
+    """The route as asked for; `candidate_bp` is the candidate's share in basis points, 0 … 10000.
+
+    Writing what is already there changes nothing, but keeps the highest `fence`. Effects: the environment's generation grows,
+    an event is appended, and the control plane is told on commit.
+
+    Raises Refused, Invalid (releases or weight make no sense), Stale (`fence` is older than the last writer's: another engine leads).
+    """
+    with transaction.atomic():
+        _check(model, stable, candidate, candidate_bp)
+        # The environment's row is the lock for all its routes: generations never cross.
+        generation = Environment.objects.select_for_update().get(pk=environment.pk).generation
+        route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
+        is_shutting = route is not None and route.stable_id == stable.pk and candidate_bp <= route.candidate_bp
+        require(actor, Verb.ROLL_BACK if is_shutting else Verb.ADVANCE_ROLLOUT, model.team.slug)
+        if route is not None and fence < route.fence:
+            raise Stale(
+                "fence_outdated",
+                f"Another engine (token {route.fence}) has led since token {fence}; stop, and let it write the route.",
+                fence=fence, current=route.fence,
+            )
+        wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp)
+        if route is not None and (route.stable_id, route.candidate_id, route.candidate_bp) == wanted:
+            if fence > route.fence:
+                Route.objects.filter(pk=route.pk).update(fence=fence)
+                route.fence = fence
+            return route
+        before = _in_words(route)
+        route = route or Route(environment=environment, model=model)
+        route.stable, route.candidate, route.candidate_bp, route.fence = stable, candidate, candidate_bp, fence
+        route.generation, route.changed_at = generation + 1, timezone.now()
+        route.save()
+        Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
+        environment.generation = generation + 1
+        append_event(
+            verb="route.changed", subject_type="route", subject_id=route.pk, actor=actor, from_state="", to_state="", reason=reason,
+            facts={
+                "environment": environment.slug, "model": model.slug, "generation": route.generation, "before": before,
+                "after": _in_words(route), "stable": stable.digest, "candidate": candidate.digest if candidate else None,
+                "candidate_bp": candidate_bp,
+            },
+        )
+        _announce(environment)
+    return route
+
+
+def acknowledged(route: Route) -> Ack:
+    """Whether every gateway of the environment that is about has taken the route's present generation."""
+    since = timezone.now() - timedelta(seconds=SEEN_WITHIN_S)
+    gateways = list(Gateway.objects.filter(environment_id=route.environment_id, seen_at__gte=since).order_by("name"))
+    if not gateways:
+        return Ack(False, None, f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane.")
+    acks = {ack.gateway_id: ack for ack in RouteAck.objects.filter(route_id=route.pk, gateway__in=gateways)}
+    current = [ack for ack in acks.values() if ack.generation >= route.generation]
+    errors = [f"{gateway.name}: {acks[gateway.pk].error}" for gateway in gateways if gateway.pk in acks and acks[gateway.pk].error]
+    is_whole = len(current) == len(gateways) and not errors
+    return Ack(is_whole, max(ack.acked_at for ack in current) if is_whole else None, "; ".join(errors))
+
+
+def register_gateway(
+    *, actor: Actor, environment: Environment, name: str, admin_url: str, http_url: str, grpc_address: str
+) -> Gateway:
+    """The gateway by this name, with these addresses; known ones are updated. Raises Refused, Invalid."""
+    with transaction.atomic():
+        require(actor, Verb.ADMINISTER, "")
+        _check_addresses(admin_url, http_url, grpc_address)
+        wanted = {"environment": environment, "admin_url": admin_url, "http_url": http_url, "grpc_address": grpc_address}
+        gateway = Gateway.objects.select_for_update().filter(name=name).first()
+        if gateway is not None and all(getattr(gateway, key) == value for key, value in wanted.items()):
+            return gateway
+        gateway, _ = Gateway.objects.update_or_create(name=name, defaults=wanted)
+        append_event(
+            verb="gateway.registered", subject_type="gateway", subject_id=gateway.pk, actor=actor, reason="",
+            facts={"name": name, "environment": environment.slug, "http_url": http_url, "grpc_address": grpc_address},
+        )
+        _announce(environment)
+    return gateway
+
+
+def _announce(environment: Environment) -> None:
+    """PostgreSQL delivers this when, and only if, the transaction commits."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, environment.slug])
+
+
+def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int) -> None:
+    for release in (stable, candidate):
+        if release is not None and (release.model_id != model.pk or release.state == ReleaseState.DRAFT):
+            raise Invalid("route_release", f"{release} is not a sealed release of {model.slug}; name one that is.")
+    if candidate is not None and candidate.pk == stable.pk:
+        raise Invalid("route_arms", f"{stable.name} cannot be stable and candidate at once; leave out the candidate.")
+    if not 0 <= candidate_bp <= WHOLE_BP:
+        raise Invalid("route_weight", f"A weight of {candidate_bp} basis points is not between 0 and {WHOLE_BP}.")
+    if candidate_bp and candidate is None:
+        raise Invalid("route_weight", "A weight needs a candidate; name one or use weight 0.")
+
+
+def _check_addresses(admin_url: str, http_url: str, grpc_address: str) -> None:
+    for field, value in (("admin_url", admin_url), ("http_url", http_url), ("grpc_address", f"//{grpc_address}")):
+        try:
+            parts = urlsplit(value)
+            is_right = bool(parts.hostname and parts.port) and (field == "grpc_address" or parts.scheme == "http")
+        except ValueError:
+            is_right = False
+        if not is_right:
+            shape = "host:port" if field == "grpc_address" else "http://host:port"
+            raise Invalid("gateway_address", f"{field} must be {shape}, not {value.removeprefix('//')!r}.", field=field)
+
+
+def _in_words(route: Route | None) -> str:
+    if route is None:
+        return "no route"
+    if route.candidate is None:
+        return f"{route.stable.name} 100 %"
+    return f"{route.candidate.name} {route.candidate_bp / 100:g} %, {route.stable.name} {(WHOLE_BP - route.candidate_bp) / 100:g} %"

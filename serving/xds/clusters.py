@@ -1,0 +1,132 @@
+"""Clusters and their endpoints: one cluster per release and protocol, and for a candidate one that falls back to stable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.core.routes import Arm, ModelRoute
+
+#: The namespace of Sluicegate's own metadata in xDS messages.
+NAMESPACE = "sluicegate"
+PROTOCOLS = ("http", "grpc")
+#: More than this at once on one release is refused quickly rather than queued without end.
+MAX_CONCURRENT = 4096
+
+
+def cluster_name(model: str, arm: Arm, protocol: str) -> str:
+    """`<model>_<digest12>_<protocol>`. Never a dot: stat names are split at dots."""
+    return f"{model}_{arm.digest12}_{protocol}"
+
+
+def entry_name(route: ModelRoute, arm: Arm, protocol: str) -> str:
+    """The cluster that the split sends to for `arm`: the candidate's falls back to stable."""
+    name = cluster_name(route.model, arm, protocol)
+    return f"{name}_or_{route.stable.digest12}" if arm is route.candidate else name
+
+
+def metadata(route: ModelRoute, arm: Arm) -> dict[str, Any]:
+    """Which model and release this is: read by the access log and by the response header."""
+    return {"filter_metadata": {NAMESPACE: {"model": route.model, "release": arm.name, "digest": arm.digest}}}
+
+
+def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
+    """Every cluster of one model, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    for protocol in PROTOCOLS:
+        for arm in route.arms:
+            name = cluster_name(route.model, arm, protocol)
+            found[name] = _release_cluster(name, route, arm, protocol)
+        if route.candidate is not None:
+            name = entry_name(route, route.candidate, protocol)
+            found[name] = _fallback_cluster(name, route, route.candidate, protocol)
+    return found
+
+
+def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
+    """The endpoints of every cluster of one model that has its own, by the cluster's name."""
+    found = {}
+    for protocol in PROTOCOLS:
+        for arm in route.arms:
+            name = cluster_name(route.model, arm, protocol)
+            hosts = [
+                {
+                    "endpoint": {"address": _address(e.host, e.http_port if protocol == "http" else e.grpc_port)},
+                    "metadata": metadata(route, arm),
+                }
+                for e in arm.endpoints
+            ]
+            found[name] = {"cluster_name": name, "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else []}
+    return found
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
+    explicit = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
+    return {
+        "name": name,
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "5s"}},
+        "connect_timeout": "1s",
+        "metadata": metadata(route, arm),
+        "circuit_breakers": {
+            "thresholds": [
+                {
+                    "max_connections": MAX_CONCURRENT,
+                    "max_pending_requests": MAX_CONCURRENT,
+                    "max_requests": MAX_CONCURRENT,
+                    # Stable retried on stable must not double the load of a server that is in trouble.
+                    "retry_budget": {"budget_percent": {"value": 20.0}, "min_retry_concurrency": 5},
+                }
+            ]
+        },
+        "outlier_detection": _outlier_detection(),
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": explicit,
+            }
+        },
+    }
+
+
+def _outlier_detection() -> dict[str, Any]:
+    """Sets aside a server that refuses, resets or times out, for a few seconds at a time.
+
+    Answers are never held against it: Triton says INTERNAL to a caller's bad input, and one bad caller must not put a good
+    server out. A release whose servers are all set aside is used all the same where there is nothing to fall back to.
+    """
+    return {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 5,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "enforcing_consecutive_5xx": 0,
+        "enforcing_consecutive_gateway_failure": 0,
+        "enforcing_success_rate": 0,
+        "enforcing_local_origin_success_rate": 0,
+        "interval": "0.5s",
+        "base_ejection_time": "3s",
+        "max_ejection_time": "10s",
+        "max_ejection_percent": 100,
+    }
+
+
+def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "connect_timeout": "1s",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "metadata": metadata(route, arm),
+        "cluster_type": {
+            "name": "envoy.clusters.aggregate",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.clusters.aggregate.v3.ClusterConfig",
+                "clusters": [cluster_name(route.model, arm, protocol), cluster_name(route.model, route.stable, protocol)],
+            },
+        },
+        # A share of the traffic in flight cannot be the budget here: requests are counted on the clusters behind this one.
+        # Stable has room for all traffic, so what a broken candidate hands back is bounded by a plain number.
+        "circuit_breakers": {"thresholds": [{"max_retries": MAX_CONCURRENT}]},
+    }

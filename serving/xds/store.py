@@ -1,0 +1,153 @@
+"""What the control plane reads from and writes to the database. Blocking: call it in a thread."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from registry.models import Release
+from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, RoutingTable
+from serving.models import Environment, Gateway, Route, Server
+from serving.xds.server import GatewayIdentity
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One consistent reading. `known` maps a digest to servers that live but do not serve, by environment."""
+
+    tables: dict[str, RoutingTable]
+    known: dict[str, dict[str, tuple[Endpoint, ...]]]
+    gateways: dict[str, GatewayIdentity]
+
+
+def load() -> Loaded:
+    """All routed environments, read in one snapshot of the database. Raises django.db.Error."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        environments = list(Environment.objects.filter(is_routed=True))
+        routes = list(Route.objects.select_related("model", "stable", "candidate").order_by("model__slug"))
+        serving, known, forceable = _servers()
+        gateways = {one.name: _identity(one) for one in Gateway.objects.select_related("environment")}
+    tables = {}
+    for environment in environments:
+        here = serving[environment.pk]
+        tables[environment.slug] = RoutingTable(
+            environment=environment.slug,
+            generation=environment.generation,
+            allows_forced=environment.allows_forced_release,
+            models=tuple(
+                _model_route(route, here, forceable[environment.pk] if environment.allows_forced_release else [])
+                for route in routes
+                if route.environment_id == environment.pk
+            ),
+        )
+    return Loaded(tables, {one.slug: dict(known[one.pk]) for one in environments}, gateways)
+
+
+_ByEnvironment = defaultdict[int, dict[str, tuple[Endpoint, ...]]]
+
+
+def _servers() -> tuple[_ByEnvironment, _ByEnvironment, defaultdict[int, list[Release]]]:
+    """Serving endpoints and known ones, by environment and digest, and the releases that are ready there."""
+    serving: _ByEnvironment = defaultdict(dict)
+    known: _ByEnvironment = defaultdict(dict)
+    forceable: defaultdict[int, list[Release]] = defaultdict(list)
+    rows = Server.objects.filter(ended_at=None, deployment__state__in=[state.value for state in LIVE])
+    latest: dict[int, Server] = {}
+    for server in rows.select_related("deployment__release").order_by("pk"):
+        latest[server.deployment_id] = server
+    for server in latest.values():
+        release, where = server.deployment.release, server.deployment.environment_id
+        endpoint = Endpoint(server.host, server.http_port, server.grpc_port)
+        is_ready = server.is_serving and server.deployment.state == DeploymentState.READY
+        book = serving if is_ready else known
+        digest = str(release.digest)
+        if is_ready or server.probed_at is not None:
+            book[where][digest] = tuple(sorted((*book[where].get(digest, ()), endpoint)))
+        if is_ready and release not in forceable[where]:
+            forceable[where].append(release)
+    return serving, known, forceable
+
+
+def _model_route(route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forceable: Iterable[Release]) -> ModelRoute:
+    def arm(release: Release) -> Arm:
+        return Arm(release.name, str(release.digest), serving.get(str(release.digest), ()))
+
+    split = {route.stable_id, route.candidate_id}
+    others = [one for one in forceable if one.model_id == route.model_id and one.pk not in split]
+    return ModelRoute(
+        route_id=route.pk,
+        model=route.model.slug,
+        generation=route.generation,
+        stable=arm(route.stable),
+        candidate=arm(route.candidate) if route.candidate else None,
+        candidate_bp=route.candidate_bp,
+        others=tuple(arm(one) for one in sorted(others, key=lambda one: one.number or 0)),
+        limits=_limits(route),
+    )
+
+
+def _limits(route: Route) -> Limits:
+    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`, else those of the settings."""
+    default = Limits(getattr(settings, "GATEWAY_TIMEOUT_S", 10.0), getattr(settings, "GATEWAY_ATTEMPT_TIMEOUT_S", 2.0))
+    objectives = route.model.objectives if isinstance(route.model.objectives, dict) else {}
+    try:
+        return Limits(
+            float(objectives.get("timeout_s", default.timeout_s)),
+            float(objectives.get("attempt_timeout_s", default.attempt_timeout_s)),
+        )
+    except (TypeError, ValueError) as error:
+        log.warning("%s: %s; the defaults are used", route.model.slug, error)
+        return default
+
+
+def _identity(gateway: Gateway) -> GatewayIdentity:
+    http = urlsplit(gateway.http_url)
+    grpc_host, _, grpc_port = gateway.grpc_address.rpartition(":")
+    addresses = ((http.hostname or "127.0.0.1", http.port or 80), (grpc_host.strip("[]"), int(grpc_port)))
+    return GatewayIdentity(gateway.pk, gateway.name, gateway.environment.slug, tuple(dict.fromkeys(addresses)))
+
+
+@dataclass(frozen=True)
+class AckRow:
+    """One gateway's word on one route's generation."""
+
+    gateway_id: int
+    route_id: int
+    generation: int
+    error: str
+    at: datetime
+
+
+def write_acks(rows: Iterable[AckRow]) -> None:
+    """Upserts. An older generation never overwrites a newer one, and a repeated word keeps its first time."""
+    statement = """
+        INSERT INTO serving_routeack (gateway_id, route_id, generation, acked_at, error)
+        SELECT %s, %s, %s, %s, %s
+         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = %s) AND EXISTS (SELECT 1 FROM serving_route WHERE id = %s)
+        ON CONFLICT (gateway_id, route_id) DO UPDATE
+           SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error
+         WHERE EXCLUDED.generation > serving_routeack.generation
+            OR (EXCLUDED.generation = serving_routeack.generation AND EXCLUDED.error <> serving_routeack.error)
+    """
+    with transaction.atomic(), connection.cursor() as cursor:
+        for row in rows:
+            cursor.execute(
+                statement,
+                [row.gateway_id, row.route_id, row.generation, row.at, row.error, row.gateway_id, row.route_id],
+            )
+
+
+def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:
+    Gateway.objects.filter(pk__in=list(gateway_ids)).update(seen_at=at)

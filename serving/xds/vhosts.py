@@ -1,0 +1,151 @@
+"""One virtual host per model: forced releases first, then the split, then nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.core.buckets import GRPC_FAILURES
+from serving.core.routes import Arm, ModelRoute
+from serving.xds.clusters import NAMESPACE, cluster_name, entry_name
+
+ROUTE_CONFIG = "gateway"
+MODEL_HEADER = "x-sluicegate-model"
+RELEASE_HEADER = "x-sluicegate-release"
+#: Bodies up to this size can be sent again to stable, and searched for their model's name.
+MAX_BODY_BYTES = 64 * 2**20
+
+_SERVICE = r"/inference\.GRPCInferenceService/"
+#: Inference and questions about the model; never loading, tracing, logging or shared memory, which change the server.
+HTTP_PATHS = r"^/v2/models/[^/]+(/versions/[^/]+)?(/(infer|generate|ready|config|stats))?$"
+GRPC_PATHS = rf"^{_SERVICE}(ModelInfer|ModelReady|ModelMetadata|ModelConfig|ModelStatistics|ServerLive|ServerReady|ServerMetadata)$"
+STREAM_PATHS = rf"^({_SERVICE}ModelStreamInfer|/v2/models/[^/]+(/versions/[^/]+)?/generate_stream)$"
+
+
+def vhost_name(model: str) -> str:
+    return f"{ROUTE_CONFIG}/{model}"
+
+
+def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
+    """The virtual host of one model. Its metadata carry the route's generation, so that its acknowledgement means something."""
+    routes = []
+    if allows_forced:
+        routes += [_forced(route, arm, protocol) for arm in route.arms for protocol in ("grpc", "http")]
+        missing = f"this release of {route.model} has no server here"
+        routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
+    for protocol in ("grpc", "http"):
+        routes += [_split(route, protocol), _stream(route, protocol)]
+    routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
+    return {
+        "name": vhost_name(route.model),
+        "domains": [route.model],
+        "routes": routes,
+        "request_body_buffer_limit": str(MAX_BODY_BYTES),
+        "response_headers_to_add": [
+            # From the endpoint, not from the split: after a retry on stable it still names the one that answered.
+            {
+                "header": {"key": RELEASE_HEADER, "value": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:release)%"},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            }
+        ],
+        "metadata": {"filter_metadata": {NAMESPACE: {"model": route.model, "generation": str(route.generation)}}},
+    }
+
+
+def unknown_model_vhost() -> dict[str, Any]:
+    """Where requests go whose model has no virtual host."""
+    health = [
+        {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}} for path in ("/v2/health/live", "/v2/health/ready")
+    ]
+    message = f"no such model here; name it in the path /v2/models/<model>/infer or in the header {MODEL_HEADER}"
+    return {"name": "unknown_model", "domains": ["*"], "routes": [*health, *refusals({}, message, name="unknown_model")]}
+
+
+def refusals(match: dict[str, Any], message: str, *, name: str) -> list[dict[str, Any]]:
+    """404 over HTTP and NOT_FOUND over gRPC for what matches."""
+    body = {"status": 404, "body": {"inline_string": message}}
+    not_found = {"header": {"key": "grpc-status", "value": "5"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    return [
+        {
+            "name": name, "match": {"prefix": "/", "grpc": {}, **match}, "direct_response": body,
+            "response_headers_to_add": [not_found],
+        },
+        {"name": name, "match": {"prefix": "/", **match}, "direct_response": body},
+    ]
+
+
+def _match(protocol: str, paths: str) -> dict[str, Any]:
+    match: dict[str, Any] = {"safe_regex": {"regex": paths}}
+    return {**match, "grpc": {}} if protocol == "grpc" else match
+
+
+def _forced(route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
+    """No fallback: who asks for a release by name wants its own answer."""
+    paths = f"{HTTP_PATHS}|{STREAM_PATHS}" if protocol == "http" else f"{GRPC_PATHS}|{STREAM_PATHS}"
+    names = {"name": RELEASE_HEADER, "string_match": {"safe_regex": {"regex": f"{arm.name}|{arm.digest}"}}}
+    return {
+        "name": "forced",
+        "match": {**_match(protocol, paths), "headers": [names]},
+        "route": {"cluster": cluster_name(route.model, arm, protocol), "timeout": _seconds(route.limits.timeout_s)},
+    }
+
+
+def _weighted(route: ModelRoute, protocol: str) -> dict[str, Any]:
+    return {"clusters": [{"name": entry_name(route, arm, protocol), "weight": weight} for arm, weight in route.split]}
+
+
+def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
+    limits = route.limits
+    return {
+        "name": "split",
+        "match": _match(protocol, GRPC_PATHS if protocol == "grpc" else HTTP_PATHS),
+        "route": {
+            "timeout": _seconds(limits.timeout_s),
+            "max_stream_duration": {"grpc_timeout_header_max": _seconds(limits.timeout_s)},
+            "weighted_clusters": _weighted(route, protocol),
+            "retry_policy": {
+                # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
+                "retry_on": "5xx,reset,connect-failure,refused-stream,retriable-headers",
+                "retriable_headers": [
+                    {"name": "grpc-status", "string_match": {"exact": str(status)}} for status in sorted(GRPC_FAILURES)
+                ],
+                "num_retries": 1,
+                "per_try_timeout": _seconds(limits.attempt_timeout_s),
+                "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
+                "retry_priority": {
+                    "name": "envoy.retry_priorities.previous_priorities",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+                        "update_frequency": 1,
+                    },
+                },
+            },
+        },
+    }
+
+
+def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
+    """A stream lasts as long as it lasts, and is begun again on stable only when it never began."""
+    return {
+        "name": "split",
+        "match": _match(protocol, STREAM_PATHS),
+        "route": {
+            "timeout": "0s",
+            "idle_timeout": "300s",
+            "weighted_clusters": _weighted(route, protocol),
+            "retry_policy": {
+                "retry_on": "connect-failure,refused-stream",
+                "num_retries": 1,
+                "retry_priority": {
+                    "name": "envoy.retry_priorities.previous_priorities",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+                        "update_frequency": 1,
+                    },
+                },
+            },
+        },
+    }
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}s"

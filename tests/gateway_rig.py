@@ -1,0 +1,388 @@
+"""A real gateway for tests: backends that fail as they are told, an Envoy, and a control plane without a database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from django.conf import settings
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
+from serving.envoy_bootstrap import bootstrap
+from serving.xds.server import AdsServer, GatewayIdentity
+from serving.xds.snapshot import Snapshot, compile_table
+from serving.xds.stream import Report
+
+MODEL = "sentiment"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def wait_until(is_true: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if (found := is_true()):
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout_s} s: {what}")
+
+
+class Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Any, timeout_s: float = 10.0) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+
+    def close(self) -> None:
+        async def cancel_all() -> None:
+            tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.run(cancel_all())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.loop.close()
+
+
+@dataclass
+class Backend:
+    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (gRPC UNKNOWN) · hang · cut (connection closed unanswered)
+    · bad_input (400, INVALID_ARGUMENT)."""
+
+    loop: Loop
+    name: str
+    mode: str = "ok"
+    delay_s: float = 0.0
+    hits: int = 0
+    http_port: int = field(default_factory=free_port)
+    grpc_port: int = field(default_factory=free_port)
+    _servers: list[Any] = field(default_factory=list)
+    _writers: set[Any] = field(default_factory=set)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("127.0.0.1", self.http_port, self.grpc_port)
+
+    def start(self) -> Backend:
+        self.loop.run(self._start())
+        return self
+
+    def stop(self) -> None:
+        """From now on connections are refused, and those there are end."""
+        self.loop.run(self._stop())
+
+    async def _start(self) -> None:
+        http_server = await asyncio.start_server(self._http, "127.0.0.1", self.http_port, limit=2**27)
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
+        handler = grpc.unary_unary_rpc_method_handler(
+            self._grpc,
+            request_deserializer=service_pb2.ModelInferRequest.FromString,
+            response_serializer=service_pb2.ModelInferResponse.SerializeToString,
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": handler}),)
+        )
+        server.add_insecure_port(f"127.0.0.1:{self.grpc_port}")
+        await server.start()
+        self._servers = [http_server, server]
+
+    async def _stop(self) -> None:
+        if not self._servers:
+            return
+        http_server, server = self._servers
+        self._servers = []
+        http_server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await server.stop(0)
+
+    async def _http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                lower = head.lower()
+                if b"content-length:" in lower:
+                    await reader.readexactly(int(lower.split(b"content-length:")[1].split(b"\r\n")[0]))
+                elif b"transfer-encoding: chunked" in lower:
+                    while size := int(await reader.readline(), 16):
+                        await reader.readexactly(size + 2)
+                    await reader.readline()
+                self.hits += 1
+                await asyncio.sleep(self.delay_s if self.mode != "hang" else 60)
+                if self.mode == "cut":
+                    writer.transport.abort()
+                    return
+                status = {"error": "500 Internal Server Error", "unknown": "503 Service Unavailable", "bad_input": "400 Bad Request"}
+                body = json.dumps({"model_name": MODEL, "outputs": [], "by": self.name}).encode()
+                line = status.get(self.mode, "200 OK")
+                writer.write(f"HTTP/1.1 {line}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _grpc(self, request: Any, context: Any) -> Any:
+        self.hits += 1
+        await asyncio.sleep(self.delay_s if self.mode != "hang" else 60)
+        codes = {
+            "error": grpc.StatusCode.INTERNAL, "unknown": grpc.StatusCode.UNKNOWN, "cut": grpc.StatusCode.UNAVAILABLE,
+            "bad_input": grpc.StatusCode.INVALID_ARGUMENT,
+        }
+        if self.mode in codes:
+            await context.abort(codes[self.mode], f"{self.name} is told to fail")
+        return service_pb2.ModelInferResponse(model_name=request.model_name, id=self.name)
+
+
+class Plane:
+    """A control plane's memory without a database: tables are published by hand, reports are kept."""
+
+    def __init__(self, gateway: GatewayIdentity) -> None:
+        self._gateway = gateway
+        self._snapshot: Snapshot | None = None
+        self._wakes: set[asyncio.Event] = set()
+        self.reports: list[tuple[float, Report]] = []
+
+    def gateway(self, name: str) -> GatewayIdentity | None:
+        return self._gateway if name == self._gateway.name else None
+
+    def snapshot(self, environment: str) -> Snapshot | None:
+        return self._snapshot
+
+    def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+        self._wakes.add(wake)
+
+    def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+        self._wakes.discard(wake)
+
+    def report(self, gateway: GatewayIdentity, reports: list[Report]) -> None:
+        self.reports += [(time.monotonic(), one) for one in reports]
+
+    def publish(self, table: RoutingTable) -> None:
+        self._snapshot = compile_table(table, self._snapshot)
+        for wake in self._wakes:
+            wake.set()
+
+
+@dataclass
+class Answer:
+    status: int
+    release: str | None
+    by: str | None
+    body: bytes
+    seconds: float
+    headers: dict[str, str]
+
+
+class Envoy:
+    """A gateway process."""
+
+    def __init__(self, folder: Path, xds_port: int, name: str = "gateway-1", port: int | None = None) -> None:
+        self.name, self.port, self.admin_port = name, port or free_port(), free_port()
+        self.config = folder / f"{name}.json"
+        self.config.write_text(json.dumps(bootstrap(name, f"127.0.0.1:{xds_port}", self.admin_port)))
+        self.log = (folder / f"{name}.log").open("ab")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.admin_port}"
+
+    def start(self) -> None:
+        argv = [str(settings.ENVOY_BINARY), "-c", str(self.config), "--disable-hot-restart", "--concurrency", "1", "-l", "warning"]
+        self._process = subprocess.Popen(argv, stdout=self.log, stderr=self.log)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def is_open(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
+            return True
+        return False
+
+    def admin(self, path: str) -> str:
+        line = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=5)
+        try:
+            line.request("GET", path)
+            return line.getresponse().read().decode()
+        finally:
+            line.close()
+
+    def http(
+        self, path: str = f"/v2/models/{MODEL}/infer", headers: dict[str, str] | None = None, body: bytes = b"{}", method: str = "POST"
+    ) -> Answer:
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
+        began = time.monotonic()
+        try:
+            line.request(method, path, body, headers or {})
+            answer = line.getresponse()
+            raw = answer.read()
+            found = {key.lower(): value for key, value in answer.getheaders()}
+            with contextlib.suppress(ValueError):
+                return Answer(
+                    answer.status, found.get("x-sluicegate-release"), json.loads(raw).get("by"), raw, time.monotonic() - began, found
+                )
+            return Answer(answer.status, found.get("x-sluicegate-release"), None, raw, time.monotonic() - began, found)
+        finally:
+            line.close()
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[grpc.Channel]:
+        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+            yield channel
+
+
+def grpc_infer(
+    channel: grpc.Channel, model: str = MODEL, metadata: tuple[tuple[str, str], ...] = (), timeout_s: float = 15.0
+) -> tuple[grpc.StatusCode, str | None, str | None]:
+    """(status, release header, the backend's name) of one call."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    try:
+        answer, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(
+            request, timeout=timeout_s, metadata=metadata
+        )
+        return grpc.StatusCode.OK, dict(call.initial_metadata()).get("x-sluicegate-release"), answer.id
+    except grpc.RpcError as error:
+        found = {**dict(error.initial_metadata() or ()), **dict(error.trailing_metadata() or ())}
+        return error.code(), found.get("x-sluicegate-release"), None
+
+
+class Traffic:
+    """Clients that call over and over, HTTP and gRPC, each on a connection of its own, until stopped."""
+
+    def __init__(self, envoy: Envoy, clients: int = 4, pause_s: float = 0.005) -> None:
+        self._stop = threading.Event()
+        self.calls: list[tuple[float, str, str]] = []  # (when it began, release or "", what went wrong or "")
+        self._pause_s = pause_s
+        self._pool = ThreadPoolExecutor(clients)
+        self._jobs = [self._pool.submit(self._http if i % 2 else self._grpc, envoy) for i in range(clients)]
+
+    def stop(self) -> Counter[str]:
+        """Calls by outcome: "" is well."""
+        self._stop.set()
+        for job in self._jobs:
+            job.result(30)
+        self._pool.shutdown()
+        return Counter(error for _, _, error in self.calls)
+
+    def _http(self, envoy: Envoy) -> None:
+        line = http.client.HTTPConnection("127.0.0.1", envoy.port, timeout=15)
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                line.request("POST", f"/v2/models/{MODEL}/infer", b"{}")
+                answer = line.getresponse()
+                answer.read()
+                release = answer.getheader("x-sluicegate-release") or ""
+                self.calls.append((began, release, "" if answer.status == 200 else f"HTTP {answer.status}"))
+            except OSError as error:
+                self.calls.append((began, "", repr(error)))
+                line.close()
+            self._stop.wait(self._pause_s)
+        line.close()
+
+    def _grpc(self, envoy: Envoy) -> None:
+        with envoy.channel() as channel:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                code, release, _ = grpc_infer(channel)
+                self.calls.append((began, release or "", "" if code is grpc.StatusCode.OK else code.name))
+                self._stop.wait(self._pause_s)
+
+
+@dataclass
+class Rig:
+    """Two releases, r1 (stable) and r2 (candidate), behind one gateway."""
+
+    loop: Loop
+    envoy: Envoy
+    plane: Plane
+    ads: AdsServer
+    stable: Backend
+    candidate: Backend
+    generation: int = 0
+
+    STABLE = "sha256:" + "1a" * 32
+    CANDIDATE = "sha256:" + "2b" * 32
+
+    def route(self, candidate_bp: int | None = 0, **changes: Any) -> ModelRoute:
+        """The next generation of the route; None leaves the candidate out."""
+        self.generation += 1
+        stable = Arm("r1", self.STABLE, (self.stable.endpoint,))
+        candidate = Arm("r2", self.CANDIDATE, (self.candidate.endpoint,)) if candidate_bp is not None else None
+        settled: dict[str, Any] = {
+            "route_id": 1, "model": MODEL, "generation": self.generation, "stable": stable, "candidate": candidate,
+            "candidate_bp": candidate_bp or 0,
+        }
+        return ModelRoute(**{**settled, **changes})
+
+    def publish(self, *routes: ModelRoute, allows_forced: bool = False) -> None:
+        table = RoutingTable("production", self.generation, allows_forced, routes)
+        self.loop.loop.call_soon_threadsafe(self.plane.publish, table)
+
+    def apply(self, candidate_bp: int | None = 0, *, allows_forced: bool = False, **changes: Any) -> float:
+        """Publishes one route and waits for its acknowledgement; returns the seconds it took."""
+        route = self.route(candidate_bp, **changes)
+        began = time.monotonic()
+        self.publish(route, allows_forced=allows_forced)
+        at = wait_until(lambda: self.acked(route.generation), f"acknowledgement of generation {route.generation}")
+        wait_until(self.envoy.is_open, "the gateway's port")
+        return float(at) - began
+
+    def acked(self, generation: int) -> float | None:
+        found = [at for at, one in self.plane.reports if one.generation == generation and not one.error]
+        return found[0] if found else None
+
+
+@contextlib.contextmanager
+def rig(folder: Path) -> Iterator[Rig]:
+    loop, port = Loop(), free_port()
+    plane = Plane(GatewayIdentity(1, "gateway-1", "production", (("127.0.0.1", port),)))
+    ads = AdsServer(plane)
+    xds_port = free_port()
+    loop.run(_start(ads, xds_port))
+    envoy = Envoy(folder, xds_port, port=port)
+    built = Rig(loop, envoy, plane, ads, Backend(loop, "stable").start(), Backend(loop, "candidate").start())
+    try:
+        envoy.start()
+        yield built
+    finally:
+        envoy.stop()
+        envoy.log.close()
+        loop.run(ads.stop())
+        for backend in (built.stable, built.candidate):
+            backend.stop()
+        loop.close()
+
+
+async def _start(ads: AdsServer, port: int) -> None:
+    await ads.start(f"127.0.0.1:{port}")
