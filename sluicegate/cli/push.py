@@ -17,7 +17,7 @@ from sluicegate.cli.output import Meter, Output, bytes_text, short
 from sluicegate.cli.session import connect
 
 HELP = "Send a release folder: release.yaml, artifact/… and tokenizer/…"
-ABOUT = """Reads DIR/release.yaml, hashes everything under artifact/ and tokenizer/, sends what the server does not have yet,
+ABOUT = """Reads DIR/release.yaml, hashes everything under artifact/ and tokenizer/, sends what the server lacks,
 and seals the release. If anything fails, the draft is discarded: a release is there as a whole or not at all.
 Pushing the same bytes twice gives the same release. Symbolic links are refused."""
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def push(client: Client, folder: Path, output: Output, *, model: str | None = None) -> dict[str, Any]:
-    """The sealed release as the server states it, with `model`, `name` ("r2") and `digest`. Nothing is left when it fails."""
+    """The sealed release as the server states it, with its `model` and `name` ("r2"). A failure leaves nothing."""
     document = read_document(folder)
     slug = model or str(document.get("model", ""))
     if not slug:

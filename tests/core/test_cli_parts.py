@@ -1,0 +1,251 @@
+"""The command line's parts that ask no server: names, exit codes, folders, comparisons, problems in words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicegate.cli import compare, exits, session
+from sluicegate.cli.errors import CommandError, Problem
+from sluicegate.cli.folder import find_files, hash_files, read_document
+from sluicegate.cli.main import main
+from sluicegate.cli.naming import release_of, release_path
+from sluicegate.cli.output import Output, bytes_text
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(200, 0), (201, 0), (400, 3), (401, 3), (403, 3), (404, 3), (409, 3), (412, 3), (422, 3), (428, 3)]
+    + [(408, 2), (429, 2), (500, 2), (503, 2)],
+)
+def test_every_status_has_its_exit_code(status: int, code: int) -> None:
+    assert exits.of_status(status) == code
+
+
+def test_verdicts_and_ends_of_rollouts_have_exit_codes() -> None:
+    verdicts = {v: exits.of_verdict(v) for v in ("passed", "failed", "undecided", "skipped", "errored")}
+    assert verdicts == {"passed": 0, "failed": 1, "undecided": 1, "skipped": 1, "errored": 2}
+    ends = {s: exits.of_rollout(s) for s in ("promoted", "rolled_back", "stuck", "cancelled", "superseded", "rejected")}
+    assert ends == {"promoted": 0, "rolled_back": 1, "stuck": 1, "cancelled": 1, "superseded": 1, "rejected": 3}
+
+
+def test_releases_are_named_model_slash_number() -> None:
+    assert release_of("sentiment/r2") == ("sentiment", "r2")
+    assert release_of("sentiment/2") == ("sentiment", "r2")
+    assert release_path("a-b_c/r14") == "/models/a-b_c/releases/r14"
+
+
+@pytest.mark.parametrize(
+    "name", ["sentiment", "sentiment/latest", "sentiment/r0", "../r1", "a/b/r1", "sentiment/r1/x", ""]
+)
+def test_what_does_not_name_a_release_is_refused_with_the_right_form(name: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        release_of(name)
+    assert refused.value.exit_code == exits.REFUSED
+    assert "sentiment/r2" in refused.value.next_step
+
+
+def write_folder(root: Path) -> Path:
+    folder = root / "r1"
+    (folder / "artifact" / "deep").mkdir(parents=True)
+    (folder / "tokenizer").mkdir()
+    (folder / "release.yaml").write_text("model: sentiment\n")
+    (folder / "artifact" / "model.onnx").write_bytes(b"graph")
+    (folder / "artifact" / "deep" / "data.json").write_bytes(b"{}")
+    (folder / "tokenizer" / "tokenizer.json").write_bytes(b"[]")
+    (folder / "notes.txt").write_text("is not sent")
+    return folder
+
+
+def test_a_folder_is_read_and_hashed_in_a_fixed_order(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    files = hash_files(find_files(write_folder(tmp_path)), lambda done, total, note: seen.append((done, total)))
+    assert [f.path for f in files] == ["artifact/deep/data.json", "artifact/model.onnx", "tokenizer/tokenizer.json"]
+    assert files[1].as_json() == {
+        "path": "artifact/model.onnx",
+        "sha256": hashlib.sha256(b"graph").hexdigest(),
+        "size_bytes": 5,
+    }
+    assert seen[-1] == (9, 9)
+
+
+@pytest.mark.parametrize("place", ["artifact/link", "artifact/deep/link", "tokenizer/link"])
+def test_symbolic_links_are_refused_wherever_they_are(tmp_path: Path, place: str) -> None:
+    folder = write_folder(tmp_path)
+    (folder / place).symlink_to("/etc/hostname")
+    with pytest.raises(CommandError, match="symbolic link") as refused:
+        find_files(folder)
+    assert refused.value.exit_code == exits.REFUSED
+
+
+def test_a_linked_part_is_refused_too(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    (folder / "tokenizer" / "tokenizer.json").unlink()
+    (folder / "tokenizer").rmdir()
+    (folder / "tokenizer").symlink_to(folder / "artifact")
+    with pytest.raises(CommandError, match="symbolic link"):
+        find_files(folder)
+
+
+def test_a_folder_without_its_parts_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CommandError, match=r"no release\.yaml"):
+        read_document(tmp_path / "empty")
+    with pytest.raises(CommandError, match="no file under artifact/"):
+        find_files(tmp_path / "empty")
+    with pytest.raises(CommandError, match="is not a folder"):
+        read_document(tmp_path / "absent")
+
+
+def test_a_broken_release_yaml_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "release.yaml").write_text("model: a\n  serving: [\n")
+    with pytest.raises(CommandError, match="line 2"):
+        read_document(tmp_path)
+    (tmp_path / "release.yaml").write_text("- a list\n")
+    with pytest.raises(CommandError, match="mapping"):
+        read_document(tmp_path)
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "files": [
+            {"path": "artifact/model.onnx", "role": "artifact", "sha256": "a" * 64, "size_bytes": 90_868_376},
+            {"path": "tokenizer/tokenizer.json", "role": "tokenizer", "sha256": "b" * 64, "size_bytes": 466_247},
+        ],
+        "runtime": {"backend": "onnxruntime"},
+        "serving": {"max_batch_size": 16, "inputs": [{"name": "text", "dims": [1]}]},
+        "envelope": {},
+        "provenance": {},
+    }
+    return {**base, **changes}
+
+
+def test_equal_manifests_have_no_changes() -> None:
+    assert compare.changes(manifest(), manifest()) == []
+
+
+def test_a_diff_names_files_by_digest_and_fields_by_path() -> None:
+    new = manifest(
+        files=[
+            {"path": "artifact/model.onnx", "role": "artifact", "sha256": "c" * 64, "size_bytes": 23_000_000},
+            {"path": "artifact/model.py", "role": "code", "sha256": "d" * 64, "size_bytes": 100},
+        ],
+        serving={"max_batch_size": 8, "inputs": [{"name": "text", "dims": [-1]}]},
+        provenance={"labels": {"precision": "int8"}},
+    )
+    lines = compare.lines(compare.changes(manifest(), new))
+    assert lines == [
+        f"~ files artifact/model.onnx  {'a' * 12} 90.9 MB → {'c' * 12} 23.0 MB",
+        f"+ files artifact/model.py  {'d' * 12} 100 B",
+        f"- files tokenizer/tokenizer.json  {'b' * 12} 466.2 kB",
+        "~ serving inputs[0].dims[0]  1 → -1",
+        "~ serving max_batch_size  16 → 8",
+        "+ provenance labels  {'precision': 'int8'}",
+    ]
+
+
+def test_a_problem_is_a_sentence_its_fields_and_the_next_step() -> None:
+    problem = Problem(
+        422,
+        {
+            "title": "Invalid",
+            "detail": "release.yaml has 1 mistake.",
+            "code": "invalid_spec",
+            "errors": [{"field": "runtime.image", "message": "names a tag.", "fix": "Write the digest."}],
+        },
+    )
+    assert problem.lines() == ["release.yaml has 1 mistake.", "  runtime.image: names a tag. Fix: Write the digest."]
+    assert problem.exit_code == exits.REFUSED
+    assert problem.as_json()["code"] == "invalid_spec"
+
+
+def test_a_problem_without_words_still_says_what_to_do() -> None:
+    assert Problem(401, {}).lines() == [
+        "The server answered 401.",
+        "Next: Run `sluicegate login`, or set SLUICEGATE_TOKEN.",
+    ]
+    assert Problem(502, {}).exit_code == exits.INFRASTRUCTURE
+
+
+def test_wrong_usage_is_refused_not_an_infrastructure_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rollout", "start"]) == exits.REFUSED
+    assert "RELEASE" in capsys.readouterr().err
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = ["up", "demo", "login", "push", "gates", "rollback", "diagnose", "runtimes", "waive"]
+    commands += [
+        "model create",
+        "release diff",
+        "release verify",
+        "release fetch",
+        "rollout watch",
+        "audit verify",
+        "user create",
+    ]
+    for command in commands:
+        assert main([*command.split(), "--help"]) == exits.OK
+        text = capsys.readouterr().out
+        assert "--json" in text and "--server" in text, command
+
+
+def test_without_a_token_the_next_step_is_to_sign_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SLUICEGATE_TOKEN", "SLUICEGATE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SLUICEGATE_STATE_DIR", str(tmp_path / "state"))
+    assert main(["model", "list"]) == exits.REFUSED
+    assert "sluicegate login" in capsys.readouterr().err
+
+
+def test_tokens_are_kept_by_server_and_for_the_owner_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SLUICEGATE_TOKEN", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SLUICEGATE_STATE_DIR", str(tmp_path / "state"))
+    path = session.save_token("http://a", "sg_a")
+    session.save_token("http://b", "sg_b")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (session.find_token("http://a"), session.find_token("http://b"), session.find_token("http://c")) == (
+        "sg_a",
+        "sg_b",
+        "",
+    )
+    monkeypatch.setenv("SLUICEGATE_TOKEN", "sg_env")
+    assert session.find_token("http://a") == "sg_env"
+
+
+def test_the_local_stacks_token_is_for_the_local_stack_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("SLUICEGATE_TOKEN", "SLUICEGATE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("SLUICEGATE_STATE_DIR", str(tmp_path))
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "admin-token").write_text("sg_admin\n")
+    (tmp_path / "ports.json").write_text(json.dumps({"web": 23456}))
+    assert session.server_url(None) == "http://127.0.0.1:23456"
+    assert session.find_token("http://127.0.0.1:23456") == "sg_admin"
+    assert session.find_token("http://elsewhere") == ""
+
+
+def test_progress_in_a_log_is_plain_lines_and_the_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with Output().progress("Sending", is_bytes=True) as meter:
+        for done in range(0, 101, 10):
+            meter(done * 1000, 100_000)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["Sending: 100.0 kB of 100.0 kB"]
+
+
+def test_sizes_are_read_at_a_glance() -> None:
+    assert [bytes_text(n) for n in (0, 999, 1000, 90_868_376, 20 * 10**9)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "90.9 MB",
+        "20.0 GB",
+    ]

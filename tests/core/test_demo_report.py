@@ -1,0 +1,194 @@
+"""The demo's report: percentiles, the users' part, the clock of a rollback, and what counts as a difference."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicegate.demo import report
+from sluicegate.demo.texts import LETTER_BYTES, MIX, PARAGRAPH_WORDS, write_one
+from sluicegate.demo.traffic import Record
+
+
+def record(
+    at: float, *, release: str = "r1", ok: bool = True, latency_ms: float = 10.0, protocol: str = "http"
+) -> Record:
+    return Record(at, at, latency_ms, protocol, "sentence", ok, release, "" if ok else "HTTP 503")
+
+
+@pytest.mark.parametrize(("quantile", "expected"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.001, 1.0)])
+def test_percentiles_are_nearest_rank(quantile: float, expected: float) -> None:
+    assert report.percentile([float(i) for i in range(1, 101)], quantile) == expected
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    assert report.percentile([], 0.5) is None
+
+
+def test_the_users_part_counts_failures_and_who_answered() -> None:
+    records = [
+        record(1),
+        record(2, release="r2", protocol="grpc"),
+        record(3, ok=False, release="r2"),
+        record(4, release="r2"),
+    ]
+    part = report.client_part(records)
+    assert (part["requests"], part["failed"]) == (4, 1)
+    assert part["by_release"] == {"r1": 1, "r2": 2}
+    assert part["by_protocol"] == {"grpc": 1, "http": 3}
+    assert part["failures"] == [{"at": "1970-01-01T00:00:03+00:00", "release": "r2", "error": "HTTP 503"}]
+
+
+def test_a_log_cut_short_loses_its_last_line_only(tmp_path: Path) -> None:
+    log = tmp_path / "traffic.jsonl"
+    log.write_text(json.dumps(record(1).__dict__) + "\n" + json.dumps(record(2).__dict__)[:20])
+    assert report.read_log(log) == [record(1)]
+    assert report.read_log(tmp_path / "absent") == []
+
+
+def observation(tick: int, weight_bp: int, *, errors: int = 0, slow: int = 0) -> dict[str, Any]:
+    return {
+        "tick": tick,
+        "at": f"2026-01-01T00:00:{tick:02}+00:00",
+        "weight_bp": weight_bp,
+        "candidate": {"attempts": 5, "errors": errors, "slow": {"250": slow}},
+        "stable": {"attempts": 15, "errors": 0, "slow": {}},
+    }
+
+
+def rolled_back() -> dict[str, Any]:
+    return {
+        "id": 4,
+        "state": "rolled_back",
+        "candidate": "r4",
+        "stable": "r2",
+        "reason": "Slow requests.",
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "ended_at": "2026-01-01T00:00:12+00:00",
+        "first_bad_at": "2026-01-01T00:00:03+00:00",
+        "decided_at": "2026-01-01T00:00:09+00:00",
+        "zero_at": "2026-01-01T00:00:09.250000+00:00",
+    }
+
+
+def test_a_rollback_is_timed_by_the_engine_and_checked_by_the_users() -> None:
+    decided = 1767225609.0  # 2026-01-01T00:00:09Z
+    records = [
+        record(decided - 2, release="r4"),
+        record(decided + 0.2, release="r4"),
+        record(decided + 5, release="r2"),
+    ]
+    ticks = [
+        observation(1, 0),
+        observation(2, 2500),
+        observation(3, 2500, slow=2),
+        observation(4, 5000, errors=1),
+        observation(5, 0),
+    ]
+    part = report.rollout_part(rolled_back(), list(reversed(ticks)), records)
+    assert part["fault_to_zero_weight_s"] == 6.25
+    assert part["decision_to_zero_weight_s"] == 0.25
+    assert part["last_candidate_request_after_decision_s"] == 0.2
+    assert [s["weight_pct"] for s in part["steps"]] == [0, 25, 50, 0]
+    assert part["steps"][1]["at"] == "2026-01-01T00:00:02+00:00"
+    assert (part["candidate_attempts"], part["bad_candidate_attempts"]) == (25, 3)
+
+
+def good() -> dict[str, Any]:
+    def sealed(number: int, golden: str = "passed") -> dict[str, Any]:
+        return {
+            "number": number,
+            "digest": "",
+            "state": "sealed",
+            "gates": [{"gate": "golden", "verdict": golden, "reason": ""}],
+        }
+
+    def ended(candidate: str, outcome: str) -> dict[str, Any]:
+        seconds = 0.3 if outcome == "rolled_back" else None
+        return {
+            "candidate": candidate,
+            "outcome": outcome,
+            "reason": "so",
+            "fault_to_zero_weight_s": seconds,
+            "decision_to_zero_weight_s": seconds,
+        }
+
+    return {
+        "releases": [sealed(1), sealed(2), sealed(3, "failed"), sealed(4), sealed(5)],
+        "rollouts": [
+            ended("r1", "promoted"),
+            ended("r2", "promoted"),
+            ended("r4", "rolled_back"),
+            ended("r5", "rolled_back"),
+        ],
+        "client": {"requests": 100, "failed": 0, "failures": [], "by_release": {"r1": 50, "r2": 50}},
+    }
+
+
+def test_a_demo_as_it_should_be_has_no_differences() -> None:
+    assert report.differences(good()) == []
+
+
+def change_nothing_stopped(told: dict[str, Any]) -> None:
+    told["releases"][2]["gates"][0]["verdict"] = "passed"
+
+
+def change_wrong_end(told: dict[str, Any]) -> None:
+    told["rollouts"][2]["outcome"] = "promoted"
+
+
+def change_no_clock(told: dict[str, Any]) -> None:
+    told["rollouts"][3]["fault_to_zero_weight_s"] = None
+
+
+def change_user_failed(told: dict[str, Any]) -> None:
+    told["client"] |= {"failed": 1, "failures": [{"error": "HTTP 503"}]}
+
+
+def change_forbidden_traffic(told: dict[str, Any]) -> None:
+    told["client"]["by_release"]["r3"] = 1
+
+
+def change_no_rollout(told: dict[str, Any]) -> None:
+    del told["rollouts"][1]
+
+
+def change_no_users(told: dict[str, Any]) -> None:
+    told["client"]["requests"] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (change_nothing_stopped, "r3 should have failed the golden gate"),
+        (change_wrong_end, "r4 ended promoted, not rolled_back"),
+        (change_no_clock, "r5 was rolled back, but its fault_to_zero_weight_s was not measured"),
+        (change_user_failed, "1 of 100 user requests failed"),
+        (change_forbidden_traffic, "r3 should never have had traffic"),
+        (change_no_rollout, "r2 had no rollout"),
+        (change_no_users, "no user request at all"),
+    ],
+)
+def test_each_difference_is_told(change: Any, word: str) -> None:
+    told = copy.deepcopy(good())
+    change(told)
+    wrong = report.differences(told)
+    assert len(wrong) == 1
+    assert word in wrong[0]
+
+
+def test_texts_are_of_three_kinds_and_seeded() -> None:
+    sentences = ["A short one.", "Another short sentence, a little longer."]
+    first = [write_one(sentences, random.Random(7)) for _ in range(3)]
+    assert first[0] == first[1] == first[2]
+    chance = random.Random(1)
+    texts = [write_one(sentences, chance) for _ in range(2000)]
+    assert {t.kind for t in texts} == set(MIX)
+    assert all(len(t.text.split()) >= PARAGRAPH_WORDS for t in texts if t.kind == "paragraph")
+    assert all(len(t.text.encode()) >= LETTER_BYTES for t in texts if t.kind == "letter")
+    assert 0.03 < sum(t.kind == "letter" for t in texts) / len(texts) < 0.07
