@@ -41,7 +41,9 @@ from registry.serializers import (
 from registry.storage import chunks_of, store
 
 _IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the version that was read")
-_PATH = OpenApiParameter("path", str, OpenApiParameter.PATH, description="as in the release folder: artifact/model.onnx")
+_PATH = OpenApiParameter(
+    "path", str, OpenApiParameter.PATH, description="as in the release folder: artifact/model.onnx"
+)
 
 
 class _ByName(CursorPagination):
@@ -62,18 +64,32 @@ class ModelsView(generics.ListAPIView[Any]):
     def get_queryset(self) -> Any:
         return queries.visible_models(actor_of(self.request))
 
-    @extend_schema(operation_id="models_create", request=ModelIn, responses={201: ModelOut, 200: OpenApiResponse(ModelOut, "it was there already")})
+    @extend_schema(
+        operation_id="models_create",
+        request=ModelIn,
+        responses={201: ModelOut, 200: OpenApiResponse(ModelOut, "it was there already")},
+    )
     def post(self, request: Request) -> Response:
         body = known_members(body_of(request.data), *ModelIn().fields)
-        refuse("invalid_model", "The model", [
-            Problem(name, "the field is missing.", f"Add {name}, as text.") for name in ("slug", "team") if not isinstance(body.get(name), str)
-        ])
+        refuse(
+            "invalid_model",
+            "The model",
+            [
+                Problem(name, "the field is missing.", f"Add {name}, as text.")
+                for name in ("slug", "team")
+                if not isinstance(body.get(name), str)
+            ],
+        )
         settings = {name: body.get(name, {}) for name in ("contract", "objectives", "gate_policy", "rollout_policy")}
         actor = actor_of(request)
         was_there = queries.visible_models(actor).filter(slug=body["slug"]).exists()
         model = actions.create_model(
-            actor=actor, slug=body["slug"], team=body["team"], title=body.get("title", ""),
-            description=body.get("description", ""), **settings,
+            actor=actor,
+            slug=body["slug"],
+            team=body["team"],
+            title=body.get("title", ""),
+            description=body.get("description", ""),
+            **settings,
         )
         return Response(ModelOut(model).data, status=200 if was_there else 201)
 
@@ -87,7 +103,9 @@ class ModelView(APIView):
     def patch(self, request: Request, slug: str) -> Response:
         actor = actor_of(request)
         model = queries.visible_model(actor, slug)
-        changed = actions.change_model(actor=actor, model=model, expected_version=expected_version(request), changes=body_of(request.data))
+        changed = actions.change_model(
+            actor=actor, model=model, expected_version=expected_version(request), changes=body_of(request.data)
+        )
         return _versioned(ModelOut(changed))
 
 
@@ -133,20 +151,43 @@ class UploadView(APIView):
     parser_classes: list[Any] = []
 
     @extend_schema(
-        operation_id="releases_upload_file", request={"application/octet-stream": OpenApiTypes.BINARY}, responses={200: FileOut},
-        parameters=[_PATH, OpenApiParameter("X-Content-SHA256", str, OpenApiParameter.HEADER, required=True,
-                                            description="of the body, 64 hex digits")],
+        operation_id="releases_upload_file",
+        request={"application/octet-stream": OpenApiTypes.BINARY},
+        responses={200: FileOut},
+        parameters=[
+            _PATH,
+            OpenApiParameter(
+                "X-Content-SHA256",
+                str,
+                OpenApiParameter.HEADER,
+                required=True,
+                description="of the body, 64 hex digits",
+            ),
+        ],
     )
     def put(self, request: Request, release_id: UUID, path: str) -> Response:
         actor = actor_of(request)
         release = queries.visible_release_by_id(actor, release_id)
         sha256 = request.headers.get("X-Content-SHA256", "")
         if not sha256:
-            refuse("invalid_file", "The upload", [Problem("X-Content-SHA256", "the header is missing.", "Send the sha256 of the file, 64 hex digits.")])
+            refuse(
+                "invalid_file",
+                "The upload",
+                [Problem("X-Content-SHA256", "the header is missing.", "Send the sha256 of the file, 64 hex digits.")],
+            )
         try:
-            file = actions.add_file(actor=actor, release=release, path=path, sha256=sha256, stream=request._request, size_bytes=_length(request))
+            file = actions.add_file(
+                actor=actor,
+                release=release,
+                path=path,
+                sha256=sha256,
+                stream=request._request,
+                size_bytes=_length(request),
+            )
         except UnreadablePostError as error:
-            raise Invalid("upload_cut_short", "The upload ended before its Content-Length. Send the file again.") from error
+            raise Invalid(
+                "upload_cut_short", "The upload ended before its Content-Length. Send the file again."
+            ) from error
         return Response(FileOut(_file(file)).data)
 
 
@@ -160,7 +201,11 @@ class SealView(APIView):
 
 
 class FileView(APIView):
-    @extend_schema(operation_id="releases_read_file", parameters=[_PATH], responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
+    @extend_schema(
+        operation_id="releases_read_file",
+        parameters=[_PATH],
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY},
+    )
     def get(self, request: Request, slug: str, name: str, path: str) -> StreamingHttpResponse:
         file = queries.get_file(queries.visible_release(actor_of(request), slug, name), path)
         content = store().open(file.blob_id)
@@ -181,7 +226,11 @@ class WaiversView(APIView):
         body = known_members(body_of(request.data), "reason")
         reason = body.get("reason", "")
         if not isinstance(reason, str):
-            refuse("invalid_waiver", "The waiver", [Problem("reason", "it is not text.", "Write what was reviewed, and by whom.")])
+            refuse(
+                "invalid_waiver",
+                "The waiver",
+                [Problem("reason", "it is not text.", "Write what was reviewed, and by whom.")],
+            )
         return Response(WaiverOut(actions.grant_waiver(actor=actor, release=release, reason=reason)).data, status=201)
 
 

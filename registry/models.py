@@ -59,7 +59,9 @@ class Release(models.Model):
     number = models.PositiveIntegerField(null=True)
     state = models.CharField(max_length=10, default=ReleaseState.DRAFT)
     spec = models.JSONField(default=dict)  # the release.yaml that was sent, checked
-    expected_files = models.JSONField(default=list)  # [{path, sha256, size_bytes}] announced with the draft; empty: none were
+    expected_files = models.JSONField(
+        default=list
+    )  # [{path, sha256, size_bytes}] announced with the draft; empty: none were
     manifest = models.TextField(blank=True)
     digest = models.CharField(max_length=71, null=True)  # "sha256:<64 hex>"
     is_code_bearing = models.BooleanField(default=False)

@@ -15,14 +15,26 @@ from registry.core.spec import Spec, refuse
 LONGEST_CONFIG_BYTES = 1 << 20
 _OIP_OF = {theirs: ours for ours, theirs in DATA_TYPES.items()}
 _KNOWN = {
-    "ModelConfig": {"name", "backend", "platform", "max_batch_size", "input", "output", "dynamic_batching", "instance_group", "parameters"},
+    "ModelConfig": {
+        "name",
+        "backend",
+        "platform",
+        "max_batch_size",
+        "input",
+        "output",
+        "dynamic_batching",
+        "instance_group",
+        "parameters",
+    },
     "ModelInput": {"name", "data_type", "dims"},
     "ModelOutput": {"name", "data_type", "dims"},
     "ModelDynamicBatching": {"preferred_batch_size", "max_queue_delay_microseconds", "default_queue_policy"},
     "ModelInstanceGroup": {"kind", "count"},
 }
-_ELSEWHERE = {"model_warmup": "List warm-up requests under serving.warmup in release.yaml.",
-              "version_policy": "Remove it: a server serves one release, never two."}
+_ELSEWHERE = {
+    "model_warmup": "List warm-up requests under serving.warmup in release.yaml.",
+    "version_policy": "Remove it: a server serves one release, never two.",
+}
 
 
 def parse(text: str, path: str = "config.pbtxt") -> Config:
@@ -62,7 +74,10 @@ def _stated(message: pb.ModelConfig) -> dict[str, Any]:
         stated["outputs"] = [_tensor(item) for item in message.output]
     if message.instance_group:
         stated["instance_group"] = [
-            {"kind": pb.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_").lower(), "count": group.count or 1}
+            {
+                "kind": pb.ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_").lower(),
+                "count": group.count or 1,
+            }
             for group in message.instance_group
         ]
     if message.HasField("dynamic_batching"):
@@ -97,7 +112,9 @@ def _unknown(message: Any, at: str, config: Config, path: str) -> list[Problem]:
         field = f"{at}{descriptor.name}"
         if known is not None and descriptor.name not in known:
             fix = _ELSEWHERE.get(descriptor.name, f"Remove {descriptor.name}.")
-            problems.append(problem_in_config(config, path, field, f"release.yaml has no place for {shown(field)}.", fix))
+            problems.append(
+                problem_in_config(config, path, field, f"release.yaml has no place for {shown(field)}.", fix)
+            )
         elif known is not None and descriptor.message_type and descriptor.name != "parameters":
             for i, item in enumerate([value] if hasattr(value, "DESCRIPTOR") else value):
                 problems += _unknown(item, f"{field}[{i}].", config, path)
@@ -113,6 +130,8 @@ def _wrong(config: Config, path: str) -> list[Problem]:
     read = SERVING.read({"inputs": _SOME_TENSOR, "outputs": _SOME_TENSOR} | config.stated, "serving", problems)
     problems += lint(read)
     return [
-        problem_in_config(config, path, field_in_config(p.field), f"{shown(field_in_config(p.field))}: {p.message}", p.fix)
+        problem_in_config(
+            config, path, field_in_config(p.field), f"{shown(field_in_config(p.field))}: {p.message}", p.fix
+        )
         for p in problems
     ]

@@ -26,7 +26,11 @@ def get_release(model_slug: str, name: str | int) -> Release:
     number = _number(name)
     release = Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
     if release is None or number is None:
-        raise NotFound("no_such_release", f"{model_slug} has no release {name}. List its releases; their names are r1, r2, …", release=str(name))
+        raise NotFound(
+            "no_such_release",
+            f"{model_slug} has no release {name}. List its releases; their names are r1, r2, …",
+            release=str(name),
+        )
     return release
 
 
@@ -37,7 +41,11 @@ def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
 
 def releases_of(model: ServedModel) -> QuerySet[Release]:
     """All but drafts, the newest first."""
-    return Release.objects.filter(model=model, number__isnull=False).select_related("model__team", "author").order_by("-number")
+    return (
+        Release.objects.filter(model=model, number__isnull=False)
+        .select_related("model__team", "author")
+        .order_by("-number")
+    )
 
 
 def manifest_of(release: Release) -> dict[str, Any]:
@@ -91,8 +99,12 @@ def visible_release_by_id(actor: Actor, release_id: UUID) -> Release:
     """A draft or a release by its id. Raises NotFound, also when the actor may not see it."""
     release = Release.objects.select_related("model__team").filter(pk=release_id).first()
     if release is None or not may(actor, Verb.READ, release.model.team.slug):
-        raise NotFound("no_such_release", f"There is no release {release_id}. A draft may have been discarded, or become another release "
-                       "when it was sealed; list the model's releases.", release=str(release_id))
+        raise NotFound(
+            "no_such_release",
+            f"There is no release {release_id}. A draft may have been discarded, or become another release "
+            "when it was sealed; list the model's releases.",
+            release=str(release_id),
+        )
     return release
 
 
@@ -102,4 +114,8 @@ def _number(name: str | int) -> int | None:
 
 
 def _no_model(slug: str) -> ServedModel:
-    raise NotFound("no_such_model", f"There is no model {slug} that you may see. List the models, or ask its team for a role.", model=slug)
+    raise NotFound(
+        "no_such_model",
+        f"There is no model {slug} that you may see. List the models, or ask its team for a role.",
+        model=slug,
+    )

@@ -24,9 +24,15 @@ def body_of(data: Any) -> dict[str, Any]:
 
 def known_members(body: dict[str, Any], *names: str) -> dict[str, Any]:
     """The body, once it has no other members. Raises Invalid naming each."""
-    refuse("unknown_field", "The body", [
-        Problem(name, "there is no such field.", f"Remove it; the fields here are {', '.join(names)}.") for name in body if name not in names
-    ])
+    refuse(
+        "unknown_field",
+        "The body",
+        [
+            Problem(name, "there is no such field.", f"Remove it; the fields here are {', '.join(names)}.")
+            for name in body
+            if name not in names
+        ],
+    )
     return body
 
 
@@ -49,10 +55,17 @@ class ModelOut(serializers.Serializer[ServedModel]):
     def to_representation(self, model: ServedModel) -> dict[str, Any]:
         here = f"{_BASE}/models/{model.slug}"
         return {
-            "slug": model.slug, "team": model.team.slug, "title": model.title, "description": model.description,
-            "contract": model.contract, "objectives": model.objectives, "gate_policy": model.gate_policy,
-            "rollout_policy": model.rollout_policy, "last_release": f"r{model.last_number}" if model.last_number else None,
-            "version": model.version, "created_at": model.created_at.isoformat(),
+            "slug": model.slug,
+            "team": model.team.slug,
+            "title": model.title,
+            "description": model.description,
+            "contract": model.contract,
+            "objectives": model.objectives,
+            "gate_policy": model.gate_policy,
+            "rollout_policy": model.rollout_policy,
+            "last_release": f"r{model.last_number}" if model.last_number else None,
+            "version": model.version,
+            "created_at": model.created_at.isoformat(),
             "links": {"self": here, "releases": f"{here}/releases"},
         }
 
@@ -114,8 +127,11 @@ class WaiverOut(serializers.Serializer[Any]):
 
     def to_representation(self, waiver: Any) -> dict[str, Any]:
         return {
-            "kind": waiver.kind, "manifest_digest": waiver.manifest_digest, "reason": waiver.reason,
-            "granted_by": waiver.granted_by.username if waiver.granted_by else None, "granted_at": waiver.granted_at.isoformat(),
+            "kind": waiver.kind,
+            "manifest_digest": waiver.manifest_digest,
+            "reason": waiver.reason,
+            "granted_by": waiver.granted_by.username if waiver.granted_by else None,
+            "granted_at": waiver.granted_at.isoformat(),
         }
 
 
@@ -141,10 +157,17 @@ class ReleaseBrief(serializers.Serializer[Release]):
 
     def to_representation(self, release: Release) -> dict[str, Any]:
         return {
-            "id": str(release.pk), "model": release.model.slug, "name": release.name, "number": release.number,
-            "state": release.state, "digest": release.digest, "is_code_bearing": release.is_code_bearing,
-            "author": release.author.username if release.author else None, "version": release.version,
-            "created_at": release.created_at.isoformat(), "sealed_at": release.sealed_at.isoformat() if release.sealed_at else None,
+            "id": str(release.pk),
+            "model": release.model.slug,
+            "name": release.name,
+            "number": release.number,
+            "state": release.state,
+            "digest": release.digest,
+            "is_code_bearing": release.is_code_bearing,
+            "author": release.author.username if release.author else None,
+            "version": release.version,
+            "created_at": release.created_at.isoformat(),
+            "sealed_at": release.sealed_at.isoformat() if release.sealed_at else None,
             "links": _links(release),
         }
 
@@ -161,15 +184,20 @@ class ReleaseOut(ReleaseBrief):
         manifest = manifest_of(release)
         waivers = release.waivers.select_related("granted_by").order_by("granted_at")
         return {
-            **super().to_representation(release), "has_code_waiver": has_code_waiver(release), "manifest": manifest,
-            "files": manifest["files"], "waivers": WaiverOut(waivers, many=True).data,
+            **super().to_representation(release),
+            "has_code_waiver": has_code_waiver(release),
+            "manifest": manifest,
+            "files": manifest["files"],
+            "waivers": WaiverOut(waivers, many=True).data,
         }
 
 
 class DraftOut(ReleaseBrief):
     """A draft, and what it still misses."""
 
-    missing = serializers.ListField(child=serializers.CharField(), help_text="announced paths that were not uploaded yet")
+    missing = serializers.ListField(
+        child=serializers.CharField(), help_text="announced paths that were not uploaded yet"
+    )
 
     def to_representation(self, release: Release) -> dict[str, Any]:
         return {**super().to_representation(release), "missing": missing_files(release)}
@@ -178,9 +206,17 @@ class DraftOut(ReleaseBrief):
 def _links(release: Release) -> dict[str, str]:
     draft = f"{_BASE}/releases/{release.pk}"
     if not release.number:
-        return {"self": draft, "files": f"{draft}/files/{{path}}", "seal": f"{draft}/seal", "model": f"{_BASE}/models/{release.model.slug}"}
+        return {
+            "self": draft,
+            "files": f"{draft}/files/{{path}}",
+            "seal": f"{draft}/seal",
+            "model": f"{_BASE}/models/{release.model.slug}",
+        }
     here = f"{_BASE}/models/{release.model.slug}/releases/{release.name}"
     return {
-        "self": here, "files": f"{here}/files/{{path}}", "waivers": f"{here}/waivers", "gate_runs": f"{here}/gate-runs",
+        "self": here,
+        "files": f"{here}/files/{{path}}",
+        "waivers": f"{here}/waivers",
+        "gate_runs": f"{here}/gate-runs",
         "model": f"{_BASE}/models/{release.model.slug}",
     }

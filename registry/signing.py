@@ -12,7 +12,13 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
@@ -55,7 +61,9 @@ def _private_key() -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise ImproperlyConfigured(f"SLUICEGATE_SIGNING_KEY_FILE={path} is not a readable PEM private key: {error}") from error
+        raise ImproperlyConfigured(
+            f"SLUICEGATE_SIGNING_KEY_FILE={path} is not a readable PEM private key: {error}"
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ImproperlyConfigured(f"SLUICEGATE_SIGNING_KEY_FILE={path} is not an Ed25519 key.")
     return key

@@ -1,6 +1,7 @@
 """Where blobs lie: bytes known by their sha256, written once and never changed.
 
-`BlobStore` is the port; `FolderStore` keeps the bytes in a folder. Every store passes tests/contracts/test_blob_store.py.
+`BlobStore` is the port; `FolderStore` keeps the bytes in a folder. Every store passes
+tests/contracts/test_blob_store.py.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def store() -> BlobStore:
     """The store that SLUICEGATE_BLOB_STORE names."""
     place = settings.BLOB_STORE
     if "://" in place:
-        raise ImproperlyConfigured(f"SLUICEGATE_BLOB_STORE={place!r}: only a folder can be a blob store in this version; write its path.")
+        raise ImproperlyConfigured(
+            f"SLUICEGATE_BLOB_STORE={place!r}: only a folder can be a blob store in this version; write its path."
+        )
     return FolderStore(Path(place), max_bytes=settings.MAX_UPLOAD_BYTES)
 
 
@@ -87,9 +90,14 @@ class FolderStore:
             return self._put(stream, expected_sha256)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Unavailable("store_full", "The blob store is full. Free space or enlarge it, then upload again.") from error
+                raise Unavailable(
+                    "store_full", "The blob store is full. Free space or enlarge it, then upload again."
+                ) from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise Unavailable("store_unwritable", "The blob store cannot be written. Check its folder's owner and mount, then upload again.") from error
+                raise Unavailable(
+                    "store_unwritable",
+                    "The blob store cannot be written. Check its folder's owner and mount, then upload again.",
+                ) from error
             raise
 
     def _put(self, stream: Readable, expected_sha256: str | None) -> tuple[str, int]:
@@ -105,7 +113,8 @@ class FolderStore:
                         "digest_mismatch",
                         f"The bytes that arrived have sha256 {sha256}, and {expected_sha256} was announced. "
                         "Compute the sha256 of the file that is sent, or send the file again.",
-                        expected=expected_sha256, actual=sha256,
+                        expected=expected_sha256,
+                        actual=sha256,
                     )
                 file.flush()
                 os.fsync(file.fileno())
@@ -155,7 +164,11 @@ class FolderStore:
     def path(self, sha256: str) -> Path:
         name = self._name(sha256)
         if not name.is_file():
-            raise NotFound("no_such_blob", f"The blob store has no bytes with sha256 {sha256}. Upload the file again.", sha256=sha256)
+            raise NotFound(
+                "no_such_blob",
+                f"The blob store has no bytes with sha256 {sha256}. Upload the file again.",
+                sha256=sha256,
+            )
         return name
 
     def delete(self, sha256: str) -> None:

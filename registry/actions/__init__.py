@@ -6,6 +6,13 @@ from registry.actions.releases import grant_waiver, seal
 from registry.actions.served_models import change_model, create_model
 
 __all__ = [
-    "add_file", "change_model", "create_draft", "create_model", "discard_draft", "grant_waiver", "purge_drafts", "put_blob",
+    "add_file",
+    "change_model",
+    "create_draft",
+    "create_model",
+    "discard_draft",
+    "grant_waiver",
+    "purge_drafts",
+    "put_blob",
     "seal",
 ]

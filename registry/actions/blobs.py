@@ -25,10 +25,12 @@ def put_blob(data: bytes) -> Blob:
 
 
 def record_blob(sha256: str, size_bytes: int) -> Blob:
-    """The row for bytes that were stored just now. Inside a transaction. Raises StateChanged when they are gone again."""
+    """The row for bytes that were stored just now, inside a transaction. Raises StateChanged when they are gone."""
     _hold(sha256)
     if not store().exists(sha256):
-        raise StateChanged("blob_gone", "The bytes were removed while they were being recorded. Upload the file again.", sha256=sha256)
+        raise StateChanged(
+            "blob_gone", "The bytes were removed while they were being recorded. Upload the file again.", sha256=sha256
+        )
     return Blob.objects.get_or_create(sha256=sha256, defaults={"size_bytes": size_bytes, "store_key": sha256})[0]
 
 
@@ -41,7 +43,7 @@ def forget_unused(sha256s: Iterable[str]) -> None:
                 Blob.objects.filter(sha256=sha256).delete()
             except ProtectedError:
                 continue
-            # Before the commit, while the lock is held. Should the commit fail, a row without bytes is healed by the next upload.
+            # Before the commit, while the lock is held. Should that fail, the next upload heals the row without bytes.
             store().delete(sha256)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
+from ledger.actions import append_event
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, StateChanged
-from ledger.actions import append_event
 from registry.actions.blobs import forget_unused, record_blob
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
 from registry.core.fields import Problem
@@ -20,7 +20,7 @@ from registry.core.files import SHA256, bare_sha256, read_files
 from registry.core.lifecycle import ReleaseState
 from registry.core.serving import against_contract
 from registry.core.spec import Spec, parse_spec, read_spec, refuse
-from registry.models import Blob, Release, ReleaseFile, ServedModel
+from registry.models import Release, ReleaseFile, ServedModel
 from registry.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.storage import Readable, store
 
@@ -37,16 +37,30 @@ def create_draft(
     require(actor, Verb.PUSH_RELEASE, model.team.slug)
     read, problems = read_spec(spec)
     if isinstance(spec, Mapping) and spec.get("model") not in (None, model.slug):
-        problems.append(Problem("model", f"{spec['model']!r} is not the model that this was sent to.", f"Write {model.slug}, or send it to the other model."))
+        problems.append(
+            Problem(
+                "model",
+                f"{spec['model']!r} is not the model that this was sent to.",
+                f"Write {model.slug}, or send it to the other model.",
+            )
+        )
     if read is not None:
         problems += against_contract(read.serving, model.contract)
     listed, of_files = read_files(files or [], read.backend if read and files else None, settings.MAX_UPLOAD_BYTES)
     refuse("invalid_spec", "The release", problems + of_files)
     assert read is not None  # there is one when there is no problem
     with transaction.atomic():
-        release = Release.objects.create(model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id)
-        append_event(verb="release.drafted", subject_type="release", subject_id=str(release.pk), actor=actor,
-                     to_state=release.state, facts={"model": model.slug, "files": len(listed)})
+        release = Release.objects.create(
+            model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
+        )
+        append_event(
+            verb="release.drafted",
+            subject_type="release",
+            subject_id=str(release.pk),
+            actor=actor,
+            to_state=release.state,
+            facts={"model": model.slug, "files": len(listed)},
+        )
         _take_over(release, read)
     return release
 
@@ -58,7 +72,9 @@ def _take_over(release: Release, spec: Spec) -> None:
     """
     wanted = {file["sha256"] for file in release.expected_files}
     held = set(ReleaseFile.objects.filter(release__model=release.model, blob__in=wanted).values_list("blob", flat=True))
-    for file in sorted(release.expected_files, key=lambda file: str(file["sha256"])):  # one order of locks for everybody
+    for file in sorted(
+        release.expected_files, key=lambda file: str(file["sha256"])
+    ):  # one order of locks for everybody
         if file["sha256"] in held and store().exists(file["sha256"]):
             _attach(release, spec, file["path"], file["sha256"], store().size(file["sha256"]), file["size_bytes"])
 
@@ -99,15 +115,29 @@ def _wanted(release: Release, path: str, sha256: str, size_bytes: int | None) ->
     refuse("invalid_file", "The upload", problems)
     sha256 = bare_sha256(sha256)
     if size_bytes is not None and size_bytes > settings.MAX_UPLOAD_BYTES:
-        problems.append(Problem("size_bytes", f"{size_bytes} bytes are more than the {settings.MAX_UPLOAD_BYTES} that this installation takes.",
-                                "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES."))
+        problems.append(
+            Problem(
+                "size_bytes",
+                f"{size_bytes} bytes are more than the {settings.MAX_UPLOAD_BYTES} that this installation takes.",
+                "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES.",
+            )
+        )
     if release.expected_files:
         announced = next((file for file in release.expected_files if file["path"] == path), None)
         if announced is None:
-            problems.append(Problem("path", f"{path!r} was not announced with the draft.", "Announce it in files, or do not send it."))
+            problems.append(
+                Problem(
+                    "path", f"{path!r} was not announced with the draft.", "Announce it in files, or do not send it."
+                )
+            )
         elif announced["sha256"] != sha256:
-            problems.append(Problem("sha256", f"the draft announced {announced['sha256']} for {path}, and this upload says {sha256}.",
-                                    "Send the announced file, or start a new draft."))
+            problems.append(
+                Problem(
+                    "sha256",
+                    f"the draft announced {announced['sha256']} for {path}, and this upload says {sha256}.",
+                    "Send the announced file, or start a new draft.",
+                )
+            )
         elif size_bytes is not None and announced["size_bytes"] != size_bytes:
             problems.append(_size_problem(path, size_bytes, announced["size_bytes"]))
     refuse("invalid_file", "The upload", problems)
@@ -122,9 +152,17 @@ def _attach(release: Release, spec: Spec, path: str, sha256: str, size: int, ann
     if announced is not None and announced != size:
         problems.append(_size_problem(path, size, announced))
     if len(others) >= MOST_FILES:
-        problems.append(Problem("path", f"the draft has {len(others)} files, the most there can be.", "Pack small files together."))
+        problems.append(
+            Problem("path", f"the draft has {len(others)} files, the most there can be.", "Pack small files together.")
+        )
     if path in CONFIG_FILES and size > LONGEST_CONFIG_BYTES:
-        problems.append(Problem("path", f"{path} is longer than {LONGEST_CONFIG_BYTES} bytes.", "Remove it: it is generated from release.yaml."))
+        problems.append(
+            Problem(
+                "path",
+                f"{path} is longer than {LONGEST_CONFIG_BYTES} bytes.",
+                "Remove it: it is generated from release.yaml.",
+            )
+        )
     refuse("invalid_file", "The upload", problems)
     if path in CONFIG_FILES:
         with store().open(sha256) as file:
@@ -137,13 +175,19 @@ def _attach(release: Release, spec: Spec, path: str, sha256: str, size: int, ann
 
 
 def _size_problem(path: str, size: int, announced: int) -> Problem:
-    return Problem("size_bytes", f"{path} has {size} bytes, and {announced} were announced.", "Announce the size of the file that is sent.")
+    return Problem(
+        "size_bytes",
+        f"{path} has {size} bytes, and {announced} were announced.",
+        "Announce the size of the file that is sent.",
+    )
 
 
 def _at_field(error: Invalid) -> Invalid:
     """The same refusal, with its field named for those that the store raises."""
-    fields = {"digest_mismatch": ("sha256", "Compute the sha256 of the file that is sent, or send the file again."),
-              "too_large": ("size_bytes", "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES.")}
+    fields = {
+        "digest_mismatch": ("sha256", "Compute the sha256 of the file that is sent, or send the file again."),
+        "too_large": ("size_bytes", "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES."),
+    }
     if error.code not in fields:
         return error
     field, fix = fields[error.code]
@@ -152,8 +196,14 @@ def _at_field(error: Invalid) -> Invalid:
 
 @transaction.atomic
 def discard_draft(*, actor: Actor, release: Release) -> None:
-    """The draft is gone, with those of its bytes that nothing else has. Raises Refused, NotFound, StateChanged("not_a_draft")."""
-    release = Release.objects.select_for_update(of=("self",)).select_related("model__team").filter(pk=release.pk).first() or _gone()
+    """The draft is gone, with those of its bytes that nothing else has.
+
+    Raises Refused, NotFound, StateChanged("not_a_draft").
+    """
+    release = (
+        Release.objects.select_for_update(of=("self",)).select_related("model__team").filter(pk=release.pk).first()
+        or _gone()
+    )
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     require_draft(release)
     drop_draft(release, actor=actor, reason="discarded")
@@ -164,7 +214,9 @@ def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
     blobs = list(release.files.values_list("blob_id", flat=True))
     pk, state = str(release.pk), release.state
     release.delete()
-    append_event(verb="release.discarded", subject_type="release", subject_id=pk, actor=actor, from_state=state, reason=reason)
+    append_event(
+        verb="release.discarded", subject_type="release", subject_id=pk, actor=actor, from_state=state, reason=reason
+    )
     transaction.on_commit(lambda: forget_unused(blobs))
 
 
@@ -175,7 +227,9 @@ def purge_drafts(*, actor: Actor, older_than: timedelta) -> int:
     count = 0
     for pk in list(old.values_list("pk", flat=True)):
         with transaction.atomic():
-            release = Release.objects.select_for_update(skip_locked=True).filter(pk=pk, state=ReleaseState.DRAFT).first()
+            release = (
+                Release.objects.select_for_update(skip_locked=True).filter(pk=pk, state=ReleaseState.DRAFT).first()
+            )
             if release is not None:
                 drop_draft(release, actor=actor, reason=f"abandoned for more than {older_than}")
                 count += 1
@@ -185,9 +239,15 @@ def purge_drafts(*, actor: Actor, older_than: timedelta) -> int:
 def require_draft(release: Release) -> None:
     """Raises StateChanged unless the release is still a draft."""
     if release.state != ReleaseState.DRAFT:
-        raise StateChanged("not_a_draft", f"{release.name} is {release.state}, and a sealed release never changes. Push a new release.",
-                           state=release.state)
+        raise StateChanged(
+            "not_a_draft",
+            f"{release.name} is {release.state}, and a sealed release never changes. Push a new release.",
+            state=release.state,
+        )
 
 
 def _gone() -> Release:
-    raise NotFound("no_such_release", "There is no such draft; it was discarded, or became another release when it was sealed. Push again.")
+    raise NotFound(
+        "no_such_release",
+        "There is no such draft; it was discarded, or became another release when it was sealed. Push again.",
+    )

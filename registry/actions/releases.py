@@ -7,10 +7,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
+from ledger.actions import append_event
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
-from ledger.actions import append_event
 from registry.actions.drafts import drop_draft
 from registry.core import manifest
 from registry.core.artifact import backend_problems, is_code_bearing
@@ -33,13 +33,16 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
     if release.state != ReleaseState.DRAFT:
         return release
     if expected_version is not None and release.version != expected_version:
-        raise Stale("stale", f"The draft is at version {release.version}, not {expected_version}. Read it again, then seal it.",
-                    version=release.version)
+        raise Stale(
+            "stale",
+            f"The draft is at version {release.version}, not {expected_version}. Read it again, then seal it.",
+            version=release.version,
+        )
     spec, files = parse_spec(release.spec), list(release.files.select_related("blob"))
     refuse("incomplete_release", "The draft", _incomplete(release, spec, files))
-    text, digest = manifest.seal(spec, [
-        manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files
-    ])
+    text, digest = manifest.seal(
+        spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
+    )
     # Holding the model's row, sealings of one model happen one after the other: its numbers have no gap and no twin.
     model = ServedModel.objects.select_for_update().get(pk=release.model_id)
     same = Release.objects.select_related("model__team").filter(model=model, digest=digest).first()
@@ -49,9 +52,16 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
     ServedModel.objects.filter(pk=model.pk).update(last_number=F("last_number") + 1)
     model.refresh_from_db(fields=["last_number"])
     return _move(
-        release, ReleaseState.SEALED, actor=actor, verb="release.sealed",
-        facts={"model": model.slug, "number": model.last_number, "digest": digest}, number=model.last_number, digest=digest,
-        manifest=text, is_code_bearing=is_code_bearing(file.path for file in files), sealed_at=timezone.now(),
+        release,
+        ReleaseState.SEALED,
+        actor=actor,
+        verb="release.sealed",
+        facts={"model": model.slug, "number": model.last_number, "digest": digest},
+        number=model.last_number,
+        digest=digest,
+        manifest=text,
+        is_code_bearing=is_code_bearing(file.path for file in files),
+        sealed_at=timezone.now(),
     )
 
 
@@ -59,27 +69,47 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
     """What is missing, or not in the store with the size that was recorded when its sha256 was checked."""
     present = {file.path for file in files}
     problems = [
-        Problem(f"files.{file['path']}", f"{file['path']} was announced and not uploaded.", "Upload it, then seal again.")
-        for file in release.expected_files if file["path"] not in present
+        Problem(
+            f"files.{file['path']}", f"{file['path']} was announced and not uploaded.", "Upload it, then seal again."
+        )
+        for file in release.expected_files
+        if file["path"] not in present
     ]
     if not release.expected_files:
         problems += [Problem(f"files.{p.field}", p.message, p.fix) for p in backend_problems(spec.backend, present)]
     for file in files:
         if not store().exists(file.blob_id) or store().size(file.blob_id) != file.blob.size_bytes:
-            problems.append(Problem(f"files.{file.path}", f"the bytes of {file.path} are not in the store as they were uploaded.",
-                                    "Discard the draft and push again; if it comes back, check the store's disk."))
+            problems.append(
+                Problem(
+                    f"files.{file.path}",
+                    f"the bytes of {file.path} are not in the store as they were uploaded.",
+                    "Discard the draft and push again; if it comes back, check the store's disk.",
+                )
+            )
     return problems
 
 
-def _move(release: Release, to: ReleaseState, *, actor: Actor, verb: str, facts: dict[str, Any], **changes: Any) -> Release:
+def _move(
+    release: Release, to: ReleaseState, *, actor: Actor, verb: str, facts: dict[str, Any], **changes: Any
+) -> Release:
     """The only writer of a release's state: a move of the table, from the state and version that were seen."""
     seen = ReleaseState(release.state)
     moved = to in MOVES[seen] and Release.objects.filter(pk=release.pk, state=seen, version=release.version).update(
         state=to, version=F("version") + 1, **changes
     )
     if not moved:
-        raise StateChanged("state_changed", f"The release is {seen}, and cannot become {to} now. Read it again.", state=seen.value)
-    append_event(verb=verb, subject_type="release", subject_id=str(release.pk), actor=actor, from_state=seen, to_state=to, facts=facts)
+        raise StateChanged(
+            "state_changed", f"The release is {seen}, and cannot become {to} now. Read it again.", state=seen.value
+        )
+    append_event(
+        verb=verb,
+        subject_type="release",
+        subject_id=str(release.pk),
+        actor=actor,
+        from_state=seen,
+        to_state=to,
+        facts=facts,
+    )
     release.refresh_from_db()
     return release
 
@@ -93,17 +123,34 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str) -> Waiver:
     release = _held(release)
     require(actor, Verb.WAIVE_CODE, release.model.team.slug)
     if release.author_id is not None and release.author_id == actor.user_id:
-        raise Refused("own_release", f"{actor.name} pushed {release.name} and cannot waive it. Ask another release manager.")
+        raise Refused(
+            "own_release", f"{actor.name} pushed {release.name} and cannot waive it. Ask another release manager."
+        )
     if release.state != ReleaseState.SEALED:
-        raise StateChanged("not_sealed", f"{release.name} is {release.state}; a waiver is given for what was sealed. Seal it first.",
-                           state=release.state)
+        raise StateChanged(
+            "not_sealed",
+            f"{release.name} is {release.state}; a waiver is given for what was sealed. Seal it first.",
+            state=release.state,
+        )
     if not release.is_code_bearing:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
     if not reason.strip():
-        refuse("invalid_waiver", "The waiver", [Problem("reason", "a waiver says why.", "Write what was reviewed, and by whom.")])
-    waiver = Waiver.objects.create(release=release, manifest_digest=release.digest, reason=reason.strip(), granted_by_id=actor.user_id)
-    append_event(verb="release.waived", subject_type="release", subject_id=str(release.pk), actor=actor, reason=reason.strip(),
-                 facts={"digest": release.digest, "kind": waiver.kind})
+        refuse(
+            "invalid_waiver",
+            "The waiver",
+            [Problem("reason", "a waiver says why.", "Write what was reviewed, and by whom.")],
+        )
+    waiver = Waiver.objects.create(
+        release=release, manifest_digest=release.digest, reason=reason.strip(), granted_by_id=actor.user_id
+    )
+    append_event(
+        verb="release.waived",
+        subject_type="release",
+        subject_id=str(release.pk),
+        actor=actor,
+        reason=reason.strip(),
+        facts={"digest": release.digest, "kind": waiver.kind},
+    )
     return waiver
 
 
@@ -111,5 +158,8 @@ def _held(release: Release) -> Release:
     """The release's row, locked until the transaction ends. Raises NotFound."""
     held = Release.objects.select_for_update(of=("self",)).select_related("model__team").filter(pk=release.pk).first()
     if held is None:
-        raise NotFound("no_such_release", "There is no such release; the draft was discarded, or became another release when it was sealed. Push again.")
+        raise NotFound(
+            "no_such_release",
+            "There is no such release; the draft was discarded, or sealed as a release that was there. Push again.",
+        )
     return held

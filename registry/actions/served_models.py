@@ -6,11 +6,11 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
+from ledger.actions import append_event
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Stale, StateChanged
 from accounts.models import Team
-from ledger.actions import append_event
 from registry.core.contract import read_settings, read_slug
 from registry.core.fields import Problem
 from registry.core.spec import refuse
@@ -18,8 +18,16 @@ from registry.models import ServedModel
 
 
 def create_model(
-    *, actor: Actor, slug: str, team: Team | str, title: str = "", description: str = "", contract: dict[str, Any],
-    objectives: dict[str, Any], gate_policy: dict[str, Any], rollout_policy: dict[str, Any],
+    *,
+    actor: Actor,
+    slug: str,
+    team: Team | str,
+    title: str = "",
+    description: str = "",
+    contract: dict[str, Any],
+    objectives: dict[str, Any],
+    gate_policy: dict[str, Any],
+    rollout_policy: dict[str, Any],
 ) -> ServedModel:
     """The new model; the one that is there, if it says the same.
 
@@ -28,18 +36,35 @@ def create_model(
     """
     team_slug = team if isinstance(team, str) else team.slug
     require(actor, Verb.CREATE_MODEL, team_slug)
-    given = {"title": title, "description": description, "contract": contract, "objectives": objectives,
-             "gate_policy": gate_policy, "rollout_policy": rollout_policy}
+    given = {
+        "title": title,
+        "description": description,
+        "contract": contract,
+        "objectives": objectives,
+        "gate_policy": gate_policy,
+        "rollout_policy": rollout_policy,
+    }
     settings, problems = read_settings(given)
     owner = Team.objects.filter(slug=team_slug).first()
     if owner is None:
-        problems.append(Problem("team", f"there is no team {team_slug!r}.", "Name an existing team, or ask an administrator to create it."))
+        problems.append(
+            Problem(
+                "team",
+                f"there is no team {team_slug!r}.",
+                "Name an existing team, or ask an administrator to create it.",
+            )
+        )
     refuse("invalid_model", "The model", read_slug(slug) + problems)
     try:
         with transaction.atomic():
             model = ServedModel.objects.create(slug=slug, team=owner, created_by_id=actor.user_id, **settings)
-            append_event(verb="model.created", subject_type="model", subject_id=slug, actor=actor,
-                         facts={"team": team_slug, **settings})
+            append_event(
+                verb="model.created",
+                subject_type="model",
+                subject_id=slug,
+                actor=actor,
+                facts={"team": team_slug, **settings},
+            )
             return model
     except IntegrityError:
         return _same_model(slug, team_slug, settings)
@@ -49,7 +74,11 @@ def _same_model(slug: str, team_slug: str, settings: dict[str, Any]) -> ServedMo
     model = ServedModel.objects.select_related("team").get(slug=slug)
     if model.team.slug == team_slug and all(getattr(model, name) == value for name, value in settings.items()):
         return model
-    raise StateChanged("model_exists", f"The name {slug} is taken by another model. Choose another name, or change that model.", slug=slug)
+    raise StateChanged(
+        "model_exists",
+        f"The name {slug} is taken by another model. Choose another name, or change that model.",
+        slug=slug,
+    )
 
 
 @transaction.atomic
@@ -61,19 +90,32 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
     model = ServedModel.objects.select_for_update(of=("self",)).select_related("team").get(pk=model.pk)
     require(actor, Verb.EDIT_MODEL, model.team.slug)
     if model.version != expected_version:
-        raise Stale("stale", f"The model is at version {model.version}, not {expected_version}. Read it again, then repeat the change.",
-                    version=model.version)
+        raise Stale(
+            "stale",
+            f"The model is at version {model.version}, not {expected_version}. Read it again, then repeat the change.",
+            version=model.version,
+        )
     read, problems = read_settings(changes)
     before = {name: getattr(model, name) for name, value in read.items() if getattr(model, name) != value}
     if "contract" in before and model.last_number:
-        problems.append(Problem("contract", f"clients rely on it since r1; {model.slug} has {model.last_number} sealed releases.",
-                                "Create a new model for a new contract."))
+        problems.append(
+            Problem(
+                "contract",
+                f"clients rely on it since r1; {model.slug} has {model.last_number} sealed releases.",
+                "Create a new model for a new contract.",
+            )
+        )
     refuse("invalid_model", "The model", problems)
     if not before:
         return model
     after = {name: read[name] for name in before}
     ServedModel.objects.filter(pk=model.pk).update(version=F("version") + 1, **after)
-    append_event(verb="model.changed", subject_type="model", subject_id=model.slug, actor=actor,
-                 facts={"before": before, "after": after})
+    append_event(
+        verb="model.changed",
+        subject_type="model",
+        subject_id=model.slug,
+        actor=actor,
+        facts={"before": before, "after": after},
+    )
     model.refresh_from_db()
     return model

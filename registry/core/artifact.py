@@ -27,10 +27,27 @@ BACKEND_FILES: Final[dict[str, str]] = {
 BACKENDS: Final = tuple(BACKEND_FILES)
 
 #: Holds numbers or text and nothing that runs.
-DATA_ENDINGS: Final = frozenset({
-    ".onnx", ".data", ".plan", ".safetensors", ".gguf", ".json", ".jsonl", ".txt", ".vocab", ".model", ".merges", ".csv",
-    ".tsv", ".md", ".yaml", ".yml", ".pbtxt",
-})
+DATA_ENDINGS: Final = frozenset(
+    {
+        ".onnx",
+        ".data",
+        ".plan",
+        ".safetensors",
+        ".gguf",
+        ".json",
+        ".jsonl",
+        ".txt",
+        ".vocab",
+        ".model",
+        ".merges",
+        ".csv",
+        ".tsv",
+        ".md",
+        ".yaml",
+        ".yml",
+        ".pbtxt",
+    }
+)
 #: Runs when it is loaded: a TorchScript archive carries code, and its container is a pickle.
 CODE_ENDINGS: Final = frozenset({".py", ".pt"})
 _PICKLES: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".npy", ".npz", ".h5", ".dill"})
@@ -38,12 +55,15 @@ _PICKLES: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bi
 
 def path_problems(path: str) -> list[Problem]:
     """Why this path cannot be in a release. Paths are relative, with forward slashes, under artifact/ or tokenizer/."""
+
     def problem(message: str, fix: str) -> list[Problem]:
         return [Problem("path", f"{_shown(path)} {message}.", fix)]
 
     segments = path.split("/")
     if not path or len(path) > LONGEST_PATH or any(len(s.encode("utf-8", "replace")) > 255 for s in segments):
-        return problem("is empty or too long", f"Use 1 to {LONGEST_PATH} characters, at most 255 bytes between slashes.")
+        return problem(
+            "is empty or too long", f"Use 1 to {LONGEST_PATH} characters, at most 255 bytes between slashes."
+        )
     if any(unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for char in path):
         return problem("holds control or invisible characters", "Use printable characters.")
     if "\\" in path:
@@ -66,9 +86,18 @@ def format_problems(path: str) -> list[Problem]:
         return []
     allowed = ", ".join(sorted(DATA_ENDINGS | CODE_ENDINGS))
     if ending in _PICKLES:
-        return [Problem("path", f"{_shown(path)} is in a format ({ending}) that can run code while it is read.",
-                        "Convert the weights to safetensors or ONNX.")]
-    return [Problem("path", f"{_shown(path)} is not of an allowed format ({ending or 'no ending'}).", f"Allowed are {allowed}.")]
+        return [
+            Problem(
+                "path",
+                f"{_shown(path)} is in a format ({ending}) that can run code while it is read.",
+                "Convert the weights to safetensors or ONNX.",
+            )
+        ]
+    return [
+        Problem(
+            "path", f"{_shown(path)} is not of an allowed format ({ending or 'no ending'}).", f"Allowed are {allowed}."
+        )
+    ]
 
 
 def ending_of(path: str) -> str:
@@ -99,9 +128,21 @@ def collisions(path: str, others: Iterable[str]) -> list[Problem]:
     for other in others:
         theirs = collision_key(other)
         if theirs == key:
-            problems.append(Problem("path", f"{_shown(path)} and {_shown(other)} are one file on some file systems.", "Rename one of them."))
+            problems.append(
+                Problem(
+                    "path",
+                    f"{_shown(path)} and {_shown(other)} are one file on some file systems.",
+                    "Rename one of them.",
+                )
+            )
         elif theirs.startswith(f"{key}/") or key.startswith(f"{theirs}/"):
-            problems.append(Problem("path", f"{_shown(path)} and {_shown(other)} make one name both a file and a folder.", "Rename one of them."))
+            problems.append(
+                Problem(
+                    "path",
+                    f"{_shown(path)} and {_shown(other)} make one name both a file and a folder.",
+                    "Rename one of them.",
+                )
+            )
     return problems
 
 
@@ -129,7 +170,13 @@ def backend_problems(backend: str, paths: Iterable[str]) -> list[Problem]:
         return []
     fits = [name for name, path in BACKEND_FILES.items() if path in have]
     hint = f", or write runtime.backend {fits[0]}" if fits else ""
-    return [Problem(wanted, f"runtime.backend {backend} loads {wanted}, and the release has no such file.", f"Add {wanted}{hint}.")]
+    return [
+        Problem(
+            wanted,
+            f"runtime.backend {backend} loads {wanted}, and the release has no such file.",
+            f"Add {wanted}{hint}.",
+        )
+    ]
 
 
 def _shown(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from registry.core.fields import Many, Number, Problem, Record, Table, Json, Text, may, need, repeated
+from registry.core.fields import Json, Many, Number, Problem, Record, Table, Text, may, need, repeated
 from registry.core.serving import TENSOR
 from registry.core.spec import SLUG
 
@@ -14,21 +14,32 @@ CONTRACT: Final = Record({"inputs": may(Many(TENSOR, most=200), []), "outputs": 
 OBJECTIVES: Final = Record(
     {
         "errors_max_frac": may(Number(most=1)),
-        "slow": may(Record({
-            "threshold_ms": need(Number(above=True, most=3_600_000, unit="milliseconds")),
-            "max_frac": need(Number(most=1)),
-        })),
+        "slow": may(
+            Record(
+                {
+                    "threshold_ms": need(Number(above=True, most=3_600_000, unit="milliseconds")),
+                    "max_frac": need(Number(most=1)),
+                }
+            )
+        ),
     },
     elsewhere={
-        "max_error_frac": "Write errors_max_frac.", "slow_ms": "Write slow: {threshold_ms: …, max_frac: …}.",
+        "max_error_frac": "Write errors_max_frac.",
+        "slow_ms": "Write slow: {threshold_ms: …, max_frac: …}.",
         "max_slow_frac": "Write slow: {threshold_ms: …, max_frac: …}.",
     },
 )
 _POLICY: Final = Table(Json())  # read and checked where policies are used
-SETTINGS: Final = Record({
-    "title": may(Text(120)), "description": may(Text(10_000)), "contract": may(CONTRACT), "objectives": may(OBJECTIVES),
-    "gate_policy": may(_POLICY), "rollout_policy": may(_POLICY),
-})
+SETTINGS: Final = Record(
+    {
+        "title": may(Text(120)),
+        "description": may(Text(10_000)),
+        "contract": may(CONTRACT),
+        "objectives": may(OBJECTIVES),
+        "gate_policy": may(_POLICY),
+        "rollout_policy": may(_POLICY),
+    }
+)
 
 
 def read_slug(slug: Any) -> list[Problem]:
@@ -46,6 +57,8 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[Pro
         return {}, problems
     for side in ("inputs", "outputs"):
         names = [tensor.get("name") for tensor in read.get("contract", {}).get(side, [])]
-        problems += [Problem(f"contract.{side}", f"the name {name!r} occurs twice.", "Give every tensor a name of its own.")
-                     for name in repeated(name for name in names if name)]
+        problems += [
+            Problem(f"contract.{side}", f"the name {name!r} occurs twice.", "Give every tensor a name of its own.")
+            for name in repeated(name for name in names if name)
+        ]
     return read, problems

@@ -58,12 +58,18 @@ class Text:
         if not isinstance(value, str):
             return _bad(problems, at, f"{_shown(value)} is not text", self._fix(value, quote=True))
         if self.one_of and value not in self.one_of:
-            return _bad(problems, at, f"{_shown(value)} is not {self.says or 'one of the known values'}", self._fix(value))
+            return _bad(
+                problems, at, f"{_shown(value)} is not {self.says or 'one of the known values'}", self._fix(value)
+            )
         if self.pattern and not re.fullmatch(self.pattern, value):
             return _bad(problems, at, f"{_shown(value)} is not {self.says or 'of the right form'}", self._fix(value))
         if len(value) > self.most or not value.isprintable() and not self._is_prose(value):
-            return _bad(problems, at, "the text is too long or holds control characters",
-                        f"Write at most {self.most} printable characters.")
+            return _bad(
+                problems,
+                at,
+                "the text is too long or holds control characters",
+                f"Write at most {self.most} printable characters.",
+            )
         return value
 
     @staticmethod
@@ -127,7 +133,9 @@ class Flag:
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         if not isinstance(value, bool):
-            return _bad(problems, at, f"{_shown(value)} is neither true nor false", "Write true or false, without quotes.")
+            return _bad(
+                problems, at, f"{_shown(value)} is neither true nor false", "Write true or false, without quotes."
+            )
         return value
 
 
@@ -151,8 +159,12 @@ class Json:
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         if not _is_json(value):
-            return _bad(problems, at, "the value cannot be written as JSON exactly",
-                        "Use text, finite numbers below 2^53, true, false, null, lists and objects.")
+            return _bad(
+                problems,
+                at,
+                "the value cannot be written as JSON exactly",
+                "Use text, finite numbers below 2^53, true, false, null, lists and objects.",
+            )
         return value
 
 
@@ -226,7 +238,9 @@ class Record:
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         """The members that could be read, defaults filled in: a partial record when there were problems."""
         if not isinstance(value, Mapping):
-            return _bad(problems, at, f"{_shown(value)} is not an object", f"Write the members {', '.join(self.members)}.")
+            return _bad(
+                problems, at, f"{_shown(value)} is not an object", f"Write the members {', '.join(self.members)}."
+            )
         for name in value:
             if name not in self.members:
                 _bad(problems, join(at, name), "there is no such field", self._fix_unknown(str(name)))
@@ -289,4 +303,6 @@ def _is_json(value: Any) -> bool:
         return not any("\ud800" <= char <= "\udfff" for char in value)
     if isinstance(value, (list, tuple)):
         return all(map(_is_json, value))
-    return isinstance(value, Mapping) and all(isinstance(k, str) and _is_json(k) and _is_json(v) for k, v in value.items())
+    return isinstance(value, Mapping) and all(
+        isinstance(k, str) and _is_json(k) and _is_json(v) for k, v in value.items()
+    )

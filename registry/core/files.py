@@ -10,7 +10,8 @@ from registry.core.fields import Many, Problem, Record, Text, Whole, need
 
 SHA256: Final = Text(71, pattern=r"(sha256:)?[0-9a-f]{64}", like="64 hex digits in lower case", says="a sha256")
 _FILES: Final = Many(
-    Record({"path": need(Text(10_000)), "sha256": need(SHA256), "size_bytes": need(Whole(0, unit="bytes"))}), most=MOST_FILES
+    Record({"path": need(Text(10_000)), "sha256": need(SHA256), "size_bytes": need(Whole(0, unit="bytes"))}),
+    most=MOST_FILES,
 )
 
 
@@ -28,9 +29,13 @@ def read_files(files: Sequence[Any], backend: str | None, max_bytes: int) -> tup
     paths = [file["path"] for file in read]
     problems += set_problems(paths)
     problems += [
-        Problem(f"files[{i}].size_bytes", f"{file['size_bytes']} bytes are more than the {max_bytes} that this installation takes.",
-                "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES.")
-        for i, file in enumerate(read) if file["size_bytes"] > max_bytes
+        Problem(
+            f"files[{i}].size_bytes",
+            f"{file['size_bytes']} bytes are more than the {max_bytes} that this installation takes.",
+            "Send a smaller file, or ask for a higher SLUICEGATE_MAX_UPLOAD_BYTES.",
+        )
+        for i, file in enumerate(read)
+        if file["size_bytes"] > max_bytes
     ]
     if backend is not None:
         problems += [Problem("files", p.message, p.fix) for p in backend_problems(backend, paths)]

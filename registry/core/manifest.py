@@ -30,8 +30,13 @@ def build(spec: Spec, files: Iterable[File]) -> dict[str, Any]:
         for file in sorted(files, key=lambda file: file.path)
     ]
     return {
-        "schema": SCHEMA, "model": spec.model, "files": listed, "runtime": spec.runtime, "serving": spec.serving,
-        "envelope": spec.envelope, "provenance": spec.provenance,
+        "schema": SCHEMA,
+        "model": spec.model,
+        "files": listed,
+        "runtime": spec.runtime,
+        "serving": spec.serving,
+        "envelope": spec.envelope,
+        "provenance": spec.provenance,
     }
 
 

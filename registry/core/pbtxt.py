@@ -35,7 +35,7 @@ def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
 
 def _tensors(side: str, tensors: Iterable[Mapping[str, Any]]) -> list[str]:
     return [
-        f"{side} {{ name: {_quoted(t['name'])} data_type: {DATA_TYPES[t['data_type']]} dims: [ {', '.join(map(str, t['dims']))} ] }}"
+        f"{side} {{ name: {_quoted(t['name'])} data_type: {DATA_TYPES[t['data_type']]} dims: {list(t['dims'])} }}"
         for t in tensors
     ]
 
@@ -63,7 +63,11 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def _quoted(text: str) -> str:
-    return '"' + "".join(_ESCAPES.get(c, c if c.isprintable() else "".join(f"\\{b:03o}" for b in c.encode())) for c in text) + '"'
+    return (
+        '"'
+        + "".join(_ESCAPES.get(c, c if c.isprintable() else "".join(f"\\{b:03o}" for b in c.encode())) for c in text)
+        + '"'
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,10 @@ class Place:
         return f"{self.line}:{self.column}"
 
 
-_TOKEN = re.compile(r"""(?P<space>\s+|\#[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?P<word>[\w.+\-/]+)|(?P<mark>.)""", re.DOTALL)
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?P<word>[\w.+\-/]+)|(?P<mark>.)""",
+    re.DOTALL,
+)
 
 
 def places(text: str) -> dict[str, Place]:
@@ -133,8 +140,11 @@ class Config:
 _BACKEND_OF = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch"}
 #: The words of `serving` → the field of Triton's ModelConfig that says the same, longest first.
 _THEIRS = {
-    "queue_policy": "dynamic_batching[0].default_queue_policy[0]", "dynamic_batching": "dynamic_batching[0]",
-    "inputs": "input", "outputs": "output", "max_queue_delay_us": "max_queue_delay_microseconds",
+    "queue_policy": "dynamic_batching[0].default_queue_policy[0]",
+    "dynamic_batching": "dynamic_batching[0]",
+    "inputs": "input",
+    "outputs": "output",
+    "max_queue_delay_us": "max_queue_delay_microseconds",
     "default_timeout_us": "default_timeout_microseconds",
 }
 
@@ -154,19 +164,39 @@ def disagreements(config: Config, serving: Mapping[str, Any], model: str, backen
     """Where an uploaded config.pbtxt says other than release.yaml, each with line and column. Silence agrees."""
     problems = []
     if config.name and config.name != model:
-        problems.append(problem_in_config(config, path, "name", f"name {config.name!r} is not the model's name.",
-                                          f"Write {model}, or remove the line."))
+        problems.append(
+            problem_in_config(
+                config,
+                path,
+                "name",
+                f"name {config.name!r} is not the model's name.",
+                f"Write {model}, or remove the line.",
+            )
+        )
     if config.backend and _BACKEND_OF.get(config.backend, config.backend) != backend:
         field = "backend" if "backend" in config.places else "platform"
-        problems.append(problem_in_config(config, path, field, f"{field} {config.backend!r} contradicts runtime.backend, which is {backend}.",
-                                          "Make the two equal."))
+        problems.append(
+            problem_in_config(
+                config,
+                path,
+                field,
+                f"{field} {config.backend!r} contradicts runtime.backend, which is {backend}.",
+                "Make the two equal.",
+            )
+        )
     for word, stated in config.stated.items():
         if stated != serving.get(word):
             ours, mine, theirs = _first_difference(f"serving.{word}", stated, serving.get(word))
             field = field_in_config(ours)
-            problems.append(problem_in_config(
-                config, path, field, f"{shown(field)} is {mine}, and {ours} in release.yaml is {theirs}.",
-                "Make the two equal, or remove config.pbtxt: it is generated from release.yaml."))
+            problems.append(
+                problem_in_config(
+                    config,
+                    path,
+                    field,
+                    f"{shown(field)} is {mine}, and {ours} in release.yaml is {theirs}.",
+                    "Make the two equal, or remove config.pbtxt: it is generated from release.yaml.",
+                )
+            )
     return problems
 
 

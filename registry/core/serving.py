@@ -12,13 +12,34 @@ from registry.core.fields import Field, Flag, Json, Many, Problem, Record, Table
 
 #: Open Inference Protocol data type → Triton's name in config.pbtxt.
 DATA_TYPES: dict[str, str] = {
-    "BOOL": "TYPE_BOOL", "UINT8": "TYPE_UINT8", "UINT16": "TYPE_UINT16", "UINT32": "TYPE_UINT32",
-    "UINT64": "TYPE_UINT64", "INT8": "TYPE_INT8", "INT16": "TYPE_INT16", "INT32": "TYPE_INT32", "INT64": "TYPE_INT64",
-    "FP16": "TYPE_FP16", "BF16": "TYPE_BF16", "FP32": "TYPE_FP32", "FP64": "TYPE_FP64", "BYTES": "TYPE_STRING",
+    "BOOL": "TYPE_BOOL",
+    "UINT8": "TYPE_UINT8",
+    "UINT16": "TYPE_UINT16",
+    "UINT32": "TYPE_UINT32",
+    "UINT64": "TYPE_UINT64",
+    "INT8": "TYPE_INT8",
+    "INT16": "TYPE_INT16",
+    "INT32": "TYPE_INT32",
+    "INT64": "TYPE_INT64",
+    "FP16": "TYPE_FP16",
+    "BF16": "TYPE_BF16",
+    "FP32": "TYPE_FP32",
+    "FP64": "TYPE_FP64",
+    "BYTES": "TYPE_STRING",
 }
 _OTHER_NAMES = {
-    "STRING": "BYTES", "STR": "BYTES", "OBJECT": "BYTES", "FLOAT": "FP32", "FLOAT16": "FP16", "HALF": "FP16",
-    "BFLOAT16": "BF16", "FLOAT32": "FP32", "DOUBLE": "FP64", "FLOAT64": "FP64", "INT": "INT32", "LONG": "INT64",
+    "STRING": "BYTES",
+    "STR": "BYTES",
+    "OBJECT": "BYTES",
+    "FLOAT": "FP32",
+    "FLOAT16": "FP16",
+    "HALF": "FP16",
+    "BFLOAT16": "BF16",
+    "FLOAT32": "FP32",
+    "DOUBLE": "FP64",
+    "FLOAT64": "FP64",
+    "INT": "INT32",
+    "LONG": "INT64",
     "BOOLEAN": "BOOL",
 }
 LARGEST_BATCH = 65_536
@@ -34,17 +55,23 @@ class DataType:
             bare = value.upper().removeprefix("TYPE_")
             meant = bare if bare in DATA_TYPES else _OTHER_NAMES.get(bare)
             if meant:
-                problems.append(Problem(at, f"{value!r} is not a data type of the Open Inference Protocol.", f"Write {meant}."))
+                problems.append(
+                    Problem(at, f"{value!r} is not a data type of the Open Inference Protocol.", f"Write {meant}.")
+                )
                 return meant
-        return Text(one_of=tuple(DATA_TYPES), says="a data type of the Open Inference Protocol").read(value, at, problems)
+        return Text(one_of=tuple(DATA_TYPES), says="a data type of the Open Inference Protocol").read(
+            value, at, problems
+        )
 
 
 _NAME = Text(200, pattern=r"[A-Za-z0-9_][A-Za-z0-9_.:/\-]*", like="input_ids", says="a tensor's name")
-TENSOR = Record({
-    "name": need(_NAME),
-    "data_type": need(DataType()),
-    "dims": need(Many(Whole(1, 2**31 - 1, besides=(-1,)), least=1, most=8)),
-})
+TENSOR = Record(
+    {
+        "name": need(_NAME),
+        "data_type": need(DataType()),
+        "dims": need(Many(Whole(1, 2**31 - 1, besides=(-1,)), least=1, most=8)),
+    }
+)
 _DYNAMIC_BATCHING = Record(
     {
         "preferred_batch_size": may(Many(Whole(1, LARGEST_BATCH), most=32), []),
@@ -55,13 +82,17 @@ _DYNAMIC_BATCHING = Record(
         "default_queue_policy": "Write serving.queue_policy.",
     },
 )
-_INSTANCES = Record({"kind": need(Text(one_of=("cpu", "gpu"), says="an instance kind")), "count": may(Whole(1, 128), 1)})
-_QUEUE_POLICY = Record({
-    "timeout_action": may(Text(one_of=("reject", "delay"), says="a timeout action"), "reject"),
-    "default_timeout_us": may(Whole(0, 3_600_000_000, unit="microseconds; 0 is no timeout"), 0),
-    "allow_timeout_override": may(Flag(), False),
-    "max_queue_size": may(Whole(0, 1_000_000, unit="requests; 0 is no limit"), 0),
-})
+_INSTANCES = Record(
+    {"kind": need(Text(one_of=("cpu", "gpu"), says="an instance kind")), "count": may(Whole(1, 128), 1)}
+)
+_QUEUE_POLICY = Record(
+    {
+        "timeout_action": may(Text(one_of=("reject", "delay"), says="a timeout action"), "reject"),
+        "default_timeout_us": may(Whole(0, 3_600_000_000, unit="microseconds; 0 is no timeout"), 0),
+        "allow_timeout_override": may(Flag(), False),
+        "max_queue_size": may(Whole(0, 1_000_000, unit="requests; 0 is no limit"), 0),
+    }
+)
 _WARMUP = Record({"batch_size": may(Whole(1, LARGEST_BATCH), 1), "inputs": need(Table(Json()))})
 
 _MEMBERS: dict[str, Field] = {
@@ -74,10 +105,17 @@ _MEMBERS: dict[str, Field] = {
     "warmup": may(Many(_WARMUP, most=50), []),
     "parameters": may(Table(Text(4000)), {}),
 }
-SERVING = Record(_MEMBERS, elsewhere={
-    "input": "Write inputs.", "output": "Write outputs.", "model_warmup": "Write warmup.",
-    "backend": "Write runtime.backend.", "platform": "Write runtime.backend.", "name": "Write model, at the top.",
-})
+SERVING = Record(
+    _MEMBERS,
+    elsewhere={
+        "input": "Write inputs.",
+        "output": "Write outputs.",
+        "model_warmup": "Write warmup.",
+        "backend": "Write runtime.backend.",
+        "platform": "Write runtime.backend.",
+        "name": "Write model, at the top.",
+    },
+)
 
 
 def instances_of(serving: Mapping[str, Any], kind: str = "") -> int:
@@ -105,17 +143,31 @@ def _batching(serving: Mapping[str, Any], at: str) -> list[Problem]:
     most = serving.get("max_batch_size")
     batching = serving.get("dynamic_batching")
     if batching and most == 0:
-        problems.append(Problem(f"{at}.dynamic_batching", f"a model without a batch axis ({at}.max_batch_size 0) cannot be batched.",
-                                "Remove dynamic_batching, or give max_batch_size 1 or more."))
+        problems.append(
+            Problem(
+                f"{at}.dynamic_batching",
+                f"a model without a batch axis ({at}.max_batch_size 0) cannot be batched.",
+                "Remove dynamic_batching, or give max_batch_size 1 or more.",
+            )
+        )
     elif batching and most is not None:
         for i, size in enumerate(batching.get("preferred_batch_size", [])):
             if size > most:
-                problems.append(Problem(f"{at}.dynamic_batching.preferred_batch_size[{i}]",
-                                        f"{size} is more than {at}.max_batch_size, which is {most}.",
-                                        f"Write at most {most}, or raise max_batch_size."))
+                problems.append(
+                    Problem(
+                        f"{at}.dynamic_batching.preferred_batch_size[{i}]",
+                        f"{size} is more than {at}.max_batch_size, which is {most}.",
+                        f"Write at most {most}, or raise max_batch_size.",
+                    )
+                )
     if serving.get("queue_policy") and "dynamic_batching" in serving and batching is None:
-        problems.append(Problem(f"{at}.queue_policy", "the queue belongs to the dynamic batcher, and there is none.",
-                                "Add serving.dynamic_batching, or remove queue_policy."))
+        problems.append(
+            Problem(
+                f"{at}.queue_policy",
+                "the queue belongs to the dynamic batcher, and there is none.",
+                "Add serving.dynamic_batching, or remove queue_policy.",
+            )
+        )
     return problems
 
 
@@ -133,13 +185,23 @@ def _warmups(serving: Mapping[str, Any], at: str) -> list[Problem]:
     known = [tensor.get("name") for tensor in serving.get("inputs", [])]
     for i, warmup in enumerate(serving.get("warmup", [])):
         if most is not None and warmup.get("batch_size", 1) > max(most, 1):
-            problems.append(Problem(f"{at}.warmup[{i}].batch_size", f"{warmup['batch_size']} is more than {at}.max_batch_size, which is {most}.",
-                                    f"Write at most {max(most, 1)}."))
+            problems.append(
+                Problem(
+                    f"{at}.warmup[{i}].batch_size",
+                    f"{warmup['batch_size']} is more than {at}.max_batch_size, which is {most}.",
+                    f"Write at most {max(most, 1)}.",
+                )
+            )
         if "inputs" not in serving or "inputs" not in warmup or None in known:
             continue
         for name in sorted(set(warmup["inputs"]) - set(known)):
-            problems.append(Problem(f"{at}.warmup[{i}].inputs.{name}", "the model has no such input.",
-                                    f"Its inputs are {', '.join(known)}."))
+            problems.append(
+                Problem(
+                    f"{at}.warmup[{i}].inputs.{name}",
+                    "the model has no such input.",
+                    f"Its inputs are {', '.join(known)}.",
+                )
+            )
         for name in sorted(set(known) - set(warmup["inputs"])):
             problems.append(Problem(f"{at}.warmup[{i}].inputs", f"the input {name!r} has no value.", f"Add {name}."))
     return problems
@@ -158,23 +220,42 @@ def against_contract(serving: Mapping[str, Any], contract: Mapping[str, Any], at
         offered = {tensor["name"]: (i, tensor) for i, tensor in enumerate(serving[side])}
         for name, tensor in wanted.items():
             if name not in offered:
-                problems.append(Problem(f"{at}.{side}", f"the model's contract has {name!r}, and this release lacks it.", f"Add {name}."))
+                problems.append(
+                    Problem(
+                        f"{at}.{side}", f"the model's contract has {name!r}, and this release lacks it.", f"Add {name}."
+                    )
+                )
             else:
                 i, own = offered[name]
                 problems += _against_tensor(own, tensor, f"{at}.{side}[{i}]")
         if side == "inputs" and wanted:
-            problems += [Problem(f"{at}.inputs[{i}].name", f"the model's contract has no input {name!r}, so no client sends it.",
-                                 f"Its inputs are {', '.join(wanted)}.") for name, (i, _) in offered.items() if name not in wanted]
+            problems += [
+                Problem(
+                    f"{at}.inputs[{i}].name",
+                    f"the model's contract has no input {name!r}, so no client sends it.",
+                    f"Its inputs are {', '.join(wanted)}.",
+                )
+                for name, (i, _) in offered.items()
+                if name not in wanted
+            ]
     return problems
 
 
 def _against_tensor(own: Mapping[str, Any], wanted: Mapping[str, Any], at: str) -> list[Problem]:
     problems = []
     if own["data_type"] != wanted["data_type"]:
-        problems.append(Problem(f"{at}.data_type", f"{own['data_type']} is not what the model's contract says.", f"Write {wanted['data_type']}."))
+        problems.append(
+            Problem(
+                f"{at}.data_type",
+                f"{own['data_type']} is not what the model's contract says.",
+                f"Write {wanted['data_type']}.",
+            )
+        )
     fits = len(own["dims"]) == len(wanted["dims"]) and all(
         -1 in (o, w) or o == w for o, w in zip(own["dims"], wanted["dims"], strict=True)
     )
     if not fits:
-        problems.append(Problem(f"{at}.dims", f"{own['dims']} is not what the model's contract says.", f"Write {wanted['dims']}."))
+        problems.append(
+            Problem(f"{at}.dims", f"{own['dims']} is not what the model's contract says.", f"Write {wanted['dims']}.")
+        )
     return problems

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from accounts.core.errors import Invalid
-from registry.core import envelope, serving
+from registry.core import envelope, envelope_lint, serving
 from registry.core.artifact import BACKENDS
 from registry.core.fields import Instant, Problem, Record, Table, Text, may, need
 
 _IMAGE = Text(
-    500, pattern=r"[a-z0-9][a-z0-9._/:\-]*@sha256:[0-9a-f]{64}", like="triton-local@sha256: and 64 hex digits",
+    500,
+    pattern=r"[a-z0-9][a-z0-9._/:\-]*@sha256:[0-9a-f]{64}",
+    like="triton-local@sha256: and 64 hex digits",
     says="an image named by its digest",
 )
 
@@ -24,38 +26,59 @@ class _Image:
         if isinstance(value, str) and "@" not in value:
             tag = value.rsplit(":", 1)[1] if ":" in value.rsplit("/", 1)[-1] else "latest"
             name = value.removesuffix(f":{tag}")
-            problems.append(Problem(at, f"{value!r} names a tag ({tag}), and a tag may mean other bytes tomorrow.",
-                                    f"Write the digest: {name or 'name'}@sha256: and 64 hex digits."))
+            problems.append(
+                Problem(
+                    at,
+                    f"{value!r} names a tag ({tag}), and a tag may mean other bytes tomorrow.",
+                    f"Write the digest: {name or 'name'}@sha256: and 64 hex digits.",
+                )
+            )
             return value
         return _IMAGE.read(value, at, problems)
 
 
 _URL = Text(500, pattern=r"https?://\S+", like="https://ci.example.com/runs/1", says="an http or https address")
-RUNTIME: Final = Record({
-    "image": need(_Image()),
-    "server": may(Text(one_of=("triton",), says="a known server"), "triton"),
-    "backend": need(Text(one_of=BACKENDS, says="a known backend")),
-})
-PROVENANCE: Final = Record({
-    "git_commit": may(Text(64, pattern=r"[0-9a-f]{7,64}", like='"4f2a9c1"', says="a commit")),
-    "git_repository": may(Text(500)), "git_branch": may(Text(200)),
-    "ci_run_url": may(_URL),
-    "dataset": may(Text(500)),
-    "dataset_digest": may(Text(71, pattern=r"sha256:[0-9a-f]{64}", like="sha256: and 64 hex digits", says="a digest")),
-    "trained_at": may(Instant()), "trained_by": may(Text(200)), "framework": may(Text(200)), "license": may(Text(200)),
-    "notes": may(Text(4000)),
-    "labels": may(Table(Text(1000))),
-})
+RUNTIME: Final = Record(
+    {
+        "image": need(_Image()),
+        "server": may(Text(one_of=("triton",), says="a known server"), "triton"),
+        "backend": need(Text(one_of=BACKENDS, says="a known backend")),
+    }
+)
+PROVENANCE: Final = Record(
+    {
+        "git_commit": may(Text(64, pattern=r"[0-9a-f]{7,64}", like='"4f2a9c1"', says="a commit")),
+        "git_repository": may(Text(500)),
+        "git_branch": may(Text(200)),
+        "ci_run_url": may(_URL),
+        "dataset": may(Text(500)),
+        "dataset_digest": may(
+            Text(71, pattern=r"sha256:[0-9a-f]{64}", like="sha256: and 64 hex digits", says="a digest")
+        ),
+        "trained_at": may(Instant()),
+        "trained_by": may(Text(200)),
+        "framework": may(Text(200)),
+        "license": may(Text(200)),
+        "notes": may(Text(4000)),
+        "labels": may(Table(Text(1000))),
+    }
+)
 SLUG: Final = Text(60, pattern=r"[a-z0-9][a-z0-9_\-]*", like="sentiment", says="a model's name")
 DOCUMENT: Final = Record(
     {
-        "model": need(SLUG), "runtime": need(RUNTIME), "serving": need(serving.SERVING),
-        "envelope": may(envelope.ENVELOPE, {}), "provenance": may(PROVENANCE, {}),
+        "model": need(SLUG),
+        "runtime": need(RUNTIME),
+        "serving": need(serving.SERVING),
+        "envelope": may(envelope.ENVELOPE, {}),
+        "provenance": may(PROVENANCE, {}),
     },
     elsewhere={
         "version": "Remove it: releases are numbered when they are sealed.",
-        "inputs": "Write serving.inputs.", "outputs": "Write serving.outputs.", "image": "Write runtime.image.",
-        "backend": "Write runtime.backend.", "max_batch_size": "Write serving.max_batch_size.",
+        "inputs": "Write serving.inputs.",
+        "outputs": "Write serving.outputs.",
+        "image": "Write runtime.image.",
+        "backend": "Write runtime.backend.",
+        "max_batch_size": "Write serving.max_batch_size.",
     },
 )
 
@@ -80,7 +103,10 @@ class Spec:
     def as_json(self) -> dict[str, Any]:
         """The release.yaml that says this and reads as this again."""
         return {
-            "model": self.model, "runtime": self.runtime, "serving": self.serving, "envelope": self.envelope,
+            "model": self.model,
+            "runtime": self.runtime,
+            "serving": self.serving,
+            "envelope": self.envelope,
             "provenance": self.provenance,
         }
 
@@ -105,14 +131,16 @@ def read_spec(document: Mapping[str, Any]) -> tuple[Spec | None, list[Problem]]:
         problems += _lint(read)
     if problems:
         return None, problems
-    return Spec(read["model"], read["runtime"], serving.normal(read["serving"]), read["envelope"], read["provenance"]), []
+    return Spec(
+        read["model"], read["runtime"], serving.normal(read["serving"]), read["envelope"], read["provenance"]
+    ), []
 
 
 def _lint(read: Mapping[str, Any]) -> list[Problem]:
     config, runtime = read.get("serving"), read.get("runtime", {})
     if not isinstance(config, dict):
         return []
-    return serving.lint(config) + envelope.lint(read.get("envelope", {}), config, runtime.get("backend", ""))
+    return serving.lint(config) + envelope_lint.lint(read.get("envelope", {}), config, runtime.get("backend", ""))
 
 
 def refuse(code: str, what: str, problems: Sequence[Problem]) -> None:
@@ -122,4 +150,6 @@ def refuse(code: str, what: str, problems: Sequence[Problem]) -> None:
     first = problems[0]
     count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     where = f"{first.field}: " if first.field else ""
-    raise Invalid(code, f"{what} has {count}. {where}{first.message} {first.fix}", errors=[p.as_json() for p in problems])
+    raise Invalid(
+        code, f"{what} has {count}. {where}{first.message} {first.fix}", errors=[p.as_json() for p in problems]
+    )
