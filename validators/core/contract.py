@@ -7,11 +7,13 @@ arrive with status 200, so each is looked for here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from validators.core.verdict import Judgement, Verdict
 
 #: Open Inference Protocol data type → what numpy calls it. BF16 arrives widened to 32 bits.
 NUMPY_TYPES: dict[str, str] = {
@@ -117,3 +119,20 @@ def _type_name(array: npt.NDArray[Any]) -> str:
 
 def _fits(have: Sequence[int], want: Sequence[int]) -> bool:
     return len(have) == len(want) and all(-1 in (h, w) or h == w for h, w in zip(have, want, strict=True))
+
+
+def judge_contract(
+    declared: Sequence[Mismatch], answered: Mapping[int, Sequence[Mismatch]], *, refused: Mapping[int, str]
+) -> Judgement:
+    """The verdict on what was declared wrongly, what was answered wrongly by batch size, and which batch sizes were refused."""
+    broken = [*declared, *(mismatch for found in answered.values() for mismatch in found)]
+    broken += [Mismatch("refused", "", f"A batch of {size} was not answered: {why}", size) for size, why in refused.items()]
+    evidence = {
+        "batch_sizes": sorted({*answered, *refused}),
+        "mismatches": [asdict(mismatch) for mismatch in broken],
+    }
+    if broken:
+        more = f" ({len(broken) - 1} more)" if len(broken) > 1 else ""
+        return Judgement(Verdict.FAILED, f"{broken[0].message}{more}", evidence)
+    sizes = ", ".join(map(str, evidence["batch_sizes"]))
+    return Judgement(Verdict.PASSED, f"Names, data types, shapes and numbers are as declared at batch sizes {sizes}.", evidence)

@@ -6,11 +6,15 @@ request was due. A generator that waits for answers hides exactly the stalls tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from validators.core.slo import dispersion, judge_slo, least_requests
+from validators.core.verdict import Judgement, Verdict
 
 Floats = npt.NDArray[np.float64]
 
@@ -92,3 +96,54 @@ def _quantiles(latencies_ms: Floats) -> dict[str, float]:
     shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
     found = {name: round(float(np.quantile(latencies_ms, share)), 3) for name, share in shares.items()}
     return {**found, "max": round(float(latencies_ms.max()), 3), "mean": round(float(latencies_ms.mean()), 3)}
+
+
+def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
+    """The verdict of one run under a policy's load section: errors first, then the objective; `errored` if the generator was late."""
+    phi = dispersion(summary.over_per_window)
+    evidence: dict[str, Any] = {
+        **asdict(summary), "error_frac": round(summary.error_frac, 6), "max_error_frac": policy["max_error_frac"],
+        "slo_ms": policy["slo_ms"], "slo_quantile": policy["slo_quantile"], "seed": policy["seed"], "phi": round(phi, 3),
+    }
+    if summary.error_frac > policy["max_error_frac"]:
+        why = f": {summary.error_examples[0]}" if summary.error_examples else ""
+        return Judgement(
+            Verdict.FAILED,
+            f"{summary.errors} of {summary.requests} requests failed ({summary.error_frac:.2%}; "
+            f"{policy['max_error_frac']:.2%} are allowed){why}.",
+            evidence,
+        )
+    limited = generator_limit(summary, max_lag_ms=max_lag_ms(policy))
+    if limited:
+        return Judgement(Verdict.ERRORED, f"generator_limited: {limited}, so the run says nothing about the server.",
+                         {**evidence, "max_lag_ms": max_lag_ms(policy)})
+    if policy["slo_ms"] is None:
+        return Judgement(Verdict.PASSED, f"All of {summary.requests} requests within the error limit; the policy states no latency objective.",
+                         evidence)
+    return _judge_objective(summary, policy, phi, evidence)
+
+
+def max_lag_ms(policy: Mapping[str, Any]) -> float:
+    """How late the generator may send. By default a fifth of the objective, at least 20 ms.
+
+    Lag adds to the measured latency, so a late generator can fail a good release but never pass a bad one.
+    """
+    given = policy["max_lag_ms"]
+    return float(given) if given is not None else max(20.0, 0.2 * float(policy["slo_ms"] or 0.0))
+
+
+def _judge_objective(summary: LoadSummary, policy: Mapping[str, Any], phi: float, evidence: dict[str, Any]) -> Judgement:
+    quantile, confidence = float(policy["slo_quantile"]), float(policy["confidence"])
+    found = judge_slo(summary.over, summary.requests, quantile=quantile, confidence=confidence, phi=phi)
+    needed = least_requests(quantile=quantile, confidence=confidence, phi=phi)
+    evidence["slo_test"] = {
+        "log_e_pass": round(found.log_e_pass, 6), "log_e_fail": round(found.log_e_fail, 6), "confidence": confidence,
+        "least_requests_to_pass": needed,
+    }
+    counted = f"{summary.over} of {summary.requests} requests were over {policy['slo_ms']:g} ms"
+    asked = f"at most {1 - quantile:.2%} may be"
+    if found.verdict is Verdict.UNDECIDED:
+        more = f"; a pass takes at least {needed} requests" if summary.requests < needed else ""
+        return Judgement(found.verdict, f"{counted} and {asked}: not enough evidence either way{more}.", evidence)
+    proven = "proven" if found.verdict is Verdict.PASSED else "refuted"
+    return Judgement(found.verdict, f"{counted} and {asked}: {proven} at confidence {confidence:g}.", evidence)
