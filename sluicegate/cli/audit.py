@@ -18,10 +18,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run_verify(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         chain = client.get("/audit")
-    lines = (
-        [f"{chain['events']} events, the chain is whole."]
-        if chain["ok"]
-        else [f"The chain is broken: {chain['reason']}"]
-    )
-    output.result(chain, lines)
-    return exits.OK if chain["ok"] else exits.FAILED
+    whole = [f"{chain['events']} events, the chain is whole. Head: {chain['head']}"]
+    broken = [f"The chain is broken at event {chain['broken_at']}: {chain['problem']}"]
+    output.result(chain, whole if chain["is_whole"] else broken)
+    return exits.OK if chain["is_whole"] else exits.FAILED

@@ -43,6 +43,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--role", action="append", choices=ROLES, help="may be given several times")
     parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     parser.set_defaults(run=run_user)
+    parser = user.add_parser("token", help="Issue a token for a user, such as a CI robot; it is shown once")
+    parser.add_argument("username", metavar="USERNAME")
+    parser.add_argument("--name", default="issued by an administrator", help="what it is for")
+    parser.set_defaults(run=run_token)
 
 
 def run_login(arguments: argparse.Namespace, output: Output) -> int:
@@ -85,8 +89,14 @@ def create_user(
 ) -> dict[str, Any]:
     """The created user, with its roles in the team granted."""
     memberships = [{"team": team, "role": role} for role in roles] if team else []
-    created: dict[str, Any] = client.post("/users", {"username": username, "password": password, "roles": memberships})
+    body: dict[str, Any] = {"username": username, "roles": memberships}
+    created: dict[str, Any] = client.post("/users", body if password is None else {**body, "password": password})
     return created
+
+
+def issue_token_for(client: Client, username: str, *, name: str) -> str:
+    """A new token in clear text for somebody else, such as a robot; administrators may."""
+    return str(client.post(f"/users/{username}/tokens", {"name": name})["token"])
 
 
 def run_team(arguments: argparse.Namespace, output: Output) -> int:
@@ -105,4 +115,11 @@ def run_user(arguments: argparse.Namespace, output: Output) -> int:
             client, arguments.username, password=password, team=arguments.team, roles=arguments.role or []
         )
     output.result(created, [f"User {arguments.username} is created."])
+    return exits.OK
+
+
+def run_token(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        token = issue_token_for(client, arguments.username, name=arguments.name)
+    output.result({"username": arguments.username, "token": token}, [token])
     return exits.OK

@@ -28,12 +28,19 @@ def assemble(admin: Client) -> Cast:
     """The team and its members, created by an administrator, each signed in with a token of their own."""
     people.create_team(admin, TEAM, "The demo's team")
     return Cast(
-        _join(admin, "ada", "model_team"), _join(admin, "ci-robot", "ci"), _join(admin, "mara", "release_manager")
+        _person(admin, "ada", "model_team"), _robot(admin, "ci-robot"), _person(admin, "mara", "release_manager")
     )
 
 
-def _join(admin: Client, username: str, role: str) -> Client:
+def _person(admin: Client, username: str, role: str) -> Client:
+    """Somebody with a password, who signs in."""
     password = secrets.token_urlsafe(16)
     people.create_user(admin, username, password=password, team=TEAM, roles=[role])
     with Client(admin.url) as anonymous:
         return Client(admin.url, people.issue_token(anonymous, username, password, name="demo"))
+
+
+def _robot(admin: Client, username: str) -> Client:
+    """CI: no password, a token that an administrator issues."""
+    people.create_user(admin, username, password=None, team=TEAM, roles=["ci"])
+    return Client(admin.url, people.issue_token_for(admin, username, name="demo"))
