@@ -112,8 +112,8 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
 
     return [
         process("bootstrap", BOOTSTRAP, [
-            *manage, "bootstrap", "--gateway-http-port", str(ports["gateway_http"]), "--gateway-grpc-port", str(ports["gateway_grpc"]),
-            "--gateway-admin-port", str(ports["gateway_admin"]), "--envoy-config", envoy_config,
+            sys.executable, "-m", "sluicegate.stack.bootstrap", "--gateway-http-port", str(ports["gateway_http"]),
+            "--gateway-grpc-port", str(ports["gateway_grpc"]), "--gateway-admin-port", str(ports["gateway_admin"]), "--envoy-config", envoy_config,
         ], runs_once=True),
         process("web", SERVICES, [
             sys.executable, "-m", "uvicorn", "sluicegate.asgi:application", "--host", "127.0.0.1", "--port", str(ports["web"]),

@@ -131,8 +131,8 @@ class Supervisor:
             except OSError as error:
                 self.say(process.name, f"cannot be started: {error}")
                 code = 127
-            self._died[process.name] = self._died.get(process.name, 0) + (code != 0 or not process.runs_once)
-            if self._stop.is_set() or (process.runs_once and code == 0):
+            self._died[process.name] = self._died.get(process.name, 0) + 1
+            if self._stop.is_set() or process.runs_once:
                 return
             if time.monotonic() - started > WELL_AFTER_S:
                 delay = FIRST_DELAY_S
@@ -162,7 +162,7 @@ class Supervisor:
         while not self._stop.is_set():
             if await self._is_ready(process):
                 return
-            if self._died.get(process.name, 0) >= (1 if process.runs_once else TRIES_TO_FIRST_READY):
+            if self._died.get(process.name, 0) >= (1 if process.runs_once else TRIES_TO_FIRST_READY) and not await self._is_ready(process):
                 raise StartFailed(f"{process.name} ends instead of becoming ready. {self._end_of_log(process.name)}")
             if time.monotonic() > deadline:
                 raise StartFailed(f"{process.name} is not ready after {process.ready_s:.0f} s. {self._end_of_log(process.name)}")

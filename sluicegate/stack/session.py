@@ -86,6 +86,6 @@ def _await_ready(supervisor: subprocess.Popen[bytes], ready_file: Path, said: Pa
             facts: dict[str, Any] = json.loads(ready_file.read_text())
             return facts
         if supervisor.poll() is not None:
-            break
+            raise StartFailed(f"The stack ended instead of becoming ready. It said:\n{said.read_text()[-3000:]}")
         time.sleep(0.05)
     raise StartFailed(f"The stack is not ready after {ready_s:g} s. It said:\n{said.read_text()[-3000:]}")

@@ -1,0 +1,91 @@
+"""`python -m sluicegate.stack.bootstrap`: what must be in the database, and on disk, before the stack's services start.
+
+Migrates, and makes sure of the first administrator, a token for the command line on this machine, the environments, and the gateway with
+its start configuration. Every start runs it; what is there already stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import django
+from django.conf import settings
+from django.core.management import call_command
+from django.db import transaction
+
+from sluicegate.stack import secrets
+from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD
+
+GATEWAY_NAME = "local-gateway"
+#: Staging is where gates talk to servers directly; production is where users are. On one machine its owner may force a release.
+ENVIRONMENTS: dict[str, dict[str, object]] = {
+    "staging": {"title": "Staging", "is_routed": False, "needs_passed_report": False},
+    "production": {"title": "Production", "is_routed": True, "needs_passed_report": True, "allows_forced_release": True},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m sluicegate.stack.bootstrap")
+    parser.add_argument("--gateway-http-port", type=int, required=True)
+    parser.add_argument("--gateway-grpc-port", type=int, required=True)
+    parser.add_argument("--gateway-admin-port", type=int, required=True)
+    parser.add_argument("--envoy-config", type=Path, required=True)
+    said = parser.parse_args()
+    django.setup()
+    call_command("migrate", interactive=False, verbosity=1)
+    with transaction.atomic():
+        ensure_administrator(settings.STATE_DIR)
+        ensure_environments()
+        ensure_gateway(http_port=said.gateway_http_port, grpc_port=said.gateway_grpc_port, admin_port=said.gateway_admin_port)
+    write_gateway_config(said.envoy_config, admin_port=said.gateway_admin_port)
+    print("The database is ready for the services.")
+
+
+def ensure_administrator(state_dir: Path) -> None:
+    """An administrator, the first one's password in a file for `up` to show, and a token that lets in."""
+    from accounts.actions import actor_for, ensure_first_administrator, issue_token, token_digest
+    from accounts.models import Token, User
+
+    password = ensure_first_administrator()
+    if password:  # on disk before it is in the database: a crash between the two must not lose it
+        secrets.write(state_dir / FIRST_PASSWORD, password)
+    file = state_dir / ADMIN_TOKEN
+    if file.exists() and Token.objects.filter(sha256=token_digest(file.read_text().strip()), revoked_at=None).exists():
+        return
+    administrator = User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
+    if administrator is not None:
+        secrets.write(file, issue_token(user=administrator, name="this machine", actor=actor_for(administrator)))
+
+
+def ensure_environments() -> None:
+    from serving.models import Environment
+
+    for slug, rules in ENVIRONMENTS.items():
+        Environment.objects.get_or_create(slug=slug, defaults=rules)
+
+
+def ensure_gateway(*, http_port: int, grpc_port: int, admin_port: int) -> None:
+    from accounts.core.access import Actor
+    from serving.models import Environment
+    from serving.routing import register_gateway
+
+    register_gateway(
+        actor=Actor.system("setup"),
+        environment=Environment.objects.get(slug="production"),
+        name=GATEWAY_NAME,
+        admin_url=f"http://127.0.0.1:{admin_port}",
+        http_url=f"http://127.0.0.1:{http_port}",
+        grpc_address=f"127.0.0.1:{grpc_port}",
+    )
+
+
+def write_gateway_config(file: Path, *, admin_port: int) -> None:
+    from serving.envoy_bootstrap import bootstrap
+
+    file.write_text(json.dumps(bootstrap(GATEWAY_NAME, settings.XDS_ADDRESS, admin_port), indent=1))
+
+
+if __name__ == "__main__":
+    main()
