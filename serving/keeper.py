@@ -123,7 +123,7 @@ def _start(folder: Path, launch: dict[str, Any]) -> subprocess.Popen[bytes]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 
     with (folder / LOG_FILE).open("ab") as log:
-        return subprocess.Popen(  # noqa: PLW1509 - there is one thread yet, so a function before exec is safe
+        return subprocess.Popen(  # there is one thread yet, so a function before exec is safe
             launch["argv"], env=launch["env"], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True, preexec_fn=before_exec,
         )

@@ -170,7 +170,7 @@ class LocalLauncher:
             link.symlink_to(part.resolve())
         return [
             str(parts.server.resolve()), f"--model-repository={folder / 'repository'}", f"--backend-directory={backends.parent}",
-            "--model-control-mode=explicit", "--disable-auto-complete-config", f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            "--model-control-mode=explicit", "--disable-auto-complete-config", "--metrics-interval-ms=500", f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             f"--backend-config=python,shm-region-prefix-name={prefix}",
             *(f"--{name}-{what}={value}" for name, port in ports.items() for what, value in (("address", HOST), ("port", port))),
         ]

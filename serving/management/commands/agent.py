@@ -1,0 +1,34 @@
+"""`manage.py agent [--node NAME]`: this machine's node agent, in the foreground."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from types import FrameType
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+from serving import wiring
+from serving.agent import Agent
+
+
+class Command(BaseCommand):
+    help = "Runs the node agent: starts, watches and ends this machine's inference servers. SIGTERM ends the agent alone."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--node", default=settings.NODE_NAME, help="the name of this machine among the nodes")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+        launcher = wiring.launcher()
+        agent = Agent(node=options["node"], servers=launcher.servers, launcher=launcher, connect=wiring.inference_server)
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            agent.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        self.stdout.write(f"agent of node {options['node']}: {launcher.missing() or launcher.runtimes()[0]['image']}")
+        agent.run()

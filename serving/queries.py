@@ -1,0 +1,64 @@
+"""Named reads of environments, nodes, deployments and servers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db.models import Prefetch, QuerySet
+
+from accounts.core.errors import NotFound
+from registry.models import Release
+from serving.core.lifecycle import LIVE, DeploymentState
+from serving.models import Deployment, Environment, Node, Route, RouteAck, Server
+
+
+def get_environment(slug: str) -> Environment:
+    """With its gateways and routes. Raises NotFound."""
+    found = environments().filter(slug=slug).first()
+    if found is None:
+        known = ", ".join(Environment.objects.order_by("slug").values_list("slug", flat=True))
+        raise NotFound("no_such_environment", f"There is no environment {slug}; there are {known or 'none yet'}.", environment=slug)
+    return found
+
+
+def environments() -> QuerySet[Environment]:
+    acks = Prefetch("acks", RouteAck.objects.select_related("gateway"))
+    routes = Route.objects.select_related("model", "stable__model", "candidate__model").prefetch_related(acks).order_by("model__slug")
+    return Environment.objects.prefetch_related("gateways", Prefetch("routes", routes)).order_by("slug")
+
+
+def deployment_of(release: Release, environment: Environment) -> Deployment | None:
+    """The deployment that is not gone yet, in whatever state."""
+    return live_deployments().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
+
+
+def live_deployments() -> QuerySet[Deployment]:
+    return Deployment.objects.filter(state__in=sorted(LIVE)).select_related("release__model__team", "environment", "node")
+
+
+def ready_server(release: Release, environment: Environment) -> Server | None:
+    """The newest server of a ready deployment that answered a real inference and is not known to be broken."""
+    return (
+        current_servers()
+        .filter(deployment__release=release, deployment__environment=environment, deployment__state=DeploymentState.READY, is_serving=True)
+        .order_by("-pk").first()
+    )
+
+
+def current_servers() -> QuerySet[Server]:
+    """Servers whose process is not known to be over."""
+    return Server.objects.filter(ended_at=None).select_related(
+        "deployment__release__model__team", "deployment__environment", "deployment__node").order_by("-pk")
+
+
+def server_of(deployment: Deployment) -> Server | None:
+    """The deployment's newest server that is not over."""
+    return current_servers().filter(deployment=deployment).first()
+
+
+def nodes() -> QuerySet[Node]:
+    return Node.objects.order_by("name")
+
+
+def nodes_seen_since(instant: datetime) -> QuerySet[Node]:
+    return nodes().filter(seen_at__gte=instant)

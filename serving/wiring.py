@@ -1,0 +1,25 @@
+"""Which adapter stands behind each port in this installation."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from registry.storage import store
+from serving.keeper import is_locked
+from serving.local_launcher import LocalLauncher
+from serving.models import Server
+from serving.ports import RunningServer
+from serving.triton import TritonServer
+
+
+def launcher() -> LocalLauncher:
+    """This node's launcher. Under a stack that holds its lock, servers end with the stack; without one they stay."""
+    lock = settings.STATE_DIR / "stack.lock"
+    return LocalLauncher(
+        servers=settings.STATE_DIR / "servers", venv=settings.SERVING_VENV, blobs=store(), lock=lock if is_locked(lock) else None,
+    )
+
+
+def inference_server(server: Server | RunningServer) -> TritonServer:
+    """A client of a server. Whoever asks for it closes it."""
+    return TritonServer(server.host, server.http_port, server.grpc_port)

@@ -1,0 +1,262 @@
+"""What every inference server must do: the fake in this process and a real Triton, by the same tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.fakes import FakeInferenceServer, FakeModel
+from serving.local_launcher import LocalLauncher
+from serving.ports import Inference, InferenceError, InferenceServer, LaunchError, TensorSpec
+from serving.triton import TritonServer, redacted
+from tests.contracts import serving_models as made
+from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+
+
+def _compute_code(arrays: dict[str, Any]) -> dict[str, Any]:
+    x = arrays["x"]
+    if (x == 500).any():
+        raise ValueError("the answer went wrong")
+    return {"y": (2 * x).astype(np.float32)}
+
+
+def _compute_words(arrays: dict[str, Any]) -> dict[str, Any]:
+    rows = [[made.WORDS.get(word, 1) for word in text.decode().lower().split()] for text in arrays["text"][:, 0]]
+    return {"length": np.array([[len(row)] for row in rows], np.int64), "total": np.array([[sum(row)] for row in rows], np.int32)}
+
+
+class Subject:
+    """The server under test, and what happens to it from outside."""
+
+    def __init__(self, server: InferenceServer, kill_model: Any, kill: Any) -> None:
+        self.server, self.kill_model, self.kill = server, kill_model, kill
+
+
+@pytest.fixture(scope="module", params=["fake", "triton"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One server of each model for the module; a test that breaks one asks for a new one."""
+    launcher = LocalLauncher(servers=tmp_path_factory.mktemp("servers"), venv=VENV, blobs=(blobs := MemoryBlobs()))
+    started: list[Any] = []
+
+    def start(model: str, manifest: dict[str, Any], compute: Any) -> Subject:
+        if kind == "fake":
+            fake = FakeInferenceServer({model: FakeModel(manifest["serving"], compute)})
+            return Subject(fake, lambda: setattr(fake.models[model], "is_dead", True), lambda: setattr(fake, "is_down", True))
+        running = launcher.start(launch_spec(manifest, launcher.folder_for(1, model, "r1")))
+        client = TritonServer(running.host, running.http_port, running.grpc_port)
+        started.append((running, client))
+
+        def kill_model() -> None:
+            with pytest.raises(InferenceError):
+                client.infer(model, {"x": np.full((1, 4), 666, np.float32)}, timeout_s=5)
+
+        return Subject(client, kill_model, lambda: launcher.stop(running, grace_s=10))
+
+    def get(model: str, **changes: Any) -> Subject:
+        makers = {"doubling": (made.doubling, _compute_code), "words": (made.words, _compute_words), "misbehaving": (made.misbehaving, _compute_code)}
+        maker, compute = makers[model]
+        return start(model, maker(blobs, **changes), compute)
+
+    yield get
+    for running, client in started:
+        client.close()
+        launcher.stop(running, grace_s=10)
+
+
+@pytest.fixture(scope="module")
+def doubling(subjects: Any) -> InferenceServer:
+    server: InferenceServer = subjects("doubling").server
+    server.load("doubling", timeout_s=30)
+    return server
+
+
+@pytest.fixture(scope="module")
+def words(subjects: Any) -> InferenceServer:
+    server: InferenceServer = subjects("words").server
+    server.load("words", timeout_s=30)
+    return server
+
+
+@pytest.fixture
+def misbehaving(subjects: Any) -> Subject:
+    subject: Subject = subjects("misbehaving")
+    subject.server.load("misbehaving", timeout_s=30)
+    return subject
+
+
+def ask(server: InferenceServer, value: Any, model: str = "doubling", timeout_s: float = 5) -> Inference:
+    return server.infer(model, {"x": np.asarray(value)}, timeout_s=timeout_s)
+
+
+def row(value: float) -> Any:
+    return np.full((1, 4), value, np.float32)
+
+
+def test_it_answers_a_batch_and_says_how_long_it_took(doubling: InferenceServer) -> None:
+    answer = ask(doubling, np.arange(8, dtype=np.float32).reshape(2, 4))
+    assert answer.outputs["y"].tolist() == [[0, 2, 4, 6], [8, 10, 12, 14]]
+    assert answer.outputs["y"].dtype == np.float32
+    assert 0 < answer.latency_s < 5
+
+
+def test_metadata_has_no_batch_axis(doubling: InferenceServer) -> None:
+    assert doubling.metadata("doubling") == ([TensorSpec("x", "FP32", (4,))], [TensorSpec("y", "FP32", (4,))])
+
+
+def test_text_goes_through_the_releases_tokenizer(words: InferenceServer) -> None:
+    texts = np.array([["Good BAD film"], ["unheard"]], dtype=object)
+    answer = words.infer("words", {"text": texts}, timeout_s=5)
+    assert answer.outputs["length"].tolist() == [[3], [1]]
+    assert answer.outputs["total"].tolist() == [[9], [1]]
+    assert answer.outputs["total"].dtype == np.int32  # as declared, though the graph makes INT64
+
+
+def test_bytes_and_str_mean_the_same(words: InferenceServer) -> None:
+    as_bytes, as_str = (words.infer("words", {"text": np.array([[text]], dtype=object)}, timeout_s=5) for text in (b"good", "good"))
+    assert as_bytes.outputs["total"].tolist() == as_str.outputs["total"].tolist() == [[2]]
+
+
+@pytest.mark.parametrize("inputs", [
+    {"x": np.ones((1, 5), np.float32)}, {"x": np.ones((1, 4), np.int64)}, {"z": np.ones((1, 4), np.float32)}, {"x": np.ones((9, 4), np.float32)},
+], ids=["shape", "type", "name", "batch"])
+def test_a_wrong_request_is_rejected(doubling: InferenceServer, inputs: dict[str, Any]) -> None:
+    with pytest.raises(InferenceError) as caught:
+        doubling.infer("doubling", inputs, timeout_s=5)
+    assert caught.value.reason == "rejected"
+
+
+def test_an_unknown_model_is_rejected(doubling: InferenceServer) -> None:
+    with pytest.raises(InferenceError) as caught:
+        ask(doubling, row(1), model="nobody")
+    assert caught.value.reason == "rejected"
+
+
+def test_statistics_count_successes(doubling: InferenceServer) -> None:
+    def succeeded() -> int:
+        return int(doubling.statistics("doubling")["model_stats"][0]["inference_stats"].get("success", {}).get("count", 0))
+
+    before = succeeded()
+    ask(doubling, row(1))
+    assert succeeded() == before + 1
+
+
+def test_requests_from_many_threads_are_all_answered_right(doubling: InferenceServer) -> None:
+    wrong: list[float] = []
+
+    def work(number: int) -> None:
+        for i in range(10):
+            value = float(number * 100 + i)
+            if ask(doubling, row(value), timeout_s=10).outputs["y"].tolist() != [[2 * value] * 4]:
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+
+
+def test_an_exception_in_the_model_is_a_server_error_and_the_next_request_is_fine(misbehaving: Subject) -> None:
+    with pytest.raises(InferenceError) as caught:
+        ask(misbehaving.server, row(500), "misbehaving")
+    assert caught.value.reason == "server_error"
+    assert "the answer went wrong" in caught.value.message
+    assert "/" not in caught.value.message  # no folder of this machine
+    assert ask(misbehaving.server, row(1), "misbehaving").outputs["y"].tolist() == [[2, 2, 2, 2]]
+
+
+def test_a_dead_model_process_fails_until_unload_and_load(misbehaving: Subject) -> None:
+    server = misbehaving.server
+    misbehaving.kill_model()
+    with pytest.raises(InferenceError) as caught:
+        ask(server, row(1), "misbehaving")
+    assert "is not healthy" in caught.value.message
+    try:
+        server.unload("misbehaving", timeout_s=1)
+    except InferenceError as error:
+        assert error.reason == "timeout"  # Triton never ends this unload; loading works all the same
+    server.load("misbehaving", timeout_s=30)
+    assert ask(server, row(3), "misbehaving").outputs["y"].tolist() == [[6, 6, 6, 6]]
+
+
+def test_an_unloaded_model_is_gone_when_unload_returns(misbehaving: Subject) -> None:
+    misbehaving.server.unload("misbehaving", timeout_s=10)
+    with pytest.raises(InferenceError) as caught:
+        ask(misbehaving.server, row(1), "misbehaving")
+    assert caught.value.reason == "rejected"
+
+
+def test_a_server_that_is_gone_is_unreachable(misbehaving: Subject) -> None:
+    assert misbehaving.server.is_live()
+    misbehaving.kill()
+    assert not misbehaving.server.is_live()
+    with pytest.raises(InferenceError) as caught:
+        ask(misbehaving.server, row(1), "misbehaving")
+    assert caught.value.reason == "unreachable"
+
+
+def test_an_answer_that_takes_too_long_is_a_timeout(subjects: Any, kind: str) -> None:
+    subject = subjects("misbehaving")
+    subject.server.load("misbehaving", timeout_s=30)
+    if kind == "fake":
+        subject.server.models["misbehaving"].latency_s = 0.5
+    with pytest.raises(InferenceError) as caught:
+        ask(subject.server, row(60), "misbehaving", timeout_s=0.2)
+    assert caught.value.reason == "timeout"
+
+
+def test_loading_what_is_not_there_fails_clearly(doubling: InferenceServer) -> None:
+    with pytest.raises(LaunchError) as caught:
+        doubling.load("nobody", timeout_s=10)
+    assert caught.value.reason == "load_failed"
+    assert "nobody" in caught.value.message
+
+
+def test_a_traceback_keeps_files_and_lines_but_no_folders() -> None:
+    text = "ValueError: no\n\nAt:\n  /var/lib/servers/a-r1/repository/a/1/model.py(20): execute\n  File \"/opt/x/y.py\", line 3"
+    assert redacted(text) == "ValueError: no\n\nAt:\n  model.py(20): execute\n  File \"y.py\", line 3"
+
+
+def test_a_message_has_an_end() -> None:
+    assert len(redacted("x" * 10_000)) < 2100
+
+
+def test_a_bad_request_does_not_poison_its_batch(kind: str, subjects: Any) -> None:
+    """Only the real runner promises this: user code may well fail a whole batch."""
+    if kind == "fake":
+        pytest.skip("the runner is part of the real runtime only")
+    subject = subjects("words", dynamic_batching={"preferred_batch_size": [4], "max_queue_delay_us": 400_000})
+    subject.server.load("words", timeout_s=30)
+    outcomes: dict[int, str] = {}
+
+    def work(number: int, text: bytes) -> None:
+        try:
+            answer = subject.server.infer("words", {"text": np.array([[text]], dtype=object)}, timeout_s=5)
+            outcomes[number] = str(answer.outputs["total"].tolist())
+        except InferenceError as error:
+            outcomes[number] = error.reason
+
+    threads = [threading.Thread(target=work, args=(n, text)) for n, text in enumerate([b"good", b"\xff", b"good bad film", b"bad"])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert outcomes == {0: "[[2]]", 1: "rejected", 2: "[[9]]", 3: "[[3]]"}
+    executions = int(subject.server.statistics("words")["model_stats"][0]["execution_count"])
+    assert executions < 4  # they did share a batch
+
+
+@pytest.mark.parametrize("path", [Path("/etc/passwd"), Path("/dev/shm/x")])
+def test_redaction_leaves_the_last_part_of_a_path(path: Path) -> None:
+    assert redacted(f"cannot open {path}: no") == f"cannot open {path.name}: no"

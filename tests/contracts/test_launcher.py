@@ -1,0 +1,315 @@
+"""The launcher and its keepers on a real tritonserver: what is refused before it starts, and that nothing is ever left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving import keeper, model_repository, runtime
+from serving.local_launcher import LocalLauncher
+from serving.ports import LaunchError, RunningServer
+from serving.triton import TritonServer
+from tests.contracts import serving_models as made
+from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+
+
+@pytest.fixture
+def blobs() -> MemoryBlobs:
+    return MemoryBlobs()
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, blobs: MemoryBlobs) -> Iterator[LocalLauncher]:
+    made_launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=blobs)
+    yield made_launcher
+    made_launcher.sweep(set())
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[Any]:
+    file = (tmp_path / "stack.lock").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield file
+    file.close()
+
+
+def start(launcher: LocalLauncher, manifest: dict[str, Any]) -> RunningServer:
+    return launcher.start(launch_spec(manifest, launcher.folder_for(1, manifest["model"], "r1")))
+
+
+def refusal(launcher: LocalLauncher, manifest: dict[str, Any]) -> LaunchError:
+    with pytest.raises(LaunchError) as caught:
+        start(launcher, manifest)
+    assert list(launcher.servers.glob("*")) == []  # nothing half-made stays
+    return caught.value
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Every process that names the server's folder: keeper, server, model processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes() and keeper.started_at_ticks(int(path.parent.name)):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def shared_memory_of(running: RunningServer) -> list[str]:
+    return [path.name for path in Path("/dev/shm").glob(f"sg{running.folder.name.rpartition('-')[2]}_*")]
+
+
+def double(running: RunningServer, model: str = "doubling") -> list[float]:
+    client = TritonServer(running.host, running.http_port, running.grpc_port)
+    try:
+        client.load(model, timeout_s=30)
+        answered: list[float] = client.infer(model, {"x": np.ones((1, 4), np.float32)}, timeout_s=5).outputs["y"][0].tolist()
+        return answered
+    finally:
+        client.close()
+
+
+# what runs is what was sealed
+
+
+def test_a_wrong_byte_is_refused_before_the_server_sees_it(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    manifest = made.doubling(blobs)
+    sha256 = manifest["files"][0]["sha256"]
+    blobs.data[sha256] = blobs.data[sha256][:-1] + b"!"
+    error = refusal(launcher, manifest)
+    assert error.reason == "digest_mismatch"
+    assert "artifact/model.onnx" in error.message and sha256 in error.message
+
+
+def test_a_manifest_that_is_not_the_sealed_one_is_refused(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    manifest = made.doubling(blobs)
+    spec = launch_spec(manifest, launcher.folder_for(1, "doubling", "r1"))
+    manifest["serving"]["max_batch_size"] = 4
+    with pytest.raises(LaunchError) as caught:
+        launcher.start(spec)
+    assert caught.value.reason == "digest_mismatch"
+
+
+def test_a_blob_that_is_gone_is_named(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    manifest = made.doubling(blobs)
+    blobs.data.clear()
+    error = refusal(launcher, manifest)
+    assert error.reason == "fetch_failed" and "artifact/model.onnx" in error.message
+
+
+def test_another_runtime_is_refused(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    other = f"local/triton-onnx@sha256:{'0' * 64}"
+    manifest = made.manifest(blobs, "doubling", {"artifact/model.onnx": made.doubling_graph()}, made.serving(), image=other)
+    error = refusal(launcher, manifest)
+    assert error.reason == "runtime_mismatch"
+    assert other in error.message and launcher.runtimes()[0]["image"] in error.message
+
+
+def test_a_node_without_a_serving_environment_says_how_to_get_one(tmp_path: Path, blobs: MemoryBlobs) -> None:
+    launcher = LocalLauncher(servers=tmp_path / "servers", venv=tmp_path / "nothing", blobs=blobs)
+    assert launcher.runtimes() == []
+    error = refusal(launcher, made.doubling(blobs))
+    assert error.reason == "runtime_mismatch" and "make setup" in error.message
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_us": 0}}, "preferred batch sizes [8]"),
+    ({"inputs": [{"name": "x", "data_type": "FLOAT99", "dims": [4]}]}, "FLOAT99"),
+    ({"max_batch_size": "many"}, "many"),
+], ids=["preferred", "data type", "not a number"])
+def test_a_wrong_configuration_is_refused_with_its_reason(
+    launcher: LocalLauncher, blobs: MemoryBlobs, changes: dict[str, Any], says: str
+) -> None:
+    error = refusal(launcher, made.doubling(blobs, **changes))
+    assert error.reason == "bad_config"
+    assert says in error.message
+
+
+@pytest.mark.parametrize("path", ["artifact/../../x", "/etc/x", "artifact/model.py", "artifact/sluicegate.json"])
+def test_a_file_that_would_lie_elsewhere_or_on_a_file_of_ours_is_refused(launcher: LocalLauncher, blobs: MemoryBlobs, path: str) -> None:
+    manifest = made.doubling(blobs)
+    manifest["files"].append({"path": path, "role": "artifact", "sha256": blobs.put(b"x"), "size_bytes": 1})
+    assert refusal(launcher, manifest).reason == "bad_config"
+
+
+def test_a_release_without_its_entry_file_is_refused(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    manifest = made.manifest(blobs, "doubling", {"artifact/weights.bin": b"x"}, made.serving())
+    assert "artifact/model.onnx" in refusal(launcher, manifest).message
+
+
+def test_files_are_checked_while_they_are_written(tmp_path: Path, blobs: MemoryBlobs) -> None:
+    """A store that changes the bytes after it was asked once is caught all the same."""
+
+    class Lying(MemoryBlobs):
+        def open(self, sha256: str) -> Any:
+            return io.BytesIO(b"other bytes")
+
+    spec = launch_spec(made.doubling(blobs), tmp_path / "server")
+    with pytest.raises(LaunchError) as caught:
+        model_repository.write(spec, Lying(), tmp_path / "repository")
+    assert caught.value.reason == "digest_mismatch"
+    assert not (tmp_path / "repository" / "doubling" / "1" / "model.onnx").exists()
+
+
+# the runtime's digest
+
+
+def test_the_runtime_is_the_same_each_time_and_knows_its_versions() -> None:
+    first, second = runtime.describe(VENV), runtime.describe(VENV)
+    assert first == second
+    assert first["image"].startswith("local/triton-onnx@sha256:") and first["versions"]["numpy"].startswith("1.")
+
+
+def test_a_change_of_the_runner_is_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = runtime.describe(VENV)["image"]
+    (tmp_path / "onnx_runner.py").write_text("# changed")
+    monkeypatch.setattr(runtime, "RUNNER", tmp_path)
+    assert runtime.describe(VENV)["image"] != before
+
+
+# a life of a server
+
+
+def test_a_server_starts_empty_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    running = start(launcher, made.doubling(blobs))
+    client = TritonServer(running.host, running.http_port, running.grpc_port)
+    assert client.server_version() == launcher.runtimes()[0]["versions"]["triton"]
+    assert double(running) == [2, 2, 2, 2]
+    assert launcher.is_alive(running) and shared_memory_of(running)
+    assert stat.S_IMODE(running.folder.stat().st_mode) == 0o700
+    client.close()
+    launcher.stop(running, grace_s=10)
+    assert not launcher.is_alive(running) and not running.folder.exists()
+    assert processes_of(running.folder) == [] and shared_memory_of(running) == []
+    launcher.stop(running, grace_s=1)  # again: nothing happens
+
+
+def test_a_server_listens_on_loopback_only_and_has_no_secrets(
+    launcher: LocalLauncher, blobs: MemoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEGATE_SECRET_KEY", "hush")
+    running = start(launcher, made.doubling(blobs))
+    assert b"hush" not in Path(f"/proc/{running.pid}/environ").read_bytes()
+    record = json.loads((running.folder / keeper.KEEPER_FILE).read_text())
+    assert b"hush" not in Path(f"/proc/{record['pid']}/environ").read_bytes()
+    ports = {f"{port:04X}" for port in (running.http_port, running.grpc_port, running.metrics_port)}
+
+    def listening() -> set[str]:
+        sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return {socket[1] for socket in sockets if socket[3] == "0A" and socket[1].partition(":")[2] in ports}
+
+    assert eventually(lambda: len(listening()) == 3)  # the metrics port opens a moment after the others
+    assert listening() == {f"0100007F:{port}" for port in ports}
+
+
+def test_a_model_that_cannot_start_says_why(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    running = start(launcher, made.misbehaving(blobs, parameters={"fail": "load"}))
+    with pytest.raises(LaunchError) as caught:
+        double(running, "misbehaving")
+    assert caught.value.reason == "load_failed"
+    assert "the weights are not what they should be" in caught.value.message
+    assert str(running.folder) not in caught.value.message
+
+
+def test_a_graph_that_lacks_a_declared_output_says_which(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    running = start(launcher, made.doubling(blobs, outputs=[{"name": "wanted", "data_type": "FP32", "dims": [4]}]))
+    with pytest.raises(LaunchError, match="'wanted'"):
+        double(running)
+
+
+def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    running = start(launcher, made.doubling(blobs))
+    double(running)
+    os.kill(running.pid, signal.SIGKILL)
+    assert eventually(lambda: not launcher.is_alive(running))
+    assert eventually(lambda: processes_of(running.folder) == [] and shared_memory_of(running) == [])
+    assert json.loads((running.folder / keeper.KEEPER_FILE).read_text())["exit_code"] == -signal.SIGKILL
+    launcher.stop(running, grace_s=5)
+    assert not running.folder.exists()
+
+
+def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    running = start(launcher, made.doubling(blobs))
+    double(running)
+    os.kill(json.loads((running.folder / keeper.KEEPER_FILE).read_text())["pid"], signal.SIGKILL)
+    assert eventually(lambda: processes_of(running.folder) == [])
+    other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=blobs)
+    assert other.adopt(running.folder) is None
+    assert other.sweep(set()) == [running.folder]
+    assert shared_memory_of(running) == [] and not running.folder.exists()
+
+
+def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(tmp_path: Path, blobs: MemoryBlobs, lock: Any) -> None:
+    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=blobs, lock=tmp_path / "stack.lock")
+    one, two = (start(launcher, manifest) for manifest in (made.doubling(blobs), made.misbehaving(blobs)))
+    double(one)
+    double(two, "misbehaving")
+    assert launcher.is_alive(one) and launcher.is_alive(two)
+    lock.close()  # as the kernel does when the supervisor dies, however it dies
+    for running in (one, two):
+        assert eventually(lambda: processes_of(running.folder) == [] and not running.folder.exists())  # noqa: B023
+        assert shared_memory_of(running) == []
+    assert not keeper.is_locked(tmp_path / "stack.lock")  # the next stack can start
+
+
+_STARTER = """
+import json, sys
+from pathlib import Path
+from serving.local_launcher import LocalLauncher
+from tests.contracts import serving_models as made
+blobs = made.MemoryBlobs()
+launcher = LocalLauncher(servers=Path(sys.argv[1]), venv=made.VENV, blobs=blobs)
+running = launcher.start(made.launch_spec(made.doubling(blobs), launcher.folder_for(1, "doubling", "r1")))
+print(running.folder, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_survives_its_starter_and_is_adopted(launcher: LocalLauncher) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", _STARTER, str(launcher.servers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               cwd=Path(__file__).resolve().parents[2], env={**os.environ, "PYTHONPATH": "."})
+    assert starter.stdout
+    folder = Path(starter.stdout.readline().strip())
+    starter.kill()
+    starter.wait()
+    running = launcher.adopt(folder)
+    assert running and launcher.is_alive(running)
+    assert double(running) == [2, 2, 2, 2]
+    assert launcher.sweep({folder}) == []  # wanted: it stays
+    launcher.stop(running, grace_s=10)
+    assert processes_of(folder) == [] and not folder.exists()
+
+
+def test_a_pid_given_to_another_process_is_not_taken_for_ours() -> None:
+    own = keeper.started_at_ticks(os.getpid())
+    assert own is not None
+    assert keeper.is_running(os.getpid(), own)
+    assert not keeper.is_running(os.getpid(), own + 1)
+
+
+def test_a_short_prefix_never_clears_shared_memory() -> None:
+    with pytest.raises(ValueError, match="too short"):
+        keeper.clear_shared_memory("sg")
