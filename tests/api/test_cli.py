@@ -1,0 +1,213 @@
+"""The command line against the real API: push, verify, fetch, diff, waive, and how failures leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from accounts import actions as accounts
+from accounts.core.access import Actor
+from registry.models import Release, ServedModel
+from sluicegate.cli import exits
+from sluicegate.cli.client import Client
+from sluicegate.cli.main import main
+
+pytestmark = pytest.mark.django_db(transaction=True)
+IMAGE = f"local/triton@sha256:{'0' * 64}"
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def tokens(live_server: Any) -> dict[str, str]:
+    """A token by user: ada (model team), robot (CI), mara (release manager), admin."""
+    system = Actor.system("tests")
+    accounts.create_team(actor=system, slug="demo", title="Demo")
+    issued = {}
+    for name, role in (("ada", "model_team"), ("robot", "ci"), ("mara", "release_manager"), ("admin", "")):
+        user = accounts.create_user(actor=system, username=name, is_admin=name == "admin")
+        if role:
+            accounts.grant_role(actor=system, username=name, team="demo", role=role)
+        issued[name] = accounts.issue_token(user=user, name="tests", actor=system)
+    return issued
+
+
+@pytest.fixture
+def run(
+    live_server: Any,
+    tokens: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings: Any,
+    tmp_path: Path,
+) -> Run:
+    """run("ada", "model", "list") → (exit code, the JSON that it printed)."""
+    settings.BLOB_STORE = str(tmp_path / "blobs")
+    monkeypatch.setenv("SLUICEGATE_URL", live_server.url)
+
+    def command(user: str, *words: str) -> tuple[int, Any]:
+        monkeypatch.setenv("SLUICEGATE_TOKEN", tokens[user])
+        capsys.readouterr()
+        code = main([*words, "--json"])
+        out = capsys.readouterr().out
+        return code, json.loads(out) if out.strip() else None
+
+    return command
+
+
+def model_file(folder: Path) -> Path:
+    path = folder / "model.yaml"
+    contract = {
+        "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
+        "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],
+    }
+    path.write_text(yaml.safe_dump({"slug": "sentiment", "team": "demo", "contract": contract}))
+    return path
+
+
+def release_folder(folder: Path, *, graph: bytes = b"graph one", code: bool = False, **changes: Any) -> Path:
+    (folder / "artifact").mkdir(parents=True)
+    (folder / "tokenizer").mkdir()
+    (folder / "artifact" / "model.onnx").write_bytes(graph)
+    (folder / "tokenizer" / "tokenizer.json").write_bytes(b"{}")
+    if code:
+        (folder / "artifact" / "model.py").write_text("class TritonPythonModel: ...\n")
+    document = {
+        "model": "sentiment",
+        "runtime": {"image": IMAGE, "server": "triton", "backend": "python" if code else "onnxruntime"},
+        "serving": {
+            "max_batch_size": 16,
+            "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
+            "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],
+        },
+        **changes,
+    }
+    (folder / "release.yaml").write_text(yaml.safe_dump(document))
+    return folder
+
+
+@pytest.fixture
+def model(run: Run, tmp_path: Path) -> None:
+    code, created = run("ada", "model", "create", str(model_file(tmp_path)))
+    assert (code, created["slug"]) == (exits.OK, "sentiment")
+
+
+def test_who_am_i_not(run: Run, monkeypatch: pytest.MonkeyPatch, live_server: Any) -> None:
+    monkeypatch.setenv("SLUICEGATE_TOKEN", "sg_wrong")
+    assert main(["model", "list", "--json"]) == exits.REFUSED
+
+
+def test_push_seals_and_the_same_bytes_are_the_same_release(run: Run, model: None, tmp_path: Path) -> None:
+    folder = release_folder(tmp_path / "one")
+    code, sealed = run("robot", "push", str(folder))
+    assert code == exits.OK
+    assert (sealed["name"], sealed["state"]) == ("r1", "sealed")
+    assert run("robot", "push", str(folder))[1]["digest"] == sealed["digest"]
+    assert run("ada", "release", "list", "sentiment")[1][0]["name"] == "r1"
+    assert Release.objects.count() == 1
+
+
+def test_what_was_pushed_verifies_and_is_fetched_byte_by_byte(run: Run, model: None, tmp_path: Path) -> None:
+    folder = release_folder(tmp_path / "one", graph=bytes(range(256)) * 9000)
+    run("robot", "push", str(folder))
+    code, verified = run("ada", "release", "verify", "sentiment/r1")
+    assert (code, verified["ok"]) == (exits.OK, True)
+    code, _ = run("ada", "release", "fetch", "sentiment/r1", str(tmp_path / "copy"))
+    assert code == exits.OK
+    for path in ("artifact/model.onnx", "tokenizer/tokenizer.json"):
+        assert (tmp_path / "copy" / path).read_bytes() == (folder / path).read_bytes()
+    assert run("ada", "release", "fetch", "sentiment/r1", str(tmp_path / "copy"))[0] == exits.REFUSED
+
+
+def test_a_damaged_blob_is_found_by_verify_and_not_kept_by_fetch(run: Run, model: None, tmp_path: Path) -> None:
+    run("robot", "push", str(release_folder(tmp_path / "one", graph=b"graph one")))
+    stored = next(p for p in (tmp_path / "blobs").rglob("*") if p.is_file() and p.read_bytes() == b"graph one")
+    stored.chmod(0o600)
+    stored.write_bytes(b"graph two")
+    code, verified = run("ada", "release", "verify", "sentiment/r1")
+    assert code == exits.FAILED
+    assert "artifact/model.onnx" in verified["wrong"][0]
+    assert run("ada", "release", "fetch", "sentiment/r1", str(tmp_path / "copy"))[0] == exits.FAILED
+    assert not list((tmp_path / "copy").rglob("model.onnx*"))
+
+
+def test_diff_tells_files_from_configuration(run: Run, model: None, tmp_path: Path) -> None:
+    run("robot", "push", str(release_folder(tmp_path / "one")))
+    run("robot", "push", str(release_folder(tmp_path / "two", graph=b"graph two", provenance={"notes": "int8"})))
+    code, told = run("ada", "release", "diff", "sentiment/r1", "sentiment/r2")
+    assert code == exits.OK
+    assert [(c["part"], c["field"], c["kind"]) for c in told["changes"]] == [
+        ("files", "artifact/model.onnx", "changed"),
+        ("provenance", "notes", "added"),
+    ]
+
+
+def test_a_wrong_release_yaml_names_every_mistake_and_leaves_nothing(run: Run, model: None, tmp_path: Path) -> None:
+    folder = release_folder(tmp_path / "one", runtime={"image": "triton:24.01", "backend": "onnxruntime"}, wishes={})
+    code, told = run("robot", "push", str(folder))
+    assert code == exits.REFUSED
+    assert {e["field"] for e in told["errors"]} >= {"runtime.image", "wishes"}
+    assert all(e["fix"] for e in told["errors"])
+    assert not Release.objects.exists()
+
+
+def test_an_upload_that_fails_discards_the_draft(
+    run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Client.put_stream
+
+    def lying(self: Client, path: str, chunks: Any, *, size_bytes: int, sha256: str) -> Any:
+        return real(self, path, chunks, size_bytes=size_bytes, sha256="f" * 64)
+
+    monkeypatch.setattr(Client, "put_stream", lying)
+    code, told = run("robot", "push", str(release_folder(tmp_path / "one")))
+    assert code == exits.REFUSED
+    assert "sha256" in json.dumps(told)
+    assert not Release.objects.exists()
+
+
+def test_ctrl_c_discards_the_draft_too(run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "put_stream", interrupted)
+    assert run("robot", "push", str(release_folder(tmp_path / "one")))[0] == 130
+    assert not Release.objects.exists()
+
+
+def test_code_is_waived_by_a_release_manager_and_nobody_else(run: Run, model: None, tmp_path: Path) -> None:
+    run("robot", "push", str(release_folder(tmp_path / "one", code=True)))
+    for user in ("robot", "ada"):
+        assert run(user, "waive", "sentiment/r1", "--reason", "It is fine.")[0] == exits.REFUSED
+    code, granted = run("mara", "waive", "sentiment/r1", "--reason", "The code was read.")
+    assert (code, granted["granted_by"]) == (exits.OK, "mara")
+
+
+def test_the_log_of_events_is_verified_by_an_administrator(run: Run, model: None) -> None:
+    code, chain = run("admin", "audit", "verify")
+    assert (code, chain["is_whole"]) == (exits.OK, True)
+    assert run("ada", "audit", "verify")[0] == exits.REFUSED
+
+
+def test_an_administrator_makes_a_robot_that_can_push(
+    run: Run, model: None, tokens: dict[str, str], tmp_path: Path
+) -> None:
+    assert run("admin", "user", "create", "robot2", "--team", "demo", "--role", "ci")[0] == exits.OK
+    assert run("ada", "user", "token", "robot2")[0] == exits.REFUSED
+    tokens["robot2"] = run("admin", "user", "token", "robot2")[1]["token"]
+    assert run("robot2", "push", str(release_folder(tmp_path / "one")))[0] == exits.OK
+
+
+def test_what_is_not_there_is_refused(run: Run, model: None) -> None:
+    assert run("ada", "release", "show", "sentiment/r9")[0] == exits.REFUSED
+    assert run("ada", "model", "show", "absent")[0] == exits.REFUSED
+    assert ServedModel.objects.count() == 1
+
+
+def test_no_server_is_an_infrastructure_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.cli.client.READ_PAUSE_S", 0)
+    assert main(["model", "list", "--server", "http://127.0.0.1:9", "--json"]) == exits.INFRASTRUCTURE
