@@ -35,6 +35,17 @@ class Event(models.Model):
         indexes = [models.Index(fields=["subject_type", "subject_id", "-seq"], name="event_by_subject")]
 
 
+class ChainHead(models.Model):
+    """The last event written. One row; a log that ends elsewhere was cut off."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    seq = models.BigIntegerField()
+    hash = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="chain_has_one_head")]
+
+
 class Job(models.Model):
     """Work that is due. Celery only carries the id: whoever holds the lease runs it."""
 
@@ -49,6 +60,7 @@ class Job(models.Model):
     attempts = models.PositiveIntegerField(default=0)
     max_attempts = models.PositiveIntegerField(default=3)
     due_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True, blank=True)  # when Celery last got its id; the sweep does not send it again at once
     progress_done = models.PositiveIntegerField(default=0)
     progress_total = models.PositiveIntegerField(default=0)
     progress_note = models.CharField(max_length=300, blank=True)

@@ -6,3 +6,7 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
 application = get_asgi_application()
+
+from sluicegate.checks import refuse_unsafe_start  # noqa: E402  (settings first)
+
+refuse_unsafe_start()

@@ -1,0 +1,43 @@
+"""Bearer tokens: how a program's request says who it is from.
+
+Apart from `accounts.api`, because REST framework loads it while its own views are still being made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from accounts import actions
+from accounts.core.errors import Refused
+from accounts.models import User
+
+
+class BearerTokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer sg_…`."""
+
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        words = get_authorization_header(request).decode("latin-1").split()
+        if not words or words[0].lower() != "bearer":
+            return None
+        if len(words) != 2:
+            raise AuthenticationFailed("The Authorization header must read `Bearer <token>`.")
+        try:
+            return actions.user_of_token(words[1]), None
+        except Refused as error:
+            raise AuthenticationFailed(error.message, code=error.code) from None
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="sluicegate"'
+
+
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "accounts.authentication.BearerTokenAuthentication"
+    name = "bearer"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer"}

@@ -1,0 +1,181 @@
+"""The verbs of the ledger: append an event; enqueue, claim, extend, finish and re-send jobs."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery import current_app
+from django.db import IntegrityError, connection, transaction
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from accounts.core.access import Actor
+from ledger.audit import link_of
+from ledger.core.chain import GENESIS, storable
+from ledger.core.lifecycle import MOVES, JobState
+from ledger.core.verbs import EventVerb
+from ledger.models import ChainHead, Event, Job
+
+log = logging.getLogger(__name__)
+#: The advisory lock that makes writers of events take turns; any number that nobody else uses.
+_CHAIN_LOCK = 0x51_0C_6A_7E
+#: A job whose id was sent this long ago and which nobody took is sent again. Celery may have lost it.
+RESEND_AFTER_S = 30.0
+UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
+
+
+def append_event(
+    *,
+    verb: str,
+    subject_type: str,
+    subject_id: str | int | uuid.UUID,
+    actor: Actor,
+    from_state: str = "",
+    to_state: str = "",
+    reason: str = "",
+    facts: dict[str, Any] | None = None,
+    act_id: uuid.UUID | None = None,
+) -> Event:
+    """The event, written at the end of the chain in the caller's transaction.
+
+    Writers take turns from here until they commit, so append late and keep the transaction short. `facts` may hold
+    anything; see `ledger.core.chain.storable` for what becomes of it.
+    Raises ValueError for a verb that is not in EventVerb, TransactionManagementError outside of a transaction.
+    """
+    if not connection.in_atomic_block:
+        raise transaction.TransactionManagementError("append_event belongs into the transaction of the change that it tells of.")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_CHAIN_LOCK])
+    head = ChainHead.objects.filter(pk=1).first() or ChainHead(seq=0, hash=GENESIS)
+    event = Event(
+        seq=head.seq + 1, at=datetime.now(UTC), act_id=act_id or uuid.uuid4(), verb=EventVerb(verb).value,
+        subject_type=subject_type, subject_id=str(subject_id), actor=storable(actor.name), from_state=str(from_state),
+        to_state=str(to_state), reason=storable(reason), facts=storable(facts or {}), prev_hash=head.hash,
+    )  # fmt: skip
+    event.hash = link_of(event).expected_hash()
+    event.save(force_insert=True)
+    ChainHead.objects.update_or_create(pk=1, defaults={"seq": event.seq, "hash": event.hash})
+    return event
+
+
+def enqueue(
+    *,
+    kind: str,
+    key: str,
+    args: dict[str, Any],
+    queue: str = "default",
+    due_at: datetime | None = None,
+    max_attempts: int = 3,
+) -> Job:
+    """The waiting or running job of this (kind, key): the one that is there, else a new one. Sent when the caller commits.
+
+    `due_at` (aware; None = now) may lie in the future; the sweep sends it then.
+    """
+    with transaction.atomic():
+        job = Job.objects.filter(kind=kind, key=key, state__in=UNFINISHED).first()
+        if job is not None:
+            return job
+        job = Job(kind=kind, key=key, args=args, queue=queue, max_attempts=max_attempts)
+        try:
+            with transaction.atomic():
+                Job.objects.bulk_create([_with_due(job, due_at)])
+        except IntegrityError:  # somebody else was first
+            return Job.objects.get(kind=kind, key=key, state__in=UNFINISHED)
+        job = Job.objects.get(pk=job.pk)
+        if due_at is None:
+            # Robust: the row is the truth. If Celery's broker is away, the sweep sends the id later.
+            transaction.on_commit(lambda: send(job), robust=True)
+        return job
+
+
+def _with_due(job: Job, due_at: datetime | None) -> Job:
+    job.due_at = due_at if due_at is not None else Now()  # type: ignore[assignment]  # the database's clock
+    return job
+
+
+def send(job: Job) -> None:
+    """Hands the job's id to Celery. Raises what the transport raises when it is away."""
+    # Noted first: a message that got lost is sent again after RESEND_AFTER_S, one that was not noted would be sent every sweep.
+    Job.objects.filter(pk=job.pk).update(sent_at=Now())
+    current_app.signature("ledger.run_job", args=[str(job.pk)], queue=job.queue, retry=False).apply_async()
+
+
+def claim(job_id: uuid.UUID | str, owner: str, lease_s: float) -> Job | None:
+    """The job, now running for `owner` until the lease runs out; None when it is not due, is finished, or another holds it.
+
+    Takes over a job whose lease ran out. `job.attempts` counts this one.
+    """
+    free = Q(state=JobState.QUEUED, due_at__lte=Now()) | Q(state=JobState.RUNNING, lease_until__lt=Now())
+    moved = Job.objects.filter(free, pk=job_id).update(
+        state=JobState.RUNNING, owner=owner, lease_until=Now() + timedelta(seconds=lease_s), attempts=F("attempts") + 1
+    )
+    return Job.objects.get(pk=job_id) if moved else None
+
+
+def heartbeat(
+    job_id: uuid.UUID | str,
+    owner: str,
+    lease_s: float,
+    done: int | None = None,
+    total: int | None = None,
+    note: str | None = None,
+) -> bool:
+    """Whether `owner` still holds the job; extends its lease and notes the progress that is given."""
+    progress: dict[str, Any] = {
+        name: value
+        for name, value in {"progress_done": done, "progress_total": total, "progress_note": note and note[:300]}.items()
+        if value is not None
+    }
+    held = Job.objects.filter(pk=job_id, owner=owner, state=JobState.RUNNING)
+    return held.update(lease_until=Now() + timedelta(seconds=lease_s), **progress) == 1
+
+
+def finish(job_id: uuid.UUID | str, owner: str, error: str = "") -> bool:
+    """Whether the job is now done, or failed where an `error` is given. False when `owner` no longer holds it."""
+    to = JobState.FAILED if error else JobState.DONE
+    return _move(job_id, JobState.RUNNING, to, owner=owner, error=error, finished_at=Now(), lease_until=None)
+
+
+def release_for_retry(job_id: uuid.UUID | str, owner: str, *, delay_s: float, why: str, costs_attempt: bool = True) -> bool:
+    """Whether the job waits again, due in `delay_s` seconds, with `why` as its note. False when `owner` no longer holds it."""
+    attempts = F("attempts") if costs_attempt else F("attempts") - 1
+    return _move(
+        job_id, JobState.RUNNING, JobState.QUEUED, owner=owner, due_at=Now() + timedelta(seconds=delay_s), sent_at=None,
+        lease_until=None, attempts=attempts, progress_note=why[:300],
+    )  # fmt: skip
+
+
+def cancel_job(job_id: uuid.UUID | str) -> bool:
+    """Whether a job that nobody had started was called off."""
+    return _move(job_id, JobState.QUEUED, JobState.CANCELLED, owner="", finished_at=Now())
+
+
+def _move(job_id: uuid.UUID | str, seen: JobState, to: JobState, *, owner: str, **columns: Any) -> bool:
+    if to not in MOVES[seen]:
+        raise ValueError(f"a job does not go from {seen} to {to}")
+    held = Q(pk=job_id, state=seen) & (Q(owner=owner) if seen is JobState.RUNNING else Q())
+    return Job.objects.filter(held).update(state=to, **columns) == 1
+
+
+def dispatch_due(limit: int = 200) -> int:
+    """How many ids were sent again: waiting jobs that are due and running ones whose lease ran out.
+
+    Never twice within RESEND_AFTER_S, so that a long queue does not fill with copies. A copy that does arrive is harmless:
+    its claim finds nothing. Stops quietly while the transport is away.
+    """
+    unsent = Q(sent_at__isnull=True) | Q(sent_at__lt=Now() - timedelta(seconds=RESEND_AFTER_S))
+    waiting = Q(state=JobState.QUEUED, due_at__lte=Now()) & unsent
+    abandoned = Q(state=JobState.RUNNING, lease_until__lt=Now()) & (unsent | Q(sent_at__lt=F("lease_until")))
+    sent = 0
+    for job in Job.objects.filter(waiting | abandoned).order_by("due_at")[:limit]:
+        try:
+            send(job)
+        except Exception as error:  # the transport's own error families are many (kombu, redis, OSError)
+            log.warning("Jobs cannot be handed to Celery now: %s. They stay queued and are tried again.", error)
+            Job.objects.filter(pk=job.pk, state__in=UNFINISHED).update(sent_at=None)
+            break
+        sent += 1
+    return sent

@@ -1,0 +1,49 @@
+"""Named leases with fencing tokens: at most one holder at a time, by the database's clock.
+
+A holder that slept past its lease may still believe in it. So whatever it writes must carry its token, and whoever
+takes the write must refuse a token lower than one it has seen.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Now
+
+from ledger.models import Lease
+
+# One statement, so that two who ask at once cannot both win.
+_ACQUIRE = """
+INSERT INTO ledger_lease AS lease (name, owner, token, expires_at)
+VALUES (%s, %s, 1, clock_timestamp() + %s)
+ON CONFLICT (name) DO UPDATE
+SET owner = excluded.owner, token = lease.token + 1, expires_at = excluded.expires_at
+WHERE lease.expires_at IS NULL OR lease.expires_at <= clock_timestamp()
+RETURNING token
+"""
+
+
+def acquire(name: str, owner: str, ttl_s: float) -> int | None:
+    """The fencing token of a new term of `ttl_s` seconds, or None while somebody (the same owner too) holds the lease."""
+    with connection.cursor() as cursor:
+        cursor.execute(_ACQUIRE, [name, owner, timedelta(seconds=ttl_s)])
+        row = cursor.fetchone()
+    return int(row[0]) if row else None
+
+
+def renew(name: str, owner: str, token: int, ttl_s: float) -> bool:
+    """Whether the term goes on for `ttl_s` seconds from now. False means it is over: stop at once."""
+    held = Lease.objects.filter(name=name, owner=owner, token=token, expires_at__gt=Now())
+    return held.update(expires_at=Now() + timedelta(seconds=ttl_s)) == 1
+
+
+def release(name: str, owner: str, token: int) -> None:
+    """Ends the term early, so that the next holder need not wait. Harmless when it is over already."""
+    Lease.objects.filter(name=name, owner=owner, token=token).update(expires_at=None, owner="", token=F("token"))
+
+
+def holder(name: str) -> str | None:
+    """Who holds the lease now."""
+    return Lease.objects.filter(name=name, expires_at__gt=Now()).values_list("owner", flat=True).first()
