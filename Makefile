@@ -46,5 +46,6 @@ locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in an
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/gateway.in -o serving/gateway.lock
 
 clean: ## Remove everything that setup, tests and runs have made, the state folder's data included
+	@if [ -f .state/postgres/location ]; then rm -rf "$$(cat .state/postgres/location)"; fi
 	rm -rf .venv .venv-serving .venv-gateway .build .state .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
