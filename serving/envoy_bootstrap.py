@@ -1,4 +1,4 @@
-"""The start configuration of a gateway: who it is, where its control planes are, and how it counts. The rest comes over ADS."""
+"""The start configuration of a gateway: its name, its control planes, and how it counts. The rest comes over ADS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ KEEPALIVE = {"interval": "5s", "timeout": "10s"}
 #: Histograms are merged this often; a reading is never older.
 FLUSH_S = 0.1
 #: All other stats are switched off: a thousand models would make every reading slow.
-KEPT_STATS = ("sli", "server.", "cluster_manager.", "listener_manager.", "control_plane.", "http.gateway.downstream_cx_active")
+KEPT_STATS = (
+    "sli.",
+    "server.",
+    "cluster_manager.",
+    "listener_manager.",
+    "control_plane.",
+    "http.gateway.downstream_cx_active",
+)
 
 
 def bootstrap(node_name: str, xds_address: str, admin_port: int) -> dict[str, Any]:
@@ -44,8 +51,9 @@ def bootstrap(node_name: str, xds_address: str, admin_port: int) -> dict[str, An
         "stats_config": {
             "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
             "histogram_bucket_settings": [
-                {"match": {"contains": "sli_latency"}, "buckets": [float(edge) for edge in EDGES_US]},
-                {"match": {"prefix": "sli"}, "buckets": [float(EDGES_US[-1])]},  # only their counts are read
+                # Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact.
+                {"match": {"prefix": "sli.latency"}, "buckets": [edge / 1000 for edge in EDGES_US]},
+                {"match": {"prefix": "sli."}, "buckets": [EDGES_US[-1] / 1000]},  # only their counts are read
             ],
         },
     }

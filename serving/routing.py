@@ -13,6 +13,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, Stale
 from ledger.actions import append_event
+from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.core.routes import WHOLE_BP
@@ -45,10 +46,11 @@ def set_route(
 ) -> Route:
     """The route as asked for; `candidate_bp` is the candidate's share in basis points, 0 … 10000.
 
-    Writing what is already there changes nothing, but keeps the highest `fence`. Effects: the environment's generation grows,
-    an event is appended, and the control plane is told on commit.
+    Writing what is already there changes nothing, but keeps the highest `fence`. Effects: the environment's generation
+    grows, an event is appended, and the control plane is told on commit.
 
-    Raises Refused, Invalid (releases or weight make no sense), Stale (`fence` is older than the last writer's: another engine leads).
+    Raises Refused, Invalid (releases or weight make no sense), Stale (another engine has led
+    since `fence` was given out).
     """
     with transaction.atomic():
         _check(model, stable, candidate, candidate_bp)
@@ -61,7 +63,8 @@ def set_route(
             raise Stale(
                 "fence_outdated",
                 f"Another engine (token {route.fence}) has led since token {fence}; stop, and let it write the route.",
-                fence=fence, current=route.fence,
+                fence=fence,
+                current=route.fence,
             )
         wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp)
         if route is not None and (route.stable_id, route.candidate_id, route.candidate_bp) == wanted:
@@ -77,10 +80,21 @@ def set_route(
         Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
         environment.generation = generation + 1
         append_event(
-            verb="route.changed", subject_type="route", subject_id=route.pk, actor=actor, from_state="", to_state="", reason=reason,
+            verb=EventVerb.ROUTE_SET,
+            subject_type="route",
+            subject_id=route.pk,
+            actor=actor,
+            from_state="",
+            to_state="",
+            reason=reason,
             facts={
-                "environment": environment.slug, "model": model.slug, "generation": route.generation, "before": before,
-                "after": _in_words(route), "stable": stable.digest, "candidate": candidate.digest if candidate else None,
+                "environment": environment.slug,
+                "model": model.slug,
+                "generation": route.generation,
+                "before": before,
+                "after": _in_words(route),
+                "stable": stable.digest,
+                "candidate": candidate.digest if candidate else None,
                 "candidate_bp": candidate_bp,
             },
         )
@@ -93,10 +107,18 @@ def acknowledged(route: Route) -> Ack:
     since = timezone.now() - timedelta(seconds=SEEN_WITHIN_S)
     gateways = list(Gateway.objects.filter(environment_id=route.environment_id, seen_at__gte=since).order_by("name"))
     if not gateways:
-        return Ack(False, None, f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane.")
+        return Ack(
+            False,
+            None,
+            f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane.",
+        )
     acks = {ack.gateway_id: ack for ack in RouteAck.objects.filter(route_id=route.pk, gateway__in=gateways)}
     current = [ack for ack in acks.values() if ack.generation >= route.generation]
-    errors = [f"{gateway.name}: {acks[gateway.pk].error}" for gateway in gateways if gateway.pk in acks and acks[gateway.pk].error]
+    errors = [
+        f"{gateway.name}: {acks[gateway.pk].error}"
+        for gateway in gateways
+        if gateway.pk in acks and acks[gateway.pk].error
+    ]
     is_whole = len(current) == len(gateways) and not errors
     return Ack(is_whole, max(ack.acked_at for ack in current) if is_whole else None, "; ".join(errors))
 
@@ -108,13 +130,22 @@ def register_gateway(
     with transaction.atomic():
         require(actor, Verb.ADMINISTER, "")
         _check_addresses(admin_url, http_url, grpc_address)
-        wanted = {"environment": environment, "admin_url": admin_url, "http_url": http_url, "grpc_address": grpc_address}
+        wanted = {
+            "environment": environment,
+            "admin_url": admin_url,
+            "http_url": http_url,
+            "grpc_address": grpc_address,
+        }
         gateway = Gateway.objects.select_for_update().filter(name=name).first()
         if gateway is not None and all(getattr(gateway, key) == value for key, value in wanted.items()):
             return gateway
         gateway, _ = Gateway.objects.update_or_create(name=name, defaults=wanted)
         append_event(
-            verb="gateway.registered", subject_type="gateway", subject_id=gateway.pk, actor=actor, reason="",
+            verb=EventVerb.GATEWAY_REGISTERED,
+            subject_type="gateway",
+            subject_id=gateway.pk,
+            actor=actor,
+            reason="",
             facts={"name": name, "environment": environment.slug, "http_url": http_url, "grpc_address": grpc_address},
         )
         _announce(environment)
@@ -156,4 +187,5 @@ def _in_words(route: Route | None) -> str:
         return "no route"
     if route.candidate is None:
         return f"{route.stable.name} 100 %"
-    return f"{route.candidate.name} {route.candidate_bp / 100:g} %, {route.stable.name} {(WHOLE_BP - route.candidate_bp) / 100:g} %"
+    shares = (route.candidate_bp / 100, (WHOLE_BP - route.candidate_bp) / 100)
+    return f"{route.candidate.name} {shares[0]:g} %, {route.stable.name} {shares[1]:g} %"

@@ -39,7 +39,7 @@ def free_port() -> int:
 def wait_until(is_true: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
-        if (found := is_true()):
+        if found := is_true():
             return found
         time.sleep(0.02)
     raise AssertionError(f"not within {timeout_s} s: {what}")
@@ -71,8 +71,8 @@ class Loop:
 
 @dataclass
 class Backend:
-    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (gRPC UNKNOWN) · hang · cut (connection closed unanswered)
-    · bad_input (400, INVALID_ARGUMENT)."""
+    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (503, gRPC UNKNOWN) · hang
+    · cut (connection closed unanswered, UNAVAILABLE) · bad_input (400, INVALID_ARGUMENT)."""
 
     loop: Loop
     name: str
@@ -137,12 +137,19 @@ class Backend:
                 if self.mode == "cut":
                     writer.transport.abort()
                     return
-                status = {"error": "500 Internal Server Error", "unknown": "503 Service Unavailable", "bad_input": "400 Bad Request"}
+                status = {
+                    "error": "500 Internal Server Error",
+                    "unknown": "503 Service Unavailable",
+                    "bad_input": "400 Bad Request",
+                }
                 body = json.dumps({"model_name": MODEL, "outputs": [], "by": self.name}).encode()
                 line = status.get(self.mode, "200 OK")
-                writer.write(f"HTTP/1.1 {line}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+                writer.write(
+                    f"HTTP/1.1 {line}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+                    + body
+                )
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)
@@ -152,7 +159,9 @@ class Backend:
         self.hits += 1
         await asyncio.sleep(self.delay_s if self.mode != "hang" else 60)
         codes = {
-            "error": grpc.StatusCode.INTERNAL, "unknown": grpc.StatusCode.UNKNOWN, "cut": grpc.StatusCode.UNAVAILABLE,
+            "error": grpc.StatusCode.INTERNAL,
+            "unknown": grpc.StatusCode.UNKNOWN,
+            "cut": grpc.StatusCode.UNAVAILABLE,
             "bad_input": grpc.StatusCode.INVALID_ARGUMENT,
         }
         if self.mode in codes:
@@ -215,7 +224,16 @@ class Envoy:
         return f"http://127.0.0.1:{self.admin_port}"
 
     def start(self) -> None:
-        argv = [str(settings.ENVOY_BINARY), "-c", str(self.config), "--disable-hot-restart", "--concurrency", "1", "-l", "warning"]
+        argv = [
+            str(settings.ENVOY_BINARY),
+            "-c",
+            str(self.config),
+            "--disable-hot-restart",
+            "--concurrency",
+            "1",
+            "-l",
+            "warning",
+        ]
         self._process = subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
     def stop(self) -> None:
@@ -238,7 +256,11 @@ class Envoy:
             line.close()
 
     def http(
-        self, path: str = f"/v2/models/{MODEL}/infer", headers: dict[str, str] | None = None, body: bytes = b"{}", method: str = "POST"
+        self,
+        path: str = f"/v2/models/{MODEL}/infer",
+        headers: dict[str, str] | None = None,
+        body: bytes = b"{}",
+        method: str = "POST",
     ) -> Answer:
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
         began = time.monotonic()
@@ -249,7 +271,12 @@ class Envoy:
             found = {key.lower(): value for key, value in answer.getheaders()}
             with contextlib.suppress(ValueError):
                 return Answer(
-                    answer.status, found.get("x-sluicegate-release"), json.loads(raw).get("by"), raw, time.monotonic() - began, found
+                    answer.status,
+                    found.get("x-sluicegate-release"),
+                    json.loads(raw).get("by"),
+                    raw,
+                    time.monotonic() - began,
+                    found,
                 )
             return Answer(answer.status, found.get("x-sluicegate-release"), None, raw, time.monotonic() - began, found)
         finally:
@@ -340,7 +367,11 @@ class Rig:
         stable = Arm("r1", self.STABLE, (self.stable.endpoint,))
         candidate = Arm("r2", self.CANDIDATE, (self.candidate.endpoint,)) if candidate_bp is not None else None
         settled: dict[str, Any] = {
-            "route_id": 1, "model": MODEL, "generation": self.generation, "stable": stable, "candidate": candidate,
+            "route_id": 1,
+            "model": MODEL,
+            "generation": self.generation,
+            "stable": stable,
+            "candidate": candidate,
             "candidate_bp": candidate_bp or 0,
         }
         return ModelRoute(**{**settled, **changes})

@@ -4,8 +4,31 @@ from __future__ import annotations
 
 #: Upper edges in µs. A slow-request threshold must be one of them: between edges a histogram cannot tell.
 EDGES_US: tuple[int, ...] = (
-    1_000, 2_000, 3_000, 5_000, 7_500, 10_000, 15_000, 20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000, 250_000,
-    300_000, 400_000, 500_000, 750_000, 1_000_000, 1_500_000, 2_000_000, 3_000_000, 5_000_000, 10_000_000,
+    1_000,
+    2_000,
+    3_000,
+    5_000,
+    7_500,
+    10_000,
+    15_000,
+    20_000,
+    30_000,
+    50_000,
+    75_000,
+    100_000,
+    150_000,
+    200_000,
+    250_000,
+    300_000,
+    400_000,
+    500_000,
+    750_000,
+    1_000_000,
+    1_500_000,
+    2_000_000,
+    3_000_000,
+    5_000_000,
+    10_000_000,
 )
 
 #: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault, not the caller's.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-#: Weights are basis points and always sum to this. Source: with the candidate first and a constant sum, sticky shares grow as
-#: supersets.
+#: Weights are basis points and always sum to this. With the candidate first and a constant sum, a sticky share only ever
+#: gains callers as it grows.
 WHOLE_BP = 10_000
 
 
@@ -71,7 +71,9 @@ class ModelRoute:
 
     def __post_init__(self) -> None:
         if not 0 <= self.candidate_bp <= WHOLE_BP:
-            raise ValueError(f"{self.model}: a candidate weight of {self.candidate_bp} bp is not between 0 and {WHOLE_BP}")
+            raise ValueError(
+                f"{self.model}: a candidate weight of {self.candidate_bp} bp is not between 0 and {WHOLE_BP}"
+            )
         if self.candidate_bp and self.candidate is None:
             raise ValueError(f"{self.model}: weight without a candidate")
 
@@ -120,7 +122,9 @@ class Admission:
     problems: tuple[Problem, ...] = ()
 
 
-def admit(proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str, tuple[Endpoint, ...]] | None = None) -> Admission:
+def admit(
+    proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str, tuple[Endpoint, ...]] | None = None
+) -> Admission:
     """`proposed` made safe to publish after `last` (None: nothing published yet).
 
     `known` maps a release's digest to servers that have not ended, though they do not serve now: the best address there is
@@ -130,15 +134,16 @@ def admit(proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str,
     """
     if last is not None and proposed.generation < last.generation:
         raise TableRefused(
-            f"{proposed.environment}: the database is at generation {proposed.generation}, gateways already have {last.generation}; "
-            "is this a stale copy? Point DATABASE_URL at the primary, or restart the control plane to accept it."
+            f"{proposed.environment}: the database is at generation {proposed.generation}, gateways already have "
+            f"{last.generation}; is this a stale copy? Point DATABASE_URL at the primary, or restart the control plane to accept it."
         )
     if not proposed.models and (proposed.generation > 0 or (last is not None and last.models)):
         raise TableRefused(
-            f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic was routed before; "
-            "gateways keep what they have. Restore the routes."
+            f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic was "
+            "routed before; gateways keep what they have. Restore the routes."
         )
-    claimed = {endpoint: arm.digest for route in proposed.models for arm in route.arms for endpoint in arm.endpoints}
+    arms = [arm for route in proposed.models for arm in route.arms]
+    claimed = {endpoint: arm.digest for arm in arms for endpoint in arm.endpoints}
     routes, problems = [], []
     for route in proposed.models:
         before = last.route(route.model) if last else None
@@ -149,7 +154,10 @@ def admit(proposed: RoutingTable, last: RoutingTable | None, known: Mapping[str,
 
 
 def _admit_route(
-    route: ModelRoute, before: ModelRoute | None, known: Mapping[str, tuple[Endpoint, ...]], claimed: Mapping[Endpoint, str]
+    route: ModelRoute,
+    before: ModelRoute | None,
+    known: Mapping[str, tuple[Endpoint, ...]],
+    claimed: Mapping[Endpoint, str],
 ) -> tuple[ModelRoute, Problem | None]:
     stable = route.stable
     if stable.endpoints:

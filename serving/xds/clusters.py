@@ -1,4 +1,4 @@
-"""Clusters and their endpoints: one cluster per release and protocol, and for a candidate one that falls back to stable."""
+"""Clusters and their endpoints: one per release and protocol, and for a candidate one that falls back to stable."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
                 }
                 for e in arm.endpoints
             ]
-            found[name] = {"cluster_name": name, "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else []}
+            found[name] = {
+                "cluster_name": name,
+                "endpoints": [{"locality": {}, "lb_endpoints": hosts}] if hosts else [],
+            }
     return found
 
 
@@ -95,8 +98,8 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
 def _outlier_detection() -> dict[str, Any]:
     """Sets aside a server that refuses, resets or times out, for a few seconds at a time.
 
-    Answers are never held against it: Triton says INTERNAL to a caller's bad input, and one bad caller must not put a good
-    server out. A release whose servers are all set aside is used all the same where there is nothing to fall back to.
+    Answers are never held against it: Triton says INTERNAL to a caller's bad input, and one bad caller must not put a
+    good server out. Where there is nothing to fall back to, servers are used even when all are set aside.
     """
     return {
         "split_external_local_origin_errors": True,
@@ -123,10 +126,13 @@ def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> 
             "name": "envoy.clusters.aggregate",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.clusters.aggregate.v3.ClusterConfig",
-                "clusters": [cluster_name(route.model, arm, protocol), cluster_name(route.model, route.stable, protocol)],
+                "clusters": [
+                    cluster_name(route.model, arm, protocol),
+                    cluster_name(route.model, route.stable, protocol),
+                ],
             },
         },
-        # A share of the traffic in flight cannot be the budget here: requests are counted on the clusters behind this one.
-        # Stable has room for all traffic, so what a broken candidate hands back is bounded by a plain number.
+        # The budget cannot be a share of what is in flight: that is counted on the clusters behind this one. Stable has
+        # room for all traffic, so a plain number bounds what a broken candidate hands back.
         "circuit_breakers": {"thresholds": [{"max_retries": MAX_CONCURRENT}]},
     }

@@ -10,10 +10,10 @@ from serving.xds.vhosts import MAX_BODY_BYTES, MODEL_HEADER, ROUTE_CONFIG, unkno
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"
 
-#: Fills the model header where the caller did not: from the REST path, from the first field of a gRPC message, else from the
-#: authority. `body()` yields until the message is whole, so a stream must name its model itself or by its authority.
-MODEL_LUA = """
-local header = "%(header)s"
+#: Fills the model header where the caller did not: from the REST path, from the first field of a gRPC message, else from
+#: the authority. `body()` yields until the message is whole, so a stream must name its model by header or authority.
+_LUA = """
+local header = "MODEL_HEADER"
 
 local function from_body(handle)
   local body = handle:body(true)
@@ -21,7 +21,8 @@ local function from_body(handle)
   if size < 7 then return nil end
   local bytes = body:getBytes(0, math.min(size, 140))
   -- 5 bytes of frame (the first says "compressed"), then field 1, model_name or name, as a short string
-  if bytes:byte(1) ~= 0 or bytes:byte(6) ~= 10 or bytes:byte(7) >= 128 or size < 7 + bytes:byte(7) then return nil end
+  local is_name = bytes:byte(1) == 0 and bytes:byte(6) == 10 and bytes:byte(7) < 128
+  if not is_name or size < 7 + bytes:byte(7) then return nil end
   return bytes:sub(8, 7 + bytes:byte(7))
 end
 
@@ -31,13 +32,14 @@ function envoy_on_request(handle)
   local path = handle:headers():get(":path") or ""
   local authority = handle:headers():get(":authority") or ""
   local model = path:match("^/v2/models/([^/?]+)")
-  if not model and path:find("^/inference%%.GRPCInferenceService/Model") and not path:find("ModelStreamInfer", 1, true) then
+  if not model and path:find("^/inference%.GRPCInferenceService/Model") and not path:find("ModelStreamInfer", 1, true) then
     model = from_body(handle)
   end
   if not model or model == "" then model = authority:match("^([^:]+)") or "-" end
   handle:headers():replace(header, model)
 end
-""" % {"header": MODEL_HEADER}
+"""
+MODEL_LUA = _LUA.replace("MODEL_HEADER", MODEL_HEADER)
 
 
 def route_configuration() -> dict[str, Any]:
@@ -72,11 +74,14 @@ def _connection_manager() -> dict[str, Any]:
         "path_with_escaped_slashes_action": "REJECT_REQUEST",
         "stream_idle_timeout": "310s",
         "request_headers_timeout": "10s",
-        "local_reply_config": {"body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
+        "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
             {
                 "name": "lua",
-                "typed_config": {"@type": f"{prefix}.http.lua.v3.Lua", "default_source_code": {"inline_string": MODEL_LUA}},
+                "typed_config": {
+                    "@type": f"{prefix}.http.lua.v3.Lua",
+                    "default_source_code": {"inline_string": MODEL_LUA},
+                },
             },
             {
                 "name": "router",
@@ -87,26 +92,35 @@ def _connection_manager() -> dict[str, Any]:
     }
 
 
+def _own_words() -> list[dict[str, Any]]:
+    """How the gateway's own answers read: as a gRPC message, or as the JSON error of the Open Inference Protocol."""
+    is_grpc = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
+    is_error = {
+        "status_code_filter": {
+            "comparison": {"op": "GE", "value": {"default_value": 400, "runtime_key": "sluicegate.own_words"}}
+        }
+    }
+    return [
+        {"filter": is_grpc, "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}}},
+        {"filter": is_error, "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
+    ]
+
+
 def _attempt_log() -> dict[str, Any]:
     """Per attempt, for the release whose server was tried."""
     tags = {
         "model": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:model)%",
         "digest": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
     }
-    latency = {"name": f"{STAT_PREFIX}_latency", "tags": _tags({**tags, "entry": "%ROUTE_NAME%"})}
-    return _stats_log(
-        [
-            {"stat": {"name": f"{STAT_PREFIX}_attempt", "tags": _tags({**tags, **_OUTCOME})}, "unit": "Milliseconds", "value_format": "%DURATION%"},
-            {"stat": latency, "unit": "Microseconds", "value_format": "%COMMON_DURATION(US_TX_BEG:US_RX_END:us)%"},
-        ]
-    )
+    outcome = {"name": "attempt", "tags": _tags({**tags, **_OUTCOME})}
+    latency = {"name": "latency", "tags": _tags({**tags, "entry": _OUTCOME["entry"]})}
+    return _stats_log([outcome, latency])
 
 
 def _request_log() -> dict[str, Any]:
     """Per request, as the user saw it; `digest` is the release that the split picked first."""
-    tags = {"model": f"%METADATA(CLUSTER:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
-    stat = {"name": f"{STAT_PREFIX}_request", "tags": _tags({**tags, **_OUTCOME})}
-    return _stats_log([{"stat": stat, "unit": "Milliseconds", "value_format": "%DURATION%"}])
+    tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
+    return _stats_log([{"name": "request", "tags": _tags({**tags, **_OUTCOME})}])
 
 
 #: Few values each: a series is never forgotten before the gateway restarts.
@@ -122,16 +136,19 @@ def _tags(tags: dict[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value_format": value} for name, value in tags.items()]
 
 
-def _stats_log(histograms: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts as histograms: all of them are merged in one go, so that attempts, failures and latencies agree with each other.
+def _stats_log(stats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts as histograms: all are merged in one go, so that attempts, failures and latencies agree with each other.
 
-    Counters would be read at another moment than the latencies, and the difference would look like slow requests.
+    Counters would be read at another moment than the latencies, and the difference would look like slow requests. The
+    value is the whole milliseconds of the attempt or request: Envoy's finer durations are missing where no whole answer
+    came, which is just where they matter.
     """
     return {
         "name": "stats",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.access_loggers.stats.v3.Config",
+            # Deprecated in Envoy 1.40, and its successor is not in the protocol's published package yet.
             "stat_prefix": STAT_PREFIX,
-            "histograms": histograms,
+            "histograms": [{"stat": stat, "unit": "Milliseconds", "value_format": "%DURATION%"} for stat in stats],
         },
     }

@@ -17,7 +17,7 @@ RETRY_S = 0.5
 
 
 def listen(on_notice: Callable[[], None]) -> threading.Thread:
-    """Calls `on_notice` from a daemon thread for every notice, and after every reconnection, since notices in between are lost."""
+    """Calls `on_notice` from a daemon thread for every notice, and after every connection: notices before it are lost."""
     thread = threading.Thread(target=_run, args=(on_notice,), name="notices", daemon=True)
     thread.start()
     return thread
@@ -44,5 +44,10 @@ def _connect() -> psycopg.Connection[tuple[object, ...]]:
     for django_only in ("cursor_factory", "context", "server_side_binding", "prepare_threshold", "pool"):
         parameters.pop(django_only, None)
     return psycopg.connect(
-        **{**parameters, "connect_timeout": 3}, autocommit=True, keepalives=1, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
+        **{**parameters, "connect_timeout": 3},
+        autocommit=True,
+        keepalives=1,
+        keepalives_idle=5,
+        keepalives_interval=2,
+        keepalives_count=3,
     )

@@ -53,4 +53,8 @@ def resource(type_url: str, name: str, body: dict[str, Any]) -> Resource:
     """The resource for a dictionary in protobuf's JSON form. Raises json_format.ParseError for an unknown field."""
     value = json_format.ParseDict(body, _CLASSES[type_url]()).SerializeToString(deterministic=True)
     version = hashlib.sha256(value).hexdigest()[:16]
-    return Resource(name, version, discovery_pb2.Resource(name=name, version=version, resource=any_pb2.Any(type_url=type_url, value=value)))
+    return Resource(
+        name,
+        version,
+        discovery_pb2.Resource(name=name, version=version, resource=any_pb2.Any(type_url=type_url, value=value)),
+    )

@@ -32,9 +32,11 @@ class Loaded:
 
 def load() -> Loaded:
     """All routed environments, read in one snapshot of the database. Raises django.db.Error."""
+    is_outermost = not connection.in_atomic_block
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if is_outermost:
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         environments = list(Environment.objects.filter(is_routed=True))
         routes = list(Route.objects.select_related("model", "stable", "candidate").order_by("model__slug"))
         serving, known, forceable = _servers()

@@ -1,9 +1,9 @@
 """One gateway's delta-ADS stream: what it asked for, has and refused, and what to send next.
 
-Nothing here waits. Every event (a request, an acknowledgement, a new snapshot, a tick) ends in `due()`, which compares what
-the gateway has with what it should have and returns the responses that may be sent now:
+Nothing here waits. Every event (a request, an acknowledgement, a new snapshot, a tick) ends in `due()`, which compares
+what the gateway has with what it should have and returns the responses that may be sent now:
 
-    clusters + endpoints → acknowledged → virtual hosts → acknowledged → a while later, the clusters that nobody names any more
+    clusters + endpoints → acknowledged → virtual hosts → acknowledged → a while later, removal of unused clusters
 
 so that one model whose clusters are stuck never holds up another model's rollback.
 """
@@ -50,7 +50,7 @@ class _Sent:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """A version that the gateway did not take, in its words. It is not offered again before `until` (monotonic seconds)."""
+    """A version that the gateway did not take, in its words. Not offered again before `until` (monotonic seconds)."""
 
     version: str
     words: str
@@ -91,7 +91,9 @@ class GatewayStream:
         if kind is None:
             return
         if request.response_nonce:
-            self._answered(request.response_nonce, request.error_detail.message if request.HasField("error_detail") else "")
+            self._answered(
+                request.response_nonce, request.error_detail.message if request.HasField("error_detail") else ""
+            )
         if not kind.is_asked:
             kind.is_asked = True
             # A gateway that comes back tells what it still has: it is not sent again, and counts as accepted.
@@ -145,11 +147,18 @@ class GatewayStream:
         """What changed in the gateway's word on each route since the last call."""
         out = []
         hosts, cluster_kind = self._kinds[VHOST], self._kinds[CLUSTER]
+        of_all = [
+            (self._kinds[url].refused.get(name), one.version)
+            for url, wanted in ((LISTENER, self.listeners), (ROUTES, snapshot.routes))
+            for name, one in wanted.items()
+        ]
         for name, model in snapshot.models.items():
             route, version = model.route, model.vhost.version
-            refusals = [(hosts.refused.get(name), version)]
+            refusals = [(hosts.refused.get(name), version), *of_all]
             refusals += [(cluster_kind.refused.get(one), body.version) for one, body in model.clusters.items()]
-            errors = [refusal.words for refusal, wanted in refusals if refusal is not None and refusal.version == wanted]
+            errors = [
+                refusal.words for refusal, wanted in refusals if refusal is not None and refusal.version == wanted
+            ]
             if errors:
                 word = (route.generation, errors[0])
             elif hosts.accepted.get(name) == version and hosts.is_asked:
@@ -199,7 +208,10 @@ class GatewayStream:
         self._flying[nonce] = _Sent(type_url, versions, now)
         return [
             discovery_pb2.DeltaDiscoveryResponse(
-                type_url=type_url, nonce=nonce, removed_resources=gone, resources=[one.message for one in resources.values()]
+                type_url=type_url,
+                nonce=nonce,
+                removed_resources=gone,
+                resources=[one.message for one in resources.values()],
             )
         ]
 
@@ -230,8 +242,8 @@ class GatewayStream:
     def _give_up(self, now: float) -> list[discovery_pb2.DeltaDiscoveryResponse]:
         """Blames responses that were not answered in time, and tries again later.
 
-        A new cluster that is stuck while warming holds back the acknowledgement of every other cluster, so it is taken away;
-        one that carries traffic is left alone.
+        A new cluster that is stuck while warming holds back the acknowledgement of every other cluster, so it is taken
+        away; one that carries traffic is left alone.
         """
         for kind in self._kinds.values():
             for name in [name for name, refusal in kind.refused.items() if refusal.until <= now]:
@@ -244,7 +256,9 @@ class GatewayStream:
                 flight.is_late = True
                 words = f"no answer from the gateway for {ACK_TIMEOUT_S:.0f} s"
                 until = flight.at + RETRY_S
-                kind.refused.update({name: _Refusal(version, words, until) for name, version in flight.versions.items()})
+                kind.refused.update(
+                    {name: _Refusal(version, words, until) for name, version in flight.versions.items()}
+                )
             stuck = [name for name in flight.versions if name not in kind.accepted]
             if waited > STUCK_S and flight.type_url == CLUSTER:
                 del self._flying[nonce]  # a late word on what was taken away means nothing

@@ -14,11 +14,22 @@ RELEASE_HEADER = "x-sluicegate-release"
 #: Bodies up to this size can be sent again to stable, and searched for their model's name.
 MAX_BODY_BYTES = 64 * 2**20
 
+_TYPES = "type.googleapis.com/"
 _SERVICE = r"/inference\.GRPCInferenceService/"
 #: Inference and questions about the model; never loading, tracing, logging or shared memory, which change the server.
 HTTP_PATHS = r"^/v2/models/[^/]+(/versions/[^/]+)?(/(infer|generate|ready|config|stats))?$"
-GRPC_PATHS = rf"^{_SERVICE}(ModelInfer|ModelReady|ModelMetadata|ModelConfig|ModelStatistics|ServerLive|ServerReady|ServerMetadata)$"
+GRPC_PATHS = rf"^{_SERVICE}(Model(Infer|Ready|Metadata|Config|Statistics)|Server(Live|Ready|Metadata))$"
 STREAM_PATHS = rf"^({_SERVICE}ModelStreamInfer|/v2/models/[^/]+(/versions/[^/]+)?/generate_stream)$"
+
+
+#: A retry goes where none of the attempts went before it: from the candidate to stable.
+_ELSEWHERE = {
+    "name": "envoy.retry_priorities.previous_priorities",
+    "typed_config": {
+        "@type": _TYPES + "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+        "update_frequency": 1,
+    },
+}
 
 
 def vhost_name(model: str) -> str:
@@ -26,7 +37,7 @@ def vhost_name(model: str) -> str:
 
 
 def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
-    """The virtual host of one model. Its metadata carry the route's generation, so that its acknowledgement means something."""
+    """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
     routes = []
     if allows_forced:
         routes += [_forced(route, arm, protocol) for arm in route.arms for protocol in ("grpc", "http")]
@@ -54,10 +65,15 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
 def unknown_model_vhost() -> dict[str, Any]:
     """Where requests go whose model has no virtual host."""
     health = [
-        {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}} for path in ("/v2/health/live", "/v2/health/ready")
+        {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}}
+        for path in ("/v2/health/live", "/v2/health/ready")
     ]
     message = f"no such model here; name it in the path /v2/models/<model>/infer or in the header {MODEL_HEADER}"
-    return {"name": "unknown_model", "domains": ["*"], "routes": [*health, *refusals({}, message, name="unknown_model")]}
+    return {
+        "name": "unknown_model",
+        "domains": ["*"],
+        "routes": [*health, *refusals({}, message, name="unknown_model")],
+    }
 
 
 def refusals(match: dict[str, Any], message: str, *, name: str) -> list[dict[str, Any]]:
@@ -66,7 +82,9 @@ def refusals(match: dict[str, Any], message: str, *, name: str) -> list[dict[str
     not_found = {"header": {"key": "grpc-status", "value": "5"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     return [
         {
-            "name": name, "match": {"prefix": "/", "grpc": {}, **match}, "direct_response": body,
+            "name": name,
+            "match": {"prefix": "/", "grpc": {}, **match},
+            "direct_response": body,
             "response_headers_to_add": [not_found],
         },
         {"name": name, "match": {"prefix": "/", **match}, "direct_response": body},
@@ -111,13 +129,7 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
                 "num_retries": 1,
                 "per_try_timeout": _seconds(limits.attempt_timeout_s),
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
-                "retry_priority": {
-                    "name": "envoy.retry_priorities.previous_priorities",
-                    "typed_config": {
-                        "@type": "type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
-                        "update_frequency": 1,
-                    },
-                },
+                "retry_priority": _ELSEWHERE,
             },
         },
     }
@@ -135,13 +147,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
             "retry_policy": {
                 "retry_on": "connect-failure,refused-stream",
                 "num_retries": 1,
-                "retry_priority": {
-                    "name": "envoy.retry_priorities.previous_priorities",
-                    "typed_config": {
-                        "@type": "type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
-                        "update_frequency": 1,
-                    },
-                },
+                "retry_priority": _ELSEWHERE,
             },
         },
     }

@@ -17,10 +17,12 @@ from serving.xds.plane import ControlPlane
 
 
 class Command(BaseCommand):
-    help = "Serves routes and clusters to the gateways (xDS), from the database. Gateways keep the last routes while it is away."
+    help = "Serves routes and clusters to the gateways (xDS). While it is away, gateways keep the last ones."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--address", default=settings.XDS_ADDRESS, help="host:port to listen on (default: %(default)s)")
+        parser.add_argument(
+            "--address", default=settings.XDS_ADDRESS, help="host:port to listen on (default: %(default)s)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -1,0 +1,192 @@
+"""An honest fake of a gateway: it splits, retries on stable and counts as the real one does, without a network."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from django.utils import timezone
+
+from serving.core.buckets import EDGES_US
+from serving.core.routes import WHOLE_BP, Limits, ModelRoute, RoutingTable, admit
+from serving.models import Gateway
+from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from serving.xds import store
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How a release answers. Latency is log-normal: `latency_ms` is its median, `spread` the deviation of its log.
+
+    `slow_frac` of the answers take `slow_ms` instead; `error_frac` fail at once; `hang_frac` never come.
+    """
+
+    error_frac: float = 0.0
+    latency_ms: float = 20.0
+    spread: float = 0.2
+    slow_frac: float = 0.0
+    slow_ms: float = 1000.0
+    hang_frac: float = 0.0
+    is_up: bool = True
+
+
+@dataclass(frozen=True)
+class UserAnswer:
+    """What a user saw: the release that answered, or failed last."""
+
+    release: str
+    is_error: bool
+    latency_ms: float
+
+
+@dataclass
+class _Counts:
+    attempts: int = 0
+    errors: int = 0
+    routed: int = 0
+    latency_us: dict[int, int] = field(default_factory=lambda: dict.fromkeys(EDGES_US, 0))
+
+
+@dataclass(frozen=True)
+class _Split:
+    stable: str
+    candidate: str | None
+    candidate_bp: int
+    limits: Limits
+
+
+class FakeGateway:
+    """Implements TrafficCounters. `name` is that of its Gateway row, if any. The same seed gives the same traffic."""
+
+    def __init__(self, name: str = "gateway-1", *, seed: int = 1) -> None:
+        self.name = name
+        self._random = random.Random(seed)
+        self._splits: dict[str, _Split] = {}
+        self._behaviours: dict[str, Behaviour] = {}
+        self._table: RoutingTable | None = None
+        self._starts = 0
+        self._fails: GatewayError | None = None
+        self.restart()
+
+    # -- what it is told --------------------------------------------------------------------------------------------
+
+    def set_route(
+        self,
+        model: str,
+        *,
+        stable: str,
+        candidate: str | None = None,
+        candidate_bp: int = 0,
+        limits: Limits | None = None,
+    ) -> None:
+        """Routes by digests, without a database."""
+        if not 0 <= candidate_bp <= WHOLE_BP or (candidate_bp and candidate is None):
+            raise ValueError(f"{candidate_bp} bp to {candidate} is no split")
+        self._splits[model] = _Split(stable, candidate, candidate_bp, limits or Limits())
+
+    def obey(self) -> RoutingTable:
+        """Takes its environment's routes from the database and acknowledges them, as Envoy and control plane would."""
+        row = Gateway.objects.select_related("environment").get(name=self.name)
+        loaded = store.load()
+        admission = admit(loaded.tables[row.environment.slug], self._table, loaded.known[row.environment.slug])
+        self._table, now = admission.table, timezone.now()
+        held = {problem.route_id: problem for problem in admission.problems if problem.is_held}
+        acks = []
+        for route in admission.table.models:
+            self._take(route)
+            problem = held.get(route.route_id)
+            generation = problem.generation if problem else route.generation
+            acks.append(store.AckRow(row.pk, route.route_id, generation, problem.message if problem else "", now))
+        store.write_acks(acks)
+        store.write_seen([row.pk], now)
+        return admission.table
+
+    def _take(self, route: ModelRoute) -> None:
+        candidate = route.candidate.digest if route.candidate else None
+        self.set_route(
+            route.model,
+            stable=route.stable.digest,
+            candidate=candidate,
+            candidate_bp=route.candidate_bp,
+            limits=route.limits,
+        )
+
+    def set_arm(self, digest: str, **changes: float | bool) -> None:
+        """Changes how a release behaves from now on; see Behaviour for the names."""
+        self._behaviours[digest] = replace(self._behaviours.get(digest, Behaviour()), **changes)  # type: ignore[arg-type]
+
+    def restart(self) -> None:
+        """A new process: counts begin anew, routes are fetched again."""
+        self._starts += 1
+        self._counts: dict[str, dict[str, _Counts]] = {}
+        self._users: dict[str, list[int]] = {}
+
+    def fail(self, reason: str | None) -> None:
+        """From now on readings fail with this reason of GatewayError; None ends it."""
+        self._fails = GatewayError(reason, f"{self.name} is told to fail: {reason}") if reason else None
+
+    # -- traffic ----------------------------------------------------------------------------------------------------
+
+    def traffic(self, n: int, model: str | None = None) -> list[UserAnswer]:
+        """`n` requests from users. `model` may be left out where only one is routed."""
+        if model is None:
+            (model,) = self._splits
+        return [self._request(model) for _ in range(n)]
+
+    def _request(self, model: str) -> UserAnswer:
+        split = self._splits[model]
+        picked = split.stable
+        if split.candidate is not None and self._random.randrange(WHOLE_BP) < split.candidate_bp:
+            picked = split.candidate
+        self._arm(model, picked).routed += 1
+        is_error, latency_ms, release = *self._attempt(model, picked, split.limits), picked
+        if is_error:
+            again, more_ms = self._attempt(model, split.stable, split.limits)
+            is_error, latency_ms, release = again, latency_ms + more_ms, split.stable
+        users = self._users.setdefault(model, [0, 0])
+        users[0] += 1
+        users[1] += is_error
+        return UserAnswer(release, is_error, latency_ms)
+
+    def _attempt(self, model: str, digest: str, limits: Limits) -> tuple[bool, float]:
+        how, draw = self._behaviours.get(digest, Behaviour()), self._random.random
+        longest_ms = limits.attempt_timeout_s * 1000
+        if not how.is_up:
+            is_error, latency_ms = True, 0.0
+        elif draw() < how.error_frac:
+            is_error, latency_ms = True, 1.0
+        else:
+            latency_ms = how.latency_ms * math.exp(self._random.gauss(0.0, how.spread))
+            latency_ms = how.slow_ms if draw() < how.slow_frac else latency_ms
+            latency_ms = math.inf if draw() < how.hang_frac else latency_ms
+            is_error, latency_ms = latency_ms >= longest_ms, min(latency_ms, longest_ms)
+        counts = self._arm(model, digest)
+        counts.attempts += 1
+        counts.errors += is_error
+        for edge in EDGES_US:
+            counts.latency_us[edge] += latency_ms * 1000 < edge
+        return is_error, latency_ms
+
+    def _arm(self, model: str, digest: str) -> _Counts:
+        return self._counts.setdefault(model, {}).setdefault(digest, _Counts())
+
+    # -- TrafficCounters --------------------------------------------------------------------------------------------
+
+    def read(self, *, gateway: str, admin_url: str, model: str, timeout_s: float) -> GatewayCounters:
+        if self._fails is not None:
+            raise self._fails
+        users = self._users.get(model, [0, 0])
+        arms: Mapping[str, _Counts] = self._counts.get(model, {})
+        return GatewayCounters(
+            gateway=gateway,
+            epoch=f"start-{self._starts}",
+            read_at=timezone.now(),
+            by_release={
+                digest: ArmCounters(one.attempts, one.errors, one.routed, dict(one.latency_us))
+                for digest, one in sorted(arms.items())
+            },
+            user_requests=users[0],
+            user_errors=users[1],
+        )
