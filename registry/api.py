@@ -12,7 +12,6 @@ from django.http import HttpRequest, StreamingHttpResponse, UnreadablePostError
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import generics
-from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
@@ -46,20 +45,10 @@ _PATH = OpenApiParameter(
 )
 
 
-class _ByName(CursorPagination):
-    ordering = "slug"
-    page_size = 50
-
-
-class _NewestFirst(CursorPagination):
-    ordering = "-number"
-    page_size = 50
-
-
 @extend_schema_view(get=extend_schema(operation_id="models_list", responses=ModelOut(many=True)))
 class ModelsView(generics.ListAPIView[Any]):
     serializer_class = ModelOut
-    pagination_class = _ByName
+    pagination_ordering = "slug"
 
     def get_queryset(self) -> Any:
         return queries.visible_models(actor_of(self.request))
@@ -112,7 +101,7 @@ class ModelView(APIView):
 @extend_schema_view(get=extend_schema(operation_id="releases_list", responses=ReleaseBrief(many=True)))
 class ReleasesView(generics.ListAPIView[Any]):
     serializer_class = ReleaseBrief
-    pagination_class = _NewestFirst
+    pagination_ordering = "-number"
 
     def get_queryset(self) -> Any:
         return queries.releases_of(queries.visible_model(actor_of(self.request), self.kwargs["slug"]))

@@ -9,10 +9,10 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
-from ledger.actions import append_event
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, StateChanged
+from ledger.actions import append_event
 from registry.actions.blobs import forget_unused, record_blob
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
 from registry.core.fields import Problem
@@ -53,6 +53,8 @@ def create_draft(
         release = Release.objects.create(
             model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
         )
+        _take_over(release, read)
+        # Events come last: their chain has one lock for everybody, and blobs' locks must not be waited for under it.
         append_event(
             verb="release.drafted",
             subject_type="release",
@@ -61,7 +63,6 @@ def create_draft(
             to_state=release.state,
             facts={"model": model.slug, "files": len(listed)},
         )
-        _take_over(release, read)
     return release
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
-from ledger.actions import append_event
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
+from ledger.actions import append_event
 from registry.actions.drafts import drop_draft
 from registry.core import manifest
 from registry.core.artifact import backend_problems, is_code_bearing
@@ -49,20 +49,26 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
     if same is not None:
         drop_draft(release, actor=actor, reason=f"the same as {same.name}")
         return same
-    ServedModel.objects.filter(pk=model.pk).update(last_number=F("last_number") + 1)
-    model.refresh_from_db(fields=["last_number"])
+    number = _next_number(model)
     return _move(
         release,
         ReleaseState.SEALED,
         actor=actor,
         verb="release.sealed",
-        facts={"model": model.slug, "number": model.last_number, "digest": digest},
-        number=model.last_number,
+        facts={"model": model.slug, "number": number, "digest": digest},
+        number=number,
         digest=digest,
         manifest=text,
         is_code_bearing=is_code_bearing(file.path for file in files),
         sealed_at=timezone.now(),
     )
+
+
+def _next_number(model: ServedModel) -> int:
+    """A number that no release of the model ever had. Inside the transaction that holds the model's row."""
+    ServedModel.objects.filter(pk=model.pk).update(last_number=F("last_number") + 1)
+    model.refresh_from_db(fields=["last_number"])
+    return model.last_number
 
 
 def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[Problem]:

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
-from ledger.actions import append_event
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Stale, StateChanged
 from accounts.models import Team
+from ledger.actions import append_event
 from registry.core.contract import read_settings, read_slug
 from registry.core.fields import Problem
 from registry.core.spec import refuse
@@ -44,17 +44,7 @@ def create_model(
         "gate_policy": gate_policy,
         "rollout_policy": rollout_policy,
     }
-    settings, problems = read_settings(given)
-    owner = Team.objects.filter(slug=team_slug).first()
-    if owner is None:
-        problems.append(
-            Problem(
-                "team",
-                f"there is no team {team_slug!r}.",
-                "Name an existing team, or ask an administrator to create it.",
-            )
-        )
-    refuse("invalid_model", "The model", read_slug(slug) + problems)
+    owner, settings = _checked(slug, team_slug, given)
     try:
         with transaction.atomic():
             model = ServedModel.objects.create(slug=slug, team=owner, created_by_id=actor.user_id, **settings)
@@ -68,6 +58,18 @@ def create_model(
             return model
     except IntegrityError:
         return _same_model(slug, team_slug, settings)
+
+
+def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, dict[str, Any]]:
+    """(the owner, the settings in normal form). Raises Invalid with every problem."""
+    settings, problems = read_settings(given)
+    owner = Team.objects.filter(slug=team_slug).first()
+    if owner is None:
+        fix = "Name an existing team, or ask an administrator to create it."
+        problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))
+    refuse("invalid_model", "The model", read_slug(slug) + problems)
+    assert owner is not None  # there is one when there is no problem
+    return owner, settings
 
 
 def _same_model(slug: str, team_slug: str, settings: dict[str, Any]) -> ServedModel:

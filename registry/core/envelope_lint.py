@@ -50,6 +50,12 @@ def _accelerator(envelope: Mapping[str, Any], serving: Mapping[str, Any], backen
         problems.append(
             Problem(f"{at}.count", f"{at}.vendor is {vendor}, and the count is 0.", "Write 1 or more, or vendor: none.")
         )
+    return [*problems, *_device(accelerator, at)]
+
+
+def _device(accelerator: Mapping[str, Any], at: str) -> list[Problem]:
+    """Contradictions between the devices that are asked for."""
+    problems = []
     capability = accelerator.get("compute_capability", {})
     if {"min", "any_of"} <= set(capability):
         problems.append(Problem(f"{at}.compute_capability", "min and any_of are both given.", "Keep one of them."))

@@ -6,6 +6,8 @@ raw SQL or psql. TRUNCATE is not refused; it takes the table's owner.
 
 from django.db import migrations
 
+from ledger.core.triggers import refuse_change
+
 RELEASE = """
 CREATE FUNCTION registry_release_is_final() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -54,26 +56,15 @@ CREATE TRIGGER registry_releasefile_is_final BEFORE INSERT OR UPDATE OR DELETE O
     FOR EACH ROW EXECUTE FUNCTION registry_releasefile_is_final();
 """
 
-BLOB = """
-CREATE FUNCTION registry_blob_keeps_identity() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF NEW.sha256 <> OLD.sha256 OR NEW.size_bytes <> OLD.size_bytes THEN
-        RAISE EXCEPTION 'blob % keeps its sha256 and size', OLD.sha256 USING ERRCODE = '23000';
-    END IF;
-    RETURN NEW;
-END $$;
-CREATE TRIGGER registry_blob_keeps_identity BEFORE UPDATE ON registry_blob
-    FOR EACH ROW EXECUTE FUNCTION registry_blob_keeps_identity();
-"""
-
-WAIVER = """
-CREATE FUNCTION registry_waiver_is_final() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'waiver % cannot be changed or deleted', OLD.id USING ERRCODE = '23000';
-END $$;
-CREATE TRIGGER registry_waiver_is_final BEFORE UPDATE OR DELETE ON registry_waiver
-    FOR EACH ROW EXECUTE FUNCTION registry_waiver_is_final();
-"""
+BLOB = refuse_change(
+    "registry_blob",
+    when="NEW.sha256 <> OLD.sha256 OR NEW.size_bytes <> OLD.size_bytes",
+    operations=("UPDATE",),
+    message="a blob keeps its sha256 and size; store other bytes as another blob",
+)
+WAIVER = refuse_change(
+    "registry_waiver", message="a waiver cannot be changed or deleted; grant another for another release"
+)
 
 
 def _undo(table: str, name: str) -> str:
@@ -86,6 +77,6 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunSQL(RELEASE, _undo("registry_release", "registry_release_is_final")),
         migrations.RunSQL(FILE, _undo("registry_releasefile", "registry_releasefile_is_final")),
-        migrations.RunSQL(BLOB, _undo("registry_blob", "registry_blob_keeps_identity")),
-        migrations.RunSQL(WAIVER, _undo("registry_waiver", "registry_waiver_is_final")),
+        migrations.RunSQL(*BLOB),
+        migrations.RunSQL(*WAIVER),
     ]
