@@ -118,7 +118,7 @@ class Tender:
 
     def _begin(self, deployment: Deployment) -> None:
         """A fresh server. An agent that was killed may have left one that never came up: it goes first."""
-        self._end_servers(deployment, "another server takes its place")
+        self._end_servers(deployment, deployment.reason)
         release = deployment.release
         folder = self._launcher.folder_for(deployment.pk, release.model.slug, release.name)
         spec = LaunchSpec(deployment.pk, release.model.slug, release.name, release.digest or "", json.loads(release.manifest), folder)

@@ -1,0 +1,430 @@
+"""Deployments: what may be asked for, what an agent makes of it, and how a broken server comes back."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from accounts.core.access import Actor, Role
+from accounts.core.errors import DomainError, Refused, StateChanged, Unavailable
+from accounts.models import Team
+from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.models import Event
+from registry.models import Release, ServedModel, Waiver
+from serving import actions, queries
+from serving.core.lifecycle import DeploymentState
+from serving.fakes import FakeLauncher, FakeModel
+from serving.models import Deployment, Environment, Node, Route
+from serving.ports import InferenceError, LaunchError, LaunchSpec
+from serving.tender import Pace, Tender
+from serving.warmup import array
+
+pytestmark = pytest.mark.django_db
+
+IMAGE = f"local/triton-onnx@sha256:{'a' * 64}"
+RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime", "python"], "versions": {}}
+SYSTEM = Actor.system("test")
+S = DeploymentState
+QUICK = Pace(probe_every=0.01, probe_timeout=0.1, drain=0.0, backoff=(0.0, 0.0, 0.0), healthy_after=1e9, retry_failed_after=0.0)
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def staging() -> Environment:
+    return Environment.objects.get_or_create(slug="staging", defaults={"title": "Staging", "is_routed": False})[0]
+
+
+@pytest.fixture
+def production() -> Environment:
+    return Environment.objects.get_or_create(slug="production", defaults={"title": "Production"})[0]
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node.objects.create(name="local", runtimes=[RUNTIME], seen_at=timezone.now())
+
+
+@pytest.fixture
+def model() -> ServedModel:
+    team = Team.objects.create(slug="vision", title="Vision")
+    return ServedModel.objects.create(slug="doubling", team=team)
+
+
+def sealed(model: ServedModel, *, image: str = IMAGE, code: bool = False, **serving: Any) -> Release:
+    number = next(_numbers)
+    manifest = {
+        "schema": "sluicegate/manifest/v1", "model": model.slug, "files": [], "envelope": {}, "provenance": {"n": number},
+        "runtime": {"image": image, "server": "triton", "backend": "onnxruntime"},
+        "serving": {
+            "max_batch_size": 8, "inputs": [{"name": "x", "data_type": "FP32", "dims": [4]}],
+            "outputs": [{"name": "y", "data_type": "FP32", "dims": [4]}], "warmup": [], **serving,
+        },
+    }
+    data = canonical_bytes(manifest)
+    return Release.objects.create(
+        id=uuid.uuid4(), model=model, number=number, state="sealed", manifest=data.decode(), digest=sha256_of(data),
+        is_code_bearing=code, sealed_at=timezone.now(),
+    )
+
+
+@pytest.fixture
+def release(model: ServedModel) -> Release:
+    return sealed(model)
+
+
+def ensure(release: Release, environment: Environment, actor: Actor = SYSTEM) -> Deployment:
+    return actions.ensure_deployment(actor=actor, release=release, environment=environment, reason="a test wants it")
+
+
+def verbs_of(deployment: Deployment) -> list[str]:
+    return list(Event.objects.filter(subject_type="deployment", subject_id=str(deployment.pk)).order_by("seq").values_list("verb", flat=True))
+
+
+# what may be asked for
+
+
+def test_a_deployment_is_made_once_and_recorded(release: Release, staging: Environment, node: Node) -> None:
+    first, again = ensure(release, staging), ensure(release, staging)
+    assert first == again and first.state == S.FETCHING and first.node == node
+    assert verbs_of(first) == ["deployment.requested"]
+    assert queries.deployment_of(release, staging) == first
+
+
+def test_a_draft_is_refused(model: ServedModel, staging: Environment, node: Node) -> None:
+    draft = Release.objects.create(model=model)
+    with pytest.raises(StateChanged, match="Seal the release first"):
+        ensure(draft, staging)
+
+
+def test_code_needs_a_waiver_of_just_these_contents(model: ServedModel, staging: Environment, node: Node) -> None:
+    release = sealed(model, code=True)
+    Waiver.objects.create(release=release, manifest_digest=f"sha256:{'0' * 64}", reason="another digest")
+    with pytest.raises(Refused, match="no release manager has waived it") as caught:
+        ensure(release, staging)
+    assert caught.value.code == "code_not_waived"
+    Waiver.objects.create(release=release, manifest_digest=release.digest, reason="read and understood")
+    assert ensure(release, staging).state == S.FETCHING
+
+
+def test_a_runtime_that_no_node_has_is_refused_with_those_that_are_there(model: ServedModel, staging: Environment, node: Node) -> None:
+    with pytest.raises(Unavailable) as caught:
+        ensure(sealed(model, image=f"other@sha256:{'b' * 64}"), staging)
+    assert IMAGE in caught.value.message
+    assert Deployment.objects.count() == 0
+
+
+@pytest.mark.parametrize(("role", "may_stage"), [(Role.CI, True), (Role.MODEL_TEAM, True), (None, False)])
+def test_who_may_deploy(release: Release, staging: Environment, node: Node, role: Role | None, may_stage: bool) -> None:
+    actor = Actor("robot", user_id=1, roles=(("vision", role),) if role else ())
+    if may_stage:
+        assert ensure(release, staging, actor).pk
+    else:
+        with pytest.raises(Refused):
+            ensure(release, staging, actor)
+
+
+def test_only_the_system_reports_states(release: Release, staging: Environment, node: Node) -> None:
+    deployment = ensure(release, staging)
+    with pytest.raises(Refused):
+        actions.report_state(actor=Actor("ci", roles=(("vision", Role.CI),)), deployment=deployment, to=S.LOADING, reason="")
+
+
+def test_a_move_from_a_stale_row_changes_nothing(release: Release, staging: Environment, node: Node) -> None:
+    deployment = ensure(release, staging)
+    stale = Deployment.objects.get(pk=deployment.pk)
+    actions.report_state(actor=SYSTEM, deployment=deployment, to=S.LOADING, reason="first")
+    with pytest.raises(StateChanged):
+        actions.report_state(actor=SYSTEM, deployment=stale, to=S.FAILED, reason="second")
+    assert Deployment.objects.get(pk=deployment.pk).state == S.LOADING
+    assert verbs_of(deployment) == ["deployment.requested", "deployment.fetched"]
+
+
+def test_a_move_that_the_table_does_not_know_is_refused(release: Release, staging: Environment, node: Node) -> None:
+    with pytest.raises(StateChanged, match="cannot become ready"):
+        actions.report_state(actor=SYSTEM, deployment=ensure(release, staging), to=S.READY, reason="")
+
+
+def test_draining_is_refused_while_traffic_may_come(model: ServedModel, production: Environment, node: Node) -> None:
+    stable, candidate = sealed(model), sealed(model)
+    held, canary = ensure(stable, production), ensure(candidate, production)
+    route = Route.objects.create(environment=production, model=model, stable=stable, candidate=candidate, candidate_bp=1, changed_at=timezone.now())
+    for deployment in (held, canary):
+        with pytest.raises(StateChanged) as caught:
+            actions.drain_deployment(actor=SYSTEM, deployment=deployment, reason="away")
+        assert caught.value.code == "still_routed"
+    route.candidate_bp = 0
+    route.save()
+    assert not actions.drain_deployment(actor=SYSTEM, deployment=canary, reason="away").is_wanted
+    actions.drain_deployment(actor=SYSTEM, deployment=canary, reason="again")
+    assert verbs_of(canary).count("deployment.drained") == 1
+    with pytest.raises(StateChanged, match="Ask again when it is gone"):
+        ensure(candidate, production)
+
+
+def test_gateways_are_woken_by_every_change_of_an_endpoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[str] = []
+    monkeypatch.setattr(actions, "notify_routes", lambda: woken.append(world.state))
+    world.until(S.READY)
+    assert woken
+    woken.clear()
+    world.server.is_down = True
+    world.tender.step()
+    assert woken
+
+
+# the agent's work on one deployment
+
+
+class World:
+    """One deployment, its tender, and fake servers that can be broken."""
+
+    def __init__(self, release: Release, environment: Environment, pace: Pace = QUICK) -> None:
+        self.behaviour = FakeModel({}, lambda arrays: {"y": 2 * arrays["x"]})
+        self.launcher = FakeLauncher([RUNTIME], self._make)
+        self.row = ensure(release, environment)
+        self.pace = pace
+        self.tender = self.new_tender()
+
+    def _make(self, spec: LaunchSpec) -> FakeModel:
+        self.behaviour.serving = spec.manifest["serving"]
+        return self.behaviour
+
+    def new_tender(self) -> Tender:
+        return Tender(self.row.pk, actor=Actor.system("agent:local"), launcher=self.launcher, connect=self.launcher.connect, pace=self.pace)
+
+    @property
+    def state(self) -> str:
+        self.row.refresh_from_db()
+        return self.row.state
+
+    @property
+    def server(self) -> Any:
+        (_, server), = self.launcher.running.values()
+        return server
+
+    def until(self, state: DeploymentState, most: int = 30) -> Deployment:
+        for _ in range(most):
+            if self.state == state:
+                return self.row
+            self.tender.step()
+        raise AssertionError(f"it is {self.state} ({self.row.reason}), not {state}, after {most} steps")
+
+
+@pytest.fixture
+def world(release: Release, staging: Environment, node: Node) -> World:
+    return World(release, staging)
+
+
+def test_it_fetches_loads_warms_and_is_ready(world: World, release: Release, staging: Environment) -> None:
+    row = world.until(S.READY)
+    assert set(row.timings) == {"fetch_s", "load_s", "warmup_s"} and row.ready_at
+    server = queries.ready_server(release, staging)
+    assert server and server.is_serving and server.probed_at
+    assert verbs_of(row) == ["deployment.requested", "deployment.fetched", "deployment.loaded", "deployment.ready"]
+    world.tender.step()
+    assert world.state == S.READY
+
+
+def test_it_warms_up_with_the_releases_own_requests(model: ServedModel, staging: Environment, node: Node) -> None:
+    seen: list[Any] = []
+    world = World(sealed(model, warmup=[{"batch_size": 2, "inputs": {"x": [1, 2, 3, 4]}}, {"batch_size": 1, "inputs": {"x": 7}}]), staging)
+    world.behaviour.compute = lambda arrays: (seen.append(arrays["x"].tolist()), {"y": arrays["x"]})[1]
+    world.until(S.READY)
+    assert seen == [[[1, 2, 3, 4], [1, 2, 3, 4]], [[7, 7, 7, 7]]]
+
+
+@pytest.mark.parametrize(("harm", "reason"), [
+    (lambda w: setattr(w.behaviour, "load_error", "the weights are wrong"), "load_failed: the weights are wrong"),
+    (lambda w: setattr(w.behaviour, "breaks", InferenceError("server_error", "no")), "warmup_failed: A warm-up request failed: no"),
+    (lambda w: setattr(w.behaviour, "compute", lambda arrays: {"z": arrays["x"]}), "warmup_failed: A warm-up request failed: The answer lacks the outputs y"),
+    (lambda w: w.launcher.fail.append(LaunchError("digest_mismatch", "a byte is wrong")), "digest_mismatch: a byte is wrong"),
+], ids=["load", "warm-up", "output", "digest"])
+def test_what_is_wrong_with_the_release_fails_at_once(world: World, harm: Any, reason: str) -> None:
+    harm(world)
+    row = world.until(S.FAILED)
+    assert row.reason.startswith(reason)
+    assert world.launcher.running == {} and queries.server_of(row) is None
+    assert len(world.launcher.started) <= 1
+
+
+def test_what_may_pass_is_tried_again(world: World) -> None:
+    world.launcher.fail = [LaunchError("fetch_failed", "the store is away")] * 2
+    world.until(S.READY)
+    assert len(world.launcher.started) == 1
+
+
+def test_what_does_not_pass_fails_after_a_bounded_number_of_tries(world: World) -> None:
+    world.launcher.fail = [LaunchError("fetch_failed", "the store is away")] * 99
+    assert "tried 3 times" in world.until(S.FAILED).reason
+
+
+def test_a_failed_deployment_is_tried_again_when_asked_for(world: World, release: Release, staging: Environment) -> None:
+    world.behaviour.load_error = "broken"
+    world.until(S.FAILED)
+    world.tender.step()
+    assert world.state == S.FAILED  # not by itself: it never served
+    world.behaviour.load_error = ""
+    assert ensure(release, staging) == world.row
+    world.until(S.READY)
+    assert "deployment.retried" in verbs_of(world.row)
+
+
+def test_a_dead_model_process_is_brought_back_on_the_same_server(world: World, release: Release, staging: Environment) -> None:
+    world.until(S.READY)
+    before = queries.ready_server(release, staging)
+    world.behaviour.is_dead = True
+    world.tender.step()  # one probe is enough: the server itself says that the process died
+    assert world.state == S.LOADING and queries.ready_server(release, staging) is None
+    row = world.until(S.READY)
+    assert queries.ready_server(release, staging) == before and row.recoveries == 1
+    assert Event.objects.filter(subject_type="server", verb="server.lost").count() == 1
+    assert Event.objects.filter(subject_type="server", verb="server.recovered").count() == 1
+
+
+def test_a_dead_server_is_replaced(world: World, release: Release, staging: Environment) -> None:
+    world.until(S.READY)
+    before = queries.ready_server(release, staging)
+    assert before
+    world.server.is_down = True
+    world.tender.step()
+    before.refresh_from_db()
+    assert not before.is_serving
+    world.until(S.READY)
+    after = queries.ready_server(release, staging)
+    before.refresh_from_db()
+    assert after and after.pk > before.pk and before.ended_at and "server process ended" in before.end_reason
+
+
+def test_one_odd_failure_is_forgiven_and_two_in_a_row_are_not(world: World) -> None:
+    world.until(S.READY)
+    world.behaviour.breaks = InferenceError("server_error", "hiccup")
+    world.tender.step()
+    assert world.state == S.READY
+    world.behaviour.breaks = None
+    world.tender.step()
+    world.behaviour.breaks = InferenceError("server_error", "hiccup")
+    world.tender.step()
+    assert world.state == S.READY
+    world.tender.step()
+    assert world.state == S.LOADING
+
+
+def test_a_server_that_hangs_is_lost(world: World) -> None:
+    world.until(S.READY)
+    world.behaviour.latency_s = 0.2
+    world.tender.step()
+    world.tender.step()
+    assert world.state == S.LOADING
+
+
+def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.until(S.READY)
+    counts = itertools.count(1)
+    world.behaviour.latency_s = 0.2
+    monkeypatch.setattr(world.server, "statistics", lambda model: {"model_stats": [{"inference_stats": {"success": {"count": str(next(counts))}}}]})
+    for _ in range(4):
+        world.tender.step()
+    assert world.state == S.READY
+
+
+def test_a_server_that_breaks_again_and_again_has_failed(world: World) -> None:
+    for _ in range(len(QUICK.backoff)):
+        world.until(S.READY)
+        world.behaviour.is_dead = True
+        world.tender.step()
+    world.until(S.READY)
+    world.behaviour.is_dead = True
+    world.tender.step()
+    assert world.state == S.FAILED and "brought back 3 times" in world.row.reason
+    assert world.launcher.running == {}
+    world.behaviour.is_dead = False
+    world.tender.step()
+    world.until(S.READY)  # it once served, so it is tried again after a while
+
+
+def test_a_drained_deployment_leaves_no_server(world: World, staging: Environment) -> None:
+    world.until(S.READY)
+    actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="its gates are done")
+    row = world.until(S.GONE)
+    assert world.launcher.running == {} and row.gone_at and row.reason == "its gates are done"
+    assert queries.current_servers().count() == 0
+    assert world.tender.step() is None
+
+
+def test_a_deployment_that_is_not_wanted_before_it_is_up_goes(world: World) -> None:
+    actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="never mind")
+    world.until(S.GONE)
+    assert world.launcher.started == []
+
+
+def test_a_drain_during_a_load_is_noticed(world: World) -> None:
+    make = world._make
+
+    def drain_meanwhile(spec: LaunchSpec) -> FakeModel:
+        Deployment.objects.filter(pk=world.row.pk).update(is_wanted=False, version=world.row.version + 1)
+        return make(spec)
+
+    world.launcher._make = drain_meanwhile
+    world.until(S.GONE)
+    assert world.launcher.running == {}
+
+
+def test_the_next_agent_adopts_a_living_server(world: World, release: Release, staging: Environment) -> None:
+    world.until(S.READY)
+    before = queries.ready_server(release, staging)
+    world.tender = world.new_tender()  # the agent was killed and came back
+    world.tender.step()
+    assert world.state == S.READY and queries.ready_server(release, staging) == before
+    assert len(world.launcher.started) == 1
+    assert Event.objects.filter(verb="server.adopted").count() == 1
+
+
+def test_the_next_agent_replaces_a_server_that_died_meanwhile(world: World) -> None:
+    world.until(S.READY)
+    world.server.is_down = True
+    world.tender = world.new_tender()
+    world.tender.step()
+    assert world.state == S.LOADING and "gone when the agent came back" in world.row.reason
+    world.until(S.READY)
+    assert len(world.launcher.started) == 2
+
+
+def test_the_next_agent_starts_an_unfinished_launch_again(world: World) -> None:
+    """Killed between the server's start and its load: the row says loading, and a server is there."""
+    world.behaviour.load_error = "not yet"
+    deployment = queries.live_deployments().get(pk=world.row.pk)
+    world.tender._begin(deployment)
+    assert world.state == S.LOADING and len(world.launcher.running) == 1
+    world.behaviour.load_error = ""
+    world.tender = world.new_tender()
+    world.until(S.READY)
+    assert len(world.launcher.running) == 1 and len(world.launcher.started) == 2
+
+
+def test_every_refusal_says_what_to_do_next(release: Release, staging: Environment) -> None:
+    with pytest.raises(DomainError) as caught:
+        ensure(release, staging)
+    assert "start a node" in str(caught.value) and "no_node_for_runtime" in str(caught.value)
+
+
+def test_warm_up_values_take_the_shape_of_the_tensor() -> None:
+    text = {"name": "text", "data_type": "BYTES", "dims": [1]}
+    assert array("hi", text, 2).tolist() == [["hi"], ["hi"]]
+    assert array(["a", "b"], text, 2).tolist() == [["a"], ["b"]]
+    assert array([["a"], ["b"]], text, 2).tolist() == [["a"], ["b"]]
+    image = {"name": "x", "data_type": "FP32", "dims": [-1, 2]}
+    assert array(None, image, 1).shape == (1, 1, 2) and array([[1, 2], [3, 4]], image, 3).shape == (3, 2, 2)
+    assert array(3, {"name": "x", "data_type": "INT64", "dims": [2]}, 0).tolist() == [3, 3]
+    with pytest.raises(ValueError, match="has the shape"):
+        array([1, 2, 3], {"name": "x", "data_type": "FP32", "dims": [4]}, 1)
+
+
+def test_folders_of_servers_are_named_after_their_release(world: World) -> None:
+    world.until(S.READY)
+    folder = Path(queries.current_servers()[0].folder)
+    assert folder.name.startswith(f"doubling-{world.row.release.name}-{world.row.pk}-")
