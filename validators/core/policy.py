@@ -28,6 +28,16 @@ class _BatchSize:
         return value if value == "max" else Whole(1, 65_536, unit="items").read(value, at, problems)
 
 
+@dataclass(frozen=True)
+class _OrNone:
+    """The kind, or null to ask for nothing."""
+
+    kind: Kind
+
+    def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
+        return None if value is None else self.kind.read(value, at, problems)
+
+
 _CONTRACT = Record({
     "batch_sizes": may(Many(_BatchSize(), least=1, most=16), [1, 2, "max"]),
     "timeout_s": may(_SECONDS, 30),
@@ -43,9 +53,9 @@ _GOLDEN = Record({
     "output": may(Text(200), None),
     "labels": may(Many(Text(200), least=1, most=10_000), None),
     "min_accuracy": may(_FRACTION, None),
-    "min_agreement": may(_FRACTION, 0.95),
-    "max_accuracy_drop": may(_FRACTION, 0.02),
-    "max_slice_drop": may(_FRACTION, 0.05),
+    "min_agreement": may(_OrNone(_FRACTION), 0.95),
+    "max_accuracy_drop": may(_OrNone(_FRACTION), 0.02),
+    "max_slice_drop": may(_OrNone(_FRACTION), 0.05),
     "min_slice_items": may(Whole(1, 1_000_000, unit="items"), 20),
     "max_batch_flips": may(_FRACTION, None),
     "rule": may(Text(one_of=("measured", "certified"), says="a rule"), "measured"),

@@ -1,0 +1,103 @@
+"""The REST doors to golden sets, gate runs and reports: parse, call, shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import Serializer
+from rest_framework.views import APIView
+
+from accounts.api import actor_of, expected_version
+from accounts.core.errors import Invalid
+from registry.queries import visible_model, visible_release
+from registry.serializers import body_of, known_members
+from serving.queries import get_environment
+from validators import actions, queries
+from validators.serializers import GoldenSetOut, ReportOut, ValidationOut
+
+MAX_GOLDEN_SET_BYTES = 64 * 2**20
+_IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the version that was read")
+
+
+class GoldenSetsView(APIView):
+    """A model's golden sets. The body of a new one is its file: JSON lines, raw."""
+
+    parser_classes: list[Any] = []
+
+    @extend_schema(operation_id="golden_sets_list", responses=GoldenSetOut(many=True))
+    def get(self, request: Request, slug: str) -> Response:
+        model = visible_model(actor_of(request), slug)
+        return Response({"results": GoldenSetOut(queries.golden_sets_of(model), many=True).data})
+
+    @extend_schema(
+        operation_id="golden_sets_add", request={"application/jsonl": OpenApiTypes.BINARY},
+        responses={201: GoldenSetOut, 200: OpenApiResponse(GoldenSetOut, "it was there already")},
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        actor = actor_of(request)
+        model = visible_model(actor, slug)
+        data = request._request.read(MAX_GOLDEN_SET_BYTES + 1)
+        if len(data) > MAX_GOLDEN_SET_BYTES:
+            raise Invalid("golden_set_too_large", f"A golden set may have {MAX_GOLDEN_SET_BYTES // 2**20} MiB. Send fewer items.")
+        known = queries.golden_sets_of(model).count()
+        found = actions.add_golden_set(actor=actor, model=model, data=data)
+        is_new = queries.golden_sets_of(model).count() > known
+        return Response(GoldenSetOut(found).data, status=201 if is_new else 200)
+
+
+class ReleaseGateRunsView(APIView):
+    @extend_schema(operation_id="gate_runs_list", responses=ValidationOut(many=True))
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        release = visible_release(actor_of(request), slug, name)
+        found = queries.validations().filter(release=release).order_by("-pk")[:50]
+        return Response({"results": ValidationOut(found, many=True).data})
+
+    @extend_schema(
+        operation_id="gate_runs_start", request=OpenApiTypes.OBJECT, responses={202: ValidationOut},
+        description='The body may name the environment in which the release is tried: {"environment": "staging"}.',
+    )
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        actor = actor_of(request)
+        body = known_members(body_of(request.data or {}), "environment")
+        environment = get_environment(str(body["environment"])) if "environment" in body else None
+        validation = actions.request_validation(
+            actor=actor, release=visible_release(actor, slug, name), environment=environment
+        )
+        return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)), status=202)
+
+
+class GateRunView(APIView):
+    @extend_schema(operation_id="gate_runs_read", responses=ValidationOut)
+    def get(self, request: Request, pk: int) -> Response:
+        return _versioned(ValidationOut(queries.visible_validation(actor_of(request), pk)))
+
+
+class CancelView(APIView):
+    @extend_schema(
+        operation_id="gate_runs_cancel", request=OpenApiTypes.OBJECT, responses=ValidationOut, parameters=[_IF_MATCH],
+        description='The body may say why: {"reason": "…"}.',
+    )
+    def post(self, request: Request, pk: int) -> Response:
+        actor = actor_of(request)
+        body = known_members(body_of(request.data or {}), "reason")
+        validation = actions.cancel_validation(
+            actor=actor, validation=queries.visible_validation(actor, pk), reason=str(body.get("reason", "")),
+            expected_version=expected_version(request),
+        )
+        return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)))
+
+
+class ReportView(APIView):
+    @extend_schema(operation_id="reports_read", responses=ReportOut)
+    def get(self, request: Request, digest: str) -> Response:
+        report = queries.visible_report(actor_of(request), digest)
+        return Response(ReportOut(report, context={"is_authentic": queries.is_authentic(report)}).data)
+
+
+def _versioned(shape: Serializer[Any], status: int = 200) -> Response:
+    data = shape.data
+    return Response(data, status=status, headers={"ETag": f'"{data["version"]}"', "Location": data["url"]})

@@ -1,0 +1,91 @@
+"""The server on which a validation's release is tried: asked for, waited for, given back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from accounts.core.access import Actor
+from accounts.core.errors import DomainError, StateChanged
+from serving.actions import drain_deployment, ensure_deployment
+from serving.core.lifecycle import DeploymentState
+from serving.models import Deployment
+from serving.queries import deployment_of, ready_server
+from validators.core.fault import verdict_of_failure
+from validators.core.verdict import Judgement, Verdict
+from validators.models import Validation
+
+_POLL_S = 0.25
+#: How long an earlier deployment of the same release may take to go before this one cannot be made.
+_DRAIN_WAIT_S = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A deployment with a server that answered a real inference."""
+
+    deployment: Deployment
+
+
+def staged(validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]) -> Ready | Judgement:
+    """The ready deployment of the validation's release in its environment; a judgement where there will be none.
+
+    `pulse` is told the state now and then, and may raise to end the wait.
+    """
+    name = validation.release.name
+    try:
+        deployment = _ensured(validation, actor=actor, pulse=pulse)
+    except DomainError as error:
+        return Judgement(Verdict.ERRORED, f"{name} could not be deployed: {error.message}", {"code": error.code, **error.facts})
+    deadline = time.monotonic() + max_wait_s
+    last_state = DeploymentState.FETCHING.value
+    while True:
+        deployment.refresh_from_db()
+        if deployment.state == DeploymentState.READY and ready_server(validation.release, validation.environment):
+            return Ready(deployment)
+        evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
+        if deployment.state == DeploymentState.FAILED:
+            verdict = verdict_of_failure(deployment.reason, last_state)
+            return Judgement(verdict, f"{name} did not become ready: {deployment.reason}", {**evidence, "last_state": last_state})
+        if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
+            return Judgement(Verdict.ERRORED, f"Somebody took {name} out of {validation.environment.slug}: {deployment.reason}", evidence)
+        if time.monotonic() > deadline:
+            verdict = verdict_of_failure("", deployment.state)
+            return Judgement(verdict, f"{name} was still {deployment.state} after {max_wait_s:g} s.", evidence)
+        last_state = deployment.state
+        pulse(f"{name} is {deployment.state} in {validation.environment.slug}")
+        time.sleep(_POLL_S)
+
+
+def withdraw(validation: Validation, *, actor: Actor) -> None:
+    """Gives the server back. Not in an environment with a gateway: there others may need it."""
+    if validation.environment.is_routed:
+        return
+    deployment = deployment_of(validation.release, validation.environment)
+    if deployment is None or not deployment.is_wanted:
+        return
+    try:
+        drain_deployment(actor=actor, deployment=deployment, reason=f"gate run {validation.pk} is over")
+    except DomainError as error:
+        log.warning("not_drained", deployment=deployment.pk, code=error.code)
+
+
+def _ensured(validation: Validation, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:
+    """Raises DomainError."""
+    deadline = time.monotonic() + _DRAIN_WAIT_S
+    while True:
+        try:
+            return ensure_deployment(
+                actor=actor, release=validation.release, environment=validation.environment,
+                reason=f"for gate run {validation.pk}",
+            )
+        except StateChanged:
+            if time.monotonic() > deadline:
+                raise
+            pulse(f"waiting for the last deployment of {validation.release.name} to go")
+            time.sleep(_POLL_S * 2)

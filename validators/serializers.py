@@ -1,0 +1,114 @@
+"""The JSON shapes of golden sets, validations and reports."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rest_framework import serializers
+
+from validators.models import GateRun, GoldenSet, Report, Validation
+
+_BASE = "/api/v1"
+
+
+class GoldenSetOut(serializers.Serializer[GoldenSet]):
+    """A model's labelled examples. `digest` is what a gate policy names in golden.set."""
+
+    digest = serializers.CharField()
+    items = serializers.IntegerField()
+    slices = serializers.DictField(child=serializers.IntegerField())
+    created_at = serializers.DateTimeField()
+
+
+class GateRunOut(serializers.Serializer[GateRun]):
+    """One gate. `verdict` is empty until it is judged."""
+
+    gate = serializers.CharField()
+    verdict = serializers.CharField(help_text="passed, failed, undecided, errored, skipped, or empty")
+    reason = serializers.CharField()
+    evidence = serializers.JSONField()
+    progress_done = serializers.IntegerField()
+    progress_total = serializers.IntegerField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+
+class ValidationOut(serializers.Serializer[Validation]):
+    """A run of the gates over a release."""
+
+    id = serializers.IntegerField()
+    model = serializers.CharField()
+    release = serializers.CharField()
+    manifest_digest = serializers.CharField()
+    environment = serializers.CharField()
+    baseline = serializers.CharField(allow_null=True, help_text="the stable release to compare with, if there is one")
+    policy_digest = serializers.CharField()
+    state = serializers.CharField(help_text="queued, running, finished or cancelled")
+    verdict = serializers.CharField(help_text="set when finished")
+    reason = serializers.CharField()
+    requested_by = serializers.CharField()
+    gates = GateRunOut(many=True)
+    report = serializers.CharField(allow_null=True, help_text="the report's digest")
+    version = serializers.IntegerField(help_text="for If-Match")
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    url = serializers.CharField()
+    links = serializers.DictField(child=serializers.CharField())
+
+    def to_representation(self, validation: Validation) -> dict[str, Any]:
+        release = validation.release
+        report = getattr(validation, "report", None)
+        here = f"{_BASE}/gate-runs/{validation.pk}"
+        links = {"self": here, "release": f"{_BASE}/models/{release.model.slug}/releases/{release.name}"}
+        if report is not None:
+            links["report"] = f"{_BASE}/reports/{report.digest}"
+        return {
+            "id": validation.pk,
+            "model": release.model.slug,
+            "release": release.name,
+            "manifest_digest": release.digest,
+            "environment": validation.environment.slug,
+            "baseline": validation.baseline.name if validation.baseline else None,
+            "policy_digest": validation.policy_digest,
+            "state": validation.state,
+            "verdict": validation.verdict,
+            "reason": validation.reason,
+            "requested_by": validation.requested_by,
+            "gates": GateRunOut(validation.gate_runs.all(), many=True).data,
+            "report": report.digest if report else None,
+            "version": validation.version,
+            "created_at": validation.created_at.isoformat(),
+            "started_at": validation.started_at.isoformat() if validation.started_at else None,
+            "ended_at": validation.ended_at.isoformat() if validation.ended_at else None,
+            "url": here,
+            "links": links,
+        }
+
+
+class ReportOut(serializers.Serializer[Report]):
+    """A sealed report: `digest` is the sha256 of `body` as canonical JSON, and `signature` an Ed25519 one over the digest."""
+
+    digest = serializers.CharField()
+    signature = serializers.CharField()
+    key_id = serializers.CharField()
+    is_authentic = serializers.BooleanField(help_text="digest and signature were verified just now")
+    verdict = serializers.CharField()
+    manifest_digest = serializers.CharField()
+    policy_digest = serializers.CharField()
+    body = serializers.JSONField()
+    created_at = serializers.DateTimeField()
+
+    def to_representation(self, report: Report) -> dict[str, Any]:
+        return {
+            "digest": report.digest,
+            "signature": report.signature,
+            "key_id": report.key_id,
+            "is_authentic": self.context.get("is_authentic"),
+            "verdict": report.verdict,
+            "manifest_digest": report.manifest_digest,
+            "policy_digest": report.policy_digest,
+            "body": json.loads(report.body),
+            "created_at": report.created_at.isoformat(),
+        }
