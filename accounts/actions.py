@@ -28,7 +28,10 @@ def actor_for(user: User) -> Actor:
     """The user as an actor, with the roles it holds now. One query."""
     roles = user.memberships.values_list("team__slug", "role").order_by("team__slug", "role")
     return Actor(
-        name=user.username, user_id=user.pk, is_admin=user.is_superuser, roles=tuple((slug, Role(role)) for slug, role in roles)
+        name=user.username,
+        user_id=user.pk,
+        is_admin=user.is_superuser,
+        roles=tuple((slug, Role(role)) for slug, role in roles),
     )
 
 
@@ -49,7 +52,11 @@ def create_team(*, actor: Actor, slug: str, title: str = "") -> Team:
     """The team; the existing one when it is the same already. Raises Refused, Invalid, StateChanged."""
     require(actor, Verb.ADMINISTER, slug)
     if not _SLUG.fullmatch(slug):
-        raise _field_error("slug", f"{slug!r} is no team name.", "Use 1 to 50 lower-case letters, digits and dashes, such as search-ranking.")
+        raise _field_error(
+            "slug",
+            f"{slug!r} is no team name.",
+            "Use 1 to 50 lower-case letters, digits and dashes, such as search-ranking.",
+        )
     title = title or slug
     if len(title) > 120:
         raise _field_error("title", "The title is longer than 120 characters.", "Shorten it.")
@@ -57,7 +64,9 @@ def create_team(*, actor: Actor, slug: str, title: str = "") -> Team:
     if is_new:
         record(verb="team.created", subject_type="team", subject_id=slug, actor=actor, title=title)
     elif team.title != title:
-        raise StateChanged("team_exists", f"There is a team {slug} already, titled {team.title!r}. Choose another name.", team=slug)
+        raise StateChanged(
+            "team_exists", f"There is a team {slug} already, titled {team.title!r}. Choose another name.", team=slug
+        )
     return team
 
 
@@ -68,9 +77,13 @@ def create_user(*, actor: Actor, username: str, password: str | None = None, is_
     try:
         User.username_validator(username)
     except Exception:
-        raise _field_error("username", f"{username!r} is no user name.", "Use letters, digits and @ . + - _ only.") from None
+        raise _field_error(
+            "username", f"{username!r} is no user name.", "Use letters, digits and @ . + - _ only."
+        ) from None
     if not 1 <= len(username) <= 150 or username.startswith("system:"):
-        raise _field_error("username", "A user name has 1 to 150 characters and does not begin with system:.", "Choose another one.")
+        raise _field_error(
+            "username", "A user name has 1 to 150 characters and does not begin with system:.", "Choose another one."
+        )
     if password is not None and len(password) < 10:
         raise _field_error("password", "The password has fewer than 10 characters.", "Choose a longer one.")
     user = User(username=username, is_superuser=is_admin, is_staff=is_admin)
@@ -79,8 +92,17 @@ def create_user(*, actor: Actor, username: str, password: str | None = None, is_
         with transaction.atomic():
             user.save()
     except IntegrityError:
-        raise StateChanged("user_exists", f"There is a user {username} already. Choose another name.", username=username) from None
-    record(verb="user.created", subject_type="user", subject_id=username, actor=actor, is_admin=is_admin, has_password=password is not None)
+        raise StateChanged(
+            "user_exists", f"There is a user {username} already. Choose another name.", username=username
+        ) from None
+    record(
+        verb="user.created",
+        subject_type="user",
+        subject_id=username,
+        actor=actor,
+        is_admin=is_admin,
+        has_password=password is not None,
+    )
     return user
 
 
@@ -108,14 +130,27 @@ def issue_token(*, user: User, name: str, actor: Actor, expires_at: datetime | N
     if actor.user_id != user.pk:
         require(actor, Verb.ADMINISTER, "*")
     if not user.is_active:
-        raise Refused("user_inactive", f"{user.username} is not active and gets no tokens; an administrator can activate the user.")
+        raise Refused(
+            "user_inactive",
+            f"{user.username} is not active and gets no tokens; an administrator can activate the user.",
+        )
     if not 1 <= len(name) <= 120:
-        raise _field_error("name", "A token's name has 1 to 120 characters.", "Say where it is used, such as ci or laptop.")
+        raise _field_error(
+            "name", "A token's name has 1 to 120 characters.", "Say where it is used, such as ci or laptop."
+        )
     clear = TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = Token.objects.create(
         user=user, name=name, sha256=token_digest(clear), prefix=clear[:8], expires_at=expires_at
     )
-    record(verb="token.issued", subject_type="user", subject_id=user.username, actor=actor, token=token.pk, name=name, prefix=token.prefix)
+    record(
+        verb="token.issued",
+        subject_type="user",
+        subject_id=user.username,
+        actor=actor,
+        token=token.pk,
+        name=name,
+        prefix=token.prefix,
+    )
     return clear
 
 
@@ -125,11 +160,21 @@ def revoke_token(*, actor: Actor, token: Token) -> None:
     if actor.user_id != token.user_id:
         require(actor, Verb.ADMINISTER, "*")
     if Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
-        record(verb="token.revoked", subject_type="user", subject_id=token.user.username, actor=actor, token=token.pk, name=token.name)
+        record(
+            verb="token.revoked",
+            subject_type="user",
+            subject_id=token.user.username,
+            actor=actor,
+            token=token.pk,
+            name=token.name,
+        )
 
 
 def user_of_token(clear: str) -> User:
-    """Whom a bearer token lets in; notes its use, at most once a minute. Raises Refused, saying whether it is unknown, revoked or expired."""
+    """Whom a bearer token lets in; notes its use, at most once a minute.
+
+    Raises Refused, saying whether it is unknown, revoked or expired.
+    """
     token = Token.objects.select_related("user").filter(sha256=token_digest(clear)).first()
     now = timezone.now()
     if token is None:

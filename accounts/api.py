@@ -34,7 +34,11 @@ def expected_version(request: Request | HttpRequest) -> int:
     """The version in `If-Match`, written 3 or "3". Raises PreconditionRequired when absent, Invalid when it is no number."""
     raw = request.headers.get("If-Match", "").strip()
     if not raw:
-        raise PreconditionRequired("if_match_missing", "Send If-Match with the version you saw; GET the resource to learn it.", field="If-Match")
+        raise PreconditionRequired(
+            "if_match_missing",
+            "Send If-Match with the version you saw; GET the resource to learn it.",
+            field="If-Match",
+        )
     bare = raw.removeprefix("W/").strip('"')
     if not bare.isdigit():
         raise Invalid("if_match_invalid", f"If-Match must be a version number, not {raw}.", field="If-Match")
@@ -112,7 +116,9 @@ class TeamsView(APIView):
 
     @extend_schema(request=TeamSerializer, responses={201: TeamSerializer})
     def post(self, request: Request) -> Response:
-        team = actions.create_team(actor=actor_of(request), slug=str(request.data.get("slug", "")), title=str(request.data.get("title", "")))
+        team = actions.create_team(
+            actor=actor_of(request), slug=str(request.data.get("slug", "")), title=str(request.data.get("title", ""))
+        )
         return Response(TeamSerializer(team).data, status=status.HTTP_201_CREATED)
 
 
@@ -120,7 +126,10 @@ class TeamMembersView(APIView):
     @extend_schema(request=MembershipSerializer, responses={201: MembershipSerializer})
     def post(self, request: Request, slug: str) -> Response:
         membership = actions.grant_role(
-            actor=actor_of(request), username=str(request.data.get("username", "")), team=slug, role=str(request.data.get("role", ""))
+            actor=actor_of(request),
+            username=str(request.data.get("username", "")),
+            team=slug,
+            role=str(request.data.get("role", "")),
         )
         return Response(MembershipSerializer(membership).data, status=status.HTTP_201_CREATED)
 
@@ -133,10 +142,15 @@ class UsersView(APIView):
         actor, data = actor_of(request), form.validated_data
         with transaction.atomic():
             user = actions.create_user(
-                actor=actor, username=data["username"], password=data.get("password"), is_admin=data.get("is_superuser", False)
+                actor=actor,
+                username=data["username"],
+                password=data.get("password"),
+                is_admin=data.get("is_superuser", False),
             )
             for wanted in data.get("memberships", []):
-                actions.grant_role(actor=actor, username=user.username, team=wanted["team"]["slug"], role=wanted["role"])
+                actions.grant_role(
+                    actor=actor, username=user.username, team=wanted["team"]["slug"], role=wanted["role"]
+                )
         return Response(UserSerializer(user).data, status=status.HTTP_201_CREATED)
 
 

@@ -46,7 +46,9 @@ def append_event(
     Raises ValueError for a verb that is not in EventVerb, TransactionManagementError outside of a transaction.
     """
     if not connection.in_atomic_block:
-        raise transaction.TransactionManagementError("append_event belongs into the transaction of the change that it tells of.")
+        raise transaction.TransactionManagementError(
+            "append_event belongs into the transaction of the change that it tells of."
+        )
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_CHAIN_LOCK])
     head = ChainHead.objects.filter(pk=1).first() or ChainHead(seq=0, hash=GENESIS)
@@ -126,7 +128,11 @@ def heartbeat(
     """Whether `owner` still holds the job; extends its lease and notes the progress that is given."""
     progress: dict[str, Any] = {
         name: value
-        for name, value in {"progress_done": done, "progress_total": total, "progress_note": note and note[:300]}.items()
+        for name, value in {
+            "progress_done": done,
+            "progress_total": total,
+            "progress_note": note and note[:300],
+        }.items()
         if value is not None
     }
     held = Job.objects.filter(pk=job_id, owner=owner, state=JobState.RUNNING)
@@ -139,7 +145,9 @@ def finish(job_id: uuid.UUID | str, owner: str, error: str = "") -> bool:
     return _move(job_id, JobState.RUNNING, to, owner=owner, error=error, finished_at=Now(), lease_until=None)
 
 
-def release_for_retry(job_id: uuid.UUID | str, owner: str, *, delay_s: float, why: str, costs_attempt: bool = True) -> bool:
+def release_for_retry(
+    job_id: uuid.UUID | str, owner: str, *, delay_s: float, why: str, costs_attempt: bool = True
+) -> bool:
     """Whether the job waits again, due in `delay_s` seconds, with `why` as its note. False when `owner` no longer holds it."""
     attempts = F("attempts") if costs_attempt else F("attempts") - 1
     return _move(

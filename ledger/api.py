@@ -31,7 +31,13 @@ class ChainSerializer(serializers.Serializer[Any]):
     problem = serializers.CharField()
 
 
-@extend_schema(parameters=[OpenApiParameter("subject_type", str), OpenApiParameter("subject_id", str), OpenApiParameter("verb", str)])
+@extend_schema(
+    parameters=[
+        OpenApiParameter("subject_type", str),
+        OpenApiParameter("subject_id", str),
+        OpenApiParameter("verb", str),
+    ]
+)
 class EventsView(ListAPIView[Event]):
     """Newest first; filter by subject or verb."""
 
@@ -39,7 +45,11 @@ class EventsView(ListAPIView[Event]):
     pagination_ordering = "-seq"
 
     def get_queryset(self) -> Any:
-        wanted = {name: self.request.query_params[name] for name in ("subject_type", "subject_id", "verb") if name in self.request.query_params}
+        wanted = {
+            name: self.request.query_params[name]
+            for name in ("subject_type", "subject_id", "verb")
+            if name in self.request.query_params
+        }
         return Event.objects.filter(**wanted)
 
 

@@ -30,9 +30,7 @@ def verify_chain() -> ChainReport:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         head = ChainHead.objects.filter(pk=1).first()
-        return walk(
-            _links(), head_seq=head.seq if head else 0, head_hash=head.hash if head else GENESIS
-        )
+        return walk(_links(), head_seq=head.seq if head else 0, head_hash=head.hash if head else GENESIS)
 
 
 def _links() -> Iterator[Link]:

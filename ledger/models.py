@@ -51,7 +51,9 @@ class Job(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     kind = models.CharField(max_length=60)
-    key = models.CharField(max_length=120)  # what it is about, such as "validation:12"; one unfinished job per (kind, key)
+    key = models.CharField(
+        max_length=120
+    )  # what it is about, such as "validation:12"; one unfinished job per (kind, key)
     queue = models.CharField(max_length=60, default="default")
     args = models.JSONField(default=dict)
     state = models.CharField(max_length=10, default=JobState.QUEUED, choices=[(s.value, s.value) for s in JobState])
@@ -60,7 +62,9 @@ class Job(models.Model):
     attempts = models.PositiveIntegerField(default=0)
     max_attempts = models.PositiveIntegerField(default=3)
     due_at = models.DateTimeField()
-    sent_at = models.DateTimeField(null=True, blank=True)  # when Celery last got its id; the sweep does not send it again at once
+    sent_at = models.DateTimeField(
+        null=True, blank=True
+    )  # when Celery last got its id; the sweep does not send it again at once
     progress_done = models.PositiveIntegerField(default=0)
     progress_total = models.PositiveIntegerField(default=0)
     progress_note = models.CharField(max_length=300, blank=True)

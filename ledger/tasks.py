@@ -36,7 +36,11 @@ def run_job(job_id: str) -> None:
                           "Start a worker of this version, then ask for the work again.")  # fmt: skip
         return
     if job.attempts > job.max_attempts:
-        _fail(job, owner, f"Its worker died or was lost {job.max_attempts} times in a row. The workers' log tells why; then ask for it again.")
+        _fail(
+            job,
+            owner,
+            f"Its worker died or was lost {job.max_attempts} times in a row. The workers' log tells why; then ask for it again.",
+        )
         return
     with Heartbeat(job, owner) as heart:
         try:

@@ -25,7 +25,14 @@ TITLES = {
 
 def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]:
     """The body of a problem. `code` is stable for programs, `detail` a sentence for people."""
-    return {"type": f"urn:sluicegate:problem:{code}", "title": TITLES.get(status, "Problem"), "status": status, "code": code, "detail": detail, **facts}
+    return {
+        "type": f"urn:sluicegate:problem:{code}",
+        "title": TITLES.get(status, "Problem"),
+        "status": status,
+        "code": code,
+        "detail": detail,
+        **facts,
+    }
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> Response:
@@ -46,7 +53,12 @@ def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
         return problem(403, "forbidden", "You may not do this."), {}
     if isinstance(error, exceptions.ValidationError):
         errors = _field_errors(error.detail)
-        return problem(422, "invalid", "The request has errors: " + "; ".join(f"{e['field']}: {e['message']}" for e in errors), errors=errors), {}
+        return problem(
+            422,
+            "invalid",
+            "The request has errors: " + "; ".join(f"{e['field']}: {e['message']}" for e in errors),
+            errors=errors,
+        ), {}
     if isinstance(error, exceptions.APIException):
         headers = {}
         if getattr(error, "auth_header", None):
@@ -57,7 +69,9 @@ def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
         return problem(error.status_code, code if isinstance(code, str) else "invalid", str(error.detail)), headers
     error_id = uuid.uuid4().hex[:12]
     log.error("request_failed", error_id=error_id, exc_info=error)
-    return problem(500, "internal", f"Something broke on our side; the log knows it as {error_id}.", error_id=error_id), {}
+    return problem(
+        500, "internal", f"Something broke on our side; the log knows it as {error_id}.", error_id=error_id
+    ), {}
 
 
 def _field_errors(detail: Any, field: str = "") -> list[dict[str, str]]:
@@ -71,7 +85,9 @@ def _field_errors(detail: Any, field: str = "") -> list[dict[str, str]]:
 
 def unknown_address(request: HttpRequest, *args: object, **kwargs: object) -> JsonResponse:
     """Problem JSON for whatever under /api/ is no address of ours."""
-    body = problem(404, "not_found", f"There is no {request.path} in this API; see /api/v1/schema.", instance=request.path)
+    body = problem(
+        404, "not_found", f"There is no {request.path} in this API; see /api/v1/schema.", instance=request.path
+    )
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
 
 

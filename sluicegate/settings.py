@@ -73,7 +73,9 @@ def _database(url: str) -> dict[str, object]:
     """postgresql://user:password@host:port/name, or ?host=/socket/folder for a socket."""
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"}:
-        raise ImproperlyConfigured(f"DATABASE_URL must begin with postgresql://, not {parts.scheme}://: triggers and locks need PostgreSQL.")
+        raise ImproperlyConfigured(
+            f"DATABASE_URL must begin with postgresql://, not {parts.scheme}://: triggers and locks need PostgreSQL."
+        )
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     return {
         "ENGINE": "django.db.backends.postgresql",
@@ -103,7 +105,11 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600, "unacked_restore_interval": 5, "unacked_restore_throttle": 1}
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 3600,
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
 #: How long a worker may be silent before another one takes its job over.

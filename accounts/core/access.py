@@ -36,14 +36,30 @@ _SHUT = frozenset({Verb.PAUSE_ROLLOUT, Verb.ABORT_ROLLOUT, Verb.ROLL_BACK})
 
 MAY: dict[Role, frozenset[Verb]] = {
     Role.MODEL_TEAM: frozenset(
-        {Verb.READ, Verb.CREATE_MODEL, Verb.EDIT_MODEL, Verb.PUSH_RELEASE, Verb.RUN_GATES, Verb.START_ROLLOUT,
-         Verb.RESUME_ROLLOUT}
-    ) | _SHUT,
+        {
+            Verb.READ,
+            Verb.CREATE_MODEL,
+            Verb.EDIT_MODEL,
+            Verb.PUSH_RELEASE,
+            Verb.RUN_GATES,
+            Verb.START_ROLLOUT,
+            Verb.RESUME_ROLLOUT,
+        }
+    )
+    | _SHUT,
     Role.CI: frozenset({Verb.READ, Verb.PUSH_RELEASE, Verb.RUN_GATES, Verb.START_ROLLOUT}) | _SHUT,
     Role.RELEASE_MANAGER: frozenset(
-        {Verb.READ, Verb.RUN_GATES, Verb.WAIVE_CODE, Verb.START_ROLLOUT, Verb.RESUME_ROLLOUT, Verb.APPROVE_ROLLOUT,
-         Verb.ADVANCE_ROLLOUT}
-    ) | _SHUT,
+        {
+            Verb.READ,
+            Verb.RUN_GATES,
+            Verb.WAIVE_CODE,
+            Verb.START_ROLLOUT,
+            Verb.RESUME_ROLLOUT,
+            Verb.APPROVE_ROLLOUT,
+            Verb.ADVANCE_ROLLOUT,
+        }
+    )
+    | _SHUT,
 }
 
 
@@ -81,5 +97,7 @@ def require(actor: Actor, verb: Verb, team: str) -> None:
     raise Refused(
         "forbidden",
         f"{actor.name} may not do {verb.value} for team {team}; it takes one of the roles {', '.join(would) or 'administrator'}.",
-        verb=verb.value, team=team, roles=would,
+        verb=verb.value,
+        team=team,
+        roles=would,
     )

@@ -97,7 +97,9 @@ def _breaks_at(link: Link, seq: int, prev: str) -> list[Break]:
     if link.seq != seq + 1:
         found.append(Break(link.seq, "missing", f"Between event {seq} and event {link.seq} something was deleted."))
     elif link.prev_hash != prev:
-        found.append(Break(link.seq, "reordered", f"Event {link.seq} does not follow event {seq}: the order was changed."))
+        found.append(
+            Break(link.seq, "reordered", f"Event {link.seq} does not follow event {seq}: the order was changed.")
+        )
     return found
 
 
@@ -112,7 +114,13 @@ def storable(value: Any) -> Any:
     if isinstance(value, str):
         return str(value).replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, int):
-        return int(value) if abs(value) <= MAX_SAFE_INTEGER else _double(float(value)) if abs(value) < 10**308 else str(value)
+        return (
+            int(value)
+            if abs(value) <= MAX_SAFE_INTEGER
+            else _double(float(value))
+            if abs(value) < 10**308
+            else str(value)
+        )
     if isinstance(value, float):
         return _double(float(value))
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """The life of a job.
 
-    queued → running → done | failed
-    running → queued        (lease ran out, or a retry is due)
-    queued → cancelled
+queued → running → done | failed
+running → queued        (lease ran out, or a retry is due)
+queued → cancelled
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ def refuse_change(
         )
         undo.insert(0, f"DROP TRIGGER {name} ON {table};")
     if "TRUNCATE" in operations:
-        make.append(f"CREATE TRIGGER {name}_all BEFORE TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {name}();")
+        make.append(
+            f"CREATE TRIGGER {name}_all BEFORE TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {name}();"
+        )
         undo.insert(0, f"DROP TRIGGER {name}_all ON {table};")
     return "\n".join(make), "\n".join(undo)

@@ -9,7 +9,9 @@ EVENT = refuse_change(
     operations=("UPDATE", "DELETE", "TRUNCATE"),
     message="events are never changed or deleted; append a new one that corrects it",
 )
-HEAD = refuse_change("ledger_chainhead", operations=("DELETE", "TRUNCATE"), message="the head of the log is never deleted")
+HEAD = refuse_change(
+    "ledger_chainhead", operations=("DELETE", "TRUNCATE"), message="the head of the log is never deleted"
+)
 
 
 class Migration(migrations.Migration):

