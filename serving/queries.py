@@ -7,23 +7,25 @@ from datetime import datetime
 from django.db.models import Prefetch, QuerySet
 
 from accounts.core.errors import NotFound
-from registry.models import Release
+from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.models import Deployment, Environment, Node, Route, RouteAck, Server
 
 
-def get_environment(slug: str) -> Environment:
-    """With its gateways and routes. Raises NotFound."""
-    found = environments().filter(slug=slug).first()
+def get_environment(slug: str, models: QuerySet[ServedModel] | None = None) -> Environment:
+    """With its gateways and routes, those of `models` or all. Raises NotFound."""
+    found = environments(models).filter(slug=slug).first()
     if found is None:
         known = ", ".join(Environment.objects.order_by("slug").values_list("slug", flat=True))
         raise NotFound("no_such_environment", f"There is no environment {slug}; there are {known or 'none yet'}.", environment=slug)
     return found
 
 
-def environments() -> QuerySet[Environment]:
+def environments(models: QuerySet[ServedModel] | None = None) -> QuerySet[Environment]:
     acks = Prefetch("acks", RouteAck.objects.select_related("gateway"))
     routes = Route.objects.select_related("model", "stable__model", "candidate__model").prefetch_related(acks).order_by("model__slug")
+    if models is not None:
+        routes = routes.filter(model__in=models)
     return Environment.objects.prefetch_related("gateways", Prefetch("routes", routes)).order_by("slug")
 
 

@@ -1,0 +1,123 @@
+"""The REST doors to environments, servers and runtimes: all of them read only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics, serializers
+from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import actor_of
+from registry.queries import visible_models
+from serving import queries
+from serving.models import Environment, Route, Server
+
+
+class RuntimeOut(serializers.Serializer[Any]):
+    """A runtime image that a node can run; a release names one of them by its digest."""
+
+    image = serializers.CharField(help_text="name@sha256:…")
+    server = serializers.CharField()
+    backends = serializers.ListField(child=serializers.CharField())
+    versions = serializers.DictField(child=serializers.CharField())
+    node = serializers.CharField()
+    seen_at = serializers.DateTimeField(allow_null=True, help_text="when the node's agent last said that it is there")
+
+
+class ServerOut(serializers.ModelSerializer[Server]):
+    deployment = serializers.IntegerField(source="deployment_id")
+    model = serializers.CharField(source="deployment.release.model.slug")
+    release = serializers.CharField(source="deployment.release.name")
+    digest = serializers.CharField(source="deployment.release.digest")
+    environment = serializers.CharField(source="deployment.environment.slug")
+    node = serializers.CharField(source="deployment.node_id")
+    state = serializers.CharField(source="deployment.state", help_text="of its deployment")
+    recoveries = serializers.IntegerField(source="deployment.recoveries")
+
+    class Meta:
+        model = Server
+        fields = ["id", "deployment", "model", "release", "digest", "environment", "node", "state", "recoveries", "host", "http_port",
+                  "grpc_port", "metrics_port", "pid", "is_serving", "started_at", "probed_at"]
+
+
+class AckOut(serializers.Serializer[Any]):
+    gateway = serializers.CharField(source="gateway.name")
+    generation = serializers.IntegerField()
+    acked_at = serializers.DateTimeField()
+    error = serializers.CharField(help_text="why the gateway refused it, or empty")
+
+
+class RouteOut(serializers.ModelSerializer[Route]):
+    model = serializers.CharField(source="model.slug")
+    stable = serializers.CharField(source="stable.name")
+    candidate = serializers.CharField(source="candidate.name", default=None, allow_null=True)
+    acks = AckOut(many=True)
+
+    class Meta:
+        model = Route
+        fields = ["model", "stable", "candidate", "candidate_bp", "generation", "changed_at", "acks"]
+
+
+class GatewayOut(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    http_url = serializers.CharField()
+    grpc_address = serializers.CharField()
+    seen_at = serializers.DateTimeField(allow_null=True)
+
+
+class EnvironmentOut(serializers.ModelSerializer[Environment]):
+    gateways = GatewayOut(many=True)
+    routes = RouteOut(many=True)
+
+    class Meta:
+        model = Environment
+        fields = ["slug", "title", "is_routed", "needs_passed_report", "needs_approval", "allows_forced_release", "generation", "gateways", "routes"]
+
+
+class _ByName(CursorPagination):
+    ordering = "slug"
+    page_size = 50
+
+
+class _NewestFirst(CursorPagination):
+    ordering = "-pk"
+    page_size = 50
+
+
+class EnvironmentsView(generics.ListAPIView[Environment]):
+    """The environments, each with its gateways and routes."""
+
+    serializer_class = EnvironmentOut
+    pagination_class = _ByName
+
+    def get_queryset(self) -> Any:
+        return queries.environments(visible_models(actor_of(self.request)))
+
+
+class EnvironmentView(APIView):
+    @extend_schema(operation_id="environments_retrieve", responses=EnvironmentOut)
+    def get(self, request: Request, slug: str) -> Response:
+        """One environment with its gateways and routes."""
+        return Response(EnvironmentOut(queries.get_environment(slug, visible_models(actor_of(request)))).data)
+
+
+class ServersView(generics.ListAPIView[Server]):
+    """The servers that are not over, of models that the caller may see, the newest first."""
+
+    serializer_class = ServerOut
+    pagination_class = _NewestFirst
+
+    def get_queryset(self) -> Any:
+        return queries.current_servers().filter(deployment__release__model__in=visible_models(actor_of(self.request)))
+
+
+class RuntimesView(APIView):
+    @extend_schema(operation_id="runtimes_list", responses=RuntimeOut(many=True))
+    def get(self, request: Request) -> Response:
+        """Every runtime image of every node: a handful, so there is one page."""
+        found = [{**own, "node": node.name, "seen_at": node.seen_at} for node in queries.nodes() for own in node.runtimes]
+        return Response({"next": None, "previous": None, "results": RuntimeOut(found, many=True).data})

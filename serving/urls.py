@@ -1,0 +1,14 @@
+"""Addresses under /api/v1/."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from serving import api
+
+urlpatterns = [
+    path("environments", api.EnvironmentsView.as_view(), name="environments"),
+    path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
+    path("servers", api.ServersView.as_view(), name="servers"),
+    path("runtimes", api.RuntimesView.as_view(), name="runtimes"),
+]
