@@ -55,10 +55,10 @@ def set_route(
     with transaction.atomic():
         _check(model, stable, candidate, candidate_bp)
         # The environment's row is the lock for all its routes: generations never cross.
-        generation = Environment.objects.select_for_update().get(pk=environment.pk).generation
+        generation = Environment.objects.select_for_update(no_key=True).get(pk=environment.pk).generation
         route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
-        is_shutting = route is not None and route.stable_id == stable.pk and candidate_bp <= route.candidate_bp
-        require(actor, Verb.ROLL_BACK if is_shutting else Verb.ADVANCE_ROLLOUT, model.team.slug)
+        is_opening = candidate_bp > (route.candidate_bp if route is not None else 0)
+        require(actor, Verb.START_ROLLOUT if is_opening else Verb.ROLL_BACK, model.team.slug)
         if route is not None and fence < route.fence:
             raise Stale(
                 "fence_outdated",

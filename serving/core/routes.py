@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-#: Weights are basis points and always sum to this. With the candidate first and a constant sum, a sticky share only ever
-#: gains callers as it grows.
+#: Weights are basis points and always sum to this. With the candidate first and a constant sum, a sticky share that
+#: grows keeps the callers it had.
 WHOLE_BP = 10_000
 
 
@@ -127,20 +127,21 @@ def admit(
 ) -> Admission:
     """`proposed` made safe to publish after `last` (None: nothing published yet).
 
-    `known` maps a release's digest to servers that have not ended, though they do not serve now: the best address there is
-    for a stable release that has lost its last healthy server.
+    `known` maps a release's digest to servers that have not ended, though they do not serve now: the best address
+    there is for a stable release that has lost its last healthy server.
 
     Raises TableRefused when the table is empty where traffic was routed before, or older than `last`.
     """
     if last is not None and proposed.generation < last.generation:
         raise TableRefused(
             f"{proposed.environment}: the database is at generation {proposed.generation}, gateways already have "
-            f"{last.generation}; is this a stale copy? Point DATABASE_URL at the primary, or restart the control plane to accept it."
+            f"{last.generation}; is this a stale copy? Point DATABASE_URL at the primary, or restart the control plane "
+            "to accept it."
         )
     if not proposed.models and (proposed.generation > 0 or (last is not None and last.models)):
         raise TableRefused(
-            f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic was "
-            "routed before; gateways keep what they have. Restore the routes."
+            f"{proposed.environment}: the database has no routes at generation {proposed.generation}, though traffic "
+            "was routed before; gateways keep what they have. Restore the routes."
         )
     arms = [arm for route in proposed.models for arm in route.arms]
     claimed = {endpoint: arm.digest for arm in arms for endpoint in arm.endpoints}

@@ -10,8 +10,8 @@ from serving.xds.vhosts import MAX_BODY_BYTES, MODEL_HEADER, ROUTE_CONFIG, unkno
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"
 
-#: Fills the model header where the caller did not: from the REST path, from the first field of a gRPC message, else from
-#: the authority. `body()` yields until the message is whole, so a stream must name its model by header or authority.
+#: Fills the model header where the caller did not: from the REST path, from the first field of a gRPC message, else
+#: from the authority. `body()` waits for the whole message, so a stream must name its model by header or authority.
 _LUA = """
 local header = "MODEL_HEADER"
 
@@ -32,7 +32,8 @@ function envoy_on_request(handle)
   local path = handle:headers():get(":path") or ""
   local authority = handle:headers():get(":authority") or ""
   local model = path:match("^/v2/models/([^/?]+)")
-  if not model and path:find("^/inference%.GRPCInferenceService/Model") and not path:find("ModelStreamInfer", 1, true) then
+  local call = path:match("^/inference%.GRPCInferenceService/(Model%a+)")
+  if not model and call and call ~= "ModelStreamInfer" then
     model = from_body(handle)
   end
   if not model or model == "" then model = authority:match("^([^:]+)") or "-" end
@@ -43,7 +44,7 @@ MODEL_LUA = _LUA.replace("MODEL_HEADER", MODEL_HEADER)
 
 
 def route_configuration() -> dict[str, Any]:
-    """Virtual hosts come one by one (VHDS) and are picked by the model header: as fast with a thousand models as with one."""
+    """Virtual hosts come one by one (VHDS), picked by the model header: as fast with a thousand models as with one."""
     ads = {"ads": {}, "resource_api_version": "V3"}
     return {
         "name": ROUTE_CONFIG,

@@ -17,7 +17,7 @@ RETRY_S = 0.5
 
 
 def listen(on_notice: Callable[[], None]) -> threading.Thread:
-    """Calls `on_notice` from a daemon thread for every notice, and after every connection: notices before it are lost."""
+    """Calls `on_notice` from a daemon thread for every notice, and once connected: earlier notices are lost."""
     thread = threading.Thread(target=_run, args=(on_notice,), name="notices", daemon=True)
     thread.start()
     return thread

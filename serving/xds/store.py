@@ -137,7 +137,8 @@ def write_acks(rows: Iterable[AckRow]) -> None:
     statement = """
         INSERT INTO serving_routeack (gateway_id, route_id, generation, acked_at, error)
         SELECT %s, %s, %s, %s, %s
-         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = %s) AND EXISTS (SELECT 1 FROM serving_route WHERE id = %s)
+         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = %s)
+           AND EXISTS (SELECT 1 FROM serving_route WHERE id = %s)
         ON CONFLICT (gateway_id, route_id) DO UPDATE
            SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error
          WHERE EXCLUDED.generation > serving_routeack.generation

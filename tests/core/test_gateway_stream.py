@@ -1,0 +1,232 @@
+"""The order in which one gateway is told things, and what it means when it refuses or says nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from envoy.service.discovery.v3 import discovery_pb2
+
+from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
+from serving.xds.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.xds.snapshot import Snapshot, compile_listeners, compile_table
+from serving.xds.stream import ACK_TIMEOUT_S, GRACE_S, RETRY_S, STUCK_S, GatewayStream, Report
+
+A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
+B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))
+C = Arm("r3", "sha256:" + "c" * 64, (Endpoint("127.0.0.1", 9021, 9022),))
+SHORT = {CLUSTER: "CDS", ENDPOINTS: "EDS", LISTENER: "LDS", ROUTES: "RDS", VHOST: "VHDS"}
+
+
+def route(candidate: Arm | None = B, bp: int = 500, generation: int = 1, model: str = "sentiment") -> ModelRoute:
+    return ModelRoute(len(model), model, generation, A, candidate, bp)
+
+
+def snapshot(*routes: ModelRoute, last: Snapshot | None = None) -> Snapshot:
+    return compile_table(
+        RoutingTable("production", max((r.generation for r in routes), default=0), False, routes), last
+    )
+
+
+class Peer:
+    """An Envoy's side of the stream: subscribes as Envoy does, and acknowledges unless told otherwise."""
+
+    def __init__(self, held: dict[str, dict[str, str]] | None = None) -> None:
+        self.stream = GatewayStream(compile_listeners((("127.0.0.1", 8000),)), now=0.0)
+        self.log: list[str] = []
+        self.removed: list[str] = []
+        self.refuses: dict[str, str] = {}
+        self.is_silent_on: set[str] = set()
+        self.held = held or {}
+        self._asked: set[str] = set()
+        self.ask(CLUSTER)
+
+    def ask(self, type_url: str, names: tuple[str, ...] = ()) -> None:
+        request = discovery_pb2.DeltaDiscoveryRequest(type_url=type_url, resource_names_subscribe=names)
+        if type_url not in self._asked:
+            request.initial_resource_versions.update(self.held.get(type_url, {}))
+        self._asked.add(type_url)
+        self.stream.receive(request)
+
+    def settle(self, current: Snapshot, now: float = 0.0) -> list[str]:
+        """Answers until nothing is due; returns what was sent, in order."""
+        start = len(self.log)
+        for _ in range(30):
+            responses = self.stream.due(current, now)
+            if not responses:
+                return self.log[start:]
+            for response in responses:
+                self._take(response)
+        raise AssertionError(f"never settles: {self.log[-6:]}")
+
+    def _take(self, response: discovery_pb2.DeltaDiscoveryResponse) -> None:
+        names = [one.name for one in response.resources]
+        self.log.append(SHORT[response.type_url] + ("-" if response.removed_resources else ""))
+        self.removed += response.removed_resources
+        if response.type_url in self.is_silent_on:
+            return
+        words = next((text for name, text in self.refuses.items() if name in names), "")
+        answer = discovery_pb2.DeltaDiscoveryRequest(type_url=response.type_url, response_nonce=response.nonce)
+        if words:
+            answer.error_detail.message = words
+        self.stream.receive(answer)
+        if response.type_url == CLUSTER:
+            new = tuple(name for name in names if "_or_" not in name and name not in words)
+            if new:
+                self.ask(ENDPOINTS, new)
+            if LISTENER not in self._asked:
+                self.ask(LISTENER)
+        if response.type_url == LISTENER:
+            self.ask(ROUTES, ("gateway",))
+        if response.type_url == ROUTES:
+            self.ask(VHOST)
+
+
+def test_clusters_come_before_the_listener_and_the_routes_come_last() -> None:
+    peer, current = Peer(), snapshot(route())
+    assert peer.settle(current) == ["CDS", "EDS", "LDS", "RDS", "VHDS"]
+    assert peer.stream.reports(current) == [Report(9, 1)]
+    assert peer.stream.reports(current) == []
+
+
+def test_a_weight_change_sends_one_virtual_host_only() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    second = snapshot(route(bp=0, generation=2), route(model="other", generation=1), last=first)
+    peer.settle(second)
+    third = snapshot(route(bp=700, generation=3), route(model="other", generation=1), last=second)
+    assert peer.settle(third) == ["VHDS"]
+    assert Report(9, 3) in peer.stream.reports(third)
+
+
+def test_routes_wait_for_the_new_clusters_endpoints() -> None:
+    peer, first = Peer(), snapshot(route(candidate=None, bp=0))
+    peer.settle(first)
+    peer.stream.reports(first)
+    peer.is_silent_on = {ENDPOINTS}
+    second = snapshot(route(generation=2), last=first)
+    assert peer.settle(second) == ["CDS", "EDS"]
+    assert peer.stream.reports(second) == []
+
+
+def test_a_changed_cluster_gets_its_endpoints_again() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    renamed = route(candidate=dataclasses.replace(B, name="r22"), generation=2)  # its metadata change
+    sent = peer.settle(snapshot(renamed, last=first))
+    assert sent[:2] == ["CDS", "EDS"]
+    assert sent[-1] == "VHDS"
+
+
+def test_old_clusters_go_only_after_the_grace_period_and_aggregates_first() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    second = snapshot(route(candidate=None, bp=0, generation=2), last=first)
+    assert peer.settle(second, now=1.0) == ["VHDS"]
+    assert peer.settle(second, now=1.0 + GRACE_S - 0.1) == []
+    assert peer.settle(second, now=1.0 + GRACE_S) == ["CDS-"]
+    assert len(peer.removed) == 4
+    assert all("_or_" in name for name in peer.removed[:2])
+
+
+def test_an_empty_snapshot_takes_nothing_away() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    peer.settle(snapshot(), now=100.0)
+    peer.settle(snapshot(), now=200.0)
+    assert peer.removed == []
+
+
+def test_a_gateway_that_comes_back_is_sent_nothing_that_it_has() -> None:
+    current = snapshot(route())
+    held = {
+        CLUSTER: {name: one.version for name, one in current.clusters.items()},
+        VHOST: {name: model.vhost.version for name, model in current.models.items()},
+    }
+    peer = Peer(held)
+    peer.ask(ENDPOINTS, tuple(current.endpoints))
+    peer.ask(VHOST)
+    sent = peer.settle(current)
+    assert "CDS-" not in sent
+    assert peer.removed == []
+    assert Report(9, 1) in peer.stream.reports(current)
+
+
+def test_a_gateway_keeps_what_an_empty_control_plane_does_not_know() -> None:
+    current = snapshot(route())
+    peer = Peer({VHOST: {name: model.vhost.version for name, model in current.models.items()}})
+    peer.ask(VHOST)
+    peer.settle(snapshot(), now=100.0)
+    assert peer.removed == []
+
+
+def test_a_refused_route_is_reported_and_not_offered_again() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    peer.stream.reports(first)
+    peer.refuses["gateway/sentiment"] = "weights are odd"
+    second = snapshot(route(bp=0, generation=2), last=first)
+    assert peer.settle(second) == ["VHDS"]
+    assert peer.stream.reports(second) == [Report(9, 2, "weights are odd")]
+    assert peer.settle(second, now=50.0) == []
+    peer.refuses.clear()
+    third = snapshot(route(bp=1, generation=3), last=second)
+    peer.settle(third, now=51.0)
+    assert peer.stream.reports(third) == [Report(9, 3)]
+
+
+def test_one_bad_route_does_not_refuse_the_others() -> None:
+    peer = Peer()
+    peer.refuses["gateway/bad"] = "cannot parse"
+    current = snapshot(route(), route(model="bad"))
+    peer.settle(current)
+    assert set(peer.stream.reports(current)) == {Report(9, 1), Report(3, 1, "cannot parse")}
+
+
+def test_a_refused_cluster_holds_back_its_own_model_only() -> None:
+    peer, first = Peer(), snapshot(route(candidate=None, bp=0), route(model="other", candidate=None, bp=0))
+    peer.settle(first)
+    peer.stream.reports(first)
+    bad = f"other_{C.digest12}_http"
+    peer.refuses[bad] = f"Error adding cluster {bad}: no"
+    second = snapshot(route(generation=2), route(model="other", candidate=C, generation=2), last=first)
+    peer.settle(second)
+    assert set(peer.stream.reports(second)) == {Report(9, 2), Report(5, 2, f"Error adding cluster {bad}: no")}
+
+
+def test_silence_is_reported_and_a_late_answer_still_counts() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    peer.stream.reports(first)
+    peer.is_silent_on = {VHOST}
+    second = snapshot(route(bp=0, generation=2), last=first)
+    peer.settle(second, now=1.0)
+    nonce = str(peer.stream._nonce)
+    peer.settle(second, now=1.1 + ACK_TIMEOUT_S)
+    (report,) = peer.stream.reports(second)
+    assert "no answer" in report.error
+    peer.stream.receive(discovery_pb2.DeltaDiscoveryRequest(type_url=VHOST, response_nonce=nonce))
+    assert peer.stream.reports(second) == [Report(9, 2)]
+
+
+def test_a_stuck_cluster_never_holds_up_another_models_rollback() -> None:
+    peer, first = Peer(), snapshot(route(), route(model="other", candidate=None, bp=0))
+    peer.settle(first)
+    peer.stream.reports(first)
+    peer.is_silent_on = {CLUSTER}
+    second = snapshot(route(bp=0, generation=3), route(model="other", candidate=C, generation=2), last=first)
+    assert peer.settle(second, now=1.0) == ["CDS", "VHDS"]
+    assert peer.stream.reports(second) == [Report(9, 3)]
+
+
+def test_a_cluster_that_is_stuck_while_new_is_taken_away_and_tried_again() -> None:
+    peer, first = Peer(), snapshot(route(candidate=None, bp=0))
+    peer.settle(first)
+    peer.is_silent_on = {CLUSTER}
+    second = snapshot(route(generation=2), last=first)
+    peer.settle(second, now=1.0)
+    assert peer.settle(second, now=1.1 + ACK_TIMEOUT_S) == []
+    assert peer.settle(second, now=1.1 + STUCK_S) == ["CDS-"]
+    assert all(B.digest12 in name for name in peer.removed)
+    peer.is_silent_on = set()
+    assert peer.settle(second, now=1.1 + RETRY_S)[0] == "CDS"
+    assert Report(9, 2) in peer.stream.reports(second)

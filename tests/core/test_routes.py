@@ -1,0 +1,137 @@
+"""What may be published to gateways, and what must not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from serving.core.buckets import EDGES_US, is_failure
+from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, RoutingTable, TableRefused, admit
+
+A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
+B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))
+
+
+def down(arm: Arm) -> Arm:
+    return dataclasses.replace(arm, endpoints=())
+
+
+def route(stable: Arm = A, candidate: Arm | None = B, bp: int = 500, generation: int = 1) -> ModelRoute:
+    return ModelRoute(7, "sentiment", generation, stable, candidate, bp)
+
+
+def table(*routes: ModelRoute, generation: int = 1) -> RoutingTable:
+    return RoutingTable("production", generation, False, routes)
+
+
+@pytest.mark.parametrize("bp", [0, 1, 500, 9999, 10_000])
+def test_the_split_has_the_candidate_first_and_sums_to_the_whole(bp: int) -> None:
+    split = route(bp=bp).split
+    assert [arm.name for arm, _ in split] == ["r2", "r1"]
+    assert [weight for _, weight in split] == [bp, 10_000 - bp]
+
+
+def test_without_a_candidate_everything_goes_to_stable() -> None:
+    assert route(candidate=None, bp=0).split == ((A, 10_000),)
+
+
+@pytest.mark.parametrize(("candidate", "bp"), [(B, 10_001), (B, -1), (None, 1)])
+def test_a_weight_that_makes_no_sense_is_refused(candidate: Arm | None, bp: int) -> None:
+    with pytest.raises(ValueError, match="sentiment"):
+        route(candidate=candidate, bp=bp)
+
+
+def test_an_attempt_cannot_take_longer_than_the_whole() -> None:
+    with pytest.raises(ValueError, match="attempt"):
+        Limits(timeout_s=1.0, attempt_timeout_s=2.0)
+
+
+def test_a_healthy_table_is_published_as_it_is() -> None:
+    proposed = table(route())
+    admission = admit(proposed, None)
+    assert admission.table == proposed
+    assert admission.problems == ()
+
+
+def test_the_first_table_of_a_fresh_environment_may_be_empty() -> None:
+    assert admit(table(generation=0), None).table.models == ()
+
+
+def test_an_empty_table_is_never_published_after_a_full_one() -> None:
+    with pytest.raises(TableRefused, match="no routes"):
+        admit(table(generation=1), table(route()))
+
+
+def test_an_empty_table_is_refused_even_without_memory_when_routes_were_written() -> None:
+    with pytest.raises(TableRefused, match="Restore the routes"):
+        admit(table(generation=3), None)
+
+
+def test_a_database_that_went_back_in_time_is_refused() -> None:
+    with pytest.raises(TableRefused, match="generation 4, gateways already have 5"):
+        admit(table(route(), generation=4), table(route(), generation=5))
+
+
+def test_a_stable_that_lost_its_servers_keeps_the_last_ones_and_still_gets_new_weights() -> None:
+    admission = admit(table(route(stable=down(A), bp=0, generation=2), generation=2), table(route(bp=500)))
+    (published,) = admission.table.models
+    assert published.stable.endpoints == A.endpoints
+    assert (published.candidate_bp, published.generation) == (0, 2)
+    assert not admission.problems[0].is_held
+    assert "127.0.0.1:9001" in admission.problems[0].message
+
+
+def test_after_a_restart_the_last_address_comes_from_servers_that_still_live() -> None:
+    admission = admit(table(route(stable=down(A))), None, known={A.digest: A.endpoints})
+    assert admission.table.models[0].stable.endpoints == A.endpoints
+
+
+def test_an_address_that_another_release_took_over_is_not_kept() -> None:
+    taken = dataclasses.replace(B, endpoints=A.endpoints)
+    admission = admit(table(route(stable=down(A), candidate=taken), generation=2), table(route()))
+    assert admission.table.models[0].stable.endpoints == ()
+
+
+def test_a_new_stable_without_servers_is_held_back_and_the_old_one_stays() -> None:
+    proposed = table(route(stable=down(B), candidate=None, bp=0, generation=2), generation=2)
+    admission = admit(proposed, table(route(candidate=None, bp=0)))
+    (published,) = admission.table.models
+    assert (published.stable, published.generation) == (A, 1)
+    assert admission.problems[0].is_held
+    assert admission.problems[0].generation == 2
+
+
+def test_a_model_that_never_had_a_server_is_published_empty_and_said_so() -> None:
+    admission = admit(table(route(stable=down(A), candidate=None, bp=0)), None)
+    assert admission.table.models[0].stable.endpoints == ()
+    assert "no server" in admission.problems[0].message
+
+
+def test_a_candidate_without_servers_is_no_problem_because_stable_answers_for_it() -> None:
+    admission = admit(table(route(candidate=down(B))), None)
+    assert admission.problems == ()
+    assert admission.table.models[0].candidate == down(B)
+
+
+def test_the_edges_are_ascending() -> None:
+    assert list(EDGES_US) == sorted(set(EDGES_US))
+
+
+@pytest.mark.parametrize(
+    ("http_status", "grpc_status", "was_cut", "expected"),
+    [
+        (200, None, False, False),
+        (200, 0, False, False),
+        (200, 13, False, True),
+        (200, 2, False, True),
+        (200, 3, False, False),
+        (200, 8, False, False),
+        (400, None, False, False),
+        (500, None, False, True),
+        (0, None, True, True),
+        (0, None, False, False),
+    ],
+)
+def test_what_counts_as_a_failure(http_status: int, grpc_status: int | None, was_cut: bool, expected: bool) -> None:
+    assert is_failure(http_status=http_status, grpc_status=grpc_status, was_cut=was_cut) is expected
