@@ -1,29 +1,33 @@
-"""The command line against the real API: push, verify, fetch, diff, waive, and how failures leave nothing behind."""
+"""The command line against the real API, in process: push, verify, fetch, diff, waive, and that failures leave nothing."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
+from django.core import signals
+from django.core.handlers.wsgi import WSGIHandler
 
 from accounts import actions as accounts
 from accounts.core.access import Actor
 from registry.models import Release, ServedModel
-from sluicegate.cli import exits
+from sluicegate.cli import exits, session
 from sluicegate.cli.client import Client
 from sluicegate.cli.main import main
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 IMAGE = f"local/triton@sha256:{'0' * 64}"
 Run = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture
-def tokens(live_server: Any) -> dict[str, str]:
+def tokens() -> dict[str, str]:
     """A token by user: ada (model team), robot (CI), mara (release manager), admin."""
     system = Actor.system("tests")
     accounts.create_team(actor=system, slug="demo", title="Demo")
@@ -38,7 +42,6 @@ def tokens(live_server: Any) -> dict[str, str]:
 
 @pytest.fixture
 def run(
-    live_server: Any,
     tokens: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -46,8 +49,13 @@ def run(
     tmp_path: Path,
 ) -> Run:
     """run("ada", "model", "list") → (exit code, the JSON that it printed)."""
-    settings.BLOB_STORE = str(tmp_path / "blobs")
-    monkeypatch.setenv("SLUICEGATE_URL", live_server.url)
+    settings.BLOB_STORE, settings.STATIC_ROOT = str(tmp_path / "blobs"), str(tmp_path)
+    monkeypatch.setenv("SLUICEGATE_URL", "http://testserver")
+    # the test's own connection must outlive each request; Django's test client does the same
+    monkeypatch.setattr(signals.request_started, "receivers", [])
+    monkeypatch.setattr(signals.request_finished, "receivers", [])
+    transport = httpx.WSGITransport(app=WSGIHandler())
+    monkeypatch.setattr(session, "Client", functools.partial(Client, transport=transport))
 
     def command(user: str, *words: str) -> tuple[int, Any]:
         monkeypatch.setenv("SLUICEGATE_TOKEN", tokens[user])
@@ -96,9 +104,10 @@ def model(run: Run, tmp_path: Path) -> None:
     assert (code, created["slug"]) == (exits.OK, "sentiment")
 
 
-def test_who_am_i_not(run: Run, monkeypatch: pytest.MonkeyPatch, live_server: Any) -> None:
-    monkeypatch.setenv("SLUICEGATE_TOKEN", "sg_wrong")
-    assert main(["model", "list", "--json"]) == exits.REFUSED
+def test_who_am_i_not(run: Run, tokens: dict[str, str]) -> None:
+    tokens["nobody"] = "sg_wrong"
+    code, told = run("nobody", "model", "list")
+    assert (code, told["status"]) == (exits.REFUSED, 401)
 
 
 def test_push_seals_and_the_same_bytes_are_the_same_release(run: Run, model: None, tmp_path: Path) -> None:
@@ -210,4 +219,6 @@ def test_what_is_not_there_is_refused(run: Run, model: None) -> None:
 
 def test_no_server_is_an_infrastructure_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicegate.cli.client.READ_PAUSE_S", 0)
+    monkeypatch.setattr(session, "Client", Client)
+    monkeypatch.setenv("SLUICEGATE_TOKEN", "sg_any")
     assert main(["model", "list", "--server", "http://127.0.0.1:9", "--json"]) == exits.INFRASTRUCTURE
