@@ -4,6 +4,7 @@ Migrates, and makes sure of the first administrator, a token for the command lin
 its start configuration. Every start runs it; what is there already stays.
 """
 
+# ruff: noqa: T201 - it talks to a terminal
 from __future__ import annotations
 
 import argparse

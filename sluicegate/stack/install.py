@@ -4,6 +4,7 @@ Makes `.venv` (service and development), `.venv-serving` (the inference server, 
 (Envoy), with an installer of its own in `.build/`. A second run does nothing until a lock file changes.
 """
 
+# ruff: noqa: T201 - it talks to a terminal
 from __future__ import annotations
 
 import fcntl
@@ -104,8 +105,13 @@ def _install(place: Path, lock: Path, *, is_folder: bool = False) -> None:
     except SetupFailed as failed:
         # uv does not read pip's configuration; a company that sets its index there is served by pip.
         print(f"  uv could not ({str(failed).splitlines()[-1][:160]}); trying pip", flush=True)
-        pip: list[str | Path] = [INSTALLER / "bin" / "python", "-m", "pip", *([] if is_folder else ["--python", python])]
-        run([*pip, "install", "--quiet", *target, *(["--upgrade"] if is_folder else []), "--require-hashes", "-r", lock])
+        run([INSTALLER / "bin" / "python", "-m", "pip", *_pip_arguments(is_folder, place), "--require-hashes", "-r", lock])
+
+
+def _pip_arguments(is_folder: bool, place: Path) -> list[str | Path]:
+    if is_folder:
+        return ["install", "--quiet", "--upgrade", "--no-deps", "--target", place]
+    return ["--python", place / "bin" / "python", "install", "--quiet"]
 
 
 #: What is installed, by what, and the files whose change means that it must be done again.

@@ -108,12 +108,15 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
 
     def process(name: str, level: int, argv: list[str], is_ready: Callable[[], bool] | None = None, *, grace_s: float = 5.0,
                 runs_once: bool = False) -> Process:
-        return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, grace_s=grace_s, runs_once=runs_once)
+        settles_s = 2.5 if is_ready is None and not runs_once else 0.0  # about as long as the others take to become ready
+        return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, settles_s=settles_s, grace_s=grace_s,
+                       runs_once=runs_once)
 
     return [
         process("bootstrap", BOOTSTRAP, [
-            sys.executable, "-m", "sluicegate.stack.bootstrap", "--gateway-http-port", str(ports["gateway_http"]),
-            "--gateway-grpc-port", str(ports["gateway_grpc"]), "--gateway-admin-port", str(ports["gateway_admin"]), "--envoy-config", envoy_config,
+            sys.executable, "-m", "sluicegate.stack.bootstrap", "--envoy-config", envoy_config,
+            "--gateway-http-port", str(ports["gateway_http"]), "--gateway-grpc-port", str(ports["gateway_grpc"]),
+            "--gateway-admin-port", str(ports["gateway_admin"]),
         ], runs_once=True),
         process("web", SERVICES, [
             sys.executable, "-m", "uvicorn", "sluicegate.asgi:application", "--host", "127.0.0.1", "--port", str(ports["web"]),

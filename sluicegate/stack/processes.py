@@ -10,6 +10,7 @@ While it runs, the supervisor must be the only one in its process that starts an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -44,7 +45,8 @@ class Process:
     level: int
     argv: Sequence[str]
     env: Mapping[str, str] | None = None  # all of it; None: the supervisor's own
-    is_ready: Callable[[], bool] | None = None  # None: ready as soon as it runs; called in a thread, may block for a second or two
+    is_ready: Callable[[], bool] | None = None  # called in a thread, may block for a second or two; None: ready once it has settled
+    settles_s: float = 0.0  # it must have run for this long: who cannot work ends sooner
     user: str | None = None
     cwd: Path | None = None
     stop_signal: int = signal.SIGTERM
@@ -64,6 +66,7 @@ class Supervisor:
         self.say = say
         self._running: dict[str, Popen[bytes]] = {}
         self._ended: dict[int, asyncio.Event] = {}
+        self._began: dict[int, float] = {}
         self._died: dict[str, int] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -152,7 +155,7 @@ class Supervisor:
             running = child.start(
                 process.argv, log=log, env=process.env, cwd=process.cwd, user=process.user, death_signal=process.death_signal
             )
-        self._ended[running.pid] = asyncio.Event()
+        self._ended[running.pid], self._began[running.pid] = asyncio.Event(), time.monotonic()
         self._running[process.name] = running
         self._write_pids()
         return running
@@ -174,7 +177,7 @@ class Supervisor:
             return False
         if process.runs_once:
             return running.returncode == 0
-        if running.returncode is not None:
+        if running.returncode is not None or time.monotonic() - self._began[running.pid] < process.settles_s:
             return False
         return process.is_ready is None or await asyncio.to_thread(process.is_ready)
 
@@ -285,17 +288,13 @@ def _children_of(parent: int) -> set[int]:
 
 
 def _send(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _send_session(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _in_words(code: int) -> str:

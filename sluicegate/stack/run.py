@@ -1,5 +1,6 @@
 """The stack in the foreground: `sluicegate up`."""
 
+# ruff: noqa: T201 - it talks to a terminal
 from __future__ import annotations
 
 import asyncio

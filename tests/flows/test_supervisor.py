@@ -22,13 +22,20 @@ state = Path(sys.argv[1])
 def note(name, line): print(f"{name}: {line}", flush=True)
 def sh(script): return ["/bin/sh", "-c", script]
 order = f"{state}/order"
-def noted(name): return f"trap 'echo -{name} >> {order}; exit 0' TERM; echo +{name} >> {order}; touch {state}/{name}; while :; do sleep .05; done"
+forever = "while :; do sleep .05; done"
+def noted(name):
+    return f"trap 'echo -{name} >> {order}; exit 0' TERM; echo +{name} >> {order}; touch {state}/{name}; {forever}"
 def process(name, level, script=None, **more):
     return Process(name, level, sh(script or noted(name)), is_ready=lambda: (state / name).exists(), **more)
+once = Process("once", 1, sh(f"echo once >> {order}"), runs_once=True)
+def deaf(grace_s):
+    return Process("deaf", 1, sh(f"trap '' TERM; {forever}"), grace_s=grace_s)
 machine = {
-    "orderly": [process("store", 0), Process("once", 1, sh(f"echo once >> {order}"), runs_once=True), process("web", 2), process("gate", 3)],
-    "stubborn": [process("store", 0), Process("deaf", 1, sh("trap '' TERM; while :; do sleep .05; done"), grace_s=0.3)],
+    "orderly": [process("store", 0), once, process("web", 2), process("gate", 3)],
+    "stubborn": [process("store", 0), deaf(0.3)],
     "littering": [process("store", 0), Process("litter", 1, sh(f"setsid sleep 300 & echo $! > {state}/stray; wait"))],
+    "fickle": [process("store", 0), Process("short", 1, sh("echo gone >&2; exit 4"), settles_s=1.0)],
+    "deaf": [process("store", 0), deaf(60)],
     "broken": [process("store", 0), Process("bad", 1, sh("echo no such model >&2; exit 3"), is_ready=lambda: False)],
 }[sys.argv[2]]
 supervisor = Supervisor(machine, state, say=note)
@@ -147,3 +154,21 @@ def test_a_process_that_never_becomes_ready_is_named_with_its_last_words(drive: 
     assert "bad ends instead of becoming ready" in said
     assert "no such model" in said
     assert driven.order() == ["+store", "-store"]
+
+
+def test_a_process_that_ends_before_it_has_settled_is_not_ready(drive: Callable[[str], Driven]) -> None:
+    driven = drive("fickle")
+    assert driven.process.wait(15) == 2
+    assert "short ends instead of becoming ready" in driven.said.read_text()
+
+
+def test_a_second_interrupt_does_not_wait_for_anybody(drive: Callable[[str], Driven]) -> None:
+    driven = drive("deaf")
+    driven.until_ready()
+    pids = driven.pids()
+    driven.process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert driven.process.poll() is None  # it waits for the deaf one
+    driven.process.send_signal(signal.SIGINT)
+    assert driven.process.wait(5) == 0
+    assert not any(is_alive(pid) for pid in pids.values())
