@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic, sleep
 
 import structlog
 
@@ -42,7 +42,7 @@ def staged(validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Ca
         deployment = _ensured(validation, actor=actor, pulse=pulse)
     except DomainError as error:
         return Judgement(Verdict.ERRORED, f"{name} could not be deployed: {error.message}", {"code": error.code, **error.facts})
-    deadline = time.monotonic() + max_wait_s
+    deadline = monotonic() + max_wait_s
     last_state = DeploymentState.FETCHING.value
     while True:
         deployment.refresh_from_db()
@@ -54,12 +54,12 @@ def staged(validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Ca
             return Judgement(verdict, f"{name} did not become ready: {deployment.reason}", {**evidence, "last_state": last_state})
         if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
             return Judgement(Verdict.ERRORED, f"Somebody took {name} out of {validation.environment.slug}: {deployment.reason}", evidence)
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             verdict = verdict_of_failure("", deployment.state)
             return Judgement(verdict, f"{name} was still {deployment.state} after {max_wait_s:g} s.", evidence)
         last_state = deployment.state
         pulse(f"{name} is {deployment.state} in {validation.environment.slug}")
-        time.sleep(_POLL_S)
+        sleep(_POLL_S)
 
 
 def withdraw(validation: Validation, *, actor: Actor) -> None:
@@ -77,7 +77,7 @@ def withdraw(validation: Validation, *, actor: Actor) -> None:
 
 def _ensured(validation: Validation, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:
     """Raises DomainError."""
-    deadline = time.monotonic() + _DRAIN_WAIT_S
+    deadline = monotonic() + _DRAIN_WAIT_S
     while True:
         try:
             return ensure_deployment(
@@ -85,7 +85,7 @@ def _ensured(validation: Validation, *, actor: Actor, pulse: Callable[[str], Non
                 reason=f"for gate run {validation.pk}",
             )
         except StateChanged:
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise
             pulse(f"waiting for the last deployment of {validation.release.name} to go")
-            time.sleep(_POLL_S * 2)
+            sleep(_POLL_S * 2)
