@@ -26,7 +26,7 @@ def verify_chain() -> ChainReport:
     rewriting everything after them; against a rewrite of the whole log, keep `head` somewhere else.
     """
     with transaction.atomic():
-        if not connection.in_atomic_block or len(connection.savepoint_ids) == 0:
+        if not connection.savepoint_ids:  # ours is the outermost transaction, so it may choose
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         head = ChainHead.objects.filter(pk=1).first()
