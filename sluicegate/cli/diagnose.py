@@ -43,8 +43,8 @@ def lines(view: dict[str, Any], decisions: list[dict[str, Any]], observations: l
     ]
     told.append("")
     for arm, counts in totals(observations).items():
-        slow = ", ".join(f"{n} over {limit} ms" for limit, n in counts["slow"].items())
-        told.append(f"{arm}: {counts['attempts']} attempts, {counts['errors']} errors" + (f", {slow}" if slow else ""))
+        bad = ", ".join(f"{count} bad by {guard}" for guard, count in sorted(counts["bad"].items()))
+        told.append(f"{arm}: {counts['attempts']} attempts" + (f", {bad}" if bad else ""))
     if blind := sum(1 for o in observations if o.get("problem")):
         kinds = sorted({o["problem"] for o in observations if o.get("problem")})
         told.append(f"{blind} of {len(observations)} ticks could not be judged: {', '.join(kinds)}")
@@ -55,18 +55,14 @@ def lines(view: dict[str, Any], decisions: list[dict[str, Any]], observations: l
 
 
 def totals(observations: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """{"candidate": {attempts, errors, slow: {ms: n}}, "stable": …} over all ticks."""
+    """{"candidate": {attempts, bad: {guard: n}}, "stable": …} over all ticks."""
     found: dict[str, dict[str, Any]] = {}
     for arm in ("candidate", "stable"):
-        slow: dict[str, int] = {}
+        bad: dict[str, int] = {}
         for observation in observations:
-            for limit, count in (observation[arm].get("slow") or {}).items():
-                slow[limit] = slow.get(limit, 0) + int(count)
-        found[arm] = {
-            "attempts": sum(int(o[arm].get("attempts", 0)) for o in observations),
-            "errors": sum(int(o[arm].get("errors", 0)) for o in observations),
-            "slow": slow,
-        }
+            for guard, count in (observation[arm].get("bad") or {}).items():
+                bad[guard] = bad.get(guard, 0) + int(count)
+        found[arm] = {"attempts": sum(int(o[arm].get("attempts", 0)) for o in observations), "bad": bad}
     return found
 
 

@@ -84,7 +84,7 @@ def rollout_part(
         "reason": view.get("reason", ""),
         "started_at": view.get("started_at") or view.get("created_at"),
         "ended_at": view.get("ended_at"),
-        "steps": steps(observations),
+        "steps": steps(view, observations),
         "fault_to_zero_weight_s": _rounded(measured.get("fault_to_zero_weight")) if rolled_back else None,
         "decision_to_zero_weight_s": _rounded(measured.get("decision_to_zero_weight")) if rolled_back else None,
         "fault_to_decision_s": _rounded(measured.get("fault_to_decision")) if rolled_back else None,
@@ -92,19 +92,21 @@ def rollout_part(
         if rolled_back
         else None,
         "candidate_attempts": counts["attempts"],
-        "bad_candidate_attempts": counts["errors"] + max(counts["slow"].values(), default=0)
-        if rolled_back
-        else counts["errors"],
+        "bad_candidate_attempts": sum(counts["bad"].values()),
+        "bad_by_guard": counts["bad"],
     }
 
 
-def steps(observations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """[{weight_pct, at}]: each weight of the candidate, and when it was first observed."""
+def steps(view: dict[str, Any], observations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """[{weight_pct, at}]: each weight of the candidate and when a tick first saw it; a rollback's 0 when it was acknowledged."""
     found: list[dict[str, Any]] = []
     for observation in sorted(observations, key=lambda o: int(o["tick"])):
         weight = int(observation["weight_bp"]) / 100
         if not found or found[-1]["weight_pct"] != weight:
             found.append({"weight_pct": weight, "at": observation["at"]})
+    zero_at = (view.get("clock") or view).get("zero_at")
+    if zero_at and found and found[-1]["weight_pct"] != 0:
+        found.append({"weight_pct": 0.0, "at": zero_at})
     return found
 
 

@@ -19,8 +19,11 @@ from sluicegate.cli.output import Output, bytes_text
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(200, 0), (201, 0), (400, 3), (401, 3), (403, 3), (404, 3), (409, 3), (412, 3), (422, 3), (428, 3)]
-    + [(408, 2), (429, 2), (500, 2), (503, 2)],
+    [
+        *((status, 0) for status in (200, 201, 204)),
+        *((status, 3) for status in (400, 401, 403, 404, 409, 412, 413, 422, 428)),
+        *((status, 2) for status in (408, 429, 500, 502, 503)),
+    ],
 )
 def test_every_status_has_its_exit_code(status: int, code: int) -> None:
     assert exits.of_status(status) == code

@@ -56,8 +56,8 @@ def observation(tick: int, weight_bp: int, *, errors: int = 0, slow: int = 0) ->
         "tick": tick,
         "at": f"2026-01-01T00:00:{tick:02}+00:00",
         "weight_bp": weight_bp,
-        "candidate": {"attempts": 5, "errors": errors, "slow": {"250": slow}},
-        "stable": {"attempts": 15, "errors": 0, "slow": {}},
+        "candidate": {"attempts": 5, "routed": 5, "bad": {"errors": errors, "slow_250ms": slow}},
+        "stable": {"attempts": 15, "routed": 15, "bad": {"errors": 0, "slow_250ms": 0}},
     }
 
 
@@ -65,14 +65,16 @@ def rolled_back() -> dict[str, Any]:
     return {
         "id": 4,
         "state": "rolled_back",
-        "candidate": "r4",
-        "stable": "r2",
+        "candidate": {"name": "r4"},
+        "stable": {"name": "r2"},
         "reason": "Slow requests.",
         "started_at": "2026-01-01T00:00:00+00:00",
         "ended_at": "2026-01-01T00:00:12+00:00",
-        "first_bad_at": "2026-01-01T00:00:03+00:00",
-        "decided_at": "2026-01-01T00:00:09+00:00",
-        "zero_at": "2026-01-01T00:00:09.250000+00:00",
+        "clock": {
+            "first_bad_at": "2026-01-01T00:00:03+00:00",
+            "decided_at": "2026-01-01T00:00:09+00:00",
+            "zero_at": "2026-01-01T00:00:09.250000+00:00",
+        },
     }
 
 
@@ -95,8 +97,9 @@ def test_a_rollback_is_timed_by_the_engine_and_checked_by_the_users() -> None:
     assert part["decision_to_zero_weight_s"] == 0.25
     assert part["last_candidate_request_after_decision_s"] == 0.2
     assert [s["weight_pct"] for s in part["steps"]] == [0, 25, 50, 0]
+    assert part["steps"][-1]["at"] == "2026-01-01T00:00:09.250000+00:00"
     assert part["steps"][1]["at"] == "2026-01-01T00:00:02+00:00"
-    assert (part["candidate_attempts"], part["bad_candidate_attempts"]) == (25, 3)
+    assert (part["candidate_attempts"], part["bad_candidate_attempts"]) == (20, 3)
 
 
 def good() -> dict[str, Any]:

@@ -44,7 +44,9 @@ def built() -> Path:
     out = ROOT / ".build" / "sentiment"
     image = runtime.describe(VENV)["image"]
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "build.py"), "--runtime", image, "--out", str(out)], capture_output=True, text=True
+        [sys.executable, str(EXAMPLE / "build.py"), "--runtime", image, "--out", str(out)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return out
