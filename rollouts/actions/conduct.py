@@ -1,0 +1,214 @@
+"""The engine's verbs: what one tick writes, all in one transaction, so that dying at any line leaves a tick whole or undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from accounts.core.access import Actor
+from accounts.core.errors import DomainError, StateChanged
+from rollouts.actions.moving import move, record, reread, shut
+from rollouts.core.carry import Carry
+from rollouts.core.decide import Action, Decision, evidence_of
+from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.plan import FULL_BP, Policy
+from rollouts.core.snapshot import Snapshot
+from rollouts.models import Observation, Rollout
+from serving.actions import drain_deployment
+from serving.queries import deployment_of
+from serving.routing import set_route
+
+S = RolloutState
+ENGINE = Actor.system("engine")
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What one tick knows and found. `fence` is the leader's token; an older one cannot write."""
+
+    rollout: Rollout
+    policy: Policy
+    carry: Carry
+    snapshot: Snapshot
+    decision: Decision
+    fence: int
+    at: datetime
+    acked_at: datetime | None = None  # set on the tick that first sees the step's weight acknowledged
+
+
+@transaction.atomic
+def commit_tick(tick: Tick) -> Rollout:
+    """The rollout after the tick: counters, evidence, observation, at most one effect, and the decision if it says something new.
+
+    Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes it: nothing is written then.
+    """
+    rollout, decision = tick.rollout, tick.decision
+    said = f"{decision.action}:{decision.code}"
+    is_new = said != tick.carry.said
+    carry = replace(tick.carry, said=said)
+    if decision.action is Action.PROMOTE and not carry.is_promoting:
+        carry = replace(carry, is_promoting=True)
+    _write(tick, carry)
+    if rollout.state in LIVE | {S.ROLLING_BACK, S.STUCK}:
+        _observe(tick)
+    is_effect = decision.action is not Action.HOLD
+    if is_effect:
+        _apply(tick)
+    if is_effect or is_new:
+        record(rollout, actor=ENGINE, action=decision.action.value, reason=decision.reason, code=decision.code.value, facts=decision.facts)
+    return rollout
+
+
+def _write(tick: Tick, carry: Carry) -> None:
+    """The compare-and-set that everything else of the tick hangs on."""
+    rollout, s = tick.rollout, tick.snapshot
+    changes: dict[str, Any] = {"tick": rollout.tick + 1, "fence": tick.fence, "engine_state": carry.to_json()}
+    if s.observed_frac is not None:
+        changes["observed_bp"] = round(s.observed_frac * FULL_BP)
+    if tick.acked_at is not None:
+        changes |= {"step_started_at": tick.acked_at, "due_at": tick.acked_at + timedelta(seconds=s.stage.deadline_s)}
+    is_quiet = tick.decision.code.value == "paused" or rollout.state in {S.ROLLING_BACK, S.STUCK, S.AWAITING_APPROVAL}
+    if tick.decision.action is Action.HOLD and not is_quiet:
+        changes["reason"] = tick.decision.reason
+    fresh = Rollout.objects.filter(
+        pk=rollout.pk, state=rollout.state, version=rollout.version, tick=rollout.tick, fence__lte=tick.fence
+    ).update(**changes)
+    if not fresh:
+        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again.")
+    reread(rollout)
+
+
+def _observe(tick: Tick) -> None:
+    last = tick.carry.last
+    Observation.objects.create(
+        rollout=tick.rollout, tick=tick.rollout.tick, at=tick.at, weight_bp=tick.rollout.weight_bp,
+        candidate=last.candidate.to_json(), stable=last.stable.to_json(),
+        evidence={judged.guard.name: evidence_of(judged) for judged in tick.snapshot.judged}, problem=tick.snapshot.problem,
+    )
+
+
+def _apply(tick: Tick) -> None:
+    rollout, decision = tick.rollout, tick.decision
+    action = decision.action
+    if action in {Action.START, Action.ADVANCE}:
+        index = 0 if action is Action.START else rollout.step_index + 1
+        verb = "rollout.started" if action is Action.START else "rollout.advanced"
+        _weigh(tick, S.SHIFTING, tick.policy.steps[index].weight_bp, verb=verb, step_index=index)
+    elif action is Action.BAKE:
+        _weigh(tick, S.BAKING, tick.policy.bake.weight_bp, verb="rollout.baking")
+    elif action is Action.PROMOTE:
+        _promote(tick)
+    elif action is Action.PAUSE:
+        move(rollout, S.PAUSED, actor=ENGINE, reason=decision.reason, facts=decision.facts, resume_state=rollout.state)
+    elif action is Action.ROLL_BACK:
+        _roll_back(tick)
+    elif action is Action.CANCEL:
+        move(rollout, S.CANCELLED, actor=ENGINE, reason=decision.reason, facts=decision.facts)
+        drain(rollout, decision.reason)
+
+
+def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes: Any) -> None:
+    """Writes a weight; the step's clock starts when the gateways have acknowledged it."""
+    rollout, reason = tick.rollout, tick.decision.reason
+    write_route(rollout, weight_bp, fence=tick.fence, reason=reason)
+    move(
+        rollout, to, actor=ENGINE, reason=reason, verb=verb, facts={**tick.decision.facts, "weight_bp": weight_bp}, weight_bp=weight_bp,
+        step_started_at=None, due_at=None, **changes,
+    )
+
+
+def write_route(rollout: Rollout, weight_bp: int, *, fence: int, reason: str, is_promoting: bool = False) -> None:
+    """What the gateways must do at this weight. Writing it again changes nothing."""
+    alone = rollout.stable is None or is_promoting
+    set_route(
+        actor=ENGINE, environment=rollout.environment, model=rollout.model,
+        stable=rollout.candidate if alone else rollout.stable, candidate=None if alone else rollout.candidate,
+        candidate_bp=0 if alone else weight_bp, fence=fence, reason=reason,
+    )  # fmt: skip
+
+
+def _promote(tick: Tick) -> None:
+    """First the route, with the old stable still warm; once every gateway has acknowledged it, the end."""
+    rollout, reason = tick.rollout, tick.decision.reason
+    if not tick.carry.is_promoting:
+        write_route(rollout, FULL_BP, fence=tick.fence, reason=reason, is_promoting=True)
+        Rollout.objects.filter(pk=rollout.pk).update(weight_bp=FULL_BP, reason=reason)
+        return
+    move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=tick.decision.facts, weight_bp=FULL_BP)
+    if rollout.stable is not None:
+        _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} was promoted over it.")
+
+
+def _roll_back(tick: Tick) -> None:
+    """Weight 0, in the same transaction as the decision."""
+    rollout, decision = tick.rollout, tick.decision
+    shut(rollout, actor=ENGINE, reason=decision.reason, fence=tick.fence)
+    move(
+        rollout, S.ROLLING_BACK, actor=ENGINE, reason=decision.reason, facts=decision.facts, weight_bp=0, decided_at=tick.at,
+        first_bad_at=_first_bad_at(tick), step_started_at=None, due_at=None,
+    )
+
+
+def _first_bad_at(tick: Tick) -> datetime | None:
+    """The earliest instant at which the fault behind this decision can have begun; the last reading's where nothing was counted."""
+    guard = tick.decision.facts.get("guard", "errors")
+    watch = tick.carry.watches.get(guard)
+    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.carry.read_at
+    if at is None or "breach" not in tick.decision.facts:
+        return None
+    return datetime.fromtimestamp(at, UTC)
+
+
+@transaction.atomic
+def note_acknowledged_zero(rollout: Rollout, acked_at: datetime) -> None:
+    """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on."""
+    zero_at = max(acked_at, rollout.decided_at or acked_at)
+    Rollout.objects.filter(pk=rollout.pk, zero_at=None).update(zero_at=zero_at)
+    reread(rollout)
+    if rollout.state == S.STUCK:
+        move(rollout, S.ROLLING_BACK, actor=ENGINE, reason="The gateways have acknowledged weight 0 after all.")
+
+
+@transaction.atomic
+def note_stuck(rollout: Rollout, error: str, waited_s: float) -> None:
+    """Loudly: the gateways do not acknowledge weight 0. The engine keeps asking."""
+    why = f": {error}" if error else ""
+    reason = f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
+    move(rollout, S.STUCK, actor=ENGINE, reason=reason)
+    record(rollout, actor=ENGINE, action="hold", code="stuck", reason=reason)
+
+
+@transaction.atomic
+def finish_rollback(rollout: Rollout, *, confirmed_at: datetime | None, fence: int) -> None:
+    """Traffic is back: drain the candidate, take it out of the route, end."""
+    if rollout.stable is None:
+        reason = f"Ended without a release to go back to: {rollout.candidate.name} keeps its traffic until another release replaces it. {rollout.reason}"
+        move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason)
+        return
+    seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
+    reason = f"{rollout.reason.rstrip()} Every gateway has acknowledged weight 0, {seen}."
+    set_route(
+        actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=rollout.stable, fence=fence,
+        reason=f"{rollout.candidate.name} is drained.",
+    )
+    move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at)
+    drain(rollout, reason)
+
+
+def drain(rollout: Rollout, reason: str) -> None:
+    """Lets the candidate's servers end."""
+    _drain_release(rollout, rollout.candidate, reason)
+
+
+def _drain_release(rollout: Rollout, release: Any, reason: str) -> None:
+    deployment = deployment_of(release, rollout.environment)
+    if deployment is None:
+        return
+    try:
+        with transaction.atomic():
+            drain_deployment(actor=ENGINE, deployment=deployment, reason=reason)
+    except DomainError as error:  # a server that stays warm costs memory; it must not hold up the end of a rollout
+        record(rollout, actor=ENGINE, action="hold", code=error.code, reason=f"{release.name} stays loaded: {error.message}")

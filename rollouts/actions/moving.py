@@ -1,0 +1,86 @@
+"""The one place where a rollout's state changes, and the rows that every change leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from accounts.core.errors import StateChanged
+from ledger.actions import append_event
+from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
+from rollouts.models import Decision, Rollout
+from serving.models import Route
+from serving.routing import set_route
+
+S = RolloutState
+#: The event of arriving in a state.
+ARRIVED = {
+    S.REQUESTED: "rollout.requested", S.AWAITING_APPROVAL: "rollout.approval_requested", S.PREPARING: "rollout.preparing",
+    S.SHIFTING: "rollout.started", S.PAUSED: "rollout.paused", S.BAKING: "rollout.baking", S.PROMOTED: "rollout.promoted",
+    S.ROLLING_BACK: "rollout.rolling_back", S.ROLLED_BACK: "rollout.rolled_back", S.STUCK: "rollout.stuck",
+    S.REJECTED: "rollout.rejected", S.CANCELLED: "rollout.cancelled", S.SUPERSEDED: "rollout.superseded",
+}
+
+
+def move(
+    rollout: Rollout, to: RolloutState, *, actor: Actor, reason: str, verb: str = "", facts: dict[str, Any] | None = None, **changes: Any
+) -> Rollout:
+    """The rollout in another state, or in the same one with other fields (a step further). Must run in a transaction.
+
+    A compare-and-set on (state, version); appends the event. Raises StateChanged when the table has no such move, or
+    when the row moved meanwhile.
+    """
+    was = S(rollout.state)
+    if to is not was and to not in MOVES[was]:
+        raise StateChanged(
+            "no_such_move", f"A rollout that is {was.replace('_', ' ')} cannot become {to.replace('_', ' ')}.", rollout=rollout.pk, state=was.value
+        )
+    ended = {"ended_at": timezone.now()} if to in FINAL else {}
+    if not Rollout.objects.filter(pk=rollout.pk, state=was, version=rollout.version).update(
+        state=to, reason=reason, version=F("version") + 1, **ended, **changes
+    ):
+        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} changed meanwhile. Read it again, then repeat.", rollout=rollout.pk)
+    reread(rollout)
+    append_event(
+        verb=verb or ARRIVED[to], subject_type="rollout", subject_id=rollout.pk, actor=actor, from_state=was.value, to_state=to.value,
+        reason=reason, facts=_named(rollout) | (facts or {}),
+    )
+    return rollout
+
+
+def reread(rollout: Rollout) -> None:
+    """Takes the row's own columns from the database; what it points at never changes and is kept."""
+    rollout.refresh_from_db(fields=[field.name for field in Rollout._meta.concrete_fields if not field.is_relation])
+
+
+def record(rollout: Rollout, *, actor: Actor, action: str, reason: str, code: str = "", facts: dict[str, Any] | None = None) -> Decision:
+    """A decision, kept for good."""
+    return Decision.objects.create(
+        rollout=rollout, at=timezone.now(), tick=rollout.tick, action=action, reason=reason, code=code, actor=actor.name, facts=facts or {}
+    )
+
+
+def shut(rollout: Rollout, *, actor: Actor, reason: str, fence: int | None = None) -> None:
+    """Writes weight 0 for the candidate, with the pinned stable release. The candidate stays in the route until it is drained."""
+    if rollout.stable is None:
+        return
+    set_route(
+        actor=actor, environment=rollout.environment, model=rollout.model, stable=rollout.stable, candidate=rollout.candidate,
+        candidate_bp=0, fence=current_fence(rollout) if fence is None else fence, reason=reason,
+    )
+
+
+def current_fence(rollout: Rollout) -> int:
+    """The token of the last writer: a person's verb writes with the leader's own, and is not fenced out by it."""
+    route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
+    return route.fence if route else 0
+
+
+def _named(rollout: Rollout) -> dict[str, Any]:
+    return {
+        "model": rollout.model.slug, "environment": rollout.environment.slug, "candidate": rollout.candidate.name,
+        "stable": rollout.stable.name if rollout.stable else None, "step_index": rollout.step_index, "weight_bp": rollout.weight_bp,
+    }

@@ -1,0 +1,124 @@
+"""Asking for a rollout: everything that can be refused is refused here, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import Invalid, Refused, StateChanged
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release
+from registry.queries import has_code_waiver
+from rollouts.actions.moving import move, record
+from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.plan import Policy, parse_policy
+from rollouts.models import Rollout
+from serving.models import Environment, Route
+from validators.core.policy import parse_policy as parse_gate_policy
+from validators.core.verdict import Verdict
+from validators.models import Report
+
+
+def start_rollout(
+    *, actor: Actor, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None = None, reason: str = ""
+) -> Rollout:
+    """A rollout of the candidate, preparing already or awaiting approval where the environment wants one.
+
+    `policy` replaces the model's own. The rollback target and the report are pinned now.
+
+    Raises:
+        Refused: the actor may not; no passed report for exactly this manifest and gate policy; unwaived code.
+        Invalid: the policy cannot be read, or the environment has no gateway.
+        StateChanged: not sealed, already stable there, or another rollout is active (facts["rollout"] names it).
+    """
+    model = candidate.model
+    require(actor, Verb.START_ROLLOUT, model.team.slug)
+    _check_release(candidate, environment)
+    plan = parse_policy(model.rollout_policy if policy is None else policy, model.objectives)
+    report = _report_for(candidate, environment)
+    route = Route.objects.select_related("stable").filter(environment=environment, model=model).first()
+    stable = route.stable if route else None
+    if stable is not None and stable.pk == candidate.pk:
+        raise StateChanged("already_stable", f"{candidate.name} already serves all of {model.slug} in {environment.slug}; there is nothing to move.")
+    _refuse_beside_another(candidate, environment)
+    try:
+        with transaction.atomic():
+            return _created(actor, candidate, environment, stable, plan, report, reason)
+    except IntegrityError as error:
+        if "rollout_one_active" not in str(error):
+            raise
+        _refuse_beside_another(candidate, environment)
+        raise
+
+
+def _created(
+    actor: Actor, candidate: Release, environment: Environment, stable: Release | None, plan: Policy, report: Report | None, reason: str
+) -> Rollout:
+    rollout = Rollout.objects.create(
+        model=candidate.model, environment=environment, candidate=candidate, stable=stable, report=report, policy=plan.document,
+        policy_digest=plan.digest, requested_by_id=actor.user_id, started_at=timezone.now(),
+    )
+    over = f"over {stable.name}" if stable else "as the first release there: absolute objectives only"
+    said = reason or f"{actor.name} asked for {candidate.name} in {environment.slug}, {over}."
+    pinned = {"manifest": candidate.digest, "report": report.digest if report else None, "policy": plan.digest}
+    move(rollout, RolloutState.REQUESTED, actor=actor, reason=said, facts=pinned)
+    record(rollout, actor=actor, action="request", reason=said, facts=pinned)
+    if environment.needs_approval:
+        wait = f"{candidate.name} waits for the approval of someone other than its author and {actor.name}."
+        return move(rollout, RolloutState.AWAITING_APPROVAL, actor=actor, reason=wait)
+    return move(rollout, RolloutState.PREPARING, actor=actor, reason=f"Getting {candidate.name} loaded and warm.")
+
+
+def _check_release(candidate: Release, environment: Environment) -> None:
+    if not environment.is_routed:
+        raise Invalid("environment_not_routed", f"{environment.slug} has no gateway, so there is no traffic to move. Choose a routed environment.")
+    if candidate.state != ReleaseState.SEALED:
+        raise StateChanged(
+            "not_sealed", f"{candidate.name} is {candidate.state}; only a sealed release can take traffic. Seal it, or choose another.", state=candidate.state
+        )
+    if candidate.is_code_bearing and not has_code_waiver(candidate):
+        raise Refused("code_not_waived", f"{candidate.name} brings its own code, and no release manager has waived it. Ask one to waive it.",
+                      release=candidate.name, digest=candidate.digest)
+
+
+def report_problem(candidate: Release, environment: Environment, report: Report | None) -> str:
+    """Why this report does not admit the candidate here, as a sentence; empty when it does."""
+    if not environment.needs_passed_report:
+        return ""
+    if report is None:
+        return f"{candidate.name} has no report for its contents under the model's present gate policy. Run its gates first."
+    if report.manifest_digest != candidate.digest:
+        return f"The report {report.digest[:19]}… is about other contents than {candidate.name}. Run its gates."
+    if report.verdict != Verdict.PASSED:
+        return f"The gates of {candidate.name} ended {report.verdict}. Fix the release and push it again, or run the gates again."
+    return ""
+
+
+def _report_for(candidate: Release, environment: Environment) -> Report | None:
+    """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
+    policy_digest = parse_gate_policy(candidate.model.gate_policy).digest
+    report = (
+        Report.objects.filter(release=candidate, manifest_digest=candidate.digest or "", policy_digest=policy_digest).order_by("-pk").first()
+    )
+    problem = report_problem(candidate, environment, report)
+    if problem:
+        code = "report_missing" if report is None else "report_not_passed"
+        raise Refused(code, problem, release=candidate.name, digest=candidate.digest, policy_digest=policy_digest)
+    return report
+
+
+def _refuse_beside_another(candidate: Release, environment: Environment) -> None:
+    other = (
+        Rollout.objects.select_related("candidate")
+        .filter(environment=environment, model=candidate.model, state__in=sorted(state.value for state in ACTIVE)).first()
+    )
+    if other is not None:
+        raise StateChanged(
+            "rollout_active",
+            f"Rollout {other.pk} of {other.candidate.name} is {other.state.replace('_', ' ')} in {environment.slug}. Let it end, or abort it first.",
+            rollout=other.pk, candidate=other.candidate.name, state=other.state,
+        )

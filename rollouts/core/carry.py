@@ -1,0 +1,172 @@
+"""What the engine carries from tick to tick for one rollout. It lives in the rollout's row, so any engine can go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollouts.core.counting import Counts, Reading, difference
+from rollouts.core.evidence import Dispersion, Evidence, Window
+from rollouts.core.plan import Guard, Policy
+
+ERRORS = "errors"  # counted for every rollout, guarded or not
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One guard's evidence in this step, the scatter of its reference arm, and when the candidate was first seen bad.
+
+    `first_bad_at` is the time of the last reading without a bad attempt: the earliest instant at which the fault can
+    have begun, so that a measured reaction time is never flattered.
+    """
+
+    evidence: Evidence = field(default_factory=Evidence)
+    dispersion: Dispersion = field(default_factory=Dispersion)
+    first_bad_at: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"evidence": self.evidence.to_json(), "dispersion": self.dispersion.to_json(), "first_bad_at": self.first_bad_at}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Watch:
+        return cls(Evidence.from_json(value["evidence"]), Dispersion.from_json(value["dispersion"]), value["first_bad_at"])
+
+
+@dataclass(frozen=True)
+class Arms:
+    candidate: Counts = field(default_factory=Counts)
+    stable: Counts = field(default_factory=Counts)
+
+    def __add__(self, other: Arms) -> Arms:
+        return Arms(self.candidate + other.candidate, self.stable + other.stable)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"candidate": self.candidate.to_json(), "stable": self.stable.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Arms:
+        return cls(Counts.from_json(value["candidate"]), Counts.from_json(value["stable"]))
+
+
+@dataclass(frozen=True)
+class Carry:
+    """Instants are seconds since the epoch (UTC).
+
+    `step` counts since the gateways acknowledged this step's weight, `total` since the rollout began. `all_failing` is
+    how many attempts of the candidate in a row failed, as far as ticks can tell. `stage` names the step that the evidence
+    belongs to, `said` the last recorded decision, `gone_ticks` for how many ticks the candidate has had no server. `is_promoting`: the route already
+    names the candidate as stable, and only the gateways' acknowledgement is awaited.
+    """
+
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    step: Arms = field(default_factory=Arms)
+    total: Arms = field(default_factory=Arms)
+    last: Arms = field(default_factory=Arms)
+    user_requests: int = 0
+    user_errors: int = 0
+    watches: Mapping[str, Watch] = field(default_factory=dict)
+    all_failing: int = 0
+    is_stable_failing: bool = False
+    candidate_seen_at: float | None = None
+    read_at: float | None = None
+    commanded_at: float | None = None
+    stage: str = ""
+    said: str = ""
+    gone_ticks: int = 0
+    is_promoting: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "readings": {name: reading.to_json() for name, reading in self.readings.items()},
+            "step": self.step.to_json(), "total": self.total.to_json(), "last": self.last.to_json(),
+            "user": [self.user_requests, self.user_errors],
+            "watches": {name: watch.to_json() for name, watch in self.watches.items()},
+            "all_failing": self.all_failing, "is_stable_failing": self.is_stable_failing,
+            "candidate_seen_at": self.candidate_seen_at, "read_at": self.read_at, "commanded_at": self.commanded_at,
+            "stage": self.stage, "said": self.said, "gone_ticks": self.gone_ticks, "is_promoting": self.is_promoting,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Carry:
+        if not value:
+            return cls()
+        return cls(
+            readings={name: Reading.from_json(reading) for name, reading in value["readings"].items()},
+            step=Arms.from_json(value["step"]), total=Arms.from_json(value["total"]), last=Arms.from_json(value["last"]),
+            user_requests=value["user"][0], user_errors=value["user"][1],
+            watches={name: Watch.from_json(watch) for name, watch in value["watches"].items()},
+            all_failing=value["all_failing"], is_stable_failing=value["is_stable_failing"],
+            candidate_seen_at=value["candidate_seen_at"], read_at=value["read_at"], commanded_at=value["commanded_at"],
+            stage=value["stage"], said=value["said"], gone_ticks=value["gone_ticks"], is_promoting=value["is_promoting"],
+        )
+
+    def entering(self, stage: str, at: float) -> Carry:
+        """Unchanged in the same stage. In another one a new weight was written: evidence begins afresh, so that a fault that only this weight brings is not outvoted."""
+        if stage == self.stage:
+            return self
+        watches = {name: replace(watch, evidence=watch.evidence.fresh()) for name, watch in self.watches.items()}
+        return replace(self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None)
+
+    def acknowledged(self, at: float) -> Carry:
+        """The gateways follow the weight: from here on its samples and its split count."""
+        return replace(self, step=Arms(), candidate_seen_at=at)
+
+
+def absorb(carry: Carry, *, tick: int, readings: Mapping[str, Reading], policy: Policy, has_stable: bool) -> Carry:
+    """The state with this tick's readings (by gateway) taken in. Total; no reading leaves all but `last` as it was."""
+    if not readings:
+        return replace(carry, last=Arms())
+    between = {name: difference(carry.readings.get(name), reading) for name, reading in readings.items()}
+    news = Arms()
+    for part in between.values():
+        news = news + Arms(part.candidate, part.stable)
+    read_at = max(reading.at for reading in readings.values())
+    watches = {
+        guard.name: _watched(carry, guard, between, news, tick=tick, read_at=read_at, policy=policy, has_stable=has_stable)
+        for guard in policy.guards
+    }
+    return replace(
+        carry,
+        readings={**carry.readings, **readings},
+        step=carry.step + news, total=carry.total + news, last=news,
+        user_requests=carry.user_requests + sum(part.user_requests for part in between.values()),
+        user_errors=carry.user_errors + sum(part.user_errors for part in between.values()),
+        watches=watches,
+        all_failing=_all_failing(carry.all_failing, news.candidate),
+        is_stable_failing=_fails(news.stable) if news.stable.attempts else carry.is_stable_failing,
+        candidate_seen_at=read_at if news.candidate.attempts else carry.candidate_seen_at,
+        read_at=read_at,
+    )
+
+
+def _fails(counts: Counts) -> bool:
+    return counts.attempts > 0 and counts.bad.get(ERRORS, 0) >= counts.attempts
+
+
+def _all_failing(so_far: int, news: Counts) -> int:
+    if not news.attempts:
+        return so_far
+    return so_far + news.attempts if _fails(news) else 0
+
+
+def _watched(
+    carry: Carry, guard: Guard, between: Mapping[str, Reading], news: Arms, *, tick: int, read_at: float, policy: Policy,
+    has_stable: bool,
+) -> Watch:
+    watch = carry.watches.get(guard.name, Watch())
+    name = guard.name
+    window = Window(news.candidate.bad.get(name, 0), news.candidate.attempts, news.stable.bad.get(name, 0), news.stable.attempts)
+    reference = news.stable if has_stable else news.candidate
+    first_bad_at = watch.first_bad_at
+    if first_bad_at is None and window.bad_candidate:
+        # the reading before this one may be of another second at each gateway: the earliest of them is the safe one
+        seen = [gateway for gateway, part in between.items() if part.candidate.bad.get(name, 0)]
+        first_bad_at = min(carry.readings[gateway].at if gateway in carry.readings else read_at for gateway in seen)
+    return Watch(
+        evidence=watch.evidence.after(tick, window, guard.roll_back_over, guard.promote_within),
+        dispersion=watch.dispersion.after(
+            read_at, reference.bad.get(name, 0), reference.attempts, window_s=policy.dispersion_window_s
+        ),
+        first_bad_at=first_bad_at,
+    )

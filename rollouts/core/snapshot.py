@@ -1,0 +1,135 @@
+"""All that one decision rests on, in one frozen value: what is wanted, what was acknowledged, what was observed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rollouts.core.carry import Carry, Watch
+from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, mixed
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.plan import Guard, Policy, Step
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one guard's counts say in this step. Every `log_e_*` is compared with the bar of its side.
+
+    `log_e_worse`: the candidate is worse than stable. `log_e_fine`: it is close enough to the reference. `log_e_over`,
+    `log_e_stable_over`: the arm is over the objective, whatever the other does.
+    """
+
+    guard: Guard
+    bad_candidate: int
+    candidate: int
+    bad_stable: int
+    stable: int
+    phi: float
+    log_e_worse: float
+    log_e_fine: float
+    log_e_over: float
+    log_e_stable_over: float
+    to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
+
+    @property
+    def rate_candidate(self) -> float:
+        return self.bad_candidate / self.candidate if self.candidate else 0.0
+
+    @property
+    def rate_stable(self) -> float:
+        return self.bad_stable / self.stable if self.stable else 0.0
+
+    @property
+    def limit(self) -> float:
+        """The share over which the objective counts as broken."""
+        return self.guard.roll_back_over.of(self.guard.max_frac)
+
+
+def judge(guard: Guard, watch: Watch, *, has_stable: bool, alpha_promote: float) -> Judged:
+    """The evidence of one guard as it stands."""
+    seen, phi = watch.evidence, watch.dispersion.phi
+    limit = guard.roll_back_over.of(guard.max_frac)
+    fine = seen.fine if has_stable else fixed_sums(
+        seen.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE
+    )
+    return Judged(
+        guard, seen.bad_candidate, seen.candidate, seen.bad_stable, seen.stable, phi,
+        log_e_worse=mixed(seen.worse, phi),
+        log_e_fine=mixed(fine, phi),
+        log_e_over=mixed(fixed_sums(seen.bad_candidate, seen.candidate, limit, Side.WORSE), phi),
+        log_e_stable_over=mixed(fixed_sums(seen.bad_stable, seen.stable, limit, Side.WORSE), phi),
+        to_go=attempts_to_go(fine, seen.candidate, phi, -math.log(alpha_promote)),
+    )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Durations in seconds, instants in seconds since the epoch (UTC). `policy` is already `facing` the stable, if any."""
+
+    state: RolloutState
+    policy: Policy
+    now: float
+    has_stable: bool = True
+    candidate_name: str = "the candidate"
+    stable_name: str = "stable"
+    step_index: int = -1
+    paused_in: RolloutState = RolloutState.SHIFTING
+    # preparing
+    waited_s: float = 0.0
+    is_candidate_ready: bool = False
+    is_stable_ready: bool = True
+    report_problem: str = ""  # a sentence: why the pinned report does not admit this candidate
+    deployment_problem: str = ""
+    # desired, acknowledged, observed
+    commanded_bp: int = 0
+    is_acknowledged: bool = True
+    unacknowledged_s: float = 0.0
+    ack_error: str = ""
+    step_started_at: float | None = None
+    judged: tuple[Judged, ...] = ()
+    step_attempts: int = 0  # of the candidate, since acknowledged
+    step_stable_attempts: int = 0
+    routed_candidate: int = 0
+    routed_stable: int = 0
+    all_failing: int = 0
+    is_stable_failing: bool = False
+    quiet_s: float = 0.0  # since the candidate's last attempt, or since the step began
+    candidate_servers: int | None = None  # serving now; None: not known
+    stable_servers: int | None = None
+    digest_mismatch: str = ""  # a sentence, when a server runs something other than what was sealed
+    problem: str = ""  # provider_down or stale: why this tick cannot be judged
+    problem_sentence: str = ""
+    is_promoting: bool = False
+
+    @property
+    def stage(self) -> Step:
+        """The step that the numbers belong to; the bake's, when baking."""
+        if self.state is RolloutState.BAKING or (self.state is RolloutState.PAUSED and self.paused_in is RolloutState.BAKING):
+            return self.policy.bake
+        return self.policy.steps[min(max(self.step_index, 0), len(self.policy.steps) - 1)]
+
+    @property
+    def elapsed_s(self) -> float:
+        return max(0.0, self.now - self.step_started_at) if self.step_started_at is not None else 0.0
+
+    @property
+    def observed_frac(self) -> float | None:
+        """The candidate's share of the user requests that were split since the step began; None before any."""
+        routed = self.routed_candidate + self.routed_stable
+        return self.routed_candidate / routed if routed else None
+
+    @property
+    def bar_worse(self) -> float:
+        return -math.log(self.policy.alpha_of_one_test)
+
+    @property
+    def bar_fine(self) -> float:
+        return -math.log(self.policy.alpha_promote)
+
+
+def judged_all(carry: Carry, policy: Policy, *, has_stable: bool) -> tuple[Judged, ...]:
+    """Every guard of the policy, in its order."""
+    return tuple(
+        judge(guard, carry.watches.get(guard.name, Watch()), has_stable=has_stable, alpha_promote=policy.alpha_promote)
+        for guard in policy.guards
+    )

@@ -1,0 +1,335 @@
+"""The engine's story on a real database and a fake gateway: traffic, evidence, decisions, routes and the ends they lead to."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from ledger.models import Event, Lease
+from registry.models import Release
+from rollouts import actions, engine as engine_module
+from rollouts.engine import Engine
+from rollouts.models import Decision, Observation, Rollout
+from rollouts.queries import live_view
+from serving.fake_gateway import FakeGateway
+from serving.models import Deployment, Environment, Gateway, Route, Server
+from serving.routing import set_route
+from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
+#: The demo's tolerances with no waiting: only numbers differ.
+POLICY = {
+    "preset": "demo",
+    "steps": [{"weight_pct": weight, "min_s": 0, "min_samples": 40, "deadline_s": 600} for weight in (25, 50)],
+    "bake": {"min_s": 0, "min_samples": 40, "deadline_s": 600},
+    "no_data_s": 600,
+}
+
+
+class Story:
+    """One model in one environment with one gateway, an engine, and what a test does to them."""
+
+    def __init__(self, *, with_stable: bool = True, **policy: object) -> None:
+        self.admin = make_admin()
+        self.model = make_model(objectives=OBJECTIVES, rollout_policy={**POLICY, **policy})
+        self.environment = make_environment("production", needs_passed_report=False)
+        Gateway.objects.create(
+            environment=self.environment, name="gateway-1", admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2",
+            grpc_address="127.0.0.1:3",
+        )
+        self.gateway = FakeGateway("gateway-1", seed=5)
+        self.engine = Engine(self.gateway, tick_s=0.05, lease_s=60)
+        self.stable: Release | None = self.serve(make_release(self.model)) if with_stable else None
+        if self.stable:
+            set_route(actor=Actor.system("test"), environment=self.environment, model=self.model, stable=self.stable, reason="It serves.")
+            self.gateway.obey()
+        self.candidate = self.serve(make_release(self.model))
+        self.rollout = actions.start_rollout(actor=self.admin, candidate=self.candidate, environment=self.environment)
+
+    def serve(self, release: Release) -> Release:
+        deployment = make_deployment(release, self.environment, state="ready")
+        port = 9000 + 3 * deployment.pk
+        make_server(deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
+        return release
+
+    def turn(self, requests: int = 200) -> Rollout:
+        """Traffic, then one tick of the engine, then the gateway takes what was written."""
+        if Route.objects.exists() and requests:
+            self.gateway.traffic(requests)
+        self.engine.step()
+        if Route.objects.exists():
+            self.gateway.obey()
+        self.rollout.refresh_from_db()
+        return self.rollout
+
+    def until(self, state: str, *, turns: int = 80, requests: int = 200) -> Rollout:
+        for _ in range(turns):
+            if self.turn(requests).state == state:
+                return self.rollout
+        said = [(d.action, d.code, d.reason) for d in Decision.objects.order_by("pk")]
+        raise AssertionError(f"still {self.rollout.state}, not {state}: {self.rollout.reason} {said}")
+
+    def codes(self) -> list[str]:
+        return list(Decision.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
+
+    def route(self) -> Route:
+        return Route.objects.get(environment=self.environment, model=self.model)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake gateway acknowledges between ticks, not during them."""
+    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
+    monkeypatch.setattr(engine_module, "dispatch_due", lambda: 0)
+
+
+def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() -> None:
+    story = Story()
+    done = story.until("promoted")
+    route = story.route()
+    assert (route.stable_id, route.candidate_id, route.candidate_bp) == (story.candidate.pk, None, 0)
+    assert not Deployment.objects.get(release=story.stable).is_wanted
+    assert Deployment.objects.get(release=story.candidate).is_wanted
+    assert done.weight_bp == 10_000 and done.ended_at is not None
+    acts = list(Decision.objects.filter(rollout=done).exclude(action="hold").order_by("pk").values_list("action", flat=True))
+    assert acts == ["request", "start", "advance", "bake", "promote", "promote"]
+    verbs = set(Event.objects.filter(subject_type="rollout", subject_id=str(done.pk)).values_list("verb", flat=True))
+    assert {"rollout.requested", "rollout.started", "rollout.advanced", "rollout.baking", "rollout.promoted"} <= verbs
+    assert all(d.reason.endswith(".") for d in Decision.objects.all())
+    weights = list(Observation.objects.filter(rollout=done).order_by("tick").values_list("weight_bp", flat=True))
+    assert weights == sorted(weights) and {2500, 5000, 9500} <= set(weights)
+
+
+@pytest.mark.parametrize(
+    ("fault", "guard"), [({"error_frac": 0.3}, "errors"), ({"slow_frac": 0.3, "slow_ms": 900.0}, "slow_250ms")]
+)
+def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, float], guard: str) -> None:
+    story = Story()
+    story.until("shifting")
+    story.turn()
+    assert story.stable is not None
+    story.gateway.set_arm(story.candidate.digest, **fault)
+    started = timezone.now()
+    story.until("rolling_back", turns=10)
+    breach = Decision.objects.get(rollout=story.rollout, action="roll_back")
+    assert breach.code in {"worse_than_stable", "objective_breached"} and breach.facts["guard"] == guard
+    assert story.route().candidate_bp == 0 and story.rollout.weight_bp == 0  # in the very tick of the decision
+    assert story.route().candidate_id == story.candidate.pk  # kept until drained
+    done = story.until("rolled_back", turns=6)
+    assert done.decided_at <= done.zero_at <= done.confirmed_at
+    assert done.first_bad_at is not None and started - timedelta(seconds=5) < done.first_bad_at <= done.decided_at
+    assert story.route().candidate_id is None and story.route().stable_id == story.stable.pk
+    assert not Deployment.objects.get(release=story.candidate).is_wanted
+    assert Deployment.objects.get(release=story.stable).is_wanted
+    view = live_view(done)
+    assert view["clock"]["decision_to_zero_s"] < 2
+    assert view["users"]["errors"] == 0 and view["users"]["requests"] > 0
+
+
+def test_a_candidate_that_fails_every_attempt_is_gone_within_two_ticks() -> None:
+    story = Story()
+    story.until("shifting")
+    story.turn()
+    story.gateway.set_arm(story.candidate.digest, is_up=False)
+    story.until("rolling_back", turns=2, requests=100)
+    assert live_view(story.rollout)["clock"]["bad_candidate_attempts"] > 10
+
+
+def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
+    story = Story()
+    story.until("shifting")
+    story.turn()
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    assert story.turn(requests=0).state == "shifting"  # one look may be a slow probe
+    assert story.turn(requests=0).state == "rolling_back"
+    assert "servers_gone" in story.codes()
+
+
+@pytest.mark.parametrize("state", ["paused", "baking"])
+def test_breach_is_seen_in_every_live_state(state: str) -> None:
+    story = Story()
+    story.until("shifting")
+    if state == "paused":
+        story.turn()
+        actions.pause(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Lunch.")
+    else:
+        story.until("baking")
+    story.turn()
+    story.gateway.set_arm(story.candidate.digest, error_frac=0.5)
+    story.until("rolling_back", turns=6)
+    story.until("rolled_back", turns=6)
+
+
+def test_a_paused_rollout_never_advances_and_goes_on_when_resumed() -> None:
+    story = Story()
+    story.until("shifting")
+    story.turn(requests=10)
+    actions.pause(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Looking closer.")
+    for _ in range(6):
+        assert story.turn(400).state == "paused"
+    assert story.rollout.weight_bp == 2500 and "Looking closer" in story.rollout.reason
+    actions.resume(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Looks fine.")
+    story.until("promoted")
+
+
+def test_no_counters_means_hold_never_advance() -> None:
+    story = Story()
+    story.until("shifting")
+    story.gateway.fail("timeout")
+    for _ in range(8):
+        assert story.turn(400).weight_bp == 2500
+    assert "provider_down" in story.codes() and "gateway-1" in story.rollout.reason
+    story.gateway.fail(None)
+    story.until("promoted")
+
+
+def test_a_gateway_that_restarts_loses_no_evidence_and_invents_none() -> None:
+    story = Story()
+    story.until("shifting")
+    story.turn(300)
+    before = live_view(story.rollout)["arms"]["total"]["candidate"]["attempts"]
+    story.gateway.restart()
+    story.gateway.obey()
+    story.turn(100)
+    after = live_view(story.rollout)["arms"]["total"]["candidate"]["attempts"]
+    assert before < after <= before + 100
+    story.until("promoted")
+
+
+def test_when_both_arms_are_bad_the_release_is_not_blamed() -> None:
+    story = Story()
+    story.until("shifting")
+    assert story.stable is not None
+    for release in (story.stable, story.candidate):
+        story.gateway.set_arm(release.digest, error_frac=0.4)
+    for _ in range(10):
+        assert story.turn(300).state == "shifting"
+    assert story.rollout.weight_bp == 2500 and story.codes()[-1] == "both_arms_bad"
+
+
+def test_the_first_release_is_held_to_absolute_objectives_and_says_so() -> None:
+    story = Story(with_stable=False)
+    story.until("shifting")
+    assert "absolute objectives" in Decision.objects.get(rollout=story.rollout, action="start").reason
+    assert story.route().stable_id == story.candidate.pk and story.rollout.weight_bp == 10_000
+    story.until("promoted")
+    assert Deployment.objects.get(release=story.candidate).is_wanted
+
+
+def test_a_first_release_that_breaks_has_no_way_back_and_says_so_loudly() -> None:
+    story = Story(with_stable=False)
+    story.until("shifting")
+    story.gateway.set_arm(story.candidate.digest, error_frac=0.5)
+    done = story.until("paused", turns=10)
+    assert story.codes()[-1] == "no_rollback_target" and "no earlier release" in done.reason
+    assert story.route().stable_id == story.candidate.pk
+    actions.abort(actor=story.admin, rollout=done, expected_version=done.version, reason="We push a fix.")
+    assert "keeps its traffic" in story.until("rolled_back").reason
+
+
+def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway_does() -> None:
+    story = Story(ack_deadline_s=0.05)
+    story.until("shifting")
+    story.turn()
+    actions.roll_back(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="A hunch.")
+    assert story.route().candidate_bp == 0  # written by the verb itself, without the engine
+    for _ in range(4):
+        story.engine.step()
+        story.rollout.refresh_from_db()
+    assert story.rollout.state in {"rolling_back", "stuck"}
+    import time
+
+    time.sleep(0.06)
+    story.engine.step()
+    story.rollout.refresh_from_db()
+    assert story.rollout.state == "stuck" and "acknowledged" in story.rollout.reason
+    story.gateway.obey()
+    done = story.until("rolled_back", turns=6)
+    assert done.zero_at is not None
+
+
+def test_one_broken_rollout_does_not_stop_the_others() -> None:
+    story = Story()
+    other = make_model(objectives=OBJECTIVES, rollout_policy=POLICY)
+    broken = actions.start_rollout(actor=story.admin, candidate=make_release(other), environment=story.environment)
+    Rollout.objects.filter(pk=broken.pk).update(engine_state={"readings": "nonsense"})
+    story.until("promoted")
+    assert story.engine.bad_attempts > 3
+    broken.refresh_from_db()
+    assert broken.state == "preparing"
+
+
+def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_out() -> None:
+    story = Story()
+    story.until("shifting")
+    first, second = story.engine, Engine(story.gateway, tick_s=0.05, lease_s=60)
+    assert not second.step()
+    Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert second.step()
+    assert second.token == (first.token or 0) + 1
+    raw = engine_module.read_all([], story.gateway)
+    sleeper = engine_module.active_rollouts()[0]
+    first._guarded(sleeper, raw)  # it believes to lead still
+    assert first.token is None
+    assert not first.step()
+    story.engine = second
+    story.until("promoted")
+
+
+@pytest.mark.parametrize("line", ["record", "move", "set_route", "_observe"])
+def test_dying_in_the_middle_of_a_tick_leaves_it_whole_or_undone(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write of a tick is made to fail once; afterwards everything goes on as if nothing had happened."""
+    from rollouts.actions import conduct
+
+    story = Story()
+    real, fails = getattr(conduct, line), iter([True, False, True, False, False, True] + [False] * 500)
+
+    class Killed(Exception):
+        pass
+
+    def dying(*args: object, **kwargs: object) -> object:
+        if next(fails):
+            raise Killed
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(conduct, line, dying)
+    story.until("promoted")
+    assert story.engine.bad_attempts >= 1
+    ticks = list(Observation.objects.filter(rollout=story.rollout).values_list("tick", flat=True))
+    assert len(ticks) == len(set(ticks))
+    counted = live_view(story.rollout)["users"]["requests"]
+    seen = story.gateway.read(gateway="gateway-1", admin_url="", model=story.model.slug, timeout_s=1).user_requests
+    assert counted <= seen and counted >= seen - 400  # the first reading is the baseline; nothing counted twice
+
+
+def test_the_candidate_is_asked_for_when_it_runs_nowhere() -> None:
+    story = Story()
+    Server.objects.filter(deployment__release=story.candidate).delete()
+    Deployment.objects.filter(release=story.candidate).delete()
+    story.turn()
+    assert Deployment.objects.filter(release=story.candidate, environment=story.environment, is_wanted=True).exists()
+    assert story.rollout.state == "preparing" and "Waiting for" in story.rollout.reason
+
+
+def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
+    story = Story(prepare_deadline_s=5)
+    Deployment.objects.filter(release=story.candidate).update(state="loading")
+    Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
+    story.turn()
+    Rollout.objects.update(started_at=timezone.now() - timedelta(seconds=6))
+    assert story.until("cancelled", turns=2).weight_bp == 0
+    assert story.codes()[-1] == "never_ready" and story.route().candidate_id is None
+
+
+def test_environment_is_not_touched_by_reading_it() -> None:
+    story = Story()
+    story.until("shifting")
+    generation = Environment.objects.get(pk=story.environment.pk).generation
+    for _ in range(3):
+        story.turn(0)
+    assert Environment.objects.get(pk=story.environment.pk).generation == generation
