@@ -132,7 +132,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str) -> Waiver:
         raise Refused(
             "own_release", f"{actor.name} pushed {release.name} and cannot waive it. Ask another release manager."
         )
-    if release.state != ReleaseState.SEALED:
+    if release.state != ReleaseState.SEALED or release.digest is None:
         raise StateChanged(
             "not_sealed",
             f"{release.name} is {release.state}; a waiver is given for what was sealed. Seal it first.",

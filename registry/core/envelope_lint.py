@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from registry.core.fields import Problem
@@ -63,13 +64,13 @@ def _device(accelerator: Mapping[str, Any], at: str) -> list[Problem]:
         problems.append(
             Problem(f"{at}.sku_deny", f"{sku} is also in {at}.sku_allow.", "Remove it from one of the two.")
         )
-    pair = (accelerator.get("memory_mib_peak_declared"), accelerator.get("memory_mib_min"))
-    if None not in pair and pair[0] > pair[1]:
+    peak, least = accelerator.get("memory_mib_peak_declared"), accelerator.get("memory_mib_min")
+    if peak is not None and least is not None and peak > least:
         problems.append(
             Problem(
                 f"{at}.memory_mib_min",
-                f"{pair[1]} is less than {at}.memory_mib_peak_declared, which is {pair[0]}.",
-                f"Ask for at least {pair[0]}.",
+                f"{least} is less than {at}.memory_mib_peak_declared, which is {peak}.",
+                f"Ask for at least {peak}.",
             )
         )
     return problems
@@ -251,6 +252,6 @@ def _ordered(values: Mapping[str, Any], names: tuple[str, ...], at: str) -> list
             f"{values[high]} is less than {at}.{low}, which is {values[low]}.",
             "Write them in growing order.",
         )
-        for low, high in zip(given, given[1:], strict=False)
+        for low, high in pairwise(given)
         if values[high] < values[low]
     ]

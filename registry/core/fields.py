@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -63,18 +64,10 @@ class Text:
             )
         if self.pattern and not re.fullmatch(self.pattern, value):
             return _bad(problems, at, f"{_shown(value)} is not {self.says or 'of the right form'}", self._fix(value))
-        if len(value) > self.most or not value.isprintable() and not self._is_prose(value):
-            return _bad(
-                problems,
-                at,
-                "the text is too long or holds control characters",
-                f"Write at most {self.most} printable characters.",
-            )
+        if len(value) > self.most or any(_is_control(char) for char in value):
+            fix = f"Write at most {self.most} characters, none of them a control character."
+            return _bad(problems, at, "the text is too long or holds control characters", fix)
         return value
-
-    @staticmethod
-    def _is_prose(value: str) -> bool:
-        return all(char.isprintable() or char in "\n\t" for char in value)
 
     def _fix(self, value: Any, *, quote: bool = False) -> str:
         if self.one_of:
@@ -288,6 +281,11 @@ def _bad(problems: list[Problem], at: str, message: str, fix: str) -> Any:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _is_control(char: str) -> bool:
+    """A control character other than tab and newline, or half of a surrogate pair, which has no UTF-8 form."""
+    return unicodedata.category(char) in {"Cc", "Cs"} and char not in "\n\t"
 
 
 def _is_finite(value: int | float) -> bool:

@@ -97,16 +97,18 @@ def places(text: str) -> dict[str, Place]:
     counts: dict[str, int] = {}
     within: list[tuple[str, bool]] = [("", False)]  # what is open: its path, and whether it is a list
     name, previous, line, line_start = "", "", 1, 0
+    named = Place(1, 1)
     for match in _TOKEN.finditer(text):
         kind, token = match.lastgroup, match.group()
         (path, is_list), place = within[-1], Place(line, match.start() - line_start + 1)
         if kind == "word" and previous != ":" and not is_list:
             name = f"{path}.{token}" if path else token
             found.setdefault(name, place)
+            named = place
         elif kind == "mark" and token in "{<":
             counts[name] = counts.get(name, -1) + 1
             within.append((f"{name}[{counts[name]}]", False))
-            found.setdefault(within[-1][0], place)
+            found.setdefault(within[-1][0], place if is_list else named)
         elif kind == "mark" and token == "[":
             within.append((name, True))
         elif kind == "mark" and token in "}>]" and len(within) > 1:

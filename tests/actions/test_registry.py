@@ -1,0 +1,556 @@
+"""Models, drafts, seals and waivers: what may happen, what may not, and what remains."""
+
+from __future__ import annotations
+
+import io
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from accounts.actions import actor_for
+from accounts.core.access import Actor, Role
+from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
+from ledger.models import Event
+from registry import actions, queries, signing
+from registry.core.lifecycle import FileRole, ReleaseState
+from registry.models import Blob, Release, ReleaseFile, ServedModel, Waiver
+from tests.registry_samples import (
+    CONTRACT,
+    ONNX,
+    announced,
+    developer,
+    draft_with,
+    person,
+    put,
+    release_yaml,
+    served_model,
+    sha256,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def verbs(subject: Any) -> list[str]:
+    return list(Event.objects.filter(subject_id=str(subject)).order_by("seq").values_list("verb", flat=True))
+
+
+def stored() -> list[str]:
+    """The sha256 of everything in the store, and whatever else lies there."""
+    return sorted(path.name for path in Path(settings.BLOB_STORE).rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def dev() -> Actor:
+    return developer()
+
+
+@pytest.fixture
+def model(dev: Actor) -> ServedModel:
+    return served_model(dev)
+
+
+def sealed(dev: Actor, model: ServedModel, data: bytes = ONNX, **more: bytes) -> Release:
+    return actions.seal(actor=dev, release=draft_with(dev, model, data, **more))
+
+
+# --- models
+
+
+def test_a_model_is_created_once_and_again_only_if_it_is_the_same(dev: Actor) -> None:
+    first = served_model(dev, objectives={"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}})
+    again = served_model(dev, objectives={"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}})
+    assert first.pk == again.pk and verbs("sentiment") == ["model.created"]
+    with pytest.raises(StateChanged, match="taken"):
+        served_model(dev, title="another")
+
+
+def test_a_bad_model_names_every_field(dev: Actor) -> None:
+    with pytest.raises(Invalid) as caught:
+        served_model(
+            dev, slug="No Good", contract={"inputs": [{"name": "x"}]}, objectives={"errors_max_frac": 2}, gate_policy=[]
+        )
+    assert {e["field"] for e in caught.value.facts["errors"]} == {
+        "slug", "contract.inputs[0].data_type", "contract.inputs[0].dims", "objectives.errors_max_frac", "gate_policy",
+    }  # fmt: skip
+    assert not ServedModel.objects.exists()
+
+
+def test_only_a_model_team_creates_models(dev: Actor) -> None:
+    for role in (Role.CI, Role.RELEASE_MANAGER):
+        with pytest.raises(Refused, match="model_team"):
+            served_model(actor_for(person(role.value, role)))
+    with pytest.raises(Refused):
+        served_model(dev, team="another-team")
+    with pytest.raises(Invalid, match="no team"):
+        served_model(Actor.system("test"), team="another-team")
+
+
+def test_a_change_needs_the_version_that_was_read(dev: Actor, model: ServedModel) -> None:
+    changed = actions.change_model(
+        actor=dev, model=model, expected_version=1, changes={"gate_policy": {"gates": ["contract"]}}
+    )
+    assert changed.version == 2 and changed.gate_policy == {"gates": ["contract"]}
+    with pytest.raises(Stale, match="version 2"):
+        actions.change_model(actor=dev, model=model, expected_version=1, changes={"title": "x"})
+    same = actions.change_model(actor=dev, model=model, expected_version=2, changes={"title": ""})
+    assert same.version == 2 and verbs("sentiment") == ["model.created", "model.changed"]
+
+
+def test_the_contract_stays_once_a_release_is_sealed(dev: Actor, model: ServedModel) -> None:
+    sealed(dev, model)
+    with pytest.raises(Invalid, match="clients rely on it"):
+        actions.change_model(actor=dev, model=model, expected_version=1, changes={"contract": {}})
+
+
+# --- drafts
+
+
+def test_a_draft_tells_what_it_misses_until_it_is_there(dev: Actor, model: ServedModel) -> None:
+    files = announced(artifact__model_onnx=ONNX, tokenizer__tokenizer_json=b"{}")
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=files)
+    assert queries.missing_files(draft) == ["artifact/model.onnx", "tokenizer/tokenizer.json"]
+    put(dev, draft, "artifact/model.onnx", ONNX)
+    assert queries.missing_files(draft) == ["tokenizer/tokenizer.json"]
+    with pytest.raises(Invalid) as caught:
+        actions.seal(actor=dev, release=draft)
+    assert caught.value.facts["errors"][0]["field"] == "files.tokenizer/tokenizer.json"
+    draft.refresh_from_db()
+    assert draft.state == ReleaseState.DRAFT and ServedModel.objects.get().last_number == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "files", "field"),
+    [
+        ({"surprise": 1}, None, "surprise"),
+        ({"runtime.image": "triton:latest"}, None, "runtime.image"),
+        ({"model": "other"}, None, "model"),
+        ({"serving.outputs.0.dims": [3]}, None, "serving.outputs[0].dims"),
+        ({"envelope.limits": {"max_batch_size": 8}}, None, "envelope.limits.max_batch_size"),
+        ({}, [{"path": "artifact/../../x.onnx", "sha256": "a" * 64, "size_bytes": 1}], "files[0].path"),
+        ({}, [{"path": "artifact/model.onnx", "sha256": "a" * 63, "size_bytes": 1}], "files[0].sha256"),
+        ({}, [{"path": "artifact/model.onnx", "sha256": "a" * 64, "size_bytes": -1}], "files[0].size_bytes"),
+        ({}, [{"path": "artifact/model.onnx", "sha256": "a" * 64, "size_bytes": 1, "mode": 7}], "files[0].mode"),
+        ({}, [{"path": "artifact/model.onnx", "sha256": "a" * 64, "size_bytes": 2**50}], "files[0].size_bytes"),
+        ({}, announced(artifact__weights_data=b"x"), "files"),
+        ({}, announced(artifact__model_onnx=b"x", artifact__Model_onnx=b"y"), "files[1].path"),
+        ({}, "artifact/model.onnx", "files"),
+    ],
+)  # fmt: skip
+def test_a_bad_draft_leaves_nothing(
+    dev: Actor, model: ServedModel, spec: dict[str, Any], files: Any, field: str
+) -> None:
+    events = Event.objects.count()
+    with pytest.raises(Invalid) as caught:
+        actions.create_draft(actor=dev, model=model, spec=release_yaml(spec), files=files)
+    assert field in {error["field"] for error in caught.value.facts["errors"]}
+    assert (Release.objects.count(), ReleaseFile.objects.count(), Event.objects.count()) == (0, 0, events)
+
+
+def test_mistakes_of_the_spec_and_of_the_files_are_named_together(dev: Actor, model: ServedModel) -> None:
+    with pytest.raises(Invalid) as caught:
+        actions.create_draft(
+            actor=dev, model=model, spec=release_yaml({"x": 1}), files=announced(artifact__model_pkl=b"")
+        )
+    assert {error["field"] for error in caught.value.facts["errors"]} == {"x", "files[0].path"}
+
+
+@pytest.mark.parametrize(
+    ("path", "sha", "size", "code", "field"),
+    [
+        ("artifact/../x.onnx", sha256(b"data"), 4, "invalid_file", "path"),
+        ("artifact/x.pkl", sha256(b"data"), 4, "invalid_file", "path"),
+        ("artifact/model.onnx", "abc", 4, "invalid_file", "sha256"),
+        ("artifact/model.onnx", sha256(b"other"), 4, "digest_mismatch", "sha256"),
+        ("artifact/model.onnx", sha256(b"data"), 5, "invalid_file", "size_bytes"),
+        ("artifact/model.onnx", sha256(b"data"), 2**50, "invalid_file", "size_bytes"),
+        ("artifact/A.json/b.json", sha256(b"data"), 4, "invalid_file", "path"),
+        ("config.pbtxt", sha256(b"data"), 4, "invalid_config", "config.pbtxt:1:1"),
+    ],
+)  # fmt: skip
+def test_a_bad_upload_leaves_nothing(
+    dev: Actor, model: ServedModel, path: str, sha: str, size: int, code: str, field: str
+) -> None:
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    put(dev, draft, "artifact/a.json", b"{}")
+    with pytest.raises(Invalid) as caught:
+        actions.add_file(actor=dev, release=draft, path=path, sha256=sha, stream=io.BytesIO(b"data"), size_bytes=size)
+    assert caught.value.code == code and field in {error["field"] for error in caught.value.facts["errors"]}
+    assert list(draft.files.values_list("path", flat=True)) == ["artifact/a.json"]
+    assert stored() == [sha256(b"{}")] == list(Blob.objects.values_list("sha256", flat=True))
+
+
+def test_a_file_too_large_leaves_nothing(dev: Actor, model: ServedModel, settings: Any) -> None:
+    settings.MAX_UPLOAD_BYTES = 100
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    with pytest.raises(Invalid, match="100 bytes"):
+        actions.add_file(
+            actor=dev,
+            release=draft,
+            path="artifact/model.onnx",
+            sha256=sha256(b"x" * 101),
+            stream=io.BytesIO(b"x" * 101),
+        )
+    assert stored() == [] and not Blob.objects.exists()
+
+
+def test_only_announced_files_are_taken(dev: Actor, model: ServedModel) -> None:
+    draft = actions.create_draft(
+        actor=dev, model=model, spec=release_yaml(), files=announced(artifact__model_onnx=ONNX)
+    )
+    with pytest.raises(Invalid, match="not announced"):
+        put(dev, draft, "tokenizer/vocab.txt", b"x")
+    with pytest.raises(Invalid, match="announced"):
+        put(dev, draft, "artifact/model.onnx", b"other bytes")
+    assert stored() == []
+
+
+def test_a_file_can_be_sent_again_or_replaced(
+    dev: Actor, model: ServedModel, django_capture_on_commit_callbacks: Any
+) -> None:
+    draft = draft_with(dev, model, b"first")
+    put(dev, draft, "artifact/model.onnx", b"first")
+    with django_capture_on_commit_callbacks(execute=True):
+        put(dev, draft, "artifact/model.onnx", b"second")
+    assert [file.blob_id for file in draft.files.all()] == [sha256(b"second")] == stored()
+
+
+def test_an_uploaded_config_is_compared_with_release_yaml(dev: Actor, model: ServedModel) -> None:
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    with pytest.raises(Invalid) as caught:
+        put(dev, draft, "config.pbtxt", b'name: "sentiment"\nmax_batch_size: 8\n')
+    assert caught.value.code == "config_disagrees"
+    assert caught.value.facts["errors"][0]["field"] == "config.pbtxt:2:1"
+    put(dev, draft, "config.pbtxt", b'name: "sentiment"\nmax_batch_size: 16\n')
+    assert draft.files.get().role == FileRole.ARTIFACT
+
+
+def test_bytes_that_the_model_has_are_not_sent_again(dev: Actor, model: ServedModel) -> None:
+    sealed(dev, model, tokenizer__tokenizer_json=b"{}")
+    files = announced(artifact__model_onnx=b"new", tokenizer__tokenizer_json=b"{}")
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=files)
+    assert queries.missing_files(draft) == ["artifact/model.onnx"]
+    lie = [{**file, "size_bytes": 3} for file in files]
+    with pytest.raises(Invalid, match="has 2 bytes, and 3 were announced"):
+        actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=lie)
+    assert Release.objects.filter(state=ReleaseState.DRAFT).count() == 1
+
+
+def test_a_sha256_does_not_tell_what_another_model_has(dev: Actor, model: ServedModel) -> None:
+    sealed(dev, model)
+    other = served_model(actor_for(person("eve", Role.MODEL_TEAM, team="other")), slug="other", team="other")
+    draft = actions.create_draft(
+        actor=actor_for(person("mallory", Role.CI, team="other")), model=other, spec=release_yaml({"model": "other"}),
+        files=announced(artifact__model_onnx=ONNX),
+    )  # fmt: skip
+    assert queries.missing_files(draft) == ["artifact/model.onnx"]
+
+
+def test_a_discarded_draft_leaves_only_what_others_have(
+    dev: Actor, model: ServedModel, django_capture_on_commit_callbacks: Any
+) -> None:
+    sealed(dev, model, b"kept")
+    draft = draft_with(dev, model, b"kept", tokenizer__vocab_txt=b"dropped")
+    with django_capture_on_commit_callbacks(execute=True):
+        actions.discard_draft(actor=dev, release=draft)
+    assert stored() == [sha256(b"kept")] == list(Blob.objects.values_list("sha256", flat=True))
+    assert verbs(draft.pk) == ["release.drafted", "release.discarded"]
+    with pytest.raises(NotFound, match="Push again"):
+        actions.seal(actor=dev, release=draft)
+    with pytest.raises(StateChanged, match="never changes"):
+        actions.discard_draft(actor=dev, release=Release.objects.get())
+
+
+def test_old_drafts_are_purged_and_nothing_else(
+    dev: Actor, model: ServedModel, django_capture_on_commit_callbacks: Any
+) -> None:
+    sealed(dev, model, b"sealed")
+    old, new = draft_with(dev, model, b"old"), draft_with(dev, model, b"new")
+    Release.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(days=8))
+    with pytest.raises(Refused):
+        actions.purge_drafts(actor=dev, older_than=timedelta(days=7))
+    with django_capture_on_commit_callbacks(execute=True):
+        assert actions.purge_drafts(actor=Actor.system("purge"), older_than=timedelta(days=7)) == 1
+    assert set(Release.objects.filter(state=ReleaseState.DRAFT)) == {new}
+    assert stored() == sorted([sha256(b"sealed"), sha256(b"new")])
+
+
+# --- seal
+
+
+def test_a_seal_gives_number_digest_and_manifest(dev: Actor, model: ServedModel) -> None:
+    release = sealed(dev, model, tokenizer__tokenizer_json=b"{}")
+    assert (release.name, release.state, release.is_code_bearing, release.version) == ("r1", "sealed", False, 2)
+    manifest = queries.manifest_of(release)
+    assert release.digest == f"sha256:{sha256(release.manifest.encode())}"
+    assert [(f["path"], f["role"], f["sha256"]) for f in manifest["files"]] == [
+        ("artifact/model.onnx", "artifact", sha256(ONNX)), ("tokenizer/tokenizer.json", "tokenizer", sha256(b"{}")),
+    ]  # fmt: skip
+    event = Event.objects.get(verb="release.sealed")
+    assert event.facts == {"model": "sentiment", "number": 1, "digest": release.digest}
+    assert (event.from_state, event.to_state, event.actor) == ("draft", "sealed", dev.name)
+    assert queries.get_release("sentiment", "r1") == queries.get_release("sentiment", 1) == release
+
+
+def test_the_same_content_is_one_release(
+    dev: Actor, model: ServedModel, django_capture_on_commit_callbacks: Any
+) -> None:
+    first, second = sealed(dev, model), draft_with(dev, model)
+    with django_capture_on_commit_callbacks(execute=True):
+        assert actions.seal(actor=dev, release=second) == first
+    assert actions.seal(actor=dev, release=first) == first
+    assert Release.objects.count() == 1 and ServedModel.objects.get().last_number == 1 and stored() == [sha256(ONNX)]
+    other = sealed(dev, model, b"other")
+    assert [r.name for r in queries.newest_releases(model, 5)] == ["r2", "r1"] and other.number == 2
+
+
+def test_a_seal_needs_the_backends_file(dev: Actor, model: ServedModel) -> None:
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    put(dev, draft, "tokenizer/tokenizer.json", b"{}")
+    with pytest.raises(Invalid, match=r"loads artifact/model\.onnx"):
+        actions.seal(actor=dev, release=draft)
+
+
+def test_a_seal_checks_that_the_bytes_are_there(dev: Actor, model: ServedModel) -> None:
+    draft = draft_with(dev, model)
+    next(path for path in Path(settings.BLOB_STORE).rglob(sha256(ONNX))).unlink()
+    with pytest.raises(Invalid, match=r"bytes of artifact/model\.onnx are not in the store"):
+        actions.seal(actor=dev, release=draft)
+
+
+def test_a_seal_for_another_version_is_stale(dev: Actor, model: ServedModel) -> None:
+    with pytest.raises(Stale):
+        actions.seal(actor=dev, release=draft_with(dev, model), expected_version=7)
+
+
+def test_who_may_push(dev: Actor, model: ServedModel) -> None:
+    draft = draft_with(dev, model)
+    for name, role, team in (("rm", Role.RELEASE_MANAGER, "vision"), ("out", Role.MODEL_TEAM, "other")):
+        actor = actor_for(person(name, role, team))
+        for attempt in (
+            lambda actor=actor: actions.create_draft(actor=actor, model=model, spec=release_yaml()),
+            lambda actor=actor: put(actor, draft, "artifact/a.json", b"{}"),
+            lambda actor=actor: actions.seal(actor=actor, release=draft),
+            lambda actor=actor: actions.discard_draft(actor=actor, release=draft),
+        ):
+            with pytest.raises(Refused, match="may not do"):
+                attempt()
+    assert actions.seal(actor=actor_for(person("robot", Role.CI)), release=draft).number == 1
+
+
+# --- sealed is final, also for the database
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE registry_release SET manifest = '{}'",
+        "UPDATE registry_release SET digest = 'sha256:0'",
+        "UPDATE registry_release SET number = 9",
+        "UPDATE registry_release SET spec = '{}'",
+        "UPDATE registry_release SET expected_files = '[1]'",
+        "UPDATE registry_release SET is_code_bearing = true",
+        "UPDATE registry_release SET author_id = NULL",
+        "UPDATE registry_release SET state = 'draft', number = NULL, digest = NULL",
+        "DELETE FROM registry_release",
+        "UPDATE registry_releasefile SET path = 'artifact/other.onnx'",
+        "UPDATE registry_releasefile SET role = 'code'",
+        "DELETE FROM registry_releasefile",
+        "INSERT INTO registry_releasefile (release_id, path, role, blob_id) SELECT release_id, 'artifact/x.json', role, blob_id FROM registry_releasefile",
+        "UPDATE registry_blob SET size_bytes = size_bytes + 1",
+        "UPDATE registry_blob SET sha256 = repeat('0', 64)",
+    ],
+)
+def test_raw_sql_cannot_change_what_is_sealed(dev: Actor, model: ServedModel, sql: str) -> None:
+    sealed(dev, model)
+    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def test_the_orm_cannot_change_what_is_sealed(dev: Actor, model: ServedModel) -> None:
+    release = sealed(dev, model)
+    file = release.files.get()
+    for attempt in (
+        lambda: Release.objects.filter(pk=release.pk).update(manifest="{}"),
+        lambda: Release.objects.bulk_update([Release(pk=release.pk, digest="sha256:1")], ["digest"]),
+        lambda: Release.objects.get().delete(),
+        lambda: Release.objects.all()._raw_delete("default"),
+        lambda: ReleaseFile.objects.update(path="artifact/x.onnx"),
+        lambda: ReleaseFile.objects.all().delete(),
+        lambda: ReleaseFile.objects.create(release=release, path="artifact/b.json", role="artifact", blob=file.blob),
+        lambda: Blob.objects.update(size_bytes=0),
+    ):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            attempt()
+    release.author_id = None
+    with pytest.raises(IntegrityError), transaction.atomic():
+        release.save()
+
+
+def test_a_sealed_release_may_only_retire_and_stays_so(dev: Actor, model: ServedModel) -> None:
+    release = sealed(dev, model)
+    Release.objects.filter(pk=release.pk).update(state=ReleaseState.RETIRED, version=3)
+    for state in (ReleaseState.SEALED, ReleaseState.DRAFT):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Release.objects.filter(pk=release.pk).update(state=state)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Release.objects.filter(pk=release.pk).update(manifest="{}")
+    draft = draft_with(dev, model, b"x")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Release.objects.filter(pk=draft.pk).update(
+            state=ReleaseState.RETIRED, number=8, digest="sha256:8", sealed_at=timezone.now()
+        )
+
+
+# --- waivers
+
+
+def code_release(dev: Actor, model: ServedModel) -> Release:
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml({"runtime.backend": "python"}))
+    put(dev, draft, "artifact/model.py", b"print('hello')")
+    return actions.seal(actor=dev, release=draft)
+
+
+def test_a_release_manager_waives_code_and_never_the_author(dev: Actor, model: ServedModel) -> None:
+    release, manager = code_release(dev, model), actor_for(person("rm", Role.RELEASE_MANAGER))
+    assert release.is_code_bearing and not queries.has_code_waiver(release)
+    with pytest.raises(Refused, match="release_manager"):
+        actions.grant_waiver(actor=dev, release=release, reason="fine")
+    with pytest.raises(Invalid, match="says why"):
+        actions.grant_waiver(actor=manager, release=release, reason="  ")
+    waiver = actions.grant_waiver(actor=manager, release=release, reason="Read by two people.")
+    assert waiver.manifest_digest == release.digest and queries.has_code_waiver(release)
+    assert verbs(release.pk)[-1] == "release.waived"
+    for attempt in (lambda: Waiver.objects.update(reason="other"), lambda: Waiver.objects.all().delete()):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            attempt()
+
+
+def test_an_author_who_is_also_administrator_cannot_waive(dev: Actor, model: ServedModel) -> None:
+    release = code_release(dev, model)
+    with pytest.raises(Refused, match="Ask another release manager"):
+        actions.grant_waiver(actor=Actor(dev.name, user_id=dev.user_id, is_admin=True), release=release, reason="mine")
+
+
+def test_only_sealed_code_needs_a_waiver(dev: Actor, model: ServedModel) -> None:
+    manager = actor_for(person("rm", Role.RELEASE_MANAGER))
+    with pytest.raises(Invalid, match="carries no code"):
+        actions.grant_waiver(actor=manager, release=sealed(dev, model), reason="why")
+    with pytest.raises(StateChanged, match="Seal it first"):
+        actions.grant_waiver(actor=manager, release=draft_with(dev, model, b"2"), reason="why")
+
+
+# --- races, with real transactions
+
+
+def _race(*calls: Any) -> list[Any]:
+    """The results of the calls, each in a thread with a connection of its own, started together."""
+    barrier, results = threading.Barrier(len(calls)), [None] * len(calls)
+
+    def run(i: int) -> None:
+        try:
+            barrier.wait(10)
+            results[i] = calls[i]()
+        except DomainError as error:
+            results[i] = error
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return results
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_seal_get_two_numbers() -> None:
+    dev = developer()
+    model = served_model(dev)
+    drafts = [draft_with(dev, model, data) for data in (b"one", b"two", b"three", b"four")]
+    results = _race(*(lambda d=draft: actions.seal(actor=dev, release=d) for draft in drafts))
+    assert sorted(release.number for release in results) == [1, 2, 3, 4]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_seal_the_same_content_get_one_release() -> None:
+    dev = developer()
+    model = served_model(dev)
+    drafts = [draft_with(dev, model) for _ in range(4)]
+    results = _race(*(lambda d=draft: actions.seal(actor=dev, release=d) for draft in drafts))
+    assert {release.pk for release in results} == {results[0].pk} and results[0].number == 1
+    assert Release.objects.count() == 1 and stored() == [sha256(ONNX)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_draft_sealed_twice_at_once_is_one_release() -> None:
+    dev = developer()
+    draft = draft_with(dev, served_model(dev))
+    results = _race(*(lambda: actions.seal(actor=dev, release=draft) for _ in range(3)))
+    assert {release.number for release in results} == {1} and Event.objects.filter(verb="release.sealed").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_storing_and_discarding_the_same_bytes_at_once_keeps_rows_and_bytes_together() -> None:
+    dev = developer()
+    model = served_model(dev)
+    for round_ in range(5):
+        data = f"raced {round_}".encode()
+        old, new = draft_with(dev, model, data), actions.create_draft(actor=dev, model=model, spec=release_yaml())
+        _, outcome = _race(
+            lambda old=old: actions.discard_draft(actor=dev, release=old),
+            lambda new=new, data=data: put(dev, new, "artifact/model.onnx", data),
+        )
+        assert outcome is None or outcome.code == "blob_gone"
+        assert set(Blob.objects.values_list("sha256", flat=True)) == set(stored())
+        assert new.files.exists() == (outcome is None)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_file_cannot_slip_into_a_seal_under_way() -> None:
+    dev = developer()
+    draft = draft_with(dev, served_model(dev))
+    _, outcome = _race(
+        lambda: actions.seal(actor=dev, release=draft), lambda: put(dev, draft, "artifact/late.json", b"{}")
+    )
+    release = Release.objects.get()
+    in_manifest = {file["path"] for file in queries.manifest_of(release)["files"]}
+    assert in_manifest == set(release.files.values_list("path", flat=True))
+    assert ("artifact/late.json" in in_manifest) == (outcome is None)
+
+
+# --- blobs and signatures
+
+
+def test_a_blob_is_stored_once() -> None:
+    first, second = actions.put_blob(b"golden"), actions.put_blob(b"golden")
+    assert first == second and first.size_bytes == 6 and stored() == [sha256(b"golden")]
+
+
+def test_a_signature_holds_for_its_digest_and_key_only(settings: Any, tmp_path: Path) -> None:
+    digest = "sha256:" + "1" * 64
+    signature, key_id = signing.sign(digest)
+    key = Path(settings.SIGNING_KEY_FILE)
+    assert key.stat().st_mode & 0o777 == 0o600 and "PUBLIC KEY" in signing.public_key_pem()
+    assert signing.verify(digest, signature, key_id) and signing.sign(digest)[1] == key_id
+    assert not signing.verify("sha256:" + "2" * 64, signature, key_id)
+    assert not signing.verify(digest, "AAAA", key_id) and not signing.verify(digest, "not base64!", key_id)
+    settings.SIGNING_KEY_FILE = str(tmp_path / "other.pem")
+    assert not signing.verify(digest, signature, key_id) and not signing.verify(
+        digest, signature, signing.sign(digest)[1]
+    )
+
+
+def test_a_contract_is_what_a_model_promises(dev: Actor, model: ServedModel) -> None:
+    assert model.contract == CONTRACT
+    with pytest.raises(NotFound, match="no model nope"):
+        queries.get_model("nope")
+    for name in ("r2", "2", "latest", "r0", "draft", "r1; drop"):
+        with pytest.raises(NotFound, match="no release"):
+            queries.get_release("sentiment", name)

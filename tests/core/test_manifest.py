@@ -1,0 +1,87 @@
+"""The manifest: one digest for one content, whatever the order it came in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.core import manifest
+from registry.core.artifact import role_of
+from registry.core.manifest import File
+from registry.core.spec import parse_spec
+from tests.registry_samples import release_yaml, sha256
+
+PATHS = [
+    "artifact/model.onnx",
+    "artifact/labels.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer/Ünicode.txt",
+    "artifact/deep/a.data",
+]
+FILES = [File(path, role_of(path), sha256(path.encode()), len(path)) for path in PATHS]
+
+
+def shuffled(value: Any, draw: Any) -> Any:
+    """The same JSON with its members in another order."""
+    if isinstance(value, dict):
+        return {key: shuffled(value[key], draw) for key in draw(st.permutations(list(value)))}
+    return [shuffled(item, draw) for item in value] if isinstance(value, list) else value
+
+
+@given(st.data())
+def test_order_does_not_matter(data: st.DataObject) -> None:
+    document = shuffled(release_yaml(), data.draw)
+    files = data.draw(st.permutations(FILES))
+    assert manifest.seal(parse_spec(document), files) == manifest.seal(parse_spec(release_yaml()), FILES)
+
+
+@given(st.sampled_from(range(len(FILES))), st.sampled_from(["path", "sha256", "size_bytes", "gone"]))
+def test_every_file_matters(i: int, what: str) -> None:
+    file = FILES[i]
+    other = {
+        "path": [File(file.path + ".txt", file.role, file.sha256, file.size_bytes)],
+        "sha256": [File(file.path, file.role, sha256(b"other"), file.size_bytes)],
+        "size_bytes": [File(file.path, file.role, file.sha256, file.size_bytes + 1)],
+        "gone": [],
+    }[what]
+    spec = parse_spec(release_yaml())
+    assert manifest.seal(spec, [*FILES[:i], *other, *FILES[i + 1 :]])[1] != manifest.seal(spec, FILES)[1]
+
+
+@given(st.sampled_from(["runtime.image", "serving.max_batch_size", "serving.parameters.max_tokens", "envelope.host.memory_mib_min",
+                        "provenance.notes"]))  # fmt: skip
+def test_every_part_of_the_spec_matters(path: str) -> None:
+    value = {
+        "runtime.image": "triton-local@sha256:" + "b" * 64,
+        "serving.max_batch_size": 32,
+        "envelope.host.memory_mib_min": 513,
+    }.get(path, "other")
+    changed = parse_spec(release_yaml({path: value, "envelope.limits": {}}))
+    assert (
+        manifest.seal(changed, FILES)[1] != manifest.seal(parse_spec(release_yaml({"envelope.limits": {}})), FILES)[1]
+    )
+
+
+def test_the_digest_is_the_sha256_of_the_text_and_the_text_holds_everything() -> None:
+    text, digest = manifest.seal(parse_spec(release_yaml()), FILES)
+    assert digest == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    read = json.loads(text)
+    assert read["schema"] == "sluicegate/manifest/v1" and read["model"] == "sentiment"
+    assert [file["path"] for file in read["files"]] == sorted(PATHS)
+    assert read["files"][0] == {
+        "path": "artifact/deep/a.data",
+        "role": "artifact",
+        "sha256": sha256(b"artifact/deep/a.data"),
+        "size_bytes": 20,
+    }
+    assert set(read) == {"schema", "model", "files", "runtime", "serving", "envelope", "provenance"}
+
+
+def test_a_known_manifest_keeps_its_digest() -> None:
+    """A change of this digest is a change of every release's identity: it needs a new schema name."""
+    _, digest = manifest.seal(parse_spec(release_yaml()), FILES)
+    assert digest == "sha256:9b7fe8f3fc524ca56428b2c8eba9271121b5a390574b5296ed5767a281c6c960"

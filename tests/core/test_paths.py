@@ -1,0 +1,109 @@
+"""Paths and formats of a release's files."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.core.artifact import (
+    BACKEND_FILES,
+    backend_problems,
+    collision_key,
+    collisions,
+    is_code_bearing,
+    path_problems,
+    role_of,
+    set_problems,
+)
+from registry.core.lifecycle import FileRole
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["artifact/model.onnx", "artifact/deep/er/weights.safetensors", "tokenizer/tokenizer.json", "tokenizer/vocab.txt", "config.pbtxt",
+     "artifact/config.pbtxt", "artifact/ünïcode.json", "artifact/.hidden.json", "artifact/MODEL.ONNX", "artifact/model.py"],
+)  # fmt: skip
+def test_good_paths(path: str) -> None:
+    assert path_problems(path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("", "empty"), ("artifact/" + "x" * 300 + ".json", "too long"), ("artifact/" + "ü" * 140 + ".json", "255 bytes"),
+        ("/etc/passwd.json", "absolute"), ("C:/model.onnx", "absolute"), ("artifact/../../etc/x.json", "leaves its folder"),
+        ("..", "leaves its folder"), ("artifact/./model.onnx", "points at itself"), ("artifact//model.onnx", "empty part"),
+        ("artifact/", "empty part"), ("artifact/ model.onnx", "space"), ("artifact\\model.onnx", "backslash"),
+        ("artifact/a\x00.json", "control"), ("artifact/a\n.json", "control"), ("artifact/a\u202egpj.json", "invisible"),
+        ("artifact/\ud800.json", "control"), ("model.onnx", "neither under"), ("release.yaml", "neither under"),
+        ("other/model.onnx", "neither under"), ("Artifact/model.onnx", "neither under"), ("tokenizer", "neither under"),
+        ("artifact/model.pkl", "can run code"), ("artifact/pytorch_model.bin", "can run code"), ("artifact/model.PTH", "can run code"),
+        ("artifact/run.sh", "not of an allowed format"), ("artifact/lib.so", "not of an allowed format"), ("artifact/model", "no ending"),
+        ("artifact/.onnx", "no ending"),
+    ],
+)  # fmt: skip
+def test_bad_paths_say_why_and_what_to_do(path: str, says: str) -> None:
+    (problem,) = path_problems(path)
+    assert problem.field == "path" and says in problem.message + problem.fix and problem.fix
+
+
+_ANY = st.text(max_size=40) | st.from_regex(r"(artifact|tokenizer|\.\.|/|\\|\x00|a|\.json|\.onnx){1,8}", fullmatch=True)
+
+
+@given(_ANY)
+def test_an_accepted_path_stays_in_its_folder(path: str) -> None:
+    if not path_problems(path):
+        assert posixpath.normpath(path) == path and not path.startswith(("/", "../"))
+        assert path.split("/")[0] in {"artifact", "tokenizer", "config.pbtxt"}
+        assert path.encode("utf-8") and path.isprintable() and "\\" not in path
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "A", "b", "é", "e\u0301", "ß", "ss"]).map(lambda n: f"artifact/{n}.json"), max_size=6
+    )
+)
+def test_accepted_lists_have_no_two_names_for_one_file(paths: list[str]) -> None:
+    if not set_problems(paths):
+        assert len({collision_key(path) for path in paths}) == len(paths)
+    else:
+        assert len({collision_key(path) for path in paths}) < len(paths)
+
+
+def test_collisions_of_case_composition_and_folder() -> None:
+    assert collisions("artifact/Model.onnx", ["artifact/model.onnx"])
+    assert collisions("artifact/caf\u00e9.json", ["artifact/cafe\u0301.json"])
+    assert collisions("artifact/a.json", ["artifact/a.json/b.json"]) and collisions(
+        "artifact/a.json/b.json", ["artifact/a.json"]
+    )
+    assert not collisions("artifact/a.json", ["artifact/b.json", "tokenizer/a.json"])
+    assert [
+        p.field for p in set_problems(["artifact/a.json/b.json", "artifact/A.json", "../x", "artifact/c.json"])
+    ] == ["files[1].path", "files[2].path"]
+
+
+def test_ten_thousand_paths_are_checked_quickly() -> None:
+    assert set_problems([f"artifact/{i // 100}/{i}.json" for i in range(10_000)]) == []
+
+
+def test_roles_and_code() -> None:
+    assert role_of("artifact/model.onnx") is FileRole.ARTIFACT
+    assert role_of("tokenizer/vocab.txt") is FileRole.TOKENIZER
+    assert role_of("tokenizer/tricks.py") is role_of("artifact/model.pt") is FileRole.CODE
+    assert is_code_bearing(["artifact/model.onnx", "artifact/MODEL.PY"])
+    assert not is_code_bearing(["artifact/model.onnx", "tokenizer/tokenizer.json"])
+
+
+@pytest.mark.parametrize("backend", sorted(BACKEND_FILES))
+def test_a_backend_needs_its_file(backend: str) -> None:
+    assert backend_problems(backend, [BACKEND_FILES[backend]]) == []
+    (problem,) = backend_problems(backend, ["tokenizer/tokenizer.json"])
+    assert problem.field == BACKEND_FILES[backend] and "Add" in problem.fix
+
+
+def test_another_backends_file_is_a_hint() -> None:
+    (problem,) = backend_problems("onnxruntime", ["artifact/model.plan"])
+    assert "tensorrt" in problem.fix
