@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _STOP.append(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
     os.environ["SLUICEGATE_STATE_DIR"] = str(state)
+    (state / "static").mkdir()  # whitenoise warns of a folder that is not there
     _start_stores(state)
     import django
 

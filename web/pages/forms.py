@@ -26,7 +26,9 @@ def version_in(request: HttpRequest) -> int:
     """The version that the page showed, from its hidden field. Raises Invalid when it is not a number."""
     raw = request.POST.get("version", "")
     if not raw.isdigit():
-        raise Invalid("version_missing", "The form did not say which version it was made for; reload the page and try again.")
+        raise Invalid(
+            "version_missing", "The form did not say which version it was made for; reload the page and try again."
+        )
     return int(raw)
 
 

@@ -12,7 +12,12 @@ from web.pages.models import readable_model
 
 
 def _validation(request: HttpRequest, pk: int) -> Validation:
-    found = Validation.objects.select_related("release__model", "baseline").prefetch_related("gate_runs").filter(pk=pk).first()
+    found = (
+        Validation.objects.select_related("release__model", "baseline")
+        .prefetch_related("gate_runs")
+        .filter(pk=pk)
+        .first()
+    )
     if found is None:
         raise NotFound("gate_run_unknown", f"There is no gate run {pk}.")
     readable_model(request, found.release.model.slug)
@@ -22,7 +27,9 @@ def _validation(request: HttpRequest, pk: int) -> Validation:
 @login_required
 def gate_run(request: HttpRequest, pk: int) -> HttpResponse:
     validation = _validation(request, pk)
-    return render(request, "validators/gate_run.html", {"validation": validation, "report": getattr(validation, "report", None)})
+    return render(
+        request, "validators/gate_run.html", {"validation": validation, "report": getattr(validation, "report", None)}
+    )
 
 
 @login_required

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
+from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -16,6 +17,7 @@ from registry.queries import get_model
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.models import Environment, Route
+from validators.models import Validation
 from web.pages.forms import act, reason_in
 from web.pages.overview import visible_models
 
@@ -29,7 +31,9 @@ def models(request: HttpRequest) -> HttpResponse:
     routes: dict[int, list[Route]] = {}
     for route in Route.objects.filter(model__in=rows).select_related("environment", "stable", "candidate"):
         routes.setdefault(route.model_id, []).append(route)
-    return render(request, "registry/models.html", {"rows": [(m, routes.get(m.pk, [])) for m in rows], "filter": wanted})
+    return render(
+        request, "registry/models.html", {"rows": [(m, routes.get(m.pk, [])) for m in rows], "filter": wanted}
+    )
 
 
 def readable_model(request: HttpRequest, slug: str) -> ServedModel:
@@ -42,7 +46,12 @@ def readable_model(request: HttpRequest, slug: str) -> ServedModel:
 @login_required
 def model(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
-    releases = Release.objects.filter(model=served, number__isnull=False).select_related("author").prefetch_related("reports", "validations")
+    newest_first = Prefetch("validations", queryset=Validation.objects.order_by("-pk"))
+    releases = (
+        Release.objects.filter(model=served, number__isnull=False)
+        .select_related("author")
+        .prefetch_related(newest_first)
+    )
     page = Paginator(releases.order_by("-number"), RELEASES_PER_PAGE).get_page(request.GET.get("page"))
     routes = Route.objects.filter(model=served).select_related("environment", "stable", "candidate")
     return render(
@@ -52,7 +61,9 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
             "model": served,
             "page": page,
             "routes": routes,
-            "rollouts": Rollout.objects.filter(model=served).select_related("model", "environment", "candidate", "stable")[:5],
+            "rollouts": Rollout.objects.filter(model=served).select_related(
+                "model", "environment", "candidate", "stable"
+            )[:5],
             "may_shut": may(actor_for(request.user), Verb.ROLL_BACK, served.team.slug),  # type: ignore[arg-type]
         },
     )
@@ -66,6 +77,8 @@ def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
         environment = Environment.objects.filter(slug=request.POST.get("environment", "")).first()
         if environment is None:
             raise Invalid("environment_unknown", "Choose the environment to roll back in.")
-        actions.roll_back(actor=actor_for(request.user), model=served, environment=environment, reason=reason_in(request))  # type: ignore[arg-type]
+        actions.roll_back_model(
+            actor=actor_for(request.user), model=served, environment=environment, reason=reason_in(request)
+        )  # type: ignore[arg-type]
 
     return act(request, verb, done=f"{slug} is being rolled back.", then=reverse("model", args=[slug]))

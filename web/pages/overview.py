@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
@@ -13,7 +14,7 @@ from accounts.core.access import Verb, may
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
-from serving.models import Environment
+from serving.models import Environment, Route
 
 
 def visible_models(request: HttpRequest) -> list[ServedModel]:
@@ -25,13 +26,16 @@ def visible_models(request: HttpRequest) -> list[ServedModel]:
 def _facts(request: HttpRequest) -> dict[str, Any]:
     models = visible_models(request)
     rollouts = Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
+    routes = Route.objects.filter(model__in=models).select_related("model", "stable", "candidate")
     active = list(rollouts.filter(state__in=ACTIVE))
     return {
         "models": models,
         "waiting": [r for r in active if r.state == RolloutState.AWAITING_APPROVAL],
         "moving": [r for r in active if r.state != RolloutState.AWAITING_APPROVAL],
         "ended": list(rollouts.exclude(state__in=ACTIVE)[:5]),
-        "environments": Environment.objects.filter(is_routed=True).prefetch_related("routes__model", "routes__stable", "routes__candidate", "gateways"),
+        "environments": Environment.objects.filter(is_routed=True).prefetch_related(
+            Prefetch("routes", queryset=routes), "gateways"
+        ),
     }
 
 

@@ -46,7 +46,9 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "rollouts": found.rollouts.select_related("model", "environment", "candidate", "stable")[:5],
             "environments": Environment.objects.filter(is_routed=True),
             "may_run_gates": may(actor, Verb.RUN_GATES, team),
-            "may_waive": found.is_code_bearing and may(actor, Verb.WAIVE_CODE, team) and found.author_id != actor.user_id,
+            "may_waive": found.is_code_bearing
+            and may(actor, Verb.WAIVE_CODE, team)
+            and found.author_id != actor.user_id,
             "may_start": may(actor, Verb.START_ROLLOUT, team),
         },
     )

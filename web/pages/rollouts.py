@@ -37,7 +37,11 @@ BUTTONS: tuple[tuple[str, str, Verb, frozenset[RolloutState]], ...] = (
 
 
 def _rollout(request: HttpRequest, pk: int) -> Rollout:
-    found = Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report").filter(pk=pk).first()
+    found = (
+        Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report")
+        .filter(pk=pk)
+        .first()
+    )
     if found is None:
         raise NotFound("rollout_unknown", f"There is no rollout {pk}.")
     readable_model(request, found.model.slug)
@@ -47,13 +51,17 @@ def _rollout(request: HttpRequest, pk: int) -> Rollout:
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
     actor = actor_for(request.user)  # type: ignore[arg-type]
     team = rollout.model.team.slug
-    buttons = [(name, label) for name, label, verb, states in BUTTONS if rollout.state in states and may(actor, verb, team)]
+    buttons = [
+        (name, label) for name, label, verb, states in BUTTONS if rollout.state in states and may(actor, verb, team)
+    ]
     return {"rollout": rollout, "live": live_view(rollout), "buttons": buttons, "is_final": rollout.state in FINAL}
 
 
 @login_required
 def rollouts(request: HttpRequest) -> HttpResponse:
-    rows = Rollout.objects.filter(model__in=visible_models(request)).select_related("model", "environment", "candidate", "stable")
+    rows = Rollout.objects.filter(model__in=visible_models(request)).select_related(
+        "model", "environment", "candidate", "stable"
+    )
     page = Paginator(rows, ROLLOUTS_PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "rollouts/rollouts.html", {"page": page})
 
@@ -76,6 +84,8 @@ def act_on(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     def call() -> None:
         if verb not in {name for name, *_ in BUTTONS}:
             raise Invalid("verb_unknown", f"A rollout has no verb “{verb}”.")
-        getattr(actions, verb)(actor=actor, rollout=found, expected_version=version_in(request), reason=reason_in(request))
+        getattr(actions, verb)(
+            actor=actor, rollout=found, expected_version=version_in(request), reason=reason_in(request)
+        )
 
     return act(request, call, done=f"Done: {verb}.", then=reverse("rollout", args=[pk]))

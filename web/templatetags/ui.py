@@ -11,20 +11,42 @@ from django.template.context import Context
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 register = template.Library()
 
 #: word → (kind of colour, icon). Every state and verdict that a page may show; an unknown word is shown plainly.
 WORDS: dict[str, tuple[str, str]] = {
-    "passed": ("ok", "✓"), "failed": ("bad", "✕"), "undecided": ("waiting", "?"), "errored": ("bad", "!"), "skipped": ("idle", "–"),
-    "queued": ("waiting", "…"), "running": ("running", "▸"), "finished": ("idle", "■"), "cancelled": ("idle", "–"),
-    "draft": ("idle", "…"), "sealed": ("ok", "■"), "retired": ("idle", "–"),
-    "fetching": ("running", "▸"), "loading": ("running", "▸"), "warming": ("running", "▸"), "ready": ("ok", "✓"),
-    "draining": ("waiting", "▾"), "gone": ("idle", "–"),
-    "requested": ("waiting", "…"), "awaiting_approval": ("waiting", "?"), "preparing": ("running", "▸"), "shifting": ("running", "▸"),
-    "paused": ("waiting", "="), "baking": ("running", "▸"), "promoted": ("ok", "✓"), "rolling_back": ("bad", "◂"),
-    "rolled_back": ("bad", "◂"), "stuck": ("bad", "!"), "rejected": ("idle", "–"), "superseded": ("idle", "–"),
+    "passed": ("ok", "✓"),
+    "failed": ("bad", "✕"),
+    "undecided": ("waiting", "?"),
+    "errored": ("bad", "!"),
+    "skipped": ("idle", "–"),
+    "queued": ("waiting", "…"),
+    "running": ("running", "▸"),
+    "finished": ("idle", "■"),
+    "cancelled": ("idle", "–"),
+    "draft": ("idle", "…"),
+    "sealed": ("ok", "■"),
+    "retired": ("idle", "–"),
+    "fetching": ("running", "▸"),
+    "loading": ("running", "▸"),
+    "warming": ("running", "▸"),
+    "ready": ("ok", "✓"),
+    "draining": ("waiting", "▾"),
+    "gone": ("idle", "–"),
+    "requested": ("waiting", "…"),
+    "awaiting_approval": ("waiting", "?"),
+    "preparing": ("running", "▸"),
+    "shifting": ("running", "▸"),
+    "paused": ("waiting", "="),
+    "baking": ("running", "▸"),
+    "promoted": ("ok", "✓"),
+    "rolling_back": ("bad", "◂"),
+    "rolled_back": ("bad", "◂"),
+    "stuck": ("bad", "!"),
+    "rejected": ("idle", "–"),
+    "superseded": ("idle", "–"),
 }
 
 
@@ -32,7 +54,12 @@ WORDS: dict[str, tuple[str, str]] = {
 def word(name: str) -> SafeString:
     """A state or verdict as icon, word and colour."""
     kind, icon = WORDS.get(name, ("idle", "·"))
-    return format_html('<span class="word {}"><span aria-hidden="true">{}</span> {}</span>', kind, icon, name.replace("_", " ") or "not judged yet")
+    return format_html(
+        '<span class="word {}"><span aria-hidden="true">{}</span> {}</span>',
+        kind,
+        icon,
+        name.replace("_", " ") or "not judged yet",
+    )
 
 
 @register.simple_tag
@@ -41,7 +68,12 @@ def instant(at: datetime | str | None) -> SafeString | str:
     if not at:
         return "–"
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
-    return format_html('<time datetime="{0}" title="{1}">{2}</time>', moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S UTC"), ago(moment, timezone.now()))
+    return format_html(
+        '<time datetime="{0}" title="{1}">{2}</time>',
+        moment.isoformat(),
+        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        ago(moment, timezone.now()),
+    )
 
 
 def ago(moment: datetime, now: datetime) -> str:
@@ -63,13 +95,27 @@ def short(digest: str | None) -> SafeString | str:
     if not digest:
         return "–"
     name, _, hexes = digest.rpartition(":")
-    return format_html('<span class="digest" title="{}">{}{}…{}</span>', digest, f"{name}:" if name else "", hexes[:8], hexes[-4:])
+    return format_html(
+        '<span class="digest" title="{}">{}{}…{}</span>', digest, f"{name}:" if name else "", hexes[:8], hexes[-4:]
+    )
 
 
 @register.filter
 def percent(basis_points: int | None) -> str:
     """Basis points as a percentage: 2550 → `25.5 %`; unknown → `–`."""
     return "–" if basis_points is None else f"{basis_points / 100:g} %"
+
+
+@register.filter
+def width(basis_points: int) -> str:
+    """Basis points as the bare percentage that a style needs."""
+    return f"{basis_points / 100:g}"
+
+
+@register.filter
+def share(frac: float | None) -> str:
+    """A share in [0, 1] as a percentage with up to three figures; unknown → `–`."""
+    return "–" if frac is None else f"{frac * 100:.3g} %"
 
 
 @register.filter
@@ -95,4 +141,4 @@ def nav(context: Context, name: str, label: str) -> SafeString:
     url = reverse(name)
     path = context["request"].path
     current = path == url or (url != "/" and path.startswith(url))
-    return format_html('<a href="{}"{}>{}</a>', url, format_html(' aria-current="page"') if current else "", label)
+    return format_html('<a href="{}"{}>{}</a>', url, mark_safe(' aria-current="page"') if current else "", label)

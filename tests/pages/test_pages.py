@@ -1,0 +1,177 @@
+"""Each page: empty, filled, for an outsider, and through its forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.actions import actor_for
+from accounts.core.access import Role
+from accounts.models import User
+from ledger.core.canonical import digest_of
+from registry.models import Release
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.plan import parse_policy
+from rollouts.models import Decision, Rollout
+from serving.models import Environment
+from serving.routing import set_route
+from tests.factories import make_environment, make_model, make_release, make_team, make_user
+
+pytestmark = pytest.mark.django_db
+
+
+def signed_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def member() -> User:
+    return make_user("ana", team="search", role=Role.MODEL_TEAM)
+
+
+@pytest.fixture
+def shifting(member: User) -> Rollout:
+    """r2 at 25 % beside r1 in production."""
+    model = make_model("sentiment", team=make_team("search"))
+    stable, candidate = make_release(model), make_release(model)
+    production = make_environment("production")
+    set_route(
+        actor=actor_for(make_user(is_admin=True)),
+        environment=production,
+        model=model,
+        stable=stable,
+        candidate=candidate,
+        candidate_bp=2500,
+        reason="test",
+    )
+    policy = parse_policy({"preset": "demo"})
+    return Rollout.objects.create(
+        model=model,
+        environment=production,
+        candidate=candidate,
+        stable=stable,
+        policy=policy.document,
+        policy_digest=digest_of(policy.document),
+        state=RolloutState.SHIFTING,
+        step_index=0,
+        weight_bp=2500,
+        reason="Holding at 25 %: 12 more samples.",
+        requested_by=member,
+    )
+
+
+@pytest.mark.parametrize("name", ["overview", "overview_live", "models", "rollouts", "events"])
+def test_empty_pages_say_what_to_do_next(name: str, member: User) -> None:
+    answer = signed_in(member).get(reverse(name))
+    assert answer.status_code == 200
+    assert any(
+        hint in answer.content.decode()
+        for hint in ("No model yet", "Nothing has been rolled out yet", "Nothing has happened yet", "Append-only")
+    )
+
+
+def pages_of(rollout: Rollout) -> dict[str, str]:
+    release: Release = rollout.candidate
+    return {
+        "overview": reverse("overview"),
+        "models": reverse("models"),
+        "model": reverse("model", args=[rollout.model.slug]),
+        "release": reverse("release", args=[rollout.model.slug, release.number]),
+        "rollouts": reverse("rollouts"),
+        "rollout": reverse("rollout", args=[rollout.pk]),
+        "rollout_live": reverse("rollout_live", args=[rollout.pk]),
+    }
+
+
+def test_pages_show_the_rollout(shifting: Rollout, member: User) -> None:
+    client = signed_in(member)
+    for name, url in pages_of(shifting).items():
+        answer = client.get(url)
+        assert answer.status_code == 200, name
+        assert shifting.candidate.name in answer.content.decode(), name
+    page = client.get(pages_of(shifting)["rollout"]).content.decode()
+    assert "Holding at 25 %: 12 more samples." in page
+    assert 'hx-trigger="every 2s"' in page
+    assert "width: 25%" in page
+
+
+def test_a_final_rollout_stops_polling(shifting: Rollout, member: User) -> None:
+    Rollout.objects.filter(pk=shifting.pk).update(state=RolloutState.PROMOTED)
+    assert "hx-trigger" not in signed_in(member).get(reverse("rollout_live", args=[shifting.pk])).content.decode()
+
+
+def test_an_outsider_sees_nothing_of_it(shifting: Rollout) -> None:
+    client = signed_in(make_user("otto", team="other"))
+    assert "sentiment" not in client.get(reverse("overview")).content.decode()
+    for name in ("model", "release", "rollout", "rollout_live"):
+        answer = client.get(pages_of(shifting)[name])
+        assert answer.status_code in {403, 404}, name
+        assert "Holding at 25" not in answer.content.decode(), name
+
+
+def test_pages_need_a_sign_in(shifting: Rollout) -> None:
+    for name, url in pages_of(shifting).items():
+        answer = Client().get(url)
+        assert answer.status_code == 302 and answer["Location"].startswith("/sign-in/"), name
+
+
+def test_pause_from_the_page(shifting: Rollout, member: User) -> None:
+    url = reverse("rollout_act", args=[shifting.pk, "pause"])
+    answer = signed_in(member).post(url, {"version": shifting.version, "reason": "looking at a spike"}, follow=True)
+    shifting.refresh_from_db()
+    assert shifting.state == RolloutState.PAUSED
+    assert "looking at a spike" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"reason": "why"}, "version"),
+        ({"version": "99", "reason": "why"}, "version"),
+        ({"version": "1", "reason": " "}, "Say why"),
+    ],
+)
+def test_a_bad_form_is_a_sentence_and_changes_nothing(
+    shifting: Rollout, member: User, form: dict[str, Any], says: str
+) -> None:
+    answer = signed_in(member).post(reverse("rollout_act", args=[shifting.pk, "pause"]), form, follow=True)
+    shifting.refresh_from_db()
+    assert shifting.state == RolloutState.SHIFTING
+    assert says in answer.content.decode()
+
+
+def test_an_unknown_verb_is_refused(shifting: Rollout, member: User) -> None:
+    url = reverse("rollout_act", args=[shifting.pk, "live_view"])
+    answer = signed_in(member).post(url, {"version": "1", "reason": "x"}, follow=True)
+    assert "has no verb" in answer.content.decode()
+    assert not Decision.objects.exists()
+
+
+def test_only_who_may_approve_sees_the_button(shifting: Rollout, member: User) -> None:
+    Rollout.objects.filter(pk=shifting.pk).update(state=RolloutState.AWAITING_APPROVAL)
+    page = reverse("rollout", args=[shifting.pk])
+    assert "Approve" not in signed_in(member).get(page).content.decode()
+    manager = make_user("mia", team="search", role=Role.RELEASE_MANAGER)
+    assert "Approve" in signed_in(manager).get(page).content.decode()
+
+
+def test_sign_in_says_when_name_and_password_differ() -> None:
+    answer = Client().post(reverse("sign_in"), {"username": "ana", "password": "wrong"})
+    assert "do not belong together" in answer.content.decode()
+
+
+def test_an_unknown_model_is_a_page_not_a_traceback(member: User) -> None:
+    answer = signed_in(member).get(reverse("model", args=["nothing"]))
+    assert answer.status_code == 404
+    assert "Back to the overview" in answer.content.decode()
+
+
+def test_environments_without_gateway_are_not_offered(shifting: Rollout, member: User) -> None:
+    Environment.objects.create(slug="staging", title="Staging", is_routed=False)
+    page = signed_in(member).get(pages_of(shifting)["release"]).content.decode()
+    assert "Production" in page and "Staging" not in page

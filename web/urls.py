@@ -1,0 +1,29 @@
+"""Every page and live fragment. Forms post to an address of their own and come back to the page."""
+
+from __future__ import annotations
+
+from django.urls import path
+from django.views.decorators.http import require_GET, require_POST
+
+from web.pages import events, gates, models, overview, releases, rollouts, session
+
+urlpatterns = [
+    path("", require_GET(overview.overview), name="overview"),
+    path("_live/", require_GET(overview.overview_live), name="overview_live"),
+    path("sign-in/", session.sign_in, name="sign_in"),
+    path("sign-out/", session.sign_out, name="sign_out"),
+    path("models/", require_GET(models.models), name="models"),
+    path("models/<slug:slug>/", require_GET(models.model), name="model"),
+    path("models/<slug:slug>/roll-back/", require_POST(models.roll_back), name="model_roll_back"),
+    path("models/<slug:slug>/r/<int:number>/", require_GET(releases.release), name="release"),
+    path("models/<slug:slug>/r/<int:number>/gates/", require_POST(releases.run_gates), name="release_gates"),
+    path("models/<slug:slug>/r/<int:number>/waive/", require_POST(releases.waive), name="release_waive"),
+    path("models/<slug:slug>/r/<int:number>/start/", require_POST(releases.start), name="release_start"),
+    path("gate-runs/<int:pk>/", require_GET(gates.gate_run), name="gate_run"),
+    path("gate-runs/<int:pk>/_live/", require_GET(gates.gates_live), name="gates_live"),
+    path("rollouts/", require_GET(rollouts.rollouts), name="rollouts"),
+    path("rollouts/<int:pk>/", require_GET(rollouts.rollout), name="rollout"),
+    path("rollouts/<int:pk>/_live/", require_GET(rollouts.rollout_live), name="rollout_live"),
+    path("rollouts/<int:pk>/<slug:verb>/", require_POST(rollouts.act_on), name="rollout_act"),
+    path("events/", require_GET(events.events), name="events"),
+]
