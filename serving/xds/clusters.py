@@ -96,19 +96,19 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
 
 
 def _outlier_detection() -> dict[str, Any]:
-    """Sets aside a server that refuses, resets or times out, for a few seconds at a time.
+    """Sets aside, for a few seconds, a server that refused, reset, timed out or was unavailable five times in a row.
 
-    Answers are never held against it: Triton says INTERNAL to a caller's bad input, and one bad caller must not put a
-    good server out. Where there is nothing to fall back to, servers are used even when all are set aside.
+    INTERNAL and 500 are never held against it: Triton says so to a caller's bad input, and one bad caller must not put
+    a good server out. Where there is nothing to fall back to, servers are used even when all are set aside.
+
+    Local and external origins are not told apart: if they were, each new connection to a server that hangs would count as
+    a success, and it would never be set aside.
     """
     return {
-        "split_external_local_origin_errors": True,
-        "consecutive_local_origin_failure": 5,
-        "enforcing_consecutive_local_origin_failure": 100,
+        "consecutive_gateway_failure": 5,
+        "enforcing_consecutive_gateway_failure": 100,
         "enforcing_consecutive_5xx": 0,
-        "enforcing_consecutive_gateway_failure": 0,
         "enforcing_success_rate": 0,
-        "enforcing_local_origin_success_rate": 0,
         "interval": "0.5s",
         "base_ejection_time": "3s",
         "max_ejection_time": "10s",

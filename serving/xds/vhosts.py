@@ -16,11 +16,15 @@ MAX_BODY_BYTES = 64 * 2**20
 
 _TYPES = "type.googleapis.com/"
 _SERVICE = r"/inference\.GRPCInferenceService/"
+_MODEL_PATH = r"^/v2/models/[^/]+(/versions/[^/]+)?"
 #: Inference and questions about the model; never loading, tracing, logging or shared memory, which change the server.
-HTTP_PATHS = r"^/v2/models/[^/]+(/versions/[^/]+)?(/(infer|generate|ready|config|stats))?$"
-GRPC_PATHS = rf"^{_SERVICE}(Model(Infer|Ready|Metadata|Config|Statistics)|Server(Live|Ready|Metadata))$"
-STREAM_PATHS = rf"^({_SERVICE}ModelStreamInfer|/v2/models/[^/]+(/versions/[^/]+)?/generate_stream)$"
-
+#: Envoy refuses a regular expression that compiles to more than 100 instructions, so each is short.
+UNARY_PATHS = {
+    "grpc": rf"^{_SERVICE}(Model(Infer|Ready|Metadata|Config|Statistics)|Server(Live|Ready|Metadata))$",
+    "http": rf"{_MODEL_PATH}(/(infer|generate|ready|config|stats))?$",
+}
+STREAM_PATHS = {"grpc": rf"^{_SERVICE}ModelStreamInfer$", "http": rf"{_MODEL_PATH}/generate_stream$"}
+PROTOCOLS = ("grpc", "http")
 
 #: A retry goes where none of the attempts went before it: from the candidate to stable.
 _ELSEWHERE = {
@@ -40,10 +44,11 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
     routes = []
     if allows_forced:
-        routes += [_forced(route, arm, protocol) for arm in route.arms for protocol in ("grpc", "http")]
+        for arm in route.arms:
+            routes += [_forced(route, arm, name, protocol) for name in (arm.name, arm.digest) for protocol in PROTOCOLS]
         missing = f"this release of {route.model} has no server here"
         routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
-    for protocol in ("grpc", "http"):
+    for protocol in PROTOCOLS:
         routes += [_split(route, protocol), _stream(route, protocol)]
     routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
     return {
@@ -91,18 +96,17 @@ def refusals(match: dict[str, Any], message: str, *, name: str) -> list[dict[str
     ]
 
 
-def _match(protocol: str, paths: str) -> dict[str, Any]:
-    match: dict[str, Any] = {"safe_regex": {"regex": paths}}
+def _match(protocol: str, paths: dict[str, str]) -> dict[str, Any]:
+    match: dict[str, Any] = {"safe_regex": {"regex": paths[protocol]}}
     return {**match, "grpc": {}} if protocol == "grpc" else match
 
 
-def _forced(route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
-    """No fallback: who asks for a release by name wants its own answer."""
-    paths = f"{HTTP_PATHS}|{STREAM_PATHS}" if protocol == "http" else f"{GRPC_PATHS}|{STREAM_PATHS}"
-    names = {"name": RELEASE_HEADER, "string_match": {"safe_regex": {"regex": f"{arm.name}|{arm.digest}"}}}
+def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str) -> dict[str, Any]:
+    """No fallback: who asks for a release by name wants its own answer. Not for streams."""
+    header = {"name": RELEASE_HEADER, "string_match": {"exact": name}}
     return {
         "name": "forced",
-        "match": {**_match(protocol, paths), "headers": [names]},
+        "match": {**_match(protocol, UNARY_PATHS), "headers": [header]},
         "route": {"cluster": cluster_name(route.model, arm, protocol), "timeout": _seconds(route.limits.timeout_s)},
     }
 
@@ -115,7 +119,7 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
     limits = route.limits
     return {
         "name": "split",
-        "match": _match(protocol, GRPC_PATHS if protocol == "grpc" else HTTP_PATHS),
+        "match": _match(protocol, UNARY_PATHS),
         "route": {
             "timeout": _seconds(limits.timeout_s),
             "max_stream_duration": {"grpc_timeout_header_max": _seconds(limits.timeout_s)},
