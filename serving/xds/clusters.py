@@ -101,8 +101,8 @@ def _outlier_detection() -> dict[str, Any]:
     INTERNAL and 500 are never held against it: Triton says so to a caller's bad input, and one bad caller must not put
     a good server out. Where there is nothing to fall back to, servers are used even when all are set aside.
 
-    Local and external origins are not told apart: if they were, each new connection to a server that hangs would count as
-    a success, and it would never be set aside.
+    Local and external origins are not told apart: if they were, each new connection to a server that hangs would count
+    as a success, and it would never be set aside.
     """
     return {
         "consecutive_gateway_failure": 5,

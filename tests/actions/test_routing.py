@@ -1,0 +1,324 @@
+"""Writing routes, and asking whether gateways follow them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from accounts.core.access import Actor, Role
+from accounts.core.errors import Invalid, Refused, Stale
+from accounts.models import Team
+from ledger.models import Event
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release, ServedModel
+from serving.core.lifecycle import DeploymentState
+from serving.fake_gateway import FakeGateway
+from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
+from serving.routing import SEEN_WITHIN_S, acknowledged, register_gateway, set_route
+from serving.xds import store
+
+ENGINE = Actor.system("engine")
+
+
+def release(model: ServedModel, number: int) -> Release:
+    return Release.objects.create(
+        model=model, number=number, state=ReleaseState.SEALED, digest=f"sha256:{number:064x}", manifest="{}",
+        sealed_at=timezone.now(),
+    )  # fmt: skip
+
+
+class World:
+    """One model with three releases in one environment with one gateway."""
+
+    def __init__(self) -> None:
+        self.environment = Environment.objects.create(slug="production-of-test", title="Production")
+        self.model = ServedModel.objects.create(slug="sentiment", team=Team.objects.create(slug="nlp", title="NLP"))
+        self.r1, self.r2, self.r3 = (release(self.model, number) for number in (1, 2, 3))
+        self.gateway = register_gateway(
+            actor=ENGINE, environment=self.environment, name="gateway-1", admin_url="http://127.0.0.1:9901",
+            http_url="http://127.0.0.1:8000", grpc_address="127.0.0.1:8000",
+        )  # fmt: skip
+        Gateway.objects.update(seen_at=timezone.now())
+
+    def route(self, candidate_bp: int = 0, *, stable: Release | None = None, fence: int = 0, **more: object) -> Route:
+        arms = {"stable": stable or self.r1, "candidate": self.r2, **more}
+        return set_route(
+            actor=ENGINE, environment=self.environment, model=self.model, candidate_bp=candidate_bp, fence=fence,
+            reason="a test", **arms,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def server(self, of: Release, *, port: int = 9000, **values: object) -> Server:
+        node, _ = Node.objects.get_or_create(name="local")
+        deployment = Deployment.objects.create(
+            release=of, environment=self.environment, node=node, state=DeploymentState.READY
+        )
+        settled = {"is_serving": True, "http_port": port, "grpc_port": port + 1, "metrics_port": port + 2, "pid": 1}
+        return Server.objects.create(deployment=deployment, folder="f", **{**settled, **values})
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    return World()
+
+
+def events(verb: str) -> list[Event]:
+    return list(Event.objects.filter(verb=verb))
+
+
+def test_a_route_is_made_and_changed_with_growing_generations(world: World) -> None:
+    first = world.route(0)
+    second = world.route(500)
+    assert (first.generation, second.generation) == (1, 2)
+    assert first.pk == second.pk
+    world.environment.refresh_from_db()
+    assert world.environment.generation == 2
+    (_, changed) = events("route.set")
+    assert changed.facts["before"] == "r2 0 %, r1 100 %"
+    assert changed.facts["after"] == "r2 5 %, r1 95 %"
+    assert changed.reason == "a test"
+
+
+def test_writing_the_same_route_changes_nothing_but_keeps_the_fence(world: World) -> None:
+    world.route(500, fence=3)
+    again = world.route(500, fence=4)
+    assert again.generation == 1
+    assert Route.objects.get().fence == 4
+    assert len(events("route.set")) == 1
+
+
+def test_an_engine_that_no_longer_leads_is_fenced_out(world: World) -> None:
+    world.route(500, fence=4)
+    with pytest.raises(Stale) as caught:
+        world.route(1000, fence=3)
+    assert caught.value.code == "fence_outdated"
+    assert "token 4" in caught.value.message
+    assert Route.objects.get().candidate_bp == 500
+
+
+@pytest.mark.parametrize("bp", [-1, 10_001])
+def test_a_weight_out_of_range_is_refused(world: World, bp: int) -> None:
+    with pytest.raises(Invalid, match="basis points"):
+        world.route(bp)
+    assert not Route.objects.exists()
+
+
+def test_a_weight_without_a_candidate_is_refused(world: World) -> None:
+    with pytest.raises(Invalid, match="needs a candidate"):
+        world.route(1, candidate=None)
+
+
+def test_one_release_cannot_be_both_arms(world: World) -> None:
+    with pytest.raises(Invalid, match="stable and candidate at once"):
+        world.route(1, candidate=world.r1)
+
+
+def test_a_draft_or_another_models_release_is_refused(world: World) -> None:
+    draft = Release.objects.create(model=world.model)
+    other = release(ServedModel.objects.create(slug="other", team=world.model.team), 1)
+    for wrong in (draft, other):
+        with pytest.raises(Invalid, match="not a sealed release of sentiment"):
+            world.route(1, candidate=wrong)
+
+
+def test_a_stranger_may_not_route(world: World) -> None:
+    stranger = Actor(name="eve", roles=(("vision", Role.RELEASE_MANAGER),))
+    with pytest.raises(Refused):
+        set_route(
+            actor=stranger, environment=world.environment, model=world.model, stable=world.r1, reason="mine now"
+        )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_control_plane_hears_of_a_route_when_it_is_committed() -> None:
+    world = World()
+    parameters = connection.get_connection_params()
+    wanted = {key: parameters[key] for key in ("dbname", "user", "password", "host", "port") if key in parameters}
+    with psycopg.connect(**wanted, autocommit=True) as session:
+        session.execute("LISTEN sluicegate_routes")
+        world.route(500)
+        notices = list(session.notifies(timeout=5, stop_after=1))
+    assert [notice.payload for notice in notices] == ["production-of-test"]
+
+
+# -- acknowledgement ------------------------------------------------------------------------------------------------
+
+
+def ack(world: World, route: Route, generation: int | None = None, error: str = "") -> None:
+    row = store.AckRow(
+        world.gateway.pk, route.pk, route.generation if generation is None else generation, error, timezone.now()
+    )
+    store.write_acks([row])
+
+
+def test_a_route_is_acknowledged_when_every_gateway_took_its_generation(world: World) -> None:
+    route = world.route(500)
+    assert not acknowledged(route).all_acked
+    ack(world, route)
+    found = acknowledged(route)
+    assert found.all_acked
+    assert found.acked_at is not None
+    assert found.error == ""
+
+
+def test_the_word_on_an_older_generation_does_not_count(world: World) -> None:
+    ack(world, world.route(500))
+    assert not acknowledged(world.route(0)).all_acked
+
+
+def test_one_silent_gateway_is_enough_to_wait(world: World) -> None:
+    register_gateway(
+        actor=ENGINE, environment=world.environment, name="gateway-2", admin_url="http://127.0.0.1:9902",
+        http_url="http://127.0.0.1:8001", grpc_address="127.0.0.1:8001",
+    )  # fmt: skip
+    Gateway.objects.update(seen_at=timezone.now())
+    route = world.route(500)
+    ack(world, route)
+    assert not acknowledged(route).all_acked
+    Gateway.objects.filter(name="gateway-2").update(seen_at=timezone.now() - timedelta(seconds=SEEN_WITHIN_S + 1))
+    assert acknowledged(route).all_acked
+
+
+def test_a_refusal_is_told_with_the_gateways_name(world: World) -> None:
+    route = world.route(500)
+    ack(world, route, error="no such cluster")
+    found = acknowledged(route)
+    assert not found.all_acked
+    assert found.error == "gateway-1: no such cluster"
+
+
+def test_without_any_gateway_nothing_is_acknowledged_and_it_says_why(world: World) -> None:
+    Gateway.objects.update(seen_at=None)
+    found = acknowledged(world.route(500))
+    assert not found.all_acked
+    assert "No gateway" in found.error
+
+
+def test_an_older_word_never_overwrites_a_newer_one(world: World) -> None:
+    route = world.route(500)
+    ack(world, route, generation=5)
+    ack(world, route, generation=4, error="late")
+    found = RouteAck.objects.get()
+    assert (found.generation, found.error) == (5, "")
+
+
+def test_a_repeated_word_keeps_its_first_time(world: World) -> None:
+    route = world.route(500)
+    ack(world, route)
+    first = RouteAck.objects.get().acked_at
+    ack(world, route)
+    assert RouteAck.objects.get().acked_at == first
+
+
+# -- gateways -------------------------------------------------------------------------------------------------------
+
+
+def test_registering_again_updates_and_the_same_changes_nothing(world: World) -> None:
+    def register(port: int) -> Gateway:
+        return register_gateway(
+            actor=ENGINE, environment=world.environment, name="gateway-1", admin_url="http://127.0.0.1:9901",
+            http_url=f"http://127.0.0.1:{port}", grpc_address="127.0.0.1:8000",
+        )  # fmt: skip
+
+    register(8000)
+    assert len(events("gateway.registered")) == 1
+    assert register(8100).http_url.endswith(":8100")
+    assert len(events("gateway.registered")) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("admin_url", "127.0.0.1:1"), ("http_url", "http://127.0.0.1"), ("grpc_address", "localhost"),
+     ("http_url", "http://127.0.0.1:99999")],
+)  # fmt: skip
+def test_an_address_without_host_or_port_is_refused(world: World, field: str, value: str) -> None:
+    addresses = {
+        "admin_url": "http://127.0.0.1:1", "http_url": "http://127.0.0.1:2", "grpc_address": "127.0.0.1:2",
+    }  # fmt: skip
+    with pytest.raises(Invalid, match=field):
+        register_gateway(actor=ENGINE, environment=world.environment, name="g", **{**addresses, field: value})
+
+
+def test_only_administrators_register_gateways(world: World) -> None:
+    with pytest.raises(Refused):
+        register_gateway(
+            actor=Actor(name="eve", roles=(("nlp", Role.RELEASE_MANAGER),)), environment=world.environment, name="g",
+            admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2", grpc_address="127.0.0.1:2",
+        )  # fmt: skip
+
+
+# -- what the control plane reads --------------------------------------------------------------------------------------
+
+
+def published(world: World) -> store.RoutingTable:
+    return store.load().tables[world.environment.slug]
+
+
+def test_only_serving_servers_of_ready_deployments_are_endpoints(world: World) -> None:
+    world.route(500)
+    world.server(world.r1, port=9000)
+    broken = world.server(world.r2, port=9010, is_serving=False, probed_at=timezone.now())
+    (route,) = published(world).models
+    assert [one.http_port for one in route.stable.endpoints] == [9000]
+    assert route.candidate is not None
+    assert route.candidate.endpoints == ()
+    known = store.load().known[world.environment.slug]
+    assert [one.http_port for one in known[str(world.r2.digest)]] == [9010]
+    Server.objects.filter(pk=broken.pk).update(ended_at=timezone.now())
+    assert store.load().known[world.environment.slug] == {}
+
+
+def test_only_the_latest_server_of_a_deployment_counts(world: World) -> None:
+    world.route(0)
+    old = world.server(world.r1, port=9000)
+    Server.objects.create(
+        deployment=old.deployment, http_port=9100, grpc_port=9101, metrics_port=9102, pid=2, folder="f", is_serving=True
+    )
+    (route,) = published(world).models
+    assert [one.http_port for one in route.stable.endpoints] == [9100]
+
+
+def test_a_ready_release_can_be_forced_where_that_is_allowed(world: World) -> None:
+    world.route(0)
+    world.server(world.r3, port=9030)
+    assert published(world).models[0].others == ()
+    Environment.objects.filter(pk=world.environment.pk).update(allows_forced_release=True)
+    assert [arm.name for arm in published(world).models[0].others] == ["r3"]
+
+
+def test_a_models_own_time_outs_are_used_unless_they_are_nonsense(world: World) -> None:
+    world.route(0)
+    world.model.objectives = {"timeout_s": 60, "attempt_timeout_s": 20}
+    world.model.save()
+    assert published(world).models[0].limits.attempt_timeout_s == 20
+    world.model.objectives = {"timeout_s": 1, "attempt_timeout_s": "x"}
+    world.model.save()
+    assert published(world).models[0].limits == store.Limits()
+
+
+def test_the_fake_gateway_obeys_the_database_and_acknowledges(world: World) -> None:
+    world.server(world.r1, port=9000)
+    world.server(world.r2, port=9010)
+    gateway, route = FakeGateway(), world.route(10_000)
+    gateway.obey()
+    assert acknowledged(route).all_acked
+    assert {one.release for one in gateway.traffic(10)} == {world.r2.digest}
+    world.route(0)
+    gateway.obey()
+    assert {one.release for one in gateway.traffic(10)} == {world.r1.digest}
+
+
+def test_a_stable_without_servers_is_held_back_and_reported(world: World) -> None:
+    world.server(world.r1, port=9000)
+    gateway = FakeGateway()
+    world.route(0)
+    gateway.obey()
+    moved = world.route(0, stable=world.r3)
+    gateway.obey()
+    found = acknowledged(moved)
+    assert not found.all_acked
+    assert "stable r3 has no server" in found.error
+    assert {one.release for one in gateway.traffic(5)} == {world.r1.digest}
