@@ -1,0 +1,220 @@
+"""`decide` is total, never advances on ignorance, and lets a breach beat everything."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollouts.core.decide import IGNORANCE, Action, Code, decide, is_split_off
+from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.plan import parse_policy
+from rollouts.core.snapshot import Judged, Snapshot
+
+S = RolloutState
+OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.02}}
+STEPS = [{"weight_pct": weight, "min_s": 60, "min_samples": 100, "deadline_s": 600} for weight in (5, 25, 50)]
+POLICY = parse_policy({"steps": STEPS, "bake": {"min_s": 100, "min_samples": 100, "deadline_s": 900}}, OBJECTIVES).facing(has_stable=True)
+ALONE = parse_policy({"steps": STEPS}, OBJECTIVES).facing(has_stable=False)
+FINE = 99.0
+
+
+def judged(index: int = 0, policy: Any = POLICY, **over: Any) -> Judged:
+    numbers: dict[str, Any] = {
+        "bad_candidate": 0, "candidate": 500, "bad_stable": 2, "stable": 1500, "phi": 1.0, "log_e_worse": -2.0, "log_e_fine": FINE,
+        "log_e_over": -2.0, "log_e_stable_over": -2.0, "to_go": 0, **over,
+    }  # fmt: skip
+    return Judged(policy.guards[index], **numbers)
+
+
+def snapshot(**over: Any) -> Snapshot:
+    """A healthy rollout at 25 %, ready to advance."""
+    numbers: dict[str, Any] = {
+        "state": S.SHIFTING, "policy": POLICY, "now": 1000.0, "candidate_name": "r2", "stable_name": "r1", "step_index": 1,
+        "commanded_bp": 2500, "step_started_at": 900.0, "judged": (judged(0), judged(1)), "step_attempts": 500,
+        "step_stable_attempts": 1500, "routed_candidate": 500, "routed_stable": 1500, "candidate_servers": 1, "stable_servers": 1, **over,
+    }  # fmt: skip
+    return Snapshot(**numbers)
+
+
+def test_a_proven_step_advances_and_the_last_one_bakes_and_the_bake_promotes() -> None:
+    step = decide(snapshot())
+    assert (step.action, step.code) == (Action.ADVANCE, Code.PROVEN) and "50 %" in step.reason
+    assert decide(snapshot(step_index=2, commanded_bp=5000, routed_candidate=1000, routed_stable=1000)).action is Action.BAKE
+    bake = snapshot(state=S.BAKING, commanded_bp=9500, routed_candidate=950, routed_stable=50)
+    assert decide(bake).action is Action.PROMOTE
+    assert decide(replace(bake, now=950.0)).code is Code.NEED_MORE
+
+
+def test_a_hold_says_in_numbers_what_is_missing() -> None:
+    held = decide(snapshot(now=940.0, judged=(judged(0), judged(1, log_e_fine=1.0, to_go=212)), step_attempts=88))
+    assert held.action is Action.HOLD and held.code is Code.NEED_MORE
+    assert held.reason == (
+        "Holding at 25 %: slow requests (over 250 ms) need about 212 more samples; 88 of 100 attempts seen; 40 s of 60 s minimum passed."
+    )
+
+
+BREACHES = [
+    ({"judged": (judged(0, bad_candidate=50, log_e_worse=30.0), judged(1))}, Code.WORSE_THAN_STABLE),
+    ({"judged": (judged(0), judged(1, bad_candidate=90, log_e_over=30.0))}, Code.OBJECTIVE_BREACHED),
+    ({"all_failing": 20}, Code.ALL_FAILING),
+    ({"candidate_servers": 0}, Code.SERVERS_GONE),
+    ({"digest_mismatch": "The server runs other contents."}, Code.DIGEST_MISMATCH),
+]
+TROUBLES: list[dict[str, Any]] = [
+    {}, {"problem": "provider_down"}, {"problem": "stale"}, {"is_acknowledged": False}, {"quiet_s": 999.0}, {"routed_candidate": 1900},
+    {"step_started_at": None}, {"now": 10_000.0}, {"is_promoting": True},
+]
+
+
+@pytest.mark.parametrize(("breach", "code"), BREACHES)
+@pytest.mark.parametrize("state", sorted(LIVE))
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_breach_beats_everything_in_every_live_state(breach: dict, code: Code, state: RolloutState, trouble: dict) -> None:
+    done = decide(snapshot(**{**trouble, **breach}, state=state))
+    assert (done.action, done.code) == (Action.ROLL_BACK, code)
+    assert "Rolling back to r1." in done.reason
+
+
+@pytest.mark.parametrize(("breach", "code"), [b for b in BREACHES if b[1] is not Code.WORSE_THAN_STABLE])
+def test_a_breach_without_a_rollback_target_pauses_and_says_so(breach: dict, code: Code) -> None:
+    if "judged" in breach:
+        breach = {"judged": (judged(0, ALONE), judged(1, ALONE, bad_candidate=90, log_e_over=30.0))}
+    alone = snapshot(policy=ALONE, has_stable=False, step_index=0, commanded_bp=10_000, stable_servers=0, routed_stable=0, **breach)
+    done = decide(alone)
+    assert (done.action, done.code) == (Action.PAUSE, Code.NO_ROLLBACK_TARGET)
+    assert "no earlier release" in done.reason and done.facts["breach"] == code
+    paused = decide(replace(alone, state=S.PAUSED))
+    assert (paused.action, paused.code) == (Action.HOLD, Code.NO_ROLLBACK_TARGET)
+
+
+IGNORANT = [
+    ({"problem": "provider_down", "problem_sentence": "gateway g1 does not answer"}, Code.PROVIDER_DOWN),
+    ({"problem": "stale", "problem_sentence": "the counters are 40 s old"}, Code.STALE),
+    ({"is_acknowledged": False, "ack_error": "g1 refused it"}, Code.NOT_ACKNOWLEDGED),
+    ({"quiet_s": 31.0}, Code.NO_DATA),
+    ({"routed_candidate": 1200, "routed_stable": 800}, Code.SPLIT_OFF),
+    ({"stable_servers": 0, "candidate_servers": 0}, Code.BOTH_ARMS_BAD),
+    ({"all_failing": 50, "is_stable_failing": True}, Code.BOTH_ARMS_BAD),
+    ({"judged": (judged(0, bad_candidate=200, bad_stable=600, log_e_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
+    ({"judged": (judged(0, bad_candidate=40, bad_stable=600, log_e_stable_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
+]
+
+
+@pytest.mark.parametrize(("ignorance", "code"), IGNORANT)
+@pytest.mark.parametrize("state", [S.SHIFTING, S.BAKING])
+def test_cannot_tell_holds_with_its_own_code(ignorance: dict, code: Code, state: RolloutState) -> None:
+    over = {"commanded_bp": 9500, "routed_candidate": 1900, "routed_stable": 100} if state is S.BAKING else {}
+    done = decide(snapshot(**{**over, **ignorance}, state=state))
+    assert (done.action, done.code) == (Action.HOLD, code)
+    assert done.reason.endswith(".") and code in IGNORANCE
+
+
+@pytest.mark.parametrize(("ignorance", "code"), IGNORANT)
+def test_past_the_deadline_the_policy_speaks(ignorance: dict, code: Code) -> None:
+    late = snapshot(**ignorance, now=9000.0)
+    held = decide(late)
+    assert held.action is Action.HOLD and "deadline" in held.reason
+    strict = replace(late, policy=parse_policy({"steps": STEPS, "on_undecided": "roll_back"}, OBJECTIVES).facing(has_stable=True))
+    wanted = Action.HOLD if code is Code.BOTH_ARMS_BAD else Action.ROLL_BACK  # both bad: never the release's fault
+    assert decide(strict).action is wanted
+
+
+def test_undecided_at_the_deadline_holds_by_default_and_still_advances_on_later_proof() -> None:
+    late = snapshot(now=9000.0, judged=(judged(0, log_e_fine=0.5, to_go=None), judged(1)))
+    assert decide(late).code is Code.UNDECIDED and decide(late).action is Action.HOLD
+    assert decide(replace(late, judged=(judged(0), judged(1)))).action is Action.ADVANCE
+
+
+def test_a_candidate_that_mends_a_burning_stable_may_advance() -> None:
+    mending = snapshot(judged=(judged(0, bad_candidate=0, bad_stable=900, log_e_stable_over=99.0), judged(1)))
+    assert decide(mending).action is Action.ADVANCE
+
+
+def test_an_objective_is_not_held_against_the_candidate_while_stable_is_unknown() -> None:
+    few = snapshot(judged=(judged(0, bad_candidate=30, bad_stable=0, stable=3, log_e_over=99.0, log_e_fine=0.0, to_go=None), judged(1)))
+    assert decide(few).action is Action.HOLD
+
+
+def test_preparing_waits_starts_or_gives_up() -> None:
+    waiting = snapshot(state=S.PREPARING, step_index=-1, commanded_bp=0, judged=(), step_started_at=None)
+    assert decide(waiting).code is Code.PREPARING
+    assert decide(replace(waiting, is_candidate_ready=True)).action is Action.START
+    assert decide(replace(waiting, is_candidate_ready=True, is_stable_ready=False)).code is Code.STABLE_NOT_READY
+    assert decide(replace(waiting, waited_s=1e6)).action is Action.CANCEL
+    assert decide(replace(waiting, is_candidate_ready=True, report_problem="No report.")).code is Code.REPORT_NOT_VALID
+    first = decide(replace(waiting, is_candidate_ready=True, has_stable=False, policy=ALONE))
+    assert "absolute objectives only" in first.reason and "100 %" in first.reason
+
+
+def test_the_split_is_judged_with_room_for_chance() -> None:
+    assert not is_split_off(snapshot(routed_candidate=520, routed_stable=1480))
+    assert is_split_off(snapshot(routed_candidate=800, routed_stable=1200))
+    assert not is_split_off(snapshot(routed_candidate=80, routed_stable=20))  # too few to tell
+
+
+numbers = st.floats(-50, 50, allow_nan=False)
+counts = st.integers(0, 5000)
+
+
+@st.composite
+def snapshots(draw: Any) -> Snapshot:
+    has_stable = draw(st.booleans())
+    policy = POLICY if has_stable else ALONE
+    guards = tuple(
+        judged(
+            i, policy, bad_candidate=draw(counts), candidate=draw(counts), bad_stable=draw(counts), stable=draw(counts),
+            log_e_worse=draw(numbers), log_e_fine=draw(numbers), log_e_over=draw(numbers), log_e_stable_over=draw(numbers),
+            to_go=draw(st.none() | counts),
+        )
+        for i in range(2)
+    )
+    return Snapshot(
+        state=draw(st.sampled_from(sorted(S))), policy=policy, now=draw(st.floats(0, 5000)), has_stable=has_stable,
+        step_index=draw(st.integers(-1, 4)), paused_in=draw(st.sampled_from([S.SHIFTING, S.BAKING])),
+        waited_s=draw(st.floats(0, 5000)), is_candidate_ready=draw(st.booleans()), is_stable_ready=draw(st.booleans()),
+        commanded_bp=draw(st.integers(0, 10_000)), is_acknowledged=draw(st.booleans()), unacknowledged_s=draw(st.floats(0, 100)),
+        step_started_at=draw(st.none() | st.floats(0, 1000)), judged=guards, step_attempts=draw(counts),
+        routed_candidate=draw(counts), routed_stable=draw(counts), all_failing=draw(st.integers(0, 60)),
+        is_stable_failing=draw(st.booleans()), quiet_s=draw(st.floats(0, 100)), candidate_servers=draw(st.sampled_from([None, 0, 1, 2])),
+        stable_servers=draw(st.sampled_from([None, 0, 1])), digest_mismatch=draw(st.sampled_from(["", "Other contents."])),
+        problem=draw(st.sampled_from(["", "provider_down", "stale"])), is_promoting=draw(st.booleans()),
+    )
+
+
+FORWARD = {Action.ADVANCE, Action.BAKE, Action.PROMOTE}
+
+
+@given(snapshots())
+@settings(max_examples=600, deadline=None)
+def test_decide_is_total_and_sound(s: Snapshot) -> None:
+    done = decide(s)
+    assert done.reason.strip() and done.reason[-1] in ".!"
+    assert decide(s) == done
+    if done.action in FORWARD:
+        assert s.state in {S.SHIFTING, S.BAKING}
+        assert not s.problem and s.is_acknowledged and not s.digest_mismatch and s.candidate_servers != 0
+        assert s.is_promoting or (s.step_started_at is not None and all(j.log_e_fine >= s.bar_fine for j in s.judged))
+        assert s.is_promoting or s.quiet_s < s.policy.no_data_s or s.commanded_bp == 0
+        assert s.is_promoting or (s.step_attempts >= s.stage.min_samples and s.elapsed_s >= s.stage.min_s)
+        assert not (s.has_stable and any(j.log_e_worse >= s.bar_worse for j in s.judged))
+    if done.action is Action.ROLL_BACK:
+        assert s.has_stable and s.state in LIVE
+    if s.state not in LIVE | {S.PREPARING}:
+        assert done.action is Action.HOLD
+    if s.state in LIVE and s.has_stable and s.digest_mismatch:
+        assert done.action is Action.ROLL_BACK
+    if s.state is S.PAUSED:
+        assert done.action in {Action.HOLD, Action.ROLL_BACK}
+
+
+def test_every_code_can_be_reached_or_is_named_elsewhere() -> None:
+    """Codes that only the engine's other paths use are few and known."""
+    reached = {decide(snapshot(**{**t, **b})).code for (b, _), t in itertools.product(BREACHES + IGNORANT, TROUBLES)}
+    assert {Code.WORSE_THAN_STABLE, Code.ALL_FAILING, Code.BOTH_ARMS_BAD, Code.SPLIT_OFF} <= reached
+    assert math.isfinite(snapshot().bar_worse)

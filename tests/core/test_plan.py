@@ -1,0 +1,91 @@
+"""Rollout policies: presets, defaults, and every mistake named at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from accounts.core.errors import Invalid
+from rollouts.core.evidence import Tolerance
+from rollouts.core.plan import PRESETS, OnUndecided, parse_policy
+from serving.core.buckets import EDGES_US
+
+OBJECTIVES = {"errors_max_frac": 0.002, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_preset_is_whole_and_reads_back_to_the_same_digest(preset: str) -> None:
+    policy = parse_policy({"preset": preset}, OBJECTIVES)
+    assert [guard.name for guard in policy.guards] == ["errors", "slow_250ms"]
+    assert policy.guards[0].max_frac == 0.002
+    assert policy.on_undecided is OnUndecided.HOLD
+    again = parse_policy(policy.document)
+    assert again == policy and again.digest.startswith("sha256:")
+
+
+def test_presets_differ_only_in_numbers() -> None:
+    def shape(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: shape(one) for name, one in value.items()}
+        return "list" if isinstance(value, list) else "number" if isinstance(value, (int, float)) else value
+
+    assert len({str(shape(preset)) for preset in PRESETS.values()}) == 1
+
+
+def test_standard_is_the_default_and_errors_are_always_guarded() -> None:
+    policy = parse_policy({})
+    assert policy.digest == parse_policy({"preset": "standard"}).digest
+    assert [guard.indicator for guard in policy.guards] == ["errors"]
+    assert policy.guards[0].roll_back_over == Tolerance(1.2, 0.001)
+
+
+def test_what_is_given_replaces_the_preset_only_there() -> None:
+    given = {"preset": "fast", "holdback_pct": 10, "guards": [{"indicator": "slow", "threshold_ms": 500, "max_frac": 0.05}]}
+    policy = parse_policy(given)
+    assert policy.holdback_bp == 1000
+    assert policy.guards[0].threshold_us == 500_000 in EDGES_US
+    assert policy.steps == parse_policy({"preset": "fast"}).steps
+
+
+def test_stable_is_left_its_holdback_and_a_first_release_takes_one_step() -> None:
+    given = {"steps": [{"weight_pct": w, "min_s": 1, "min_samples": 1, "deadline_s": 9} for w in (50, 100)], "holdback_pct": 5}
+    policy = parse_policy(given)
+    assert [step.weight_bp for step in policy.facing(has_stable=True).steps] == [5000, 9500]
+    assert policy.facing(has_stable=True).bake.weight_bp == 9500
+    assert [step.weight_bp for step in policy.facing(has_stable=False).steps] == [10_000]
+
+
+def test_alpha_is_shared_out_over_all_tests_of_a_rollout() -> None:
+    policy = parse_policy({"preset": "standard", "alpha_roll_back": 0.016}, OBJECTIVES)
+    assert policy.alpha_of_one_test == pytest.approx(0.016 / (2 * 2 * 4))
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "fix"),
+    [
+        ({"stepz": []}, "stepz", "steps"),
+        ({"preset": "yolo"}, "preset", "careful"),
+        ({"steps": []}, "steps", "List 1 to 50"),
+        ({"steps": [{"weight_pct": 5}]}, "steps[0].min_s", "Add min_s"),
+        ({"steps": [{"weight_pct": w, "min_s": 1, "min_samples": 1, "deadline_s": 9} for w in (50, 5)]}, "steps", "smallest"),
+        ({"bake": {"min_s": 60, "min_samples": 1, "deadline_s": 30}}, "bake.deadline_s", "longer than min_s"),
+        ({"guards": [{"indicator": "slow", "threshold_ms": 251}]}, "guards[0].threshold_ms", "250"),
+        ({"guards": [{"indicator": "slow"}]}, "guards[0].threshold_ms", "objectives.slow"),
+        ({"guards": [{"indicator": "errors"}, {"indicator": "errors"}]}, "guards", "once"),
+        ({"guards": [{"indicator": "errors", "threshold_ms": 250}]}, "guards[0].threshold_ms", "indicator: slow"),
+        ({"alpha_roll_back": 0}, "alpha_roll_back", "above 0"),
+        ({"bake_s": 30}, "bake_s", "bake:"),
+        ({"on_undecided": "advance"}, "on_undecided", "hold, roll_back"),
+    ],
+)
+def test_a_mistake_names_the_field_and_the_fix(document: dict, field: str, fix: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_policy(document)
+    assert caught.value.code == "rollout_policy_invalid"
+    found = {error["field"]: error["fix"] for error in caught.value.facts["errors"]}
+    assert field in found and fix in found[field]
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_policy({"holdback_pct": 99, "no_data_s": "soon", "what": 1})
+    assert {error["field"] for error in caught.value.facts["errors"]} == {"holdback_pct", "no_data_s", "what"}
