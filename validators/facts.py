@@ -19,7 +19,7 @@ def report_facts(deployment: Deployment | None) -> dict[str, Any]:
         return {"hardware": {"node": None, "gpu": gpu_facts({})}, "versions": versions}
     node = deployment.node
     image = manifest_of(deployment.release)["runtime"]["image"]
-    runtime = next((own for own in node.runtimes if own.get("image") == image), {})
+    runtime: dict[str, Any] = next((own for own in node.runtimes if own.get("image") == image), {})
     return {
         "hardware": {"node": node.name, "facts": node.facts, "gpu": gpu_facts(node.facts)},
         "versions": {**versions, **runtime.get("versions", {})},

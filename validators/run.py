@@ -180,9 +180,11 @@ class _Run:
 @contextlib.contextmanager
 def _client(row: Any) -> Iterator[InferenceServer | None]:
     """A client of a server row, closed afterwards; None for no row."""
-    client = inference_server(row) if row is not None else None
+    if row is None:
+        yield None
+        return
+    client = inference_server(row)
     try:
         yield client
     finally:
-        if hasattr(client, "close"):
-            client.close()
+        client.close()

@@ -7,12 +7,12 @@ from typing import Any
 
 from rest_framework import serializers
 
-from validators.models import GateRun, GoldenSet, Report, Validation
+from validators.models import Report, Validation
 
 _BASE = "/api/v1"
 
 
-class GoldenSetOut(serializers.Serializer[GoldenSet]):
+class GoldenSetOut(serializers.Serializer[Any]):
     """A model's labelled examples. `digest` is what a gate policy names in golden.set."""
 
     digest = serializers.CharField()
@@ -21,7 +21,7 @@ class GoldenSetOut(serializers.Serializer[GoldenSet]):
     created_at = serializers.DateTimeField()
 
 
-class GateRunOut(serializers.Serializer[GateRun]):
+class GateRunOut(serializers.Serializer[Any]):
     """One gate. `verdict` is empty until it is judged."""
 
     gate = serializers.CharField()
@@ -34,7 +34,7 @@ class GateRunOut(serializers.Serializer[GateRun]):
     ended_at = serializers.DateTimeField(allow_null=True)
 
 
-class ValidationOut(serializers.Serializer[Validation]):
+class ValidationOut(serializers.Serializer[Any]):
     """A run of the gates over a release."""
 
     id = serializers.IntegerField()
@@ -76,7 +76,7 @@ class ValidationOut(serializers.Serializer[Validation]):
             "verdict": validation.verdict,
             "reason": validation.reason,
             "requested_by": validation.requested_by,
-            "gates": GateRunOut(validation.gate_runs.all(), many=True).data,
+            "gates": GateRunOut(list(validation.gate_runs.all()), many=True).data,
             "report": report.digest if report else None,
             "version": validation.version,
             "created_at": validation.created_at.isoformat(),
@@ -87,7 +87,7 @@ class ValidationOut(serializers.Serializer[Validation]):
         }
 
 
-class ReportOut(serializers.Serializer[Report]):
+class ReportOut(serializers.Serializer[Any]):
     """A sealed report: `digest` is the sha256 of `body` as canonical JSON, and `signature` an Ed25519 one over the digest."""
 
     digest = serializers.CharField()

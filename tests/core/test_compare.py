@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from validators.core.compare import (
-    Paired, agreement, by_slice, certifiable_margin, is_not_worse, is_worse, pair, share_of, tango_z,
+    Paired,
+    agreement,
+    by_slice,
+    certifiable_margin,
+    is_not_worse,
+    is_worse,
+    pair,
+    share_of,
+    tango_z,
 )
 
 

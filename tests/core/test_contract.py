@@ -80,7 +80,8 @@ def test_one_broken_promise_fails_and_a_refused_batch_does_too() -> None:
 
 
 def test_items_become_arrays_of_the_declared_types_and_shapes() -> None:
-    tensors = tensors_of({"inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}, {"name": "x", "data_type": "FP32", "dims": [2]}]}, "inputs")
+    declared = [{"name": "text", "data_type": "BYTES", "dims": [1]}, {"name": "x", "data_type": "FP32", "dims": [2]}]
+    tensors = tensors_of({"inputs": declared}, "inputs")
     item = item_arrays(tensors, {"text": "hé", "x": [1, 2]})
     assert item["text"].tolist() == ["hé".encode()]
     assert item["x"].dtype == np.float32

@@ -26,7 +26,8 @@ def _line(**changes: Any) -> str:
 
 
 def test_a_golden_set_is_read_in_order_with_its_slices() -> None:
-    data = "\ufeff" + _line() + "\n\n" + _line(id="b", label="bad", slice="tweets") + "\n" + '{"id": "c", "inputs": {"text": "x"}, "label": 0}'
+    last = '{"id": "c", "inputs": {"text": "x"}, "label": 0}'
+    data = "\ufeff" + "\n".join([_line(), "", _line(id="b", label="bad", slice="tweets"), last])
     items = parse_golden_set(data.encode(), inputs=TEXT)
     assert [item.id for item in items] == ["a", "b", "c"]
     assert slices_of(items) == {"all": 1, "news": 1, "tweets": 1}
@@ -94,7 +95,9 @@ def test_labels_and_answers_meet_in_the_same_words() -> None:
         expected_labels(items[:1], [0], None)
 
 
-def _judge(candidate: list[int | None], baseline: list[int | None] | None, labels: list[int], slices: list[str] | None = None, **policy: Any) -> Judgement:
+def _judge(
+    candidate: list[int | None], baseline: list[int | None] | None, labels: list[int], slices: list[str] | None = None, **policy: Any
+) -> Judgement:
     names = slices or ["all"] * len(labels)
     items = [GoldenItem(str(i), {}, label, name) for i, (label, name) in enumerate(zip(labels, names, strict=True))]
     section = parse_policy({"golden": {"set": SET, **policy}}).of("golden")

@@ -38,7 +38,7 @@ def answers_in(output: npt.NDArray[Any], count: int) -> list[Label | None]:
         return [_text(row[0]) for row in rows]
     if output.dtype.kind in "iub" and rows.shape[1] == 1:
         return [int(row[0]) for row in rows]
-    finite = np.isfinite(rows.astype(np.float64)).all(axis=1)
+    finite = [bool(np.isfinite(row.astype(np.float64)).all()) for row in rows]
     best = rows.argmax(axis=1) if rows.shape[1] > 1 else (rows[:, 0] >= 0.5).astype(int)
     return [int(found) if good else None for found, good in zip(best, finite, strict=True)]
 

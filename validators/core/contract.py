@@ -127,12 +127,13 @@ def judge_contract(
     """The verdict on what was declared wrongly, what was answered wrongly by batch size, and which batch sizes were refused."""
     broken = [*declared, *(mismatch for found in answered.values() for mismatch in found)]
     broken += [Mismatch("refused", "", f"A batch of {size} was not answered: {why}", size) for size, why in refused.items()]
+    tried = sorted({*answered, *refused})
     evidence = {
-        "batch_sizes": sorted({*answered, *refused}),
+        "batch_sizes": tried,
         "mismatches": [asdict(mismatch) for mismatch in broken],
     }
     if broken:
         more = f" ({len(broken) - 1} more)" if len(broken) > 1 else ""
         return Judgement(Verdict.FAILED, f"{broken[0].message}{more}", evidence)
-    sizes = ", ".join(map(str, evidence["batch_sizes"]))
+    sizes = ", ".join(map(str, tried))
     return Judgement(Verdict.PASSED, f"Names, data types, shapes and numbers are as declared at batch sizes {sizes}.", evidence)

@@ -89,7 +89,8 @@ def _at_least(name: str, limit: float | None, share: Share, rule: str) -> Check 
     else:
         verdict = Verdict.PASSED if share.value >= limit else Verdict.FAILED
     return Check(name, limit, share.value, verdict,
-                 f"The {name} is {share.value:.2%} (interval {share.low:.2%} to {share.high:.2%}) of {share.n} items; {limit:.2%} is asked.")
+                 f"The {name} is {share.value:.2%} (interval {share.low:.2%} to {share.high:.2%}) of {share.n} items; "
+                 f"{limit:.2%} is asked.")
 
 
 def _at_most_drop(name: str, limit: float | None, paired: Paired, policy: Mapping[str, Any]) -> Check | None:

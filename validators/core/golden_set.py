@@ -113,4 +113,5 @@ def _error(line: int, message: str, fix: str) -> dict[str, str]:
 
 def _invalid(errors: list[dict[str, str]]) -> Invalid:
     first = errors[0]
-    return Invalid("golden_set_invalid", f"The golden set cannot be used: {first['field']}: {first['message']} {first['fix']}", errors=errors)
+    says = f"The golden set cannot be used: {first['field']}: {first['message']} {first['fix']}"
+    return Invalid("golden_set_invalid", says, errors=errors)

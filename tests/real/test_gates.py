@@ -1,0 +1,122 @@
+"""The gates on a real tritonserver: a good release passes, and answers that the server itself lets pass are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.local_launcher import LocalLauncher
+from serving.triton import TritonServer
+from tests.contracts import serving_models as made
+from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+from validators.core.golden_set import GoldenItem
+from validators.core.policy import parse_policy
+from validators.core.verdict import Verdict
+from validators.gates import Baseline, GateContext, run_gate
+
+pytestmark = pytest.mark.real("triton", "onnx")
+
+CODE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse(self.answer(pb_utils.get_input_tensor_by_name(r, "x").as_numpy())) for r in requests]
+
+    def answer(self, x):
+        return [pb_utils.Tensor(NAME, VALUE)]
+"""
+SPOILT = {
+    "data_type": ('"y"', "(2 * x).astype(np.int64)"),
+    "shape": ('"y"', "np.zeros((len(x), 7), np.float32)"),
+    "not_finite": ('"y"', "(x * np.nan).astype(np.float32)"),
+    "missing": ('"why"', "(2 * x).astype(np.float32)"),
+}
+POLICY = parse_policy({
+    "golden": {"set": f"sha256:{'0' * 64}", "batch_size": 4},
+    "load": {"rate_per_s": 40, "duration_s": 1.5, "slo_ms": 1000, "max_lag_ms": 500, "max_error_frac": 0},
+    "cold_start": {"inferences": 10},
+})
+ITEMS = [GoldenItem(str(i), {"x": [float(i % 4 == at) for at in range(4)]}, i % 4, "even" if i % 2 == 0 else "odd") for i in range(80)]
+
+
+def spoilt(blobs: MemoryBlobs, kind: str) -> dict[str, Any]:
+    name, value = SPOILT[kind]
+    code = CODE.replace("NAME", name).replace("VALUE", value)
+    return made.manifest(blobs, f"spoilt_{kind}", {"artifact/model.py": code.encode()}, made.serving(), backend="python")
+
+
+@pytest.fixture
+def blobs() -> MemoryBlobs:
+    return MemoryBlobs()
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, blobs: MemoryBlobs) -> Iterator[LocalLauncher]:
+    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=blobs)
+    yield launcher
+    launcher.sweep(set())
+
+
+@pytest.fixture
+def clients() -> Iterator[list[TritonServer]]:
+    opened: list[TritonServer] = []
+    yield opened
+    for client in opened:
+        client.close()
+
+
+def context(launcher: LocalLauncher, clients: list[TritonServer], manifest: dict[str, Any], **over: Any) -> GateContext:
+    running = launcher.start(launch_spec(manifest, launcher.folder_for(1, manifest["model"], "r1")))
+    server = TritonServer(running.host, running.http_port, running.grpc_port)
+    clients.append(server)
+    server.load(manifest["model"], timeout_s=60)
+    values: dict[str, Any] = {
+        "model": manifest["model"], "release": "r1", "serving": manifest["serving"], "envelope": {}, "contract": {},
+        "policy": POLICY, "server": server, "timings": {"fetch_s": 0.1, "load_s": 1.0, "warmup_s": 0.1},
+        "progress": lambda done, total: None, "items": ITEMS, **over,
+    }  # fmt: skip
+    return GateContext(**values)
+
+
+def test_a_good_release_meets_every_gate(launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs) -> None:
+    found = context(launcher, clients, made.doubling(blobs))
+    contract = run_gate("contract", found)
+    assert (contract.verdict, contract.evidence["batch_sizes"]) == (Verdict.PASSED, [1, 2, 8]), contract.reason
+    cold = run_gate("cold_start", found)
+    assert cold.verdict is Verdict.PASSED, cold.reason
+    golden = run_gate("golden", found)
+    assert golden.verdict is Verdict.PASSED, golden.reason
+    assert golden.evidence["predictions"] == [item.label for item in ITEMS]
+    assert golden.evidence["batch_invariance"]["flipped"] == 0
+    load = run_gate("load", found)
+    assert load.verdict is Verdict.UNDECIDED, load.reason
+    assert (load.evidence["requests"], load.evidence["errors"]) == (60, 0)
+
+    paired = GateContext(**{**found.__dict__, "baseline": Baseline("r0", server=found.server, serving=found.serving)})
+    assert run_gate("golden", paired).evidence["agreement"]["value"] == 1.0
+
+
+@pytest.mark.parametrize("kind", sorted(SPOILT))
+def test_what_the_server_lets_pass_the_contract_gate_does_not(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs, kind: str
+) -> None:
+    found = run_gate("contract", context(launcher, clients, spoilt(blobs, kind)))
+    assert found.verdict is Verdict.FAILED
+    assert kind in {mismatch["kind"] for mismatch in found.evidence["mismatches"]}, found.evidence
+
+
+def test_a_model_that_dies_is_failed_by_the_gate_that_met_it(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    deadly = [GoldenItem("a", {"x": [666.0] * 4}, 0)]
+    brief = parse_policy({"load": {"rate_per_s": 10, "duration_s": 0.3}})
+    found = context(launcher, clients, made.misbehaving(blobs), items=deadly, policy=brief)
+    contract = run_gate("contract", found)
+    assert contract.verdict is Verdict.FAILED
+    assert "was not answered" in contract.reason
+    assert run_gate("load", found).verdict is Verdict.FAILED
