@@ -56,20 +56,24 @@ class Window:
 
 
 def increments(window: Window, tolerance: Tolerance, side: Side) -> Floats:
-    """What one window adds to log E for each alternative of the grid; zeros where one arm had no attempt.
+    """What one window adds to log E for each alternative of the grid; zeros where one arm had no attempt."""
+    counts = (window.bad_candidate, window.candidate, window.bad_stable, window.stable)
+    return increments_of(*(np.asarray(count, dtype=np.float64) for count in counts), tolerance, side)
+
+
+def increments_of(xc: Floats, nc: Floats, xb: Floats, nb: Floats, tolerance: Tolerance, side: Side) -> Floats:
+    """`increments` for arrays of windows of one shape; the result has the grid as its last axis.
 
     Source: the event-split test of Lindon & Malek (arXiv 2011.03567) on the realised split, with an additive tolerance:
-    E[A^x_c B^x_b] is bounded by log(1+u) <= u, and A, B are chosen so that the bound is 0 at the tolerance.
+    E[A^xc B^xb] is bounded by log(1+u) <= u, and A, B are chosen so that the bound is 0 at the tolerance.
     """
-    nc, nb = window.candidate, window.stable
-    if nc <= 0 or nb <= 0:
-        return np.zeros(len(GRID))
-    ratio = tolerance.ratio
-    log_g = side * np.log(GRID)
+    xc, nc, xb, nb = (count[..., np.newaxis] for count in (xc, nc, xb, nb))
+    can_tell = (nc > 0) & (nb > 0)
+    nc, nb = np.where(can_tell, nc, 1.0), np.where(can_tell, nb, 1.0)
+    ratio, log_g = tolerance.ratio, side * np.log(GRID)
     log_b = np.log((nc * ratio + nb) / (nc * ratio * np.exp(log_g) + nb))
     log_a = log_g + log_b
-    spent = nc * tolerance.plus_frac * np.expm1(log_a)
-    return np.asarray(window.bad_candidate * log_a + window.bad_stable * log_b - spent, dtype=np.float64)
+    return np.where(can_tell, xc * log_a + xb * log_b - nc * tolerance.plus_frac * np.expm1(log_a), 0.0)
 
 
 def mixed(sums: Sequence[float] | Floats, phi: float = 1.0) -> float:
@@ -78,9 +82,14 @@ def mixed(sums: Sequence[float] | Floats, phi: float = 1.0) -> float:
     `phi` >= 1 tempers clustered counts. Any phi keeps the promise, even one chosen from the data: E^(1/phi) <= 1 + E, so
     the false-alarm chance is at most alpha / (1 - alpha).
     """
-    parts = _LOG_WEIGHTS + np.asarray(sums, dtype=np.float64) / max(1.0, phi)
-    top = float(np.max(parts))
-    return top + math.log(float(np.sum(np.exp(parts - top))))
+    return float(mixed_of(np.asarray(sums, dtype=np.float64) / max(1.0, phi)))
+
+
+def mixed_of(sums: Floats) -> Floats:
+    """`mixed` over the last axis of an array."""
+    parts = _LOG_WEIGHTS + sums
+    top = np.max(parts, axis=-1, keepdims=True)
+    return np.asarray(top[..., 0] + np.log(np.sum(np.exp(parts - top), axis=-1)))
 
 
 @dataclass(frozen=True)
