@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.contrib.auth import authenticate
@@ -11,6 +12,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.generics import ListAPIView
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,9 +20,12 @@ from rest_framework.views import APIView
 
 from accounts import actions
 from accounts.authentication import BearerTokenAuthentication
-from accounts.core.access import Actor, Role
-from accounts.core.errors import Invalid, PreconditionRequired, Refused
+from accounts.core.access import Actor, Role, Verb, require
+from accounts.core.errors import Invalid, NotFound, PreconditionRequired
 from accounts.models import Membership, Team, User
+
+
+_VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 
 
 def actor_of(request: Request | HttpRequest) -> Actor:
@@ -39,10 +44,12 @@ def expected_version(request: Request | HttpRequest) -> int:
             "Send If-Match with the version you saw; GET the resource to learn it.",
             field="If-Match",
         )
-    bare = raw.removeprefix("W/").strip('"')
-    if not bare.isdigit():
-        raise Invalid("if_match_invalid", f"If-Match must be a version number, not {raw}.", field="If-Match")
-    return int(bare)
+    version = _VERSION.fullmatch(raw)
+    if version is None:
+        raise Invalid(
+            "if_match_invalid", f'If-Match must be one version number such as "3", not {raw}.', field="If-Match"
+        )
+    return int(version["quoted"] or version["bare"])
 
 
 class LoginSerializer(serializers.Serializer[Any]):
@@ -53,6 +60,10 @@ class LoginSerializer(serializers.Serializer[Any]):
 
 class TokenSerializer(serializers.Serializer[Any]):
     token = serializers.CharField(help_text="shown once")
+
+
+class TokenNameSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField(default="robot", max_length=120)
 
 
 class RoleSerializer(serializers.Serializer[Any]):
@@ -109,28 +120,28 @@ class MeView(APIView):
         return Response(UserSerializer(request.user).data)
 
 
-class TeamsView(APIView):
-    @extend_schema(responses=TeamSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        return Response({"results": TeamSerializer(Team.objects.order_by("slug"), many=True).data})
+class TeamsView(ListAPIView[Team]):
+    """Every team, by name."""
+
+    queryset = Team.objects.all()
+    serializer_class = TeamSerializer
+    pagination_ordering = "slug"
 
     @extend_schema(request=TeamSerializer, responses={201: TeamSerializer})
     def post(self, request: Request) -> Response:
-        team = actions.create_team(
-            actor=actor_of(request), slug=str(request.data.get("slug", "")), title=str(request.data.get("title", ""))
-        )
+        form = TeamSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        team = actions.create_team(actor=actor_of(request), **form.validated_data)
         return Response(TeamSerializer(team).data, status=status.HTTP_201_CREATED)
 
 
 class TeamMembersView(APIView):
     @extend_schema(request=MembershipSerializer, responses={201: MembershipSerializer})
     def post(self, request: Request, slug: str) -> Response:
-        membership = actions.grant_role(
-            actor=actor_of(request),
-            username=str(request.data.get("username", "")),
-            team=slug,
-            role=str(request.data.get("role", "")),
-        )
+        form = MembershipSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        username, role = form.validated_data["user"]["username"], form.validated_data["role"]
+        membership = actions.grant_role(actor=actor_of(request), username=username, team=slug, role=role)
         return Response(MembershipSerializer(membership).data, status=status.HTTP_201_CREATED)
 
 
@@ -155,13 +166,17 @@ class UsersView(APIView):
 
 
 class UserTokensView(APIView):
-    """An administrator issues a token for a robot."""
+    """A token for a robot, from an administrator, or one more for oneself."""
 
-    @extend_schema(request=None, responses={201: TokenSerializer})
+    @extend_schema(request=TokenNameSerializer, responses={201: TokenSerializer})
     def post(self, request: Request, username: str) -> Response:
-        user = User.objects.filter(username=username).first()
         actor = actor_of(request)
-        if user is None or not (actor.is_admin or actor.user_id == user.pk):
-            raise Refused("forbidden", "Only administrators issue tokens for others.")
-        token = actions.issue_token(user=user, name=str(request.data.get("name", "robot")), actor=actor)
+        if actor.name != username:
+            require(actor, Verb.ADMINISTER, "*")
+        form = TokenNameSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        user = User.objects.filter(username=username).first()
+        if user is None:
+            raise NotFound("user_unknown", f"There is no user {username}; create the user first.", username=username)
+        token = actions.issue_token(user=user, name=form.validated_data["name"], actor=actor)
         return Response({"token": token}, status=status.HTTP_201_CREATED)

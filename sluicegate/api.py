@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import uuid
 from typing import Any
 
-import structlog
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions
 from rest_framework.pagination import CursorPagination as DrfCursorPagination
 from rest_framework.response import Response
 
 from accounts.core.errors import DomainError
+from ledger.core.chain import storable
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"
 TITLES = {
-    400: "Bad request", 401: "Sign in first", 403: "Not allowed", 404: "Not found", 405: "Method not allowed", 406: "Not acceptable",
-    409: "State changed", 412: "Version changed", 413: "Too large", 415: "Unsupported media type", 422: "Invalid", 428: "If-Match needed",
-    429: "Too many requests", 500: "Internal error", 503: "Unavailable",
-}  # fmt: skip
+    400: "Bad request",
+    401: "Sign in first",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    406: "Not acceptable",
+    409: "State changed",
+    412: "Version changed",
+    413: "Too large",
+    415: "Unsupported media type",
+    422: "Invalid",
+    428: "If-Match needed",
+    429: "Too many requests",
+    500: "Internal error",
+    503: "Unavailable",
+}
+#: What Django and its database say, as (status, code, sentence). The first that fits is taken.
+KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]] = [
+    (Http404, 404, "not_found", "There is nothing at this address, or you may not see it."),
+    (PermissionDenied, 403, "forbidden", "You may not do this."),
+    (RequestDataTooBig, 413, "too_large", "The request's body is too large for this address."),
+    (SuspiciousOperation, 400, "bad_request", "The request is malformed."),
+    (DataError, 422, "invalid", "A value is too long, out of range or holds a zero byte; shorten or correct it."),
+    (
+        IntegrityError,
+        409,
+        "conflict",
+        "Somebody else did the same at the same time, or this can no longer be changed. Look, then try again.",
+    ),
+    (
+        (OperationalError, InterfaceError),
+        503,
+        "database_unavailable",
+        "The database does not answer. Nothing was changed; try again soon.",
+    ),
+]
 
 
 def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]:
-    """The body of a problem. `code` is stable for programs, `detail` a sentence for people."""
-    return {
+    """The body of a problem. `code` is stable for programs, `detail` a sentence for people; facts never hide these."""
+    named = {
         "type": f"urn:sluicegate:problem:{code}",
         "title": TITLES.get(status, "Problem"),
         "status": status,
         "code": code,
-        "detail": detail,
-        **facts,
     }
+    return {**storable(facts), **named, "detail": detail}
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> Response:
@@ -46,53 +80,61 @@ def problem_handler(error: Exception, context: dict[str, Any]) -> Response:
 
 def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
     if isinstance(error, DomainError):
-        return problem(error.status, error.code, error.message, **error.facts), {}
-    if isinstance(error, Http404):
-        return problem(404, "not_found", "There is nothing at this address, or you may not see it."), {}
-    if isinstance(error, PermissionDenied):
-        return problem(403, "forbidden", "You may not do this."), {}
+        return problem(error.status, error.code, error.message, **_facts_of(error)), {}
     if isinstance(error, exceptions.ValidationError):
         errors = _field_errors(error.detail)
-        return problem(
-            422,
-            "invalid",
-            "The request has errors: " + "; ".join(f"{e['field']}: {e['message']}" for e in errors),
-            errors=errors,
-        ), {}
+        said = "; ".join(f"{found['field']}: {found['message']}" for found in errors)
+        return problem(422, "invalid", f"The request has errors: {said}", errors=errors), {}
     if isinstance(error, exceptions.APIException):
-        headers = {}
-        if getattr(error, "auth_header", None):
-            headers["WWW-Authenticate"] = error.auth_header
-        if getattr(error, "wait", None):
-            headers["Retry-After"] = str(int(error.wait))
-        code = error.get_codes()
-        return problem(error.status_code, code if isinstance(code, str) else "invalid", str(error.detail)), headers
+        return _describe_rest(error)
+    for kinds, status, code, detail in KNOWN:
+        if isinstance(error, kinds):
+            if status == 503:
+                log.error("the database does not answer: %s", error)
+            return problem(status, code, detail), {"Retry-After": "2"} if status == 503 else {}
     error_id = uuid.uuid4().hex[:12]
-    log.error("request_failed", error_id=error_id, exc_info=error)
-    return problem(
-        500, "internal", f"Something broke on our side; the log knows it as {error_id}.", error_id=error_id
-    ), {}
+    log.error("request failed, error %s", error_id, exc_info=error)
+    detail = f"Something broke on our side. Try again; if it stays, tell an administrator the error {error_id}."
+    return problem(500, "internal", detail, error_id=error_id), {}
+
+
+def _facts_of(error: DomainError) -> dict[str, Any]:
+    return {name: value for name, value in error.facts.items() if name not in {"status", "code", "detail"}}
+
+
+def _describe_rest(error: exceptions.APIException) -> tuple[dict[str, Any], dict[str, str]]:
+    headers = {}
+    if auth_header := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = auth_header
+    if (wait := getattr(error, "wait", None)) is not None:
+        headers["Retry-After"] = str(math.ceil(wait))
+    code = error.get_codes()
+    return problem(error.status_code, code if isinstance(code, str) else "invalid", str(error.detail)), headers
 
 
 def _field_errors(detail: Any, field: str = "") -> list[dict[str, str]]:
-    """DRF's nested error detail as a flat list of {field, message}."""
+    """DRF's nested error detail as a flat list of {field, message}; `roles.1.role` is the second role's."""
     if isinstance(detail, dict):
         return [found for name, inner in detail.items() for found in _field_errors(inner, f"{field}.{name}".strip("."))]
     if isinstance(detail, list):
-        return [found for inner in detail for found in _field_errors(inner, field)]
-    return [{"field": field or "body", "message": str(detail)}]
+        named = [f"{field}.{i}" if isinstance(inner, dict) else field for i, inner in enumerate(detail)]
+        return [found for name, inner in zip(named, detail, strict=True) for found in _field_errors(inner, name)]
+    name = field.removeprefix("non_field_errors") or "body"
+    return [{"field": name, "message": str(detail)}]
 
 
 def unknown_address(request: HttpRequest, *args: object, **kwargs: object) -> JsonResponse:
     """Problem JSON for whatever under /api/ is no address of ours."""
-    body = problem(
-        404, "not_found", f"There is no {request.path} in this API; see /api/v1/schema.", instance=request.path
-    )
+    detail = f"There is no {request.path} in this API; see /api/v1/schema."
+    body = problem(404, "not_found", detail) | {"instance": request.path}
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
 
 
 class CursorPagination(DrfCursorPagination):
-    """Cursor pages: {results, next, previous}. A view names its order in `pagination_ordering`; newest first by default."""
+    """Cursor pages: {results, next, previous}. A view names its order in `pagination_ordering`, else newest first.
+
+    The order must end in something unique, such as the primary key, or rows that tie may be shown twice.
+    """
 
     page_size_query_param = "page_size"
     max_page_size = 200

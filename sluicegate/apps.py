@@ -8,3 +8,6 @@ class SluicegateConfig(AppConfig):
         # Every process that can enqueue must know the Celery app, not only workers.
         import sluicegate.celery
         import sluicegate.checks  # noqa: F401
+        from sluicegate.logs import configure
+
+        configure()

@@ -1,0 +1,296 @@
+"""Rules of the whole API: who asks, problems, pages of lists, and the schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.core.management import call_command
+from django.db import transaction
+from django.http import Http404
+from django.test import RequestFactory
+from rest_framework import exceptions
+from rest_framework.test import APIClient
+
+from accounts.api import actor_of, expected_version
+from accounts.core import errors
+from accounts.core.access import Actor, Role
+from accounts.models import User
+from ledger.actions import append_event
+from sluicegate.api import problem_handler
+from sluicegate.checks import refuse_unsafe_start
+from tests.factories import make_team, make_user
+
+pytestmark = pytest.mark.django_db
+ROOT = Path(__file__).resolve().parents[2]
+Api = Callable[..., APIClient]
+
+
+def assert_problem(response: Any, status: int, code: str) -> dict[str, Any]:
+    """The answer is problem JSON with the members that every problem has."""
+    assert response.status_code == status
+    assert response["Content-Type"] == "application/problem+json"
+    body: dict[str, Any] = json.loads(response.content)
+    assert {"type", "title", "status", "detail", "code", "instance"} <= set(body)
+    assert (body["status"], body["code"]) == (status, code)
+    return body
+
+
+class TestWhoAsks:
+    def test_nobody_is_asked_to_sign_in(self, api: Api) -> None:
+        response = api().get("/api/v1/me")
+        assert_problem(response, 401, "not_authenticated")
+        assert response["WWW-Authenticate"] == 'Bearer realm="sluicegate"'
+
+    def test_a_token_says_who(self, api: Api) -> None:
+        anna = make_user("anna", team="search", role=Role.CI)
+        assert api(anna).get("/api/v1/me").json() == {
+            "username": "anna", "is_admin": False, "roles": [{"team": "search", "role": "ci"}],
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("header", "code"),
+        [
+            ("Bearer sg_wrong", "token_unknown"),
+            ("Bearer", "authentication_failed"),
+            ("Bearer a b", "authentication_failed"),
+        ],
+    )
+    def test_a_wrong_token_is_refused(self, header: str, code: str) -> None:
+        client = APIClient()
+        client.credentials(HTTP_AUTHORIZATION=header)
+        response = client.get("/api/v1/me")
+        assert_problem(response, 401, code)
+        assert response["WWW-Authenticate"].startswith("Bearer")
+
+    def test_a_password_gives_a_token(self, api: Api) -> None:
+        make_user("anna", password="correct horse")
+        response = api().post(
+            "/api/v1/tokens", {"username": "anna", "password": "correct horse", "name": "laptop"}, format="json"
+        )
+        assert response.status_code == 201
+        client = APIClient()
+        client.credentials(HTTP_AUTHORIZATION=f"Bearer {response.json()['token']}")
+        assert client.get("/api/v1/me").json()["username"] == "anna"
+
+    @pytest.mark.parametrize(
+        "body", [{"username": "anna", "password": "wrong"}, {"username": "bob", "password": "correct horse"}]
+    )
+    def test_a_wrong_password_gives_none_and_does_not_say_which_part_was_wrong(
+        self, api: Api, body: dict[str, str]
+    ) -> None:
+        make_user("anna", password="correct horse")
+        response = api().post("/api/v1/tokens", body, format="json")
+        assert (
+            assert_problem(response, 401, "login_failed")["detail"] == "That name and password do not belong together."
+        )
+
+    def test_a_page_session_must_bring_its_csrf_token(self) -> None:
+        client = APIClient(enforce_csrf_checks=True)
+        client.force_login(make_user("root", is_admin=True))
+        assert client.get("/api/v1/me").status_code == 200
+        assert_problem(client.post("/api/v1/teams", {"slug": "search"}, format="json"), 403, "permission_denied")
+
+    def test_nobody_has_no_actor(self) -> None:
+        request = RequestFactory().get("/")
+        request.user = None  # type: ignore[assignment]
+        with pytest.raises(exceptions.NotAuthenticated):
+            actor_of(request)
+
+
+class TestPeople:
+    def test_an_administrator_makes_a_team_a_user_and_a_robots_token(self, api: Api) -> None:
+        root = api(make_user("root", is_admin=True))
+        assert root.post("/api/v1/teams", {"slug": "search", "title": "Search"}, format="json").status_code == 201
+        body = {"username": "ci", "roles": [{"team": "search", "role": "ci"}]}
+        assert root.post("/api/v1/users", body, format="json").json() == {**body, "is_admin": False}
+        token = root.post("/api/v1/users/ci/tokens", {"name": "builds"}, format="json").json()["token"]
+        robot = APIClient()
+        robot.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+        assert robot.get("/api/v1/me").json()["roles"] == [{"team": "search", "role": "ci"}]
+        assert [team["slug"] for team in root.get("/api/v1/teams").json()["results"]] == ["search"]
+
+    def test_others_do_not(self, api: Api) -> None:
+        anna = api(make_user("anna", team="search"))
+        body = assert_problem(anna.post("/api/v1/teams", {"slug": "ads"}, format="json"), 403, "forbidden")
+        assert body["verb"] == "administer"
+        assert_problem(anna.post("/api/v1/users", {"username": "bob"}, format="json"), 403, "forbidden")
+        assert_problem(anna.post("/api/v1/users/bob/tokens", {"name": "x"}, format="json"), 403, "forbidden")
+
+    def test_a_user_with_a_role_in_no_team_is_not_half_created(self, api: Api) -> None:
+        root = api(make_user("root", is_admin=True))
+        body = {"username": "ci", "roles": [{"team": "nowhere", "role": "ci"}]}
+        found = assert_problem(root.post("/api/v1/users", body, format="json"), 422, "invalid")
+        assert found["errors"][0]["field"] == "team"
+        assert not User.objects.filter(username="ci").exists()
+
+
+class TestProblems:
+    @pytest.mark.parametrize(
+        ("method", "path", "status", "code"),
+        [
+            ("get", "/api/v1/nowhere", 404, "not_found"),
+            ("get", "/api/", 404, "not_found"),
+            ("delete", "/api/v1/me", 405, "method_not_allowed"),
+        ],
+    )
+    def test_addresses_and_methods_that_are_not_there(
+        self, api: Api, method: str, path: str, status: int, code: str
+    ) -> None:
+        body = assert_problem(getattr(api(make_user()), method)(path), status, code)
+        assert body["instance"] == path
+
+    def test_a_body_that_is_no_json(self, api: Api) -> None:
+        response = api().post("/api/v1/tokens", "{", content_type="application/json")
+        assert_problem(response, 400, "parse_error")
+
+    def test_a_body_of_another_kind(self, api: Api) -> None:
+        assert_problem(api().post("/api/v1/tokens", "<a/>", content_type="text/xml"), 415, "unsupported_media_type")
+
+    def test_a_body_that_is_no_object(self, api: Api) -> None:
+        root = api(make_user("root", is_admin=True))
+        for path in ("/api/v1/tokens", "/api/v1/teams", "/api/v1/users", "/api/v1/users/root/tokens"):
+            assert_problem(root.post(path, [1], format="json"), 422, "invalid")
+
+    def test_missing_fields_are_named(self, api: Api) -> None:
+        body = assert_problem(api().post("/api/v1/tokens", {}, format="json"), 422, "invalid")
+        assert {error["field"] for error in body["errors"]} == {"username", "password"}
+        assert all(error["message"] for error in body["errors"])
+
+    @pytest.mark.parametrize("cls", errors.DomainError.__subclasses__())
+    def test_every_error_of_ours(self, cls: type[errors.DomainError]) -> None:
+        response = problem_handler(cls("some_code", "The valve is shut; open it.", valve=3), {})
+        assert response.status_code == cls.status
+        assert response.data | {"title": ""} == {
+            "type": "urn:sluicegate:problem:some_code", "title": "", "status": cls.status, "code": "some_code",
+            "detail": "The valve is shut; open it.", "valve": 3,
+        }  # fmt: skip
+
+    def test_facts_cannot_hide_what_every_problem_has(self) -> None:
+        response = problem_handler(
+            errors.Invalid("some_code", "Wrong.", title="mine", type="mine", instance="mine"), {}
+        )
+        assert (response.data["title"], response.data["type"]) == ("Invalid", "urn:sluicegate:problem:some_code")
+
+    @pytest.mark.parametrize(
+        ("error", "status", "code"),
+        [
+            (Http404(), 404, "not_found"),
+            (PermissionDenied(), 403, "forbidden"),
+            (exceptions.Throttled(wait=7), 429, "throttled"),
+            (exceptions.NotAcceptable(), 406, "not_acceptable"),
+        ],
+    )
+    def test_errors_of_django_and_rest_framework(self, error: Exception, status: int, code: str) -> None:
+        response = problem_handler(error, {})
+        assert (response.status_code, response.data["code"]) == (status, code)
+        assert response.headers.get("Retry-After") == ("7" if status == 429 else None)
+
+    def test_nested_validation_errors_say_where(self) -> None:
+        error = exceptions.ValidationError({"roles": [{}, {"role": ["no such role"]}], "name": ["too long"]})
+        response = problem_handler(error, {})
+        assert response.data["errors"] == [
+            {"field": "roles.1.role", "message": "no such role"}, {"field": "name", "message": "too long"},
+        ]  # fmt: skip
+
+    def test_the_unexpected_gets_an_id_and_no_traceback(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        from accounts import actions
+
+        def broken(**_: Any) -> None:
+            raise ZeroDivisionError("secret detail")
+
+        monkeypatch.setattr(actions, "create_team", broken)
+        response = api(make_user("root", is_admin=True)).post("/api/v1/teams", {"slug": "x"}, format="json")
+        body = assert_problem(response, 500, "internal")
+        assert body["error_id"] in body["detail"]
+        assert "secret" not in str(body) and "Zero" not in str(body)
+
+
+class TestIfMatch:
+    @pytest.mark.parametrize("header", ["3", '"3"', 'W/"3"', " 3 "])
+    def test_a_version_is_read(self, header: str) -> None:
+        assert expected_version(RequestFactory().post("/", headers={"If-Match": header})) == 3
+
+    def test_none_is_asked_for(self) -> None:
+        with pytest.raises(errors.PreconditionRequired, match="Send If-Match with the version you saw"):
+            expected_version(RequestFactory().post("/"))
+
+    @pytest.mark.parametrize("header", ["*", "three", '"3', "-1", "²", "3, 4", "9" * 40])
+    def test_anything_else_is_refused(self, header: str) -> None:
+        with pytest.raises(errors.Invalid, match="If-Match must be"):
+            expected_version(RequestFactory().post("/", headers={"If-Match": header}))
+
+
+class TestEvents:
+    @pytest.fixture
+    def reader(self, api: Api) -> APIClient:
+        with transaction.atomic():
+            for n in range(5):
+                append_event(
+                    verb="route.set", subject_type="route", subject_id=n % 2, actor=Actor(name="anna"), facts={"n": n}
+                )
+        return api(make_user("reader"))
+
+    def test_events_come_newest_first_in_pages(self, reader: APIClient) -> None:
+        first = reader.get("/api/v1/events?verb=route.set&page_size=3").json()
+        second = reader.get(first["next"]).json()
+        assert [event["facts"]["n"] for page in (first, second) for event in page["results"]] == [4, 3, 2, 1, 0]
+        assert (first["previous"], second["next"]) == (None, None)
+
+    def test_a_page_does_not_move_when_events_are_added(self, reader: APIClient) -> None:
+        first = reader.get("/api/v1/events?verb=route.set&page_size=3").json()
+        append_event(verb="route.set", subject_type="route", subject_id=1, actor=Actor(name="anna"), facts={"n": 5})
+        assert [event["facts"]["n"] for event in reader.get(first["next"]).json()["results"]] == [1, 0]
+
+    def test_events_of_one_thing(self, reader: APIClient) -> None:
+        found = reader.get("/api/v1/events?subject_type=route&subject_id=1").json()["results"]
+        assert [event["facts"]["n"] for event in found] == [3, 1]
+
+    def test_a_broken_cursor_is_a_problem(self, reader: APIClient) -> None:
+        assert_problem(reader.get("/api/v1/events?cursor=xyz"), 404, "not_found")
+
+    def test_the_audit_is_for_administrators(self, reader: APIClient, api: Api) -> None:
+        assert_problem(reader.get("/api/v1/audit"), 403, "forbidden")
+        found = api(make_user("root", is_admin=True)).get("/api/v1/audit").json()
+        assert (found["is_whole"], found["broken_at"], found["problem"]) == (True, None, "")
+        assert found["events"] >= 5 and len(found["head"]) == 64
+
+
+class TestSchema:
+    def test_it_is_served_to_everyone_as_openapi_3_1(self, api: Api) -> None:
+        served = api().get("/api/v1/schema")
+        assert served.status_code == 200
+        assert served.json()["openapi"].startswith("3.1")
+
+    def test_it_is_the_committed_one(self, tmp_path: Path) -> None:
+        call_command("spectacular", file=str(tmp_path / "openapi.json"), format="openapi-json", validate=True)
+        now = json.loads((tmp_path / "openapi.json").read_text())
+        committed = json.loads((ROOT / "docs" / "openapi.json").read_text())
+        assert sorted(now["paths"]) == sorted(committed["paths"]), "run `make openapi` and look at the difference"
+        assert now == committed, "run `make openapi` and look at the difference"
+
+
+class TestSafeStart:
+    @pytest.mark.parametrize("key", ["insecure-only-for-tests-and-commands-without-a-server", "short"])
+    def test_a_known_or_short_secret_key_is_refused(self, settings: Any, key: str) -> None:
+        settings.DEBUG, settings.SECRET_KEY = False, key
+        with pytest.raises(ImproperlyConfigured, match="SLUICEGATE_SECRET_KEY_FILE"):
+            refuse_unsafe_start()
+
+    def test_a_secret_key_or_debug_will_do(self, settings: Any) -> None:
+        settings.DEBUG, settings.SECRET_KEY = False, "k" * 50
+        refuse_unsafe_start()
+        settings.DEBUG, settings.SECRET_KEY = True, "short"
+        refuse_unsafe_start()
+
+
+def test_no_migration_is_missing() -> None:
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+def test_a_team_has_a_name_to_show() -> None:
+    assert str(make_team("search")) == "search"

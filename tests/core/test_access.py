@@ -1,0 +1,60 @@
+"""The table of role × verb, cell by cell."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from accounts.core.access import MAY, Actor, Role, Verb, may, require
+from accounts.core.errors import Refused
+
+SHUT = {Verb.PAUSE_ROLLOUT, Verb.ABORT_ROLLOUT, Verb.ROLL_BACK}
+
+
+@pytest.mark.parametrize(("role", "verb"), list(itertools.product(Role, Verb)))
+def test_a_role_holds_in_its_team_only(role: Role, verb: Verb) -> None:
+    actor = Actor(name="anna", user_id=1, roles=(("search", role),))
+    assert may(actor, verb, "search") == (verb in MAY[role])
+    assert not may(actor, verb, "ads")
+
+
+@pytest.mark.parametrize("verb", list(Verb))
+def test_administrators_and_the_system_may_everything(verb: Verb) -> None:
+    assert may(Actor(name="root", is_admin=True), verb, "search")
+    assert may(Actor.system("engine"), verb, "search")
+    assert not may(Actor(name="outsider"), verb, "search")
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_everyone_may_shut(role: Role) -> None:
+    assert MAY[role] >= SHUT | {Verb.READ}
+
+
+def test_nobody_both_pushes_and_waives() -> None:
+    assert not any({Verb.PUSH_RELEASE, Verb.WAIVE_CODE} <= verbs for verbs in MAY.values())
+    assert not any({Verb.PUSH_RELEASE, Verb.APPROVE_ROLLOUT} <= verbs for verbs in MAY.values())
+
+
+def test_no_role_administers() -> None:
+    assert not any(Verb.ADMINISTER in verbs for verbs in MAY.values())
+
+
+def test_several_roles_add_up() -> None:
+    actor = Actor(name="anna", roles=(("search", Role.CI), ("search", Role.RELEASE_MANAGER), ("ads", Role.MODEL_TEAM)))
+    assert actor.roles_in("search") == {Role.CI, Role.RELEASE_MANAGER}
+    assert may(actor, Verb.PUSH_RELEASE, "search") and may(actor, Verb.APPROVE_ROLLOUT, "search")
+
+
+def test_a_refusal_names_the_roles_that_would_do() -> None:
+    with pytest.raises(
+        Refused, match="anna may not do release.waive for team search; it takes one of the roles release_manager"
+    ) as caught:
+        require(Actor(name="anna"), Verb.WAIVE_CODE, "search")
+    assert caught.value.facts == {"verb": "release.waive", "team": "search", "roles": ["release_manager"]}
+    with pytest.raises(Refused, match="administrator"):
+        require(Actor(name="anna"), Verb.ADMINISTER, "search")
+
+
+def test_the_system_says_which_part_of_it_acts() -> None:
+    assert Actor.system("engine").name == "system:engine"
