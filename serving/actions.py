@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
@@ -45,10 +45,17 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
     if release.state == ReleaseState.DRAFT:
         raise StateChanged("not_sealed", "A draft cannot be deployed. Seal the release first.", state=release.state)
     if release.is_code_bearing and not has_code_waiver(release):
-        raise Refused("code_not_waived", f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
-                      f"Ask one to waive {release.name}, or push it without code.", release=release.name, digest=release.digest)
+        raise Refused(
+            "code_not_waived",
+            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
+            f"Ask one to waive {release.name}, or push it without code.",
+            release=release.name,
+            digest=release.digest,
+        )
     with transaction.atomic():
-        Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)  # one request at a time, and none beside set_route
+        Environment.objects.select_for_update(no_key=True).get(
+            pk=environment.pk
+        )  # one request at a time, and none beside set_route
         found = _live().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
         if found is None:
             node = _node_for(release)
@@ -56,8 +63,11 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
             _append(found, "deployment.requested", actor, reason, to_state=found.state)
             return found
         if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
-            raise StateChanged("deployment_draining", f"{release.model.slug} {release.name} is being taken out of {environment.slug}. Ask again when it is gone.",
-                               deployment=found.pk)
+            raise StateChanged(
+                "deployment_draining",
+                f"{release.model.slug} {release.name} is being taken out of {environment.slug}. Ask again when it is gone.",
+                deployment=found.pk,
+            )
         if found.state == DeploymentState.FAILED:
             return _move(found, DeploymentState.FETCHING, actor=actor, reason=reason, is_wanted=True, timings={})
         return found
@@ -74,17 +84,29 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> De
         Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
         routed = Q(stable=release) | Q(candidate=release, candidate_bp__gt=0)
         if Route.objects.filter(routed, environment=environment).exists():
-            raise StateChanged("still_routed", f"{release.model.slug} {release.name} still gets traffic in {environment.slug}, or is its stable release. "
-                               "Move the traffic to another release first.", release=release.name, environment=environment.slug)
-        changed = Deployment.objects.filter(pk=deployment.pk, is_wanted=True).exclude(state=DeploymentState.GONE).update(
-            is_wanted=False, reason=reason, version=F("version") + 1)
+            raise StateChanged(
+                "still_routed",
+                f"{release.model.slug} {release.name} still gets traffic in {environment.slug}, or is its stable release. "
+                "Move the traffic to another release first.",
+                release=release.name,
+                environment=environment.slug,
+            )
+        changed = (
+            Deployment.objects.filter(pk=deployment.pk, is_wanted=True)
+            .exclude(state=DeploymentState.GONE)
+            .update(is_wanted=False, reason=reason, version=F("version") + 1)
+        )
         deployment.refresh_from_db()
         if changed:
-            _append(deployment, "deployment.drained", actor, reason, from_state=deployment.state, to_state=deployment.state)
+            _append(
+                deployment, "deployment.drained", actor, reason, from_state=deployment.state, to_state=deployment.state
+            )
     return deployment
 
 
-def report_state(*, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> Deployment:
+def report_state(
+    *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
+) -> Deployment:
     """The agent says how far a deployment is. Raises StateChanged when the row moved meanwhile: read it again."""
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
     with transaction.atomic():
@@ -96,8 +118,13 @@ def record_server(*, actor: Actor, deployment: Deployment, running: RunningServe
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
     with transaction.atomic():
         server = Server.objects.create(
-            deployment=deployment, host=running.host, http_port=running.http_port, grpc_port=running.grpc_port,
-            metrics_port=running.metrics_port, pid=running.pid, folder=str(running.folder),
+            deployment=deployment,
+            host=running.host,
+            http_port=running.http_port,
+            grpc_port=running.grpc_port,
+            metrics_port=running.metrics_port,
+            pid=running.pid,
+            folder=str(running.folder),
         )
         _append_server(server, "server.started", actor, "")
     return server
@@ -108,7 +135,11 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
     with transaction.atomic():
         probed = {"probed_at": timezone.now()} if is_serving else {}
-        if Server.objects.filter(pk=server.pk, ended_at=None).exclude(is_serving=is_serving).update(is_serving=is_serving, **probed):
+        if (
+            Server.objects.filter(pk=server.pk, ended_at=None)
+            .exclude(is_serving=is_serving)
+            .update(is_serving=is_serving, **probed)
+        ):
             if not is_serving:
                 _append_server(server, "server.lost", actor, reason)
             elif server.deployment.recoveries:
@@ -127,7 +158,9 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
     """The server process is over. Idempotent."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
     with transaction.atomic():
-        if Server.objects.filter(pk=server.pk, ended_at=None).update(is_serving=False, ended_at=timezone.now(), end_reason=reason):
+        if Server.objects.filter(pk=server.pk, ended_at=None).update(
+            is_serving=False, ended_at=timezone.now(), end_reason=reason
+        ):
             _append_server(server, "server.stopped", actor, reason)
             notify_routes()
 
@@ -142,11 +175,17 @@ def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: 
     """The only writer of `Deployment.state`: compare-and-set on (pk, state, version), then the event."""
     was = DeploymentState(deployment.state)
     if to not in MOVES[was]:
-        raise StateChanged("no_such_move", f"A deployment that is {was} cannot become {to}.", deployment=deployment.pk, state=was)
+        raise StateChanged(
+            "no_such_move", f"A deployment that is {was} cannot become {to}.", deployment=deployment.pk, state=was
+        )
     if not Deployment.objects.filter(pk=deployment.pk, state=was, version=deployment.version).update(
         state=to, reason=reason, version=F("version") + 1, **changes
     ):
-        raise StateChanged("deployment_changed", f"Deployment {deployment.pk} changed meanwhile. Read it again.", deployment=deployment.pk)
+        raise StateChanged(
+            "deployment_changed",
+            f"Deployment {deployment.pk} changed meanwhile. Read it again.",
+            deployment=deployment.pk,
+        )
     deployment.refresh_from_db()
     verb = _VERBS.get((was, to)) or _VERBS_TO.get(to, "deployment.moved")
     _append(deployment, verb, actor, reason, from_state=was, to_state=to)
@@ -155,7 +194,7 @@ def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: 
     return deployment
 
 
-def _live() -> Any:
+def _live() -> QuerySet[Deployment]:
     return Deployment.objects.filter(state__in=sorted(LIVE)).select_related("release__model__team", "environment")
 
 
@@ -167,20 +206,49 @@ def _node_for(release: Release) -> Node:
         if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes):
             return node
     known = sorted({own["image"] for node in nodes for own in node.runtimes})
-    raise Unavailable("no_node_for_runtime", f"No node runs {wanted['image']} with the backend {wanted['backend']}; "
-                      f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime.",
-                      image=wanted["image"], backend=wanted["backend"], known=known)
+    raise Unavailable(
+        "no_node_for_runtime",
+        f"No node runs {wanted['image']} with the backend {wanted['backend']}; "
+        f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime.",
+        image=wanted["image"],
+        backend=wanted["backend"],
+        known=known,
+    )
 
 
-def _append(deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = "") -> None:
+def _append(
+    deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
+) -> None:
     release = deployment.release
     append_event(
-        verb=verb, subject_type="deployment", subject_id=str(deployment.pk), actor=actor, from_state=str(from_state), to_state=str(to_state), reason=reason,
-        facts={"model": release.model.slug, "release": release.name, "digest": release.digest, "environment": deployment.environment.slug},
+        verb=verb,
+        subject_type="deployment",
+        subject_id=str(deployment.pk),
+        actor=actor,
+        from_state=str(from_state),
+        to_state=str(to_state),
+        reason=reason,
+        facts={
+            "model": release.model.slug,
+            "release": release.name,
+            "digest": release.digest,
+            "environment": deployment.environment.slug,
+        },
     )
 
 
 def _append_server(server: Server, verb: str, actor: Actor, reason: str) -> None:
     release = server.deployment.release
-    append_event(verb=verb, subject_type="server", subject_id=str(server.pk), actor=actor, reason=reason,
-                 facts={"deployment": server.deployment_id, "model": release.model.slug, "release": release.name, "pid": server.pid})
+    append_event(
+        verb=verb,
+        subject_type="server",
+        subject_id=str(server.pk),
+        actor=actor,
+        reason=reason,
+        facts={
+            "deployment": server.deployment_id,
+            "model": release.model.slug,
+            "release": release.name,
+            "pid": server.pid,
+        },
+    )

@@ -37,7 +37,9 @@ class Agent:
         connect: a client for a running server.
     """
 
-    def __init__(self, *, node: str, servers: Path, launcher: NodeLauncher, connect: Connect, pace: Pace | None = None) -> None:
+    def __init__(
+        self, *, node: str, servers: Path, launcher: NodeLauncher, connect: Connect, pace: Pace | None = None
+    ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace = pace or Pace()
         self._actor = Actor.system(f"agent:{node}")
@@ -87,12 +89,15 @@ class Agent:
     def _introduce(self) -> None:
         """What this node is and can run, and that it is here."""
         Node.objects.update_or_create(
-            name=self._node, defaults={"runtimes": self._launcher.runtimes(), "facts": facts(self._launcher), "seen_at": timezone.now()},
+            name=self._node,
+            defaults={"runtimes": self._launcher.runtimes(), "facts": facts(self._launcher), "seen_at": timezone.now()},
         )
 
     def _sweep(self) -> None:
         """Ends what earlier agents left and no row wants."""
-        wanted = queries.current_servers().filter(deployment__node=self._node, deployment__in=queries.live_deployments())
+        wanted = queries.current_servers().filter(
+            deployment__node=self._node, deployment__in=queries.live_deployments()
+        )
         for folder in self._launcher.sweep({Path(server.folder) for server in wanted}):
             log.info("removed the leftover server %s", folder.name)
 
@@ -105,7 +110,9 @@ class Agent:
                 thread.start()
 
     def _tend(self, deployment_id: int) -> None:
-        tender = Tender(deployment_id, actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace)
+        tender = Tender(
+            deployment_id, actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace
+        )
         try:
             while not self._stop.is_set():
                 try:

@@ -40,8 +40,25 @@ class ServerOut(serializers.ModelSerializer[Server]):
 
     class Meta:
         model = Server
-        fields = ["id", "deployment", "model", "release", "digest", "environment", "node", "state", "recoveries", "host", "http_port",
-                  "grpc_port", "metrics_port", "pid", "is_serving", "started_at", "probed_at"]
+        fields = [
+            "id",
+            "deployment",
+            "model",
+            "release",
+            "digest",
+            "environment",
+            "node",
+            "state",
+            "recoveries",
+            "host",
+            "http_port",
+            "grpc_port",
+            "metrics_port",
+            "pid",
+            "is_serving",
+            "started_at",
+            "probed_at",
+        ]
 
 
 class AckOut(serializers.Serializer[Any]):
@@ -75,7 +92,17 @@ class EnvironmentOut(serializers.ModelSerializer[Environment]):
 
     class Meta:
         model = Environment
-        fields = ["slug", "title", "is_routed", "needs_passed_report", "needs_approval", "allows_forced_release", "generation", "gateways", "routes"]
+        fields = [
+            "slug",
+            "title",
+            "is_routed",
+            "needs_passed_report",
+            "needs_approval",
+            "allows_forced_release",
+            "generation",
+            "gateways",
+            "routes",
+        ]
 
 
 class _ByName(CursorPagination):
@@ -119,5 +146,7 @@ class RuntimesView(APIView):
     @extend_schema(operation_id="runtimes_list", responses=RuntimeOut(many=True))
     def get(self, request: Request) -> Response:
         """Every runtime image of every node: a handful, so there is one page."""
-        found = [{**own, "node": node.name, "seen_at": node.seen_at} for node in queries.nodes() for own in node.runtimes]
+        found = [
+            {**own, "node": node.name, "seen_at": node.seen_at} for node in queries.nodes() for own in node.runtimes
+        ]
         return Response({"next": None, "previous": None, "results": RuntimeOut(found, many=True).data})

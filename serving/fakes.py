@@ -126,8 +126,16 @@ class FakeInferenceServer:
 
     def statistics(self, model: str) -> dict[str, Any]:
         loaded = self._find(model)
-        counts = {name: {"count": str(count)} for name, count in (("success", loaded.succeeded), ("fail", loaded.failed)) if count}
-        return {"model_stats": [{"name": model, "version": "1", "execution_count": str(loaded.batches), "inference_stats": counts}]}
+        counts = {
+            name: {"count": str(count)}
+            for name, count in (("success", loaded.succeeded), ("fail", loaded.failed))
+            if count
+        }
+        return {
+            "model_stats": [
+                {"name": model, "version": "1", "execution_count": str(loaded.batches), "inference_stats": counts}
+            ]
+        }
 
     def _find(self, model: str) -> _Loaded:
         if self.is_down:
@@ -142,7 +150,9 @@ def _run_batch(loaded: _Loaded, behaviour: FakeModel) -> None:
     most = behaviour.serving["max_batch_size"]
     batch: list[_Waiting] = []
     for waiting in list(loaded.queue):
-        fits = not batch or (most and sum(one.size for one in batch) + waiting.size <= most and _shapes(waiting) == _shapes(batch[0]))
+        fits = not batch or (
+            most and sum(one.size for one in batch) + waiting.size <= most and _shapes(waiting) == _shapes(batch[0])
+        )
         if fits:
             loaded.queue.remove(waiting)
             batch.append(waiting)
@@ -153,16 +163,23 @@ def _run_batch(loaded: _Loaded, behaviour: FakeModel) -> None:
             raise InferenceError("server_error", "Stub process 'fake_0_0' is not healthy.")
         if behaviour.breaks:
             raise behaviour.breaks
-        joined = {name: np.concatenate([one.tensors[name] for one in batch]) if most else batch[0].tensors[name] for name in batch[0].tensors}
+        joined = {
+            name: np.concatenate([one.tensors[name] for one in batch]) if most else batch[0].tensors[name]
+            for name in batch[0].tensors
+        }
         outputs = behaviour.compute(joined)
     except Exception as error:
         for one in batch:
-            one.error = error if isinstance(error, InferenceError) else InferenceError("server_error", f"{type(error).__name__}: {error}")
+            one.error = (
+                error
+                if isinstance(error, InferenceError)
+                else InferenceError("server_error", f"{type(error).__name__}: {error}")
+            )
         loaded.failed += len(batch)
         return
     start = 0
     for one in batch:
-        one.outputs = {name: value[start:start + one.size] if most else value for name, value in outputs.items()}
+        one.outputs = {name: value[start : start + one.size] if most else value for name, value in outputs.items()}
         start += one.size
     loaded.succeeded += len(batch)
 
@@ -182,19 +199,31 @@ def _checked(inputs: Tensors, serving: dict[str, Any]) -> tuple[Arrays, int]:
         raise InferenceError("rejected", f"expected the inputs {sorted(declared)} but got {sorted(inputs)}")
     tensors, sizes = {}, set()
     for name, value in inputs.items():
-        array = np.asarray([str(item).encode() if isinstance(item, str) else item for item in value.ravel()], dtype=object).reshape(value.shape) \
-            if value.dtype.kind in "OUS" else value
+        array = (
+            np.asarray(
+                [str(item).encode() if isinstance(item, str) else item for item in value.ravel()], dtype=object
+            ).reshape(value.shape)
+            if value.dtype.kind in "OUS"
+            else value
+        )
         dims = array.shape[1:] if serving["max_batch_size"] else array.shape
         wanted = declared[name]["dims"]
         if array.dtype != np.dtype(NUMPY_TYPES[declared[name]["data_type"]]):
-            raise InferenceError("rejected", f"inference input {name!r} data-type is {array.dtype}, but the model expects {declared[name]['data_type']}")
+            raise InferenceError(
+                "rejected",
+                f"inference input {name!r} data-type is {array.dtype}, but the model expects {declared[name]['data_type']}",
+            )
         if len(dims) != len(wanted) or any(want not in (-1, dim) for dim, want in zip(dims, wanted, strict=True)):
-            raise InferenceError("rejected", f"unexpected shape for input {name!r}: expected {wanted}, got {list(dims)}")
+            raise InferenceError(
+                "rejected", f"unexpected shape for input {name!r}: expected {wanted}, got {list(dims)}"
+            )
         tensors[name] = array
         sizes.add(len(array) if serving["max_batch_size"] else 1)
     size = max(sizes)
     if len(sizes) > 1 or (serving["max_batch_size"] and size > serving["max_batch_size"]):
-        raise InferenceError("rejected", f"the batch sizes {sorted(sizes)} are not one size of at most {serving['max_batch_size']}")
+        raise InferenceError(
+            "rejected", f"the batch sizes {sorted(sizes)} are not one size of at most {serving['max_batch_size']}"
+        )
     return tensors, size
 
 

@@ -30,7 +30,7 @@ from typing import Any
 LAUNCH_FILE = "launch.json"
 KEEPER_FILE = "keeper.json"
 LOG_FILE = "server.log"
-SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
 #: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
 EXIT_GRACE_S = 5.0
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
@@ -95,9 +95,12 @@ def keep(folder: Path) -> int:
     clear_shared_memory(launch["shm_prefix"])
     server = _start(folder, launch)
     record = {
-        "pid": os.getpid(), "ticks": started_at_ticks(os.getpid()),
-        "server_pid": server.pid, "server_ticks": started_at_ticks(server.pid) or 0,
-        "started_at": time.time(), **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
+        "pid": os.getpid(),
+        "ticks": started_at_ticks(os.getpid()),
+        "server_pid": server.pid,
+        "server_ticks": started_at_ticks(server.pid) or 0,
+        "started_at": time.time(),
+        **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
     }
     write_json(folder / KEEPER_FILE, record)
     if launch["lock"]:
@@ -124,8 +127,14 @@ def _start(folder: Path, launch: dict[str, Any]) -> subprocess.Popen[bytes]:
 
     with (folder / LOG_FILE).open("ab") as log:
         return subprocess.Popen(  # there is one thread yet, so a function before exec is safe
-            launch["argv"], env=launch["env"], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True, preexec_fn=before_exec,
+            launch["argv"],
+            env=launch["env"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=before_exec,
         )
 
 

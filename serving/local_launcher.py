@@ -28,7 +28,9 @@ START_TIMEOUT_S = 30.0
 _EXIT_TIMEOUT_S = 3
 _TRIES = 3
 _PROJECT = Path(__file__).resolve().parent.parent
-_PORT_TAKEN = re.compile(r"address already in use|failed to (?:bind|start).*(?:port|listen|service)|unable to .*listen", re.IGNORECASE)
+_PORT_TAKEN = re.compile(
+    r"address already in use|failed to (?:bind|start).*(?:port|listen|service)|unable to .*listen", re.IGNORECASE
+)
 
 
 class LocalLauncher:
@@ -74,13 +76,18 @@ class LocalLauncher:
                 started = self._launch(spec)
                 if started:
                     return started
-            raise LaunchError("not_ready", f"No free ports were found for the server of {spec.model} {spec.release_name} in {_TRIES} tries; try again.")
+            raise LaunchError(
+                "not_ready",
+                f"No free ports were found for the server of {spec.model} {spec.release_name} in {_TRIES} tries; try again.",
+            )
         except LaunchError:
             self._clear(spec.folder)
             raise
         except OSError as error:
             self._clear(spec.folder)
-            raise LaunchError("not_ready", f"The server's folder could not be made: {error.strerror}. Check the disk of this node.") from error
+            raise LaunchError(
+                "not_ready", f"The server's folder could not be made: {error.strerror}. Check the disk of this node."
+            ) from error
 
     def is_alive(self, server: RunningServer) -> bool:
         record = _record(server.folder)
@@ -92,7 +99,9 @@ class LocalLauncher:
         if not record or not keeper.is_running(record["server_pid"], record["server_ticks"]):
             return None
         ports = record["ports"]
-        return RunningServer(record["host"], ports["http"], ports["grpc"], ports["metrics"], record["server_pid"], folder)
+        return RunningServer(
+            record["host"], ports["http"], ports["grpc"], ports["metrics"], record["server_pid"], folder
+        )
 
     def stop(self, server: RunningServer, *, grace_s: float) -> None:
         self._end(server.folder, grace_s)
@@ -102,6 +111,7 @@ class LocalLauncher:
         left = [folder for folder in sorted(self.servers.glob("*")) if folder.is_dir() and folder not in keep]
         for folder in left:
             self._end(folder, grace_s=keeper.EXIT_GRACE_S + 3)
+        self._keepers = {folder: process for folder, process in self._keepers.items() if process.poll() is None}
         return left
 
     def log_tail(self, folder: Path, lines: int = 15) -> str:
@@ -117,48 +127,70 @@ class LocalLauncher:
         if not own:
             raise LaunchError("runtime_mismatch", self.missing())
         if wanted != own[0]["image"]:
-            raise LaunchError("runtime_mismatch", f"{spec.model} {spec.release_name} was sealed for the runtime {wanted}, and this node runs {own[0]['image']}. "
-                              "Push the release again for this runtime, so that its gates run on it.")
+            raise LaunchError(
+                "runtime_mismatch",
+                f"{spec.model} {spec.release_name} was sealed for the runtime {wanted}, and this node runs {own[0]['image']}. "
+                "Push the release again for this runtime, so that its gates run on it.",
+            )
 
     def _launch(self, spec: LaunchSpec) -> RunningServer | None:
         """None when another process took one of the chosen ports first."""
         ports = free_ports()
         prefix = f"sg{spec.folder.name.rpartition('-')[2]}_"
         launch = {
-            "argv": self._argv(spec.folder, ports, prefix), "env": self._environment(spec.folder), "host": HOST, "ports": ports,
-            "shm_prefix": prefix, "lock": str(self._lock or ""), "deployment_id": spec.deployment_id, "digest": spec.digest,
+            "argv": self._argv(spec.folder, ports, prefix),
+            "env": self._environment(spec.folder),
+            "host": HOST,
+            "ports": ports,
+            "shm_prefix": prefix,
+            "lock": str(self._lock or ""),
+            "deployment_id": spec.deployment_id,
+            "digest": spec.digest,
         }
         for name in ("home", "tmp"):
             (spec.folder / name).mkdir(exist_ok=True)
         keeper.write_json(spec.folder / keeper.LAUNCH_FILE, launch)
         (spec.folder / keeper.KEEPER_FILE).unlink(missing_ok=True)
-        (spec.folder / keeper.LOG_FILE).write_bytes(b"")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "serving.keeper", str(spec.folder)], cwd=_PROJECT, start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=(spec.folder / keeper.LOG_FILE).open("ab"), env={"PATH": os.defpath, "PYTHONPATH": str(_PROJECT)},
-        )
+        with (spec.folder / keeper.LOG_FILE).open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "serving.keeper", str(spec.folder)],
+                cwd=_PROJECT,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={"PATH": os.defpath, "PYTHONPATH": str(_PROJECT)},
+            )
         self._keepers[spec.folder] = process
         return self._await_live(spec, process, ports)
 
-    def _await_live(self, spec: LaunchSpec, process: subprocess.Popen[bytes], ports: dict[str, int]) -> RunningServer | None:
+    def _await_live(
+        self, spec: LaunchSpec, process: subprocess.Popen[bytes], ports: dict[str, int]
+    ) -> RunningServer | None:
         client = TritonServer(HOST, ports["http"], ports["grpc"])
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
             while time.monotonic() < deadline:
                 if process.poll() is not None:
-                    return self._explain_death(spec)
+                    self._explain_death(spec)
+                    return None
                 if client.is_live() and (server := self.adopt(spec.folder)):
                     return server
                 time.sleep(0.05)
         finally:
             client.close()
-        raise LaunchError("not_ready", f"The server of {spec.model} {spec.release_name} was not live after {START_TIMEOUT_S:g} s. {self.log_tail(spec.folder)}")
+        raise LaunchError(
+            "not_ready",
+            f"The server of {spec.model} {spec.release_name} was not live after {START_TIMEOUT_S:g} s. {self.log_tail(spec.folder)}",
+        )
 
     def _explain_death(self, spec: LaunchSpec) -> None:
+        """Raises LaunchError("not_ready") unless a port was taken, which another try heals."""
         words = self.log_tail(spec.folder, lines=40)
-        if _PORT_TAKEN.search(words):
-            return None
-        raise LaunchError("not_ready", f"The server of {spec.model} {spec.release_name} ended while it started. {words}")
+        if not _PORT_TAKEN.search(words):
+            raise LaunchError(
+                "not_ready", f"The server of {spec.model} {spec.release_name} ended while it started. {words}"
+            )
 
     def _argv(self, folder: Path, ports: dict[str, int], prefix: str) -> list[str]:
         parts = runtime.binaries(self._venv)
@@ -169,10 +201,19 @@ class LocalLauncher:
             link.unlink(missing_ok=True)
             link.symlink_to(part.resolve())
         return [
-            str(parts.server.resolve()), f"--model-repository={folder / 'repository'}", f"--backend-directory={backends.parent}",
-            "--model-control-mode=explicit", "--disable-auto-complete-config", "--metrics-interval-ms=500", f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            str(parts.server.resolve()),
+            f"--model-repository={folder / 'repository'}",
+            f"--backend-directory={backends.parent}",
+            "--model-control-mode=explicit",
+            "--disable-auto-complete-config",
+            "--metrics-interval-ms=500",
+            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             f"--backend-config=python,shm-region-prefix-name={prefix}",
-            *(f"--{name}-{what}={value}" for name, port in ports.items() for what, value in (("address", HOST), ("port", port))),
+            *(
+                f"--{name}-{what}={value}"
+                for name, port in ports.items()
+                for what, value in (("address", HOST), ("port", port))
+            ),
         ]
 
     def _environment(self, folder: Path) -> dict[str, str]:
@@ -180,9 +221,16 @@ class LocalLauncher:
         parts = runtime.binaries(self._venv)
         libraries = [parts.libraries.resolve(), *([parts.python_library] if parts.python_library else [])]
         return {
-            "PATH": f"{self._venv.absolute() / 'bin'}:{os.defpath}", "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"),
-            "LD_LIBRARY_PATH": ":".join(map(str, libraries)), "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "LANG": "C.UTF-8",
+            "PATH": f"{self._venv.absolute() / 'bin'}:{os.defpath}",
+            "HOME": str(folder / "home"),
+            "TMPDIR": str(folder / "tmp"),
+            "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+            "LANG": "C.UTF-8",
         }
 
     def _end(self, folder: Path, grace_s: float) -> None:
@@ -229,7 +277,9 @@ def free_ports() -> dict[str, int]:
             found.append(port)
         if len(found) == 3:
             return dict(zip(("http", "grpc", "metrics"), found, strict=True))
-    raise LaunchError("not_ready", f"There are no three free ports from {_PORTS.start} to {_PORTS.stop - 1} on this node.")
+    raise LaunchError(
+        "not_ready", f"There are no three free ports from {_PORTS.start} to {_PORTS.stop - 1} on this node."
+    )
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Writes the model repository of one release, checking every byte while it is written.
 
-    <repository>/<model>/config.pbtxt           generated from the manifest's `serving`, checked before the server sees it
-    <repository>/<model>/1/…                    what lay under artifact/ (model.onnx, model.py, …)
-    <repository>/<model>/1/tokenizer/…          what lay under tokenizer/
-    <repository>/<model>/1/sluicegate.json      the manifest's `serving`, for the runner and for code that wants it
-    <repository>/<model>/1/model.py             with `backend: onnxruntime`: this runtime's runner
+<repository>/<model>/config.pbtxt           generated from the manifest's `serving`, checked before the server sees it
+<repository>/<model>/1/…                    what lay under artifact/ (model.onnx, model.py, …)
+<repository>/<model>/1/tokenizer/…          what lay under tokenizer/
+<repository>/<model>/1/sluicegate.json      the manifest's `serving`, for the runner and for code that wants it
+<repository>/<model>/1/model.py             with `backend: onnxruntime`: this runtime's runner
 """
 
 from __future__ import annotations
@@ -40,10 +40,15 @@ class Blobs(Protocol):
 def write(spec: LaunchSpec, blobs: Blobs, repository: Path) -> None:
     """The release's whole tree. Raises LaunchError: digest_mismatch, fetch_failed, bad_config; the tree is then useless."""
     if digest_of(spec.manifest) != spec.digest:
-        raise LaunchError("digest_mismatch", f"The manifest of {spec.model} {spec.release_name} is not the one that {spec.digest} names; push the release again.")
+        raise LaunchError(
+            "digest_mismatch",
+            f"The manifest of {spec.model} {spec.release_name} is not the one that {spec.digest} names; push the release again.",
+        )
     backend = spec.manifest["runtime"]["backend"]
     if backend not in SERVER_BACKENDS:
-        raise LaunchError("runtime_mismatch", f"This node cannot run the backend {backend!r}; it runs {', '.join(SERVER_BACKENDS)}.")
+        raise LaunchError(
+            "runtime_mismatch", f"This node cannot run the backend {backend!r}; it runs {', '.join(SERVER_BACKENDS)}."
+        )
     text = config(spec.manifest["serving"], spec.model, backend)
     places = placed(spec.manifest["files"], backend)
     model = repository / spec.model
@@ -60,14 +65,20 @@ def config(serving: dict[str, Any], model: str, backend: str) -> str:
     try:
         parsed = text_format.Parse(pbtxt.render(serving, model), model_config_pb2.ModelConfig())
     except (text_format.ParseError, ValueError, KeyError) as error:
-        raise LaunchError("bad_config", f"The serving configuration of {model} has no valid config.pbtxt: {error}. Correct `serving` in release.yaml and push again.") from error
+        raise LaunchError(
+            "bad_config",
+            f"The serving configuration of {model} has no valid config.pbtxt: {error}. Correct `serving` in release.yaml and push again.",
+        ) from error
     parsed.name, parsed.backend = model, SERVER_BACKENDS[backend]
     parsed.ClearField("platform")
     parsed.ClearField("default_model_filename")
     batching = parsed.dynamic_batching
     if parsed.max_batch_size < 0 or any(size > parsed.max_batch_size for size in batching.preferred_batch_size):
-        raise LaunchError("bad_config", f"max_batch_size {parsed.max_batch_size} does not allow the preferred batch sizes {list(batching.preferred_batch_size)}.")
-    return text_format.MessageToString(parsed)
+        raise LaunchError(
+            "bad_config",
+            f"max_batch_size {parsed.max_batch_size} does not allow the preferred batch sizes {list(batching.preferred_batch_size)}.",
+        )
+    return str(text_format.MessageToString(parsed))
 
 
 def placed(files: list[dict[str, Any]], backend: str) -> dict[PurePosixPath, dict[str, Any]]:
@@ -76,15 +87,26 @@ def placed(files: list[dict[str, Any]], backend: str) -> dict[PurePosixPath, dic
     for file in files:
         path = PurePosixPath(file["path"])
         if path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
-            raise LaunchError("bad_config", f"{file['path']!r} is no path inside a release folder; push the release again.")
+            raise LaunchError(
+                "bad_config", f"{file['path']!r} is no path inside a release folder; push the release again."
+            )
         target = PurePosixPath(*path.parts[1:]) if path.parts[0] == "artifact" else path
         if target in places:
-            raise LaunchError("bad_config", f"{file['path']} and {places[target]['path']} would be the same file in the server; rename one.")
+            raise LaunchError(
+                "bad_config",
+                f"{file['path']} and {places[target]['path']} would be the same file in the server; rename one.",
+            )
         if str(target) in _OWN_FILES[backend]:
-            raise LaunchError("bad_config", f"{file['path']} has the name of a file that this runtime writes itself; rename it, or use `backend: python` for your own model.py.")
+            raise LaunchError(
+                "bad_config",
+                f"{file['path']} has the name of a file that this runtime writes itself; "
+                "rename it, or use `backend: python` for your own model.py.",
+            )
         places[target] = file
     if PurePosixPath(_ENTRY[backend]) not in places:
-        raise LaunchError("bad_config", f"`backend: {backend}` needs artifact/{_ENTRY[backend]}, and the release has none.")
+        raise LaunchError(
+            "bad_config", f"`backend: {backend}` needs artifact/{_ENTRY[backend]}, and the release has none."
+        )
     return places
 
 
@@ -98,7 +120,13 @@ def _fetch(blobs: Blobs, file: dict[str, Any], target: Path) -> None:
                 digest.update(chunk)
                 sink.write(chunk)
     except Exception as error:  # a store is an outside system: whatever it raises, the file could not be had
-        raise LaunchError("fetch_failed", f"{file['path']} could not be fetched: {error}. Check the blob store, then try again.") from error
+        raise LaunchError(
+            "fetch_failed", f"{file['path']} could not be fetched: {error}. Check the blob store, then try again."
+        ) from error
     if digest.hexdigest() != wanted:
         target.unlink()
-        raise LaunchError("digest_mismatch", f"{file['path']} has the sha256 {digest.hexdigest()}, not {wanted} as sealed; the stored bytes are damaged. Restore the blob or push again.")
+        raise LaunchError(
+            "digest_mismatch",
+            f"{file['path']} has the sha256 {digest.hexdigest()}, not {wanted} as sealed; the stored bytes are damaged. "
+            "Restore the blob or push again.",
+        )

@@ -17,13 +17,19 @@ def get_environment(slug: str, models: QuerySet[ServedModel] | None = None) -> E
     found = environments(models).filter(slug=slug).first()
     if found is None:
         known = ", ".join(Environment.objects.order_by("slug").values_list("slug", flat=True))
-        raise NotFound("no_such_environment", f"There is no environment {slug}; there are {known or 'none yet'}.", environment=slug)
+        raise NotFound(
+            "no_such_environment", f"There is no environment {slug}; there are {known or 'none yet'}.", environment=slug
+        )
     return found
 
 
 def environments(models: QuerySet[ServedModel] | None = None) -> QuerySet[Environment]:
     acks = Prefetch("acks", RouteAck.objects.select_related("gateway"))
-    routes = Route.objects.select_related("model", "stable__model", "candidate__model").prefetch_related(acks).order_by("model__slug")
+    routes = (
+        Route.objects.select_related("model", "stable__model", "candidate__model")
+        .prefetch_related(acks)
+        .order_by("model__slug")
+    )
     if models is not None:
         routes = routes.filter(model__in=models)
     return Environment.objects.prefetch_related("gateways", Prefetch("routes", routes)).order_by("slug")
@@ -35,22 +41,33 @@ def deployment_of(release: Release, environment: Environment) -> Deployment | No
 
 
 def live_deployments() -> QuerySet[Deployment]:
-    return Deployment.objects.filter(state__in=sorted(LIVE)).select_related("release__model__team", "environment", "node")
+    return Deployment.objects.filter(state__in=sorted(LIVE)).select_related(
+        "release__model__team", "environment", "node"
+    )
 
 
 def ready_server(release: Release, environment: Environment) -> Server | None:
     """The newest server of a ready deployment that answered a real inference and is not known to be broken."""
     return (
         current_servers()
-        .filter(deployment__release=release, deployment__environment=environment, deployment__state=DeploymentState.READY, is_serving=True)
-        .order_by("-pk").first()
+        .filter(
+            deployment__release=release,
+            deployment__environment=environment,
+            deployment__state=DeploymentState.READY,
+            is_serving=True,
+        )
+        .order_by("-pk")
+        .first()
     )
 
 
 def current_servers() -> QuerySet[Server]:
     """Servers whose process is not known to be over."""
-    return Server.objects.filter(ended_at=None).select_related(
-        "deployment__release__model__team", "deployment__environment", "deployment__node").order_by("-pk")
+    return (
+        Server.objects.filter(ended_at=None)
+        .select_related("deployment__release__model__team", "deployment__environment", "deployment__node")
+        .order_by("-pk")
+    )
 
 
 def server_of(deployment: Deployment) -> Server | None:

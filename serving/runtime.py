@@ -66,8 +66,14 @@ class Binaries:
     @property
     def python_library(self) -> Path | None:
         """The folder of libpython that the stub links to, where it is not the system's."""
-        home = next((line.partition("=")[2].strip() for line in (self.venv / "pyvenv.cfg").read_text().splitlines()
-                     if line.partition("=")[0].strip() == "home"), "")
+        home = next(
+            (
+                line.partition("=")[2].strip()
+                for line in (self.venv / "pyvenv.cfg").read_text().splitlines()
+                if line.partition("=")[0].strip() == "home"
+            ),
+            "",
+        )
         folder = Path(home).parent / "lib"
         return folder if home and any(folder.glob(f"lib{self.site.parent.name}.so*")) else None
 
@@ -76,7 +82,9 @@ def binaries(venv: Path) -> Binaries:
     """Raises RuntimeMissing, naming the first missing part."""
     site = next(iter(sorted((venv / "lib").glob("python3.*/site-packages"))), None)
     if site is None:
-        raise RuntimeMissing(f"There is no serving environment at {venv}; make it with `make setup`, or name another in SLUICEGATE_SERVING_VENV.")
+        raise RuntimeMissing(
+            f"There is no serving environment at {venv}; make it with `make setup`, or name another in SLUICEGATE_SERVING_VENV."
+        )
     found = Binaries(venv, site)
     for path in (found.server, *found.python_backend):
         if not path.is_file():
@@ -89,16 +97,23 @@ def describe(venv: Path) -> dict[str, Any]:
     parts = binaries(venv)
     versions = {name: _version(parts.site, name) for name in _MEASURED_PACKAGES}
     measured = (parts.server, parts.core, *parts.python_backend)
-    digest = digest_of({
-        "binaries": {path.name: _file_digest(path) for path in measured},
-        "recorded": _recorded(parts.site, versions["nvidia_pytriton"]),
-        "lock": sha256_of(LOCK_FILE.read_bytes()),
-        "installed": versions,
-        "runner": {path.relative_to(RUNNER).as_posix(): sha256_of(path.read_bytes()) for path in runner_files()},
-    })
+    digest = digest_of(
+        {
+            "binaries": {path.name: _file_digest(path) for path in measured},
+            "recorded": _recorded(parts.site, versions["nvidia_pytriton"]),
+            "lock": sha256_of(LOCK_FILE.read_bytes()),
+            "installed": versions,
+            "runner": {path.relative_to(RUNNER).as_posix(): sha256_of(path.read_bytes()) for path in runner_files()},
+        }
+    )
     wheel = versions.pop("nvidia_pytriton")
     triton = _TRITON_BY_WHEEL.get(wheel, f"of nvidia-pytriton {wheel}")
-    return {"image": f"{NAME}@{digest}", "server": "triton", "backends": ["onnxruntime", "python"], "versions": {"triton": triton, **versions}}
+    return {
+        "image": f"{NAME}@{digest}",
+        "server": "triton",
+        "backends": ["onnxruntime", "python"],
+        "versions": {"triton": triton, **versions},
+    }
 
 
 def runner_files() -> list[Path]:
@@ -109,7 +124,9 @@ def runner_files() -> list[Path]:
 def _version(site: Path, package: str) -> str:
     found = next(iter(site.glob(f"{package}-*.dist-info")), None)
     if found is None:
-        raise RuntimeMissing(f"{package} is not installed in the serving environment; install serving/runtime.lock into it (`make setup`).")
+        raise RuntimeMissing(
+            f"{package} is not installed in the serving environment; install serving/runtime.lock into it (`make setup`)."
+        )
     return found.name.removeprefix(f"{package}-").removesuffix(".dist-info")
 
 

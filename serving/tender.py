@@ -71,7 +71,9 @@ _FAILURES_TOLERATED = 1
 
 
 class Tender:
-    def __init__(self, deployment_id: int, *, actor: Actor, launcher: NodeLauncher, connect: Connect, pace: Pace) -> None:
+    def __init__(
+        self, deployment_id: int, *, actor: Actor, launcher: NodeLauncher, connect: Connect, pace: Pace
+    ) -> None:
         self.deployment_id = deployment_id
         self._actor, self._launcher, self._connect, self._pace = actor, launcher, connect, pace
         self._server: Server | None = None
@@ -121,7 +123,9 @@ class Tender:
         self._end_servers(deployment, deployment.reason)
         release = deployment.release
         folder = self._launcher.folder_for(deployment.pk, release.model.slug, release.name)
-        spec = LaunchSpec(deployment.pk, release.model.slug, release.name, release.digest or "", json.loads(release.manifest), folder)
+        spec = LaunchSpec(
+            deployment.pk, release.model.slug, release.name, release.digest or "", json.loads(release.manifest), folder
+        )
         began = time.monotonic()
         running = self._launcher.start(spec)
         fetch_s = time.monotonic() - began
@@ -157,8 +161,12 @@ class Tender:
         assert self._server is not None
         self._server.deployment = deployment
         with transaction.atomic():
-            actions.mark_serving(actor=self._actor, server=self._server, is_serving=True, reason="it answered its warm-up requests")
-            self._move(deployment, S.READY, "it answered its warm-up requests", timings=timings, ready_at=timezone.now())
+            actions.mark_serving(
+                actor=self._actor, server=self._server, is_serving=True, reason="it answered its warm-up requests"
+            )
+            self._move(
+                deployment, S.READY, "it answered its warm-up requests", timings=timings, ready_at=timezone.now()
+            )
         return deployment
 
     def _warm_up(self, deployment: Deployment) -> None:
@@ -166,12 +174,20 @@ class Tender:
         serving = json.loads(deployment.release.manifest)["serving"]
         try:
             for tensors in warmup.requests(serving):
-                answer = self._held_client().infer(deployment.release.model.slug, tensors, timeout_s=self._pace.warmup_timeout)
+                answer = self._held_client().infer(
+                    deployment.release.model.slug, tensors, timeout_s=self._pace.warmup_timeout
+                )
                 warmup.check(answer, serving)
         except ValueError as error:
-            raise LaunchError("warmup_failed", f"A warm-up request cannot be made: {error}. Correct serving.warmup and push again.") from error
+            raise LaunchError(
+                "warmup_failed", f"A warm-up request cannot be made: {error}. Correct serving.warmup and push again."
+            ) from error
         except InferenceError as error:
-            hint = "" if serving.get("warmup") else " It was made up from the declared inputs; give real ones in serving.warmup."
+            hint = (
+                ""
+                if serving.get("warmup")
+                else " It was made up from the declared inputs; give real ones in serving.warmup."
+            )
             raise LaunchError("warmup_failed", f"A warm-up request failed: {error.message}{hint}") from error
 
     def _setback(self, reason: str, message: str) -> float:
@@ -206,13 +222,20 @@ class Tender:
             return "its server process ended"
         serving, model = json.loads(deployment.release.manifest)["serving"], deployment.release.model.slug
         try:
-            warmup.check(self._held_client().infer(model, warmup.requests(serving)[0], timeout_s=self._pace.probe_timeout), serving)
+            warmup.check(
+                self._held_client().infer(model, warmup.requests(serving)[0], timeout_s=self._pace.probe_timeout),
+                serving,
+            )
         except InferenceError as error:
             if error.reason == "timeout" and self._is_busy(model):
                 return ""  # slow because it works for others: taking it away would only make that worse
             self._failures += 1
             is_certain = error.reason == "unreachable" or _STUB_DIED in error.message
-            return f"a real inference failed: {error.message}" if is_certain or self._failures > _FAILURES_TOLERATED else ""
+            return (
+                f"a real inference failed: {error.message}"
+                if is_certain or self._failures > _FAILURES_TOLERATED
+                else ""
+            )
         self._failures = 0
         Server.objects.filter(pk=self._server.pk).update(probed_at=timezone.now())
         return ""
@@ -241,7 +264,11 @@ class Tender:
     def _give_up(self, deployment: Deployment, why: str) -> float:
         self._can_revive = False
         self._end_servers(deployment, why)
-        self._move(deployment, S.FAILED, f"It was brought back {len(self._pace.backoff)} times and broke again each time. The last time: {why}")
+        self._move(
+            deployment,
+            S.FAILED,
+            f"It was brought back {len(self._pace.backoff)} times and broke again each time. The last time: {why}",
+        )
         return self._pace.probe_every
 
     def _adopt(self, deployment: Deployment) -> bool:
@@ -276,7 +303,11 @@ class Tender:
             return None
         was_ready = deployment.state == S.READY
         self._move(deployment, S.DRAINING, reason)
-        return float(_lifecycle(deployment).get("drain_s", self._pace.drain)) if was_ready and deployment.environment.is_routed else 0.0
+        return (
+            float(_lifecycle(deployment).get("drain_s", self._pace.drain))
+            if was_ready and deployment.environment.is_routed
+            else 0.0
+        )
 
     def _end_servers(self, deployment: Deployment, reason: str) -> None:
         running = self._running
@@ -317,8 +348,13 @@ def _lifecycle(deployment: Deployment) -> dict[str, Any]:
 
 def _answered(statistics: dict[str, Any]) -> int:
     """Requests answered well so far. Triton's JSON writes 64-bit counts as text and leaves zeros out."""
-    return sum(int(one.get("inference_stats", {}).get("success", {}).get("count", 0)) for one in statistics.get("model_stats", []))
+    return sum(
+        int(one.get("inference_stats", {}).get("success", {}).get("count", 0))
+        for one in statistics.get("model_stats", [])
+    )
 
 
 def _as_running(server: Server) -> RunningServer:
-    return RunningServer(server.host, server.http_port, server.grpc_port, server.metrics_port, server.pid, Path(server.folder))
+    return RunningServer(
+        server.host, server.http_port, server.grpc_port, server.metrics_port, server.pid, Path(server.folder)
+    )

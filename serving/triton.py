@@ -101,7 +101,10 @@ class TritonServer:
             self._client.load_model(model, client_timeout=timeout_s)
         except InferenceServerException as error:
             if _status(error) == "DEADLINE_EXCEEDED":
-                raise LaunchError("load_failed", f"{model} was still loading after {timeout_s:g} s; make its start faster, or raise its time.") from error
+                raise LaunchError(
+                    "load_failed",
+                    f"{model} was still loading after {timeout_s:g} s; make its start faster, or raise its time.",
+                ) from error
             raise LaunchError("load_failed", redacted(error.message() or str(error))) from error
 
     def unload(self, model: str, *, timeout_s: float) -> None:
@@ -122,7 +125,9 @@ class TritonServer:
 
     def statistics(self, model: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = self._client.get_inference_statistics(model, as_json=True, client_timeout=CONTROL_TIMEOUT_S)
+            found: dict[str, Any] = self._client.get_inference_statistics(
+                model, as_json=True, client_timeout=CONTROL_TIMEOUT_S
+            )
         except InferenceServerException as error:
             raise _inference_error(error) from error
         return found
@@ -132,7 +137,9 @@ def _tensor(name: str, value: npt.NDArray[Any]) -> triton_grpc.InferInput:
     array = value.astype(np.object_) if value.dtype.kind in "US" else value
     data_type = np_to_triton_dtype(array.dtype)
     if data_type is None:
-        raise InferenceError("rejected", f"The input {name!r} has the type {value.dtype}, which no tensor of the protocol has.")
+        raise InferenceError(
+            "rejected", f"The input {name!r} has the type {value.dtype}, which no tensor of the protocol has."
+        )
     tensor = triton_grpc.InferInput(name, list(array.shape), data_type)
     tensor.set_data_from_numpy(array)
     return tensor

@@ -10,9 +10,19 @@ import numpy.typing as npt
 from serving.ports import Inference, InferenceError
 
 NUMPY_TYPES: dict[str, Any] = {
-    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
-    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
-    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BYTES": np.object_,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
 }
 FILLER = "warm-up"
 
@@ -21,7 +31,10 @@ def requests(serving: dict[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
     """One set of tensors for each declared warm-up; a made-up one (zeros, "warm-up") if none is. Raises ValueError."""
     declared = serving.get("warmup") or [{"batch_size": 1, "inputs": {}}]
     return [
-        {tensor["name"]: array(one.get("inputs", {}).get(tensor["name"]), tensor, _batch(serving, one)) for tensor in serving["inputs"]}
+        {
+            tensor["name"]: array(one.get("inputs", {}).get(tensor["name"]), tensor, _batch(serving, one))
+            for tensor in serving["inputs"]
+        }
         for one in declared
     ]
 
@@ -53,7 +66,9 @@ def array(value: Any, tensor: dict[str, Any], batch: int) -> npt.NDArray[Any]:
         return np.full((batch, *dims) if batch else dims, read.item(), dtype=dtype)
     if batch and read.shape == (batch,) and all(dim == 1 for dim in dims):
         return read.reshape((batch, *dims))
-    raise ValueError(f"the value of {tensor['name']} has the shape {list(read.shape)}, which is neither {list(whole)} nor one item of it")
+    raise ValueError(
+        f"the value of {tensor['name']} has the shape {list(read.shape)}, which is neither {list(whole)} nor one item of it"
+    )
 
 
 def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:

@@ -16,7 +16,10 @@ def launcher() -> LocalLauncher:
     """This node's launcher. Under a stack that holds its lock, servers end with the stack; without one they stay."""
     lock = settings.STATE_DIR / "stack.lock"
     return LocalLauncher(
-        servers=settings.STATE_DIR / "servers", venv=settings.SERVING_VENV, blobs=store(), lock=lock if is_locked(lock) else None,
+        servers=settings.STATE_DIR / "servers",
+        venv=settings.SERVING_VENV,
+        blobs=store(),
+        lock=lock if is_locked(lock) else None,
     )
 
 

@@ -29,15 +29,34 @@ import triton_python_backend_utils as pb_utils
 TEXT = "text"
 DEFAULT_MAX_TOKENS = 512
 NUMPY_TYPES = {
-    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
-    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
-    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BYTES": np.object_,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
 }
 GRAPH_TYPES = {
-    "tensor(bool)": np.bool_, "tensor(uint8)": np.uint8, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
-    "tensor(uint64)": np.uint64, "tensor(int8)": np.int8, "tensor(int16)": np.int16, "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64, "tensor(float16)": np.float16, "tensor(float)": np.float32,
-    "tensor(double)": np.float64, "tensor(string)": np.object_,
+    "tensor(bool)": np.bool_,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+    "tensor(int8)": np.int8,
+    "tensor(int16)": np.int16,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(float16)": np.float16,
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(string)": np.object_,
 }
 
 
@@ -56,7 +75,9 @@ class TritonPythonModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(parameters.get("intra_op_threads", "1"))
         options.inter_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+        )
         self.graph = {tensor.name: GRAPH_TYPES[tensor.type] for tensor in self.session.get_inputs()}
         self.tokenizer = self._tokenizer(folder / "tokenizer" / "tokenizer.json", parameters)
         self._check_names()
@@ -80,15 +101,22 @@ class TritonPythonModel:
         made = {"input_ids", "attention_mask", "token_type_ids"} if self.tokenizer else set()
         given = (set(self.inputs) - {TEXT} if self.tokenizer else set(self.inputs)) | made
         if set(self.graph) - given:
-            raise ValueError(f"the graph needs the inputs {sorted(set(self.graph) - given)}, which the release does not declare; it declares {sorted(self.inputs)}")
+            raise ValueError(
+                f"the graph needs the inputs {sorted(set(self.graph) - given)}, which the release does not declare; "
+                f"it declares {sorted(self.inputs)}"
+            )
         if given - made - set(self.graph):
-            raise ValueError(f"the release declares the inputs {sorted(given - made - set(self.graph))}, but the graph has {sorted(self.graph)}")
+            raise ValueError(
+                f"the release declares the inputs {sorted(given - made - set(self.graph))}, but the graph has {sorted(self.graph)}"
+            )
         types = {tensor.name: GRAPH_TYPES.get(tensor.type) for tensor in self.session.get_outputs()}
         for name, wanted in self.outputs.items():
             if name not in types:
                 raise ValueError(f"the release declares the output {name!r}, but the graph has {sorted(types)}")
             if types[name] is None or not np.can_cast(types[name], wanted, casting="same_kind"):
-                raise ValueError(f"the graph's output {name!r} is {types[name]}, which cannot become {np.dtype(wanted)} as the release declares")
+                raise ValueError(
+                    f"the graph's output {name!r} is {types[name]}, which cannot become {np.dtype(wanted)} as the release declares"
+                )
 
     def execute(self, requests):
         answers = [None] * len(requests)
@@ -112,7 +140,9 @@ class TritonPythonModel:
                 raise BadRequest(f"the input {name!r} is missing")
             value = tensor.as_numpy()
             dims = value.shape[1:] if self.batches else value.shape
-            if len(dims) != len(declared["dims"]) or any(d not in (-1, n) for d, n in zip(declared["dims"], dims)):
+            if len(dims) != len(declared["dims"]) or any(
+                d not in (-1, n) for d, n in zip(declared["dims"], dims, strict=True)
+            ):
                 raise BadRequest(f"the input {name!r} has the shape {list(dims)}, not {declared['dims']}")
             tensors[name] = value
         if self.batches and len({len(value) for value in tensors.values()}) != 1:
@@ -135,7 +165,9 @@ class TritonPythonModel:
         """Requests with equal signatures can be one batch."""
         if not self.batches:
             return i
-        return tuple((name, value.shape[1:]) for name, value in tensors.items() if not (self.tokenizer and name == TEXT))
+        return tuple(
+            (name, value.shape[1:]) for name, value in tensors.items() if not (self.tokenizer and name == TEXT)
+        )
 
     def _run_together(self, members, answers):
         try:
@@ -151,14 +183,16 @@ class TritonPythonModel:
         start = 0
         for i, _, size in members:
             part = slice(start, start + size) if self.batches else slice(None)
-            answers[i] = pb_utils.InferenceResponse([pb_utils.Tensor(name, np.ascontiguousarray(value[part])) for name, value in outputs.items()])
+            answers[i] = pb_utils.InferenceResponse(
+                [pb_utils.Tensor(name, np.ascontiguousarray(value[part])) for name, value in outputs.items()]
+            )
             start += size
 
     def _infer(self, tensors, size):
         if self.tokenizer:
             tensors.update(self._encode(tensors.pop(TEXT)))
         feed = {name: tensors[name].astype(dtype, copy=False) for name, dtype in self.graph.items()}
-        values = dict(zip(self.outputs, self.session.run(list(self.outputs), feed)))
+        values = dict(zip(self.outputs, self.session.run(list(self.outputs), feed), strict=True))
         for name, value in values.items():
             if self.batches and value.shape[:1] != (size,):
                 raise ValueError(f"the output {name!r} has the shape {list(value.shape)} for a batch of {size}")

@@ -30,7 +30,9 @@ IMAGE = f"local/triton-onnx@sha256:{'a' * 64}"
 RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime", "python"], "versions": {}}
 SYSTEM = Actor.system("test")
 S = DeploymentState
-QUICK = Pace(probe_every=0.01, probe_timeout=0.1, drain=0.0, backoff=(0.0, 0.0, 0.0), healthy_after=1e9, retry_failed_after=0.0)
+QUICK = Pace(
+    probe_every=0.01, probe_timeout=0.1, drain=0.0, backoff=(0.0, 0.0, 0.0), healthy_after=1e9, retry_failed_after=0.0
+)
 _numbers = itertools.count(1)
 
 
@@ -58,17 +60,30 @@ def model() -> ServedModel:
 def sealed(model: ServedModel, *, image: str = IMAGE, code: bool = False, **serving: Any) -> Release:
     number = next(_numbers)
     manifest = {
-        "schema": "sluicegate/manifest/v1", "model": model.slug, "files": [], "envelope": {}, "provenance": {"n": number},
+        "schema": "sluicegate/manifest/v1",
+        "model": model.slug,
+        "files": [],
+        "envelope": {},
+        "provenance": {"n": number},
         "runtime": {"image": image, "server": "triton", "backend": "onnxruntime"},
         "serving": {
-            "max_batch_size": 8, "inputs": [{"name": "x", "data_type": "FP32", "dims": [4]}],
-            "outputs": [{"name": "y", "data_type": "FP32", "dims": [4]}], "warmup": [], **serving,
+            "max_batch_size": 8,
+            "inputs": [{"name": "x", "data_type": "FP32", "dims": [4]}],
+            "outputs": [{"name": "y", "data_type": "FP32", "dims": [4]}],
+            "warmup": [],
+            **serving,
         },
     }
     data = canonical_bytes(manifest)
     return Release.objects.create(
-        id=uuid.uuid4(), model=model, number=number, state="sealed", manifest=data.decode(), digest=sha256_of(data),
-        is_code_bearing=code, sealed_at=timezone.now(),
+        id=uuid.uuid4(),
+        model=model,
+        number=number,
+        state="sealed",
+        manifest=data.decode(),
+        digest=sha256_of(data),
+        is_code_bearing=code,
+        sealed_at=timezone.now(),
     )
 
 
@@ -82,7 +97,11 @@ def ensure(release: Release, environment: Environment, actor: Actor = SYSTEM) ->
 
 
 def verbs_of(deployment: Deployment) -> list[str]:
-    return list(Event.objects.filter(subject_type="deployment", subject_id=str(deployment.pk)).order_by("seq").values_list("verb", flat=True))
+    return list(
+        Event.objects.filter(subject_type="deployment", subject_id=str(deployment.pk))
+        .order_by("seq")
+        .values_list("verb", flat=True)
+    )
 
 
 # what may be asked for
@@ -111,7 +130,9 @@ def test_code_needs_a_waiver_of_just_these_contents(model: ServedModel, staging:
     assert ensure(release, staging).state == S.FETCHING
 
 
-def test_a_runtime_that_no_node_has_is_refused_with_those_that_are_there(model: ServedModel, staging: Environment, node: Node) -> None:
+def test_a_runtime_that_no_node_has_is_refused_with_those_that_are_there(
+    model: ServedModel, staging: Environment, node: Node
+) -> None:
     with pytest.raises(Unavailable) as caught:
         ensure(sealed(model, image=f"other@sha256:{'b' * 64}"), staging)
     assert IMAGE in caught.value.message
@@ -131,7 +152,9 @@ def test_who_may_deploy(release: Release, staging: Environment, node: Node, role
 def test_only_the_system_reports_states(release: Release, staging: Environment, node: Node) -> None:
     deployment = ensure(release, staging)
     with pytest.raises(Refused):
-        actions.report_state(actor=Actor("ci", roles=(("vision", Role.CI),)), deployment=deployment, to=S.LOADING, reason="")
+        actions.report_state(
+            actor=Actor("ci", roles=(("vision", Role.CI),)), deployment=deployment, to=S.LOADING, reason=""
+        )
 
 
 def test_a_move_from_a_stale_row_changes_nothing(release: Release, staging: Environment, node: Node) -> None:
@@ -152,7 +175,14 @@ def test_a_move_that_the_table_does_not_know_is_refused(release: Release, stagin
 def test_draining_is_refused_while_traffic_may_come(model: ServedModel, production: Environment, node: Node) -> None:
     stable, candidate = sealed(model), sealed(model)
     held, canary = ensure(stable, production), ensure(candidate, production)
-    route = Route.objects.create(environment=production, model=model, stable=stable, candidate=candidate, candidate_bp=1, changed_at=timezone.now())
+    route = Route.objects.create(
+        environment=production,
+        model=model,
+        stable=stable,
+        candidate=candidate,
+        candidate_bp=1,
+        changed_at=timezone.now(),
+    )
     for deployment in (held, canary):
         with pytest.raises(StateChanged) as caught:
             actions.drain_deployment(actor=SYSTEM, deployment=deployment, reason="away")
@@ -195,7 +225,13 @@ class World:
         return self.behaviour
 
     def new_tender(self) -> Tender:
-        return Tender(self.row.pk, actor=Actor.system("agent:local"), launcher=self.launcher, connect=self.launcher.connect, pace=self.pace)
+        return Tender(
+            self.row.pk,
+            actor=Actor.system("agent:local"),
+            launcher=self.launcher,
+            connect=self.launcher.connect,
+            pace=self.pace,
+        )
 
     @property
     def state(self) -> str:
@@ -204,7 +240,7 @@ class World:
 
     @property
     def server(self) -> Any:
-        (_, server), = self.launcher.running.values()
+        ((_, server),) = self.launcher.running.values()
         return server
 
     def until(self, state: DeploymentState, most: int = 30) -> Deployment:
@@ -232,18 +268,34 @@ def test_it_fetches_loads_warms_and_is_ready(world: World, release: Release, sta
 
 def test_it_warms_up_with_the_releases_own_requests(model: ServedModel, staging: Environment, node: Node) -> None:
     seen: list[Any] = []
-    world = World(sealed(model, warmup=[{"batch_size": 2, "inputs": {"x": [1, 2, 3, 4]}}, {"batch_size": 1, "inputs": {"x": 7}}]), staging)
+    world = World(
+        sealed(model, warmup=[{"batch_size": 2, "inputs": {"x": [1, 2, 3, 4]}}, {"batch_size": 1, "inputs": {"x": 7}}]),
+        staging,
+    )
     world.behaviour.compute = lambda arrays: (seen.append(arrays["x"].tolist()), {"y": arrays["x"]})[1]
     world.until(S.READY)
     assert seen == [[[1, 2, 3, 4], [1, 2, 3, 4]], [[7, 7, 7, 7]]]
 
 
-@pytest.mark.parametrize(("harm", "reason"), [
-    (lambda w: setattr(w.behaviour, "load_error", "the weights are wrong"), "load_failed: the weights are wrong"),
-    (lambda w: setattr(w.behaviour, "breaks", InferenceError("server_error", "no")), "warmup_failed: A warm-up request failed: no"),
-    (lambda w: setattr(w.behaviour, "compute", lambda arrays: {"z": arrays["x"]}), "warmup_failed: A warm-up request failed: The answer lacks the outputs y"),
-    (lambda w: w.launcher.fail.append(LaunchError("digest_mismatch", "a byte is wrong")), "digest_mismatch: a byte is wrong"),
-], ids=["load", "warm-up", "output", "digest"])
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda w: setattr(w.behaviour, "load_error", "the weights are wrong"), "load_failed: the weights are wrong"),
+        (
+            lambda w: setattr(w.behaviour, "breaks", InferenceError("server_error", "no")),
+            "warmup_failed: A warm-up request failed: no",
+        ),
+        (
+            lambda w: setattr(w.behaviour, "compute", lambda arrays: {"z": arrays["x"]}),
+            "warmup_failed: A warm-up request failed: The answer lacks the outputs y",
+        ),
+        (
+            lambda w: w.launcher.fail.append(LaunchError("digest_mismatch", "a byte is wrong")),
+            "digest_mismatch: a byte is wrong",
+        ),
+    ],
+    ids=["load", "warm-up", "output", "digest"],
+)
 def test_what_is_wrong_with_the_release_fails_at_once(world: World, harm: Any, reason: str) -> None:
     harm(world)
     row = world.until(S.FAILED)
@@ -263,7 +315,9 @@ def test_what_does_not_pass_fails_after_a_bounded_number_of_tries(world: World) 
     assert "tried 3 times" in world.until(S.FAILED).reason
 
 
-def test_a_failed_deployment_is_tried_again_when_asked_for(world: World, release: Release, staging: Environment) -> None:
+def test_a_failed_deployment_is_tried_again_when_asked_for(
+    world: World, release: Release, staging: Environment
+) -> None:
     world.behaviour.load_error = "broken"
     world.until(S.FAILED)
     world.tender.step()
@@ -274,7 +328,9 @@ def test_a_failed_deployment_is_tried_again_when_asked_for(world: World, release
     assert "deployment.retried" in verbs_of(world.row)
 
 
-def test_a_dead_model_process_is_brought_back_on_the_same_server(world: World, release: Release, staging: Environment) -> None:
+def test_a_dead_model_process_is_brought_back_on_the_same_server(
+    world: World, release: Release, staging: Environment
+) -> None:
     world.until(S.READY)
     before = queries.ready_server(release, staging)
     world.behaviour.is_dead = True
@@ -322,11 +378,17 @@ def test_a_server_that_hangs_is_lost(world: World) -> None:
     assert world.state == S.LOADING
 
 
-def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.until(S.READY)
     counts = itertools.count(1)
     world.behaviour.latency_s = 0.2
-    monkeypatch.setattr(world.server, "statistics", lambda model: {"model_stats": [{"inference_stats": {"success": {"count": str(next(counts))}}}]})
+    monkeypatch.setattr(
+        world.server,
+        "statistics",
+        lambda model: {"model_stats": [{"inference_stats": {"success": {"count": str(next(counts))}}}]},
+    )
     for _ in range(4):
         world.tender.step()
     assert world.state == S.READY

@@ -15,7 +15,12 @@ from serving.models import Deployment, Environment, Gateway, Node, Route, Server
 
 pytestmark = pytest.mark.django_db
 
-RUNTIME = {"image": f"local/triton-onnx@sha256:{'a' * 64}", "server": "triton", "backends": ["onnxruntime"], "versions": {"triton": "2.51.0"}}
+RUNTIME = {
+    "image": f"local/triton-onnx@sha256:{'a' * 64}",
+    "server": "triton",
+    "backends": ["onnxruntime"],
+    "versions": {"triton": "2.51.0"},
+}
 
 
 @pytest.fixture
@@ -34,14 +39,26 @@ def belonging_to(team: str) -> User:
 @pytest.fixture
 def deployed() -> Server:
     model = ServedModel.objects.create(slug="sentiment", team=Team.objects.create(slug="text", title="Text"))
-    release = Release.objects.create(model=model, number=1, state="sealed", manifest="{}", digest=f"sha256:{'1' * 64}", sealed_at=timezone.now())
+    release = Release.objects.create(
+        model=model, number=1, state="sealed", manifest="{}", digest=f"sha256:{'1' * 64}", sealed_at=timezone.now()
+    )
     production = Environment.objects.get_or_create(slug="production", defaults={"title": "Production"})[0]
     node = Node.objects.create(name="local", runtimes=[RUNTIME], seen_at=timezone.now())
-    Gateway.objects.create(environment=production, name="edge", admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2", grpc_address="127.0.0.1:3")
+    Gateway.objects.create(
+        environment=production,
+        name="edge",
+        admin_url="http://127.0.0.1:1",
+        http_url="http://127.0.0.1:2",
+        grpc_address="127.0.0.1:3",
+    )
     Route.objects.create(environment=production, model=model, stable=release, changed_at=timezone.now())
     deployment = Deployment.objects.create(release=release, environment=production, node=node, state="ready")
-    Server.objects.create(deployment=deployment, http_port=1, grpc_port=2, metrics_port=3, pid=4, folder="/gone", ended_at=timezone.now())
-    return Server.objects.create(deployment=deployment, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/here", is_serving=True)
+    Server.objects.create(
+        deployment=deployment, http_port=1, grpc_port=2, metrics_port=3, pid=4, folder="/gone", ended_at=timezone.now()
+    )
+    return Server.objects.create(
+        deployment=deployment, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/here", is_serving=True
+    )
 
 
 def read(client: Client, path: str) -> Any:
@@ -53,7 +70,12 @@ def read(client: Client, path: str) -> Any:
 def test_servers_that_are_over_are_not_listed(client: Client, deployed: Server) -> None:
     belonging_to("text")
     (server,) = read(client, "servers")["results"]
-    assert server["id"] == deployed.pk and server["release"] == "r1" and server["model"] == "sentiment" and server["is_serving"] is True
+    assert (
+        server["id"] == deployed.pk
+        and server["release"] == "r1"
+        and server["model"] == "sentiment"
+        and server["is_serving"] is True
+    )
     assert "folder" not in server  # a path of the node is nobody's business
 
 
@@ -61,7 +83,9 @@ def test_an_environment_comes_with_its_gateways_and_routes(client: Client, deplo
     belonging_to("text")
     found = read(client, "environments/production")
     assert found["gateways"][0]["name"] == "edge"
-    assert found["routes"] == [{**found["routes"][0], "model": "sentiment", "stable": "r1", "candidate": None, "candidate_bp": 0}]
+    assert found["routes"] == [
+        {**found["routes"][0], "model": "sentiment", "stable": "r1", "candidate": None, "candidate_bp": 0}
+    ]
     assert found in read(client, "environments")["results"]
 
 
@@ -77,7 +101,11 @@ def test_an_unknown_environment_names_those_that_are_there(client: Client, deplo
 
 def test_runtimes_tell_which_node_has_them(client: Client, deployed: Server) -> None:
     (runtime,) = read(client, "runtimes")["results"]
-    assert runtime["image"] == RUNTIME["image"] and runtime["node"] == "local" and runtime["versions"] == {"triton": "2.51.0"}
+    assert (
+        runtime["image"] == RUNTIME["image"]
+        and runtime["node"] == "local"
+        and runtime["versions"] == {"triton": "2.51.0"}
+    )
 
 
 @pytest.mark.parametrize("path", ["environments", "environments/production", "servers", "runtimes"])

@@ -58,18 +58,26 @@ def word_count_graph() -> bytes:
 
 
 def word_level_tokenizer() -> bytes:
-    return json.dumps({
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": {"type": "Lowercase"},
-        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"},
-    }).encode()
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": {"type": "Lowercase"},
+            "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": None,
+            "decoder": None,
+            "model": {"type": "WordLevel", "vocab": WORDS, "unk_token": "[UNK]"},
+        }
+    ).encode()
 
 
 def _model(graph: onnx.GraphProto) -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
 
 
-MISBEHAVING = '''
+MISBEHAVING = """
 import json, os, time
 from pathlib import Path
 import numpy as np
@@ -93,7 +101,7 @@ class TritonPythonModel:
                 time.sleep(2.5)
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * x).astype(np.float32))]))
         return answers
-'''
+"""
 
 
 def serving(**changes: Any) -> dict[str, Any]:
@@ -103,26 +111,46 @@ def serving(**changes: Any) -> dict[str, Any]:
         "outputs": [{"name": "y", "data_type": "FP32", "dims": [4]}],
         "dynamic_batching": {"preferred_batch_size": [], "max_queue_delay_us": 1000},
         "instance_group": [{"kind": "cpu", "count": 1}],
-        "queue_policy": None, "warmup": [], "parameters": {}, **changes,
+        "queue_policy": None,
+        "warmup": [],
+        "parameters": {},
+        **changes,
     }
 
 
 def text_serving(**changes: Any) -> dict[str, Any]:
     return serving(
         inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}],
-        outputs=[{"name": "length", "data_type": "INT64", "dims": [1]}, {"name": "total", "data_type": "INT32", "dims": [1]}],
-        warmup=[{"batch_size": 2, "inputs": {"text": ["good film"]}}], **changes,
+        outputs=[
+            {"name": "length", "data_type": "INT64", "dims": [1]},
+            {"name": "total", "data_type": "INT32", "dims": [1]},
+        ],
+        warmup=[{"batch_size": 2, "inputs": {"text": ["good film"]}}],
+        **changes,
     )
 
 
-def manifest(blobs: MemoryBlobs, model: str, files: dict[str, bytes], own: dict[str, Any], *, backend: str = "onnxruntime",
-             image: str = "") -> dict[str, Any]:
+def manifest(
+    blobs: MemoryBlobs,
+    model: str,
+    files: dict[str, bytes],
+    own: dict[str, Any],
+    *,
+    backend: str = "onnxruntime",
+    image: str = "",
+) -> dict[str, Any]:
     roles = {"tokenizer": "tokenizer", "artifact": "artifact"}
     return {
-        "schema": "sluicegate/manifest/v1", "model": model,
-        "files": [{"path": path, "role": roles[path.partition("/")[0]], "sha256": blobs.put(data), "size_bytes": len(data)} for path, data in files.items()],
+        "schema": "sluicegate/manifest/v1",
+        "model": model,
+        "files": [
+            {"path": path, "role": roles[path.partition("/")[0]], "sha256": blobs.put(data), "size_bytes": len(data)}
+            for path, data in files.items()
+        ],
         "runtime": {"image": image or runtime.describe(VENV)["image"], "server": "triton", "backend": backend},
-        "serving": own, "envelope": {}, "provenance": {},
+        "serving": own,
+        "envelope": {},
+        "provenance": {},
     }
 
 

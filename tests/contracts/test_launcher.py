@@ -25,6 +25,8 @@ from serving.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 
+pytestmark = pytest.mark.real("triton")
+
 
 @pytest.fixture
 def blobs() -> MemoryBlobs:
@@ -86,7 +88,9 @@ def double(running: RunningServer, model: str = "doubling") -> list[float]:
     client = TritonServer(running.host, running.http_port, running.grpc_port)
     try:
         client.load(model, timeout_s=30)
-        answered: list[float] = client.infer(model, {"x": np.ones((1, 4), np.float32)}, timeout_s=5).outputs["y"][0].tolist()
+        answered: list[float] = (
+            client.infer(model, {"x": np.ones((1, 4), np.float32)}, timeout_s=5).outputs["y"][0].tolist()
+        )
         return answered
     finally:
         client.close()
@@ -122,7 +126,9 @@ def test_a_blob_that_is_gone_is_named(launcher: LocalLauncher, blobs: MemoryBlob
 
 def test_another_runtime_is_refused(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     other = f"local/triton-onnx@sha256:{'0' * 64}"
-    manifest = made.manifest(blobs, "doubling", {"artifact/model.onnx": made.doubling_graph()}, made.serving(), image=other)
+    manifest = made.manifest(
+        blobs, "doubling", {"artifact/model.onnx": made.doubling_graph()}, made.serving(), image=other
+    )
     error = refusal(launcher, manifest)
     assert error.reason == "runtime_mismatch"
     assert other in error.message and launcher.runtimes()[0]["image"] in error.message
@@ -135,11 +141,18 @@ def test_a_node_without_a_serving_environment_says_how_to_get_one(tmp_path: Path
     assert error.reason == "runtime_mismatch" and "make setup" in error.message
 
 
-@pytest.mark.parametrize(("changes", "says"), [
-    ({"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_us": 0}}, "preferred batch sizes [8]"),
-    ({"inputs": [{"name": "x", "data_type": "FLOAT99", "dims": [4]}]}, "FLOAT99"),
-    ({"max_batch_size": "many"}, "many"),
-], ids=["preferred", "data type", "not a number"])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_us": 0}},
+            "preferred batch sizes [8]",
+        ),
+        ({"inputs": [{"name": "x", "data_type": "FLOAT99", "dims": [4]}]}, "FLOAT99"),
+        ({"max_batch_size": "many"}, "many"),
+    ],
+    ids=["preferred", "data type", "not a number"],
+)
 def test_a_wrong_configuration_is_refused_with_its_reason(
     launcher: LocalLauncher, blobs: MemoryBlobs, changes: dict[str, Any], says: str
 ) -> None:
@@ -149,7 +162,9 @@ def test_a_wrong_configuration_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize("path", ["artifact/../../x", "/etc/x", "artifact/model.py", "artifact/sluicegate.json"])
-def test_a_file_that_would_lie_elsewhere_or_on_a_file_of_ours_is_refused(launcher: LocalLauncher, blobs: MemoryBlobs, path: str) -> None:
+def test_a_file_that_would_lie_elsewhere_or_on_a_file_of_ours_is_refused(
+    launcher: LocalLauncher, blobs: MemoryBlobs, path: str
+) -> None:
     manifest = made.doubling(blobs)
     manifest["files"].append({"path": path, "role": "artifact", "sha256": blobs.put(b"x"), "size_bytes": 1})
     assert refusal(launcher, manifest).reason == "bad_config"
@@ -217,12 +232,14 @@ def test_a_server_listens_on_loopback_only_and_has_no_secrets(
     assert b"hush" not in Path(f"/proc/{record['pid']}/environ").read_bytes()
     ports = {f"{port:04X}" for port in (running.http_port, running.grpc_port, running.metrics_port)}
 
-    def listening() -> set[str]:
-        sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return {socket[1] for socket in sockets if socket[3] == "0A" and socket[1].partition(":")[2] in ports}
+    def listening() -> dict[str, str]:
+        """Port → address, as the kernel writes them (proc(5), /proc/net/tcp)."""
+        lines = [line for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        sockets = [line.split()[1].split(":") for line in lines if line.split()[3] == "0A"]
+        return {port: address for address, port in sockets if port in ports}
 
     assert eventually(lambda: len(listening()) == 3)  # the metrics port opens a moment after the others
-    assert listening() == {f"0100007F:{port}" for port in ports}
+    assert set(listening().values()) <= {"0100007F", "0000000000000000FFFF00000100007F"}  # the latter is 127.0.0.1 too
 
 
 def test_a_model_that_cannot_start_says_why(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
@@ -251,7 +268,9 @@ def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLaunch
     assert not running.folder.exists()
 
 
-def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(
+    launcher: LocalLauncher, blobs: MemoryBlobs
+) -> None:
     running = start(launcher, made.doubling(blobs))
     double(running)
     os.kill(json.loads((running.folder / keeper.KEEPER_FILE).read_text())["pid"], signal.SIGKILL)
@@ -262,7 +281,9 @@ def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(launcher: 
     assert shared_memory_of(running) == [] and not running.folder.exists()
 
 
-def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(tmp_path: Path, blobs: MemoryBlobs, lock: Any) -> None:
+def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(
+    tmp_path: Path, blobs: MemoryBlobs, lock: Any
+) -> None:
     launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=blobs, lock=tmp_path / "stack.lock")
     one, two = (start(launcher, manifest) for manifest in (made.doubling(blobs), made.misbehaving(blobs)))
     double(one)
@@ -273,6 +294,7 @@ def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(tmp_path: 
         assert eventually(lambda: processes_of(running.folder) == [] and not running.folder.exists())  # noqa: B023
         assert shared_memory_of(running) == []
     assert not keeper.is_locked(tmp_path / "stack.lock")  # the next stack can start
+    assert launcher.sweep(set()) == []
 
 
 _STARTER = """
@@ -289,12 +311,18 @@ sys.stdin.read()
 
 
 def test_a_server_survives_its_starter_and_is_adopted(launcher: LocalLauncher) -> None:
-    starter = subprocess.Popen([sys.executable, "-c", _STARTER, str(launcher.servers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               cwd=Path(__file__).resolve().parents[2], env={**os.environ, "PYTHONPATH": "."})
+    starter = subprocess.Popen(
+        [sys.executable, "-c", _STARTER, str(launcher.servers)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "PYTHONPATH": "."},
+    )
     assert starter.stdout
-    folder = Path(starter.stdout.readline().strip())
-    starter.kill()
-    starter.wait()
+    with starter:
+        folder = Path(starter.stdout.readline().strip())
+        starter.kill()
     running = launcher.adopt(folder)
     assert running and launcher.is_alive(running)
     assert double(running) == [2, 2, 2, 2]

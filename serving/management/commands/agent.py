@@ -15,7 +15,9 @@ from serving.agent import Agent
 
 
 class Command(BaseCommand):
-    help = "Runs the node agent: starts, watches and ends this machine's inference servers. SIGTERM ends the agent alone."
+    help = (
+        "Runs the node agent: starts, watches and ends this machine's inference servers. SIGTERM ends the agent alone."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--node", default=settings.NODE_NAME, help="the name of this machine among the nodes")
@@ -23,7 +25,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         launcher = wiring.launcher()
-        agent = Agent(node=options["node"], servers=launcher.servers, launcher=launcher, connect=wiring.inference_server)
+        agent = Agent(
+            node=options["node"], servers=launcher.servers, launcher=launcher, connect=wiring.inference_server
+        )
 
         def stop(number: int, frame: FrameType | None) -> None:
             agent.stop()

@@ -1,0 +1,263 @@
+"""The node agent as a process of its own, on a real tritonserver and a real database: what it survives, and what it brings back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from accounts.models import Team
+from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.models import Event
+from registry.models import Release, ServedModel, Waiver
+from registry.storage import FolderStore
+from serving import actions, keeper, queries
+from serving.models import Deployment, Environment, Node, Server
+from serving.ports import InferenceError
+from serving.triton import TritonServer
+from tests.contracts import serving_models as made
+
+pytestmark = pytest.mark.real("triton")
+PROJECT = Path(__file__).resolve().parents[2]
+SYSTEM = Actor.system("test")
+
+
+@pytest.fixture(scope="module")
+def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """A database of this module alone, seen by the agent as by the tests, with nothing rolled back."""
+    name, before = f"agent_{uuid.uuid4().hex[:8]}", connection.settings_dict["NAME"]
+    settings = connection.settings_dict
+    address = f"postgresql://{settings['USER']}:{settings['PASSWORD']}@{settings['HOST']}:{settings['PORT']}"
+    with django_db_blocker.unblock():
+        connection.close()
+        with psycopg.connect(f"{address}/postgres", autocommit=True) as admin:
+            admin.execute(f'CREATE DATABASE "{name}"')
+        settings["NAME"] = name
+        call_command("migrate", verbosity=0)
+        yield f"{address}/{name}"
+        connection.close()
+        settings["NAME"] = before
+        with psycopg.connect(f"{address}/postgres", autocommit=True) as admin:
+            admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+class Machine:
+    """One node with its state folder, its stack's lock, and its agent."""
+
+    def __init__(self, database: str, state: Path) -> None:
+        self.database, self.state, self.name = database, state, f"n{uuid.uuid4().hex[:6]}"
+        self.servers, self.agent = state / "servers", None
+        self._lock = (state / "stack.lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.start_agent()
+        assert eventually(lambda: Node.objects.filter(name=self.name).exists(), 30)
+
+    def start_agent(self) -> None:
+        env = {
+            **os.environ,
+            "DATABASE_URL": self.database,
+            "SLUICEGATE_STATE_DIR": str(self.state),
+            "SLUICEGATE_SERVING_VENV": str(made.VENV),
+        }
+        command = [sys.executable, "manage.py", "agent", "--node", self.name]
+        with (self.state / "agent.log").open("ab") as log:
+            self.agent = subprocess.Popen(command, cwd=PROJECT, env=env, stdout=log, stderr=log)
+
+    def kill_agent(self, number: int = signal.SIGKILL) -> int:
+        assert self.agent
+        self.agent.send_signal(number)
+        return self.agent.wait(15)
+
+    def free_lock(self) -> None:
+        self._lock.close()
+
+    def deploy(self, kind: str) -> Deployment:
+        store = FolderStore(self.state / "blobs", max_bytes=1 << 30)
+        blobs = made.MemoryBlobs()
+        model = f"{kind}-{uuid.uuid4().hex[:6]}"
+        manifest = {"doubling": made.doubling, "words": made.words, "misbehaving": made.misbehaving}[kind](blobs, model)
+        for sha256 in blobs.data:
+            store.put_stream(blobs.open(sha256), sha256)
+        data = canonical_bytes(manifest)
+        served = ServedModel.objects.create(
+            slug=model, team=Team.objects.get_or_create(slug="vision", defaults={"title": "Vision"})[0]
+        )
+        release = Release.objects.create(
+            model=served,
+            number=1,
+            state="sealed",
+            manifest=data.decode(),
+            digest=sha256_of(data),
+            is_code_bearing=kind == "misbehaving",
+            sealed_at=timezone.now(),
+        )
+        if release.is_code_bearing:
+            Waiver.objects.create(release=release, manifest_digest=release.digest, reason="a test")
+        staging = Environment.objects.get_or_create(slug="staging", defaults={"title": "Staging", "is_routed": False})[
+            0
+        ]
+        # Nodes of earlier tests are gone but in the table; the newest is chosen, and that is this one.
+        deployment = actions.ensure_deployment(actor=SYSTEM, release=release, environment=staging, reason="a test")
+        assert deployment.node_id == self.name
+        return deployment
+
+    def ready(self, deployment: Deployment, within_s: float = 30, *, recoveries: int = 0) -> Server:
+        def is_ready() -> bool:
+            deployment.refresh_from_db()
+            return deployment.state == "ready" and deployment.recoveries >= recoveries
+
+        assert eventually(is_ready, within_s), (
+            f"{deployment.state}: {deployment.reason}\n{(self.state / 'agent.log').read_text()[-2000:]}"
+        )
+        server = queries.ready_server(deployment.release, deployment.environment)
+        assert server
+        return server
+
+    def close(self) -> None:
+        if self.agent and self.agent.poll() is None:
+            self.kill_agent(signal.SIGTERM)
+        self.free_lock()
+        assert eventually(lambda: not processes_under(self.state), 15)
+
+
+@pytest.fixture
+def machine(database: str, tmp_path: Path) -> Iterator[Machine]:
+    made_machine = Machine(database, tmp_path)
+    yield made_machine
+    made_machine.close()
+
+
+def eventually(condition: Callable[[], bool], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return condition()
+
+
+def processes_under(state: Path) -> list[str]:
+    """Keepers, servers and model processes of this state folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode()
+            if str(state / "servers") in command and keeper.started_at_ticks(int(path.parent.name)):
+                found.append(command)
+        except OSError:
+            continue
+    return found
+
+
+def shared_memory_of(server: Server) -> list[str]:
+    return [path.name for path in Path("/dev/shm").glob(f"sg{server.folder.rpartition('-')[2]}_*")]
+
+
+def ask(server: Server, value: float, timeout_s: float = 5.0) -> list[float]:
+    client = TritonServer(server.host, server.http_port, server.grpc_port)
+    try:
+        inputs = {"x": np.full((1, 4), value, np.float32)}
+        answered: list[float] = (
+            client.infer(server.deployment.release.model.slug, inputs, timeout_s=timeout_s).outputs["y"][0].tolist()
+        )
+        return answered
+    finally:
+        client.close()
+
+
+def test_a_release_without_code_serves_and_leaves_when_it_is_drained(machine: Machine) -> None:
+    with psycopg.connect(machine.database, autocommit=True) as listener:
+        listener.execute(f"LISTEN {actions.ROUTES_CHANNEL}")
+        deployment = machine.deploy("words")
+        server = machine.ready(deployment)
+        assert next(listener.notifies(timeout=5, stop_after=1), None)  # the control plane was woken
+    assert set(deployment.timings) == {"fetch_s", "load_s", "warmup_s"} and all(
+        0 <= t < 30 for t in deployment.timings.values()
+    )
+    client = TritonServer(server.host, server.http_port, server.grpc_port)
+    answer = client.infer(
+        deployment.release.model.slug, {"text": np.array([["good bad film"]], dtype=object)}, timeout_s=5
+    )
+    assert answer.outputs["total"].tolist() == [[9]]
+    client.close()
+    first_probe = server.probed_at
+    assert eventually(lambda: Server.objects.get(pk=server.pk).probed_at > first_probe, 5)
+    actions.drain_deployment(actor=SYSTEM, deployment=deployment, reason="done")
+    assert eventually(lambda: Deployment.objects.get(pk=deployment.pk).state == "gone", 20)
+    assert processes_under(machine.state) == [] and shared_memory_of(server) == [] and not Path(server.folder).exists()
+
+
+def test_what_breaks_is_brought_back(machine: Machine) -> None:
+    deployment = machine.deploy("misbehaving")
+    first = machine.ready(deployment)
+    with pytest.raises(InferenceError):
+        ask(first, 666)  # the model's process ends itself
+    second = machine.ready(deployment, recoveries=1)
+    assert second.pk == first.pk and ask(second, 3) == [6, 6, 6, 6]  # unload and load, on the same server
+
+    killed_at = time.monotonic()
+    os.kill(second.pid, signal.SIGKILL)
+    assert eventually(lambda: not Server.objects.get(pk=second.pk).is_serving, 5)
+    third = machine.ready(deployment, recoveries=2)
+    assert time.monotonic() - killed_at < 15
+    assert third.pk != second.pk and third.pid != second.pid and ask(third, 4) == [8, 8, 8, 8]
+    assert shared_memory_of(second) == [] and not Path(second.folder).exists()
+    assert Event.objects.filter(verb="server.lost", facts__deployment=deployment.pk).count() == 2
+
+
+def test_a_killed_agent_leaves_its_servers_and_the_next_one_adopts_them(machine: Machine) -> None:
+    deployment = machine.deploy("doubling")
+    server = machine.ready(deployment)
+    machine.kill_agent(signal.SIGKILL)
+    time.sleep(1)
+    assert ask(server, 1) == [2, 2, 2, 2]
+    machine.start_agent()
+    adopted = Event.objects.filter(verb="server.adopted", subject_id=str(server.pk))
+    assert eventually(adopted.exists, 20)
+    assert machine.ready(deployment).pid == server.pid and deployment.recoveries == 0
+    assert machine.kill_agent(signal.SIGTERM) == 0  # an agent that is asked to stop leaves them as well
+    assert ask(server, 2) == [4, 4, 4, 4]
+
+    os.kill(server.pid, signal.SIGKILL)  # while nobody watches
+    machine.start_agent()
+    assert machine.ready(deployment, recoveries=1).pid != server.pid
+
+
+def test_an_agent_outlives_the_loss_of_its_database_connections(machine: Machine) -> None:
+    deployment = machine.deploy("doubling")
+    server = machine.ready(deployment)
+    with psycopg.connect(machine.database, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    connection.close()  # ours went with them
+    os.kill(server.pid, signal.SIGKILL)
+    assert machine.ready(deployment, recoveries=1).pid != server.pid
+    assert machine.agent and machine.agent.poll() is None
+
+
+def test_a_stack_that_is_killed_leaves_no_process_and_no_shared_memory(machine: Machine) -> None:
+    one, two = machine.ready(machine.deploy("doubling")), machine.ready(machine.deploy("misbehaving"))
+    assert shared_memory_of(one) and shared_memory_of(two)
+    with pytest.raises(InferenceError):
+        ask(two, 666)  # a dead model process makes Triton leak its memory
+    machine.kill_agent(signal.SIGKILL)
+    machine.free_lock()  # as the kernel does when the supervisor is killed
+    assert eventually(lambda: processes_under(machine.state) == [], 15)
+    assert shared_memory_of(one) == [] and shared_memory_of(two) == []
+    assert [path for path in machine.servers.iterdir() if path.is_dir()] == []
