@@ -30,6 +30,8 @@ def serving(*, code: bool) -> dict[str, Any]:
         "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],
         "dynamic_batching": {"preferred_batch_size": [4, 8], "max_queue_delay_us": 1000},
         "instance_group": [{"kind": "cpu", "count": 1}],
+        # work that nobody waits for any more is dropped, so that a short overload does not become a long one
+        "queue_policy": {"timeout_action": "reject", "default_timeout_us": 1_500_000, "max_queue_size": 64},
         "warmup": [{"batch_size": 1, "inputs": {"text": "a short sentence to warm up with"}}],
     }
     if not code:

@@ -90,7 +90,7 @@ class _LogMeter:
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         is_end = bool(total) and done >= total
-        due = time.monotonic() - self.said_at >= LOG_EVERY_S or note != self.said[0] or is_end
+        due = time.monotonic() - self.said_at >= LOG_EVERY_S or is_end
         if not due or self.said == (note, done):
             return
         self.said_at, self.said = time.monotonic(), (note, done)

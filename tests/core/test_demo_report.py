@@ -90,7 +90,6 @@ def test_a_rollback_is_timed_by_the_engine_and_checked_by_the_users() -> None:
         observation(2, 2500),
         observation(3, 2500, slow=2),
         observation(4, 5000, errors=1),
-        observation(5, 0),
     ]
     part = report.rollout_part(rolled_back(), list(reversed(ticks)), records)
     assert part["fault_to_zero_weight_s"] == 6.25
