@@ -1,0 +1,181 @@
+"""The whole one-machine stack: it comes up, it heals, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from sluicegate.stack import Stack, running
+from sluicegate.stack.ports import is_free
+
+pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(240)]
+KEPT = ["postgres", "valkey", "web", "worker", "agent", "engine", "control_plane", "envoy"]
+
+
+@contextmanager
+def state_folder() -> Iterator[Path]:
+    """Passable for an unprivileged user, as PostgreSQL's data must be when root runs the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="sluicegate-test-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with state_folder() as folder, running(folder) as up:
+        yield up
+
+
+def get(url: str, token: str = "") -> int:
+    """The status; 0 while nobody answers."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=5)
+    try:
+        connection.request("GET", parts.path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+def until(is_so: Callable[[], object], what: str, within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        time.sleep(0.1)
+
+
+def descendants(pid: int) -> set[int]:
+    """The process and everything that descends from it."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit():
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has just ended
+    found, last = {pid}, set[int]()
+    while found != last:
+        last = set(found)
+        found |= {child for child, parent in parents.items() if parent in found}
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def assert_nothing_is_left(state_dir: Path, pids: set[int]) -> None:
+    until(lambda: not any(map(is_alive, pids)), "no process of the stack", within_s=20)
+    ports = json.loads((state_dir / "ports.json").read_text())
+    assert [name for name, port in ports.items() if not is_free(port)] == []
+
+
+def is_healthy(stack: Stack) -> bool:
+    return get(f"{stack.base_url}/api/v1/me", stack.admin_token) == 200 and get(f"{stack.gateway_admin}/ready") == 200
+
+
+def test_it_comes_up_and_says_where(stack: Stack) -> None:
+    said = stack.log_of("up").read_text()
+    assert said.count("Sluicegate is READY") == 1
+    for address in (stack.base_url, stack.gateway_http, stack.gateway_grpc, stack.admin_password):
+        assert address in said
+    assert get(f"{stack.base_url}/api/v1/me") == 401
+    assert get(f"{stack.base_url}/api/v1/me", stack.admin_token) == 200
+    assert get(f"{stack.gateway_http}/v2/health/ready") == 200
+    assert sorted(KEPT) == sorted(name for name in KEPT if stack.pid_of(name))
+
+
+def test_it_listens_on_loopback_only(stack: Stack) -> None:
+    ports = set(json.loads((stack.state_dir / "ports.json").read_text()).values())
+    rows = [line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/net/{file}").read_text().splitlines()[1:]]
+    listening = [row[1].split(":") for row in rows if row[3] == "0A"]
+    ours = {int(port, 16): address for address, port in listening if int(port, 16) in ports}
+    assert set(ours) == ports
+    assert set(ours.values()) <= {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, as IPv4 and as IPv6 writes it
+
+
+def test_secrets_are_for_their_owner_only(stack: Stack) -> None:
+    secrets = stack.state_dir / "secrets"
+    assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
+    assert {"django", "postgres", "valkey", "admin-token"} <= {file.name for file in secrets.iterdir()}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in secrets.iterdir()} == {0o600}
+    assert not (secrets / "first-password").exists()
+    command_lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(stack.supervisor_pid)]
+    assert len(command_lines) > len(KEPT)
+    assert not [line for line in command_lines for file in secrets.iterdir() if file.read_text().strip() in line]
+
+
+def test_a_second_stack_on_the_same_folder_is_refused(stack: Stack) -> None:
+    again = subprocess.run(
+        [sys.executable, "-m", "sluicegate.stack", "--state", str(stack.state_dir)],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert again.returncode == 2
+    assert f"already runs on {stack.state_dir} (process {stack.supervisor_pid})" in again.stderr
+    assert is_healthy(stack)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_whatever_is_killed_comes_back(stack: Stack, name: str) -> None:
+    until(lambda: is_healthy(stack), "healthy before")
+    before = {one: stack.pid_of(one) for one in KEPT}
+    os.kill(before[name], signal.SIGKILL)
+    after = stack.pid_of(name, unlike=before[name])
+    assert after != before[name]
+    until(lambda: is_healthy(stack), f"healthy after {name} was killed")
+    time.sleep(1)  # what depends on it has had the time to fall over
+    assert {one: stack.pid_of(one) for one in KEPT} == {**before, name: after}
+
+
+def test_engine_worker_and_control_plane_killed_at_once_come_back(stack: Stack) -> None:
+    names = ["engine", "worker", "control_plane"]
+    before = {name: stack.pid_of(name) for name in names}
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    assert all(stack.pid_of(name, unlike=pid) != pid for name, pid in before.items())
+    until(lambda: is_healthy(stack), "healthy again")
+
+
+def test_a_stop_or_a_killed_supervisor_leaves_nothing_and_the_next_start_finds_everything() -> None:
+    with state_folder() as folder:
+        with running(folder) as first:
+            pids = descendants(first.supervisor_pid)
+            ports = (folder / "ports.json").read_text()
+        assert len(pids) > len(KEPT)
+        assert_nothing_is_left(folder, pids)
+        assert not (folder / "ready.json").exists()
+        assert not (folder / "processes.json").exists()
+
+        with running(folder) as second:
+            pids = descendants(second.supervisor_pid)
+            assert (folder / "ports.json").read_text() == ports
+            assert first.admin_password
+            assert second.admin_password == ""
+            assert "sign in as" not in second.log_of("up").read_text()
+            os.kill(second.supervisor_pid, signal.SIGKILL)
+            assert_nothing_is_left(folder, pids)
+
+        with running(folder) as third:
+            assert is_healthy(third)
