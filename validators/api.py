@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
@@ -23,15 +24,15 @@ MAX_GOLDEN_SET_BYTES = 64 * 2**20
 _IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the version that was read")
 
 
-class GoldenSetsView(APIView):
+@extend_schema_view(get=extend_schema(operation_id="golden_sets_list", responses=GoldenSetOut(many=True)))
+class GoldenSetsView(generics.ListAPIView[Any]):
     """A model's golden sets. The body of a new one is its file: JSON lines, raw."""
 
     parser_classes: list[Any] = []
+    serializer_class = GoldenSetOut
 
-    @extend_schema(operation_id="golden_sets_list", responses=GoldenSetOut(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        model = visible_model(actor_of(request), slug)
-        return Response({"results": GoldenSetOut(queries.golden_sets_of(model), many=True).data})
+    def get_queryset(self) -> Any:
+        return queries.golden_sets_of(visible_model(actor_of(self.request), self.kwargs["slug"]))
 
     @extend_schema(
         operation_id="golden_sets_add", request={"application/jsonl": OpenApiTypes.BINARY},
@@ -49,12 +50,15 @@ class GoldenSetsView(APIView):
         return Response(GoldenSetOut(found).data, status=201 if is_new else 200)
 
 
-class ReleaseGateRunsView(APIView):
-    @extend_schema(operation_id="gate_runs_list", responses=ValidationOut(many=True))
-    def get(self, request: Request, slug: str, name: str) -> Response:
-        release = visible_release(actor_of(request), slug, name)
-        found = queries.validations().filter(release=release).order_by("-pk")[:50]
-        return Response({"results": ValidationOut(found, many=True).data})
+@extend_schema_view(get=extend_schema(operation_id="gate_runs_list", responses=ValidationOut(many=True)))
+class ReleaseGateRunsView(generics.ListAPIView[Any]):
+    """The gate runs of a release, newest first."""
+
+    serializer_class = ValidationOut
+
+    def get_queryset(self) -> Any:
+        release = visible_release(actor_of(self.request), self.kwargs["slug"], self.kwargs["name"])
+        return queries.validations().filter(release=release).order_by("-pk")
 
     @extend_schema(
         operation_id="gate_runs_start", request=OpenApiTypes.OBJECT, responses={202: ValidationOut},
