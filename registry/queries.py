@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound, StateChanged
+from registry.core.artifact import path_problems
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ReleaseFile, ServedModel
 
@@ -69,7 +70,8 @@ def missing_files(release: Release) -> list[str]:
 
 def get_file(release: Release, path: str) -> ReleaseFile:
     """Raises NotFound."""
-    file = release.files.select_related("blob").filter(path=path).first()
+    is_path = not path_problems(path)  # what cannot be a path must not reach the database either
+    file = release.files.select_related("blob").filter(path=path).first() if is_path else None
     if file is None:
         raise NotFound("no_such_file", f"{release.name} has no file {path}. Its manifest lists its files.", path=path)
     return file
@@ -87,6 +89,11 @@ def visible_model(actor: Actor, slug: str) -> ServedModel:
     """Raises NotFound for a model that is not there and, in the same words, for one that the actor may not see."""
     model = ServedModel.objects.select_related("team").filter(slug=slug).first()
     return model if model is not None and may(actor, Verb.READ, model.team.slug) else _no_model(slug)
+
+
+def has_visible_model(actor: Actor, slug: str) -> bool:
+    """Whether the actor may see a model of this name."""
+    return slug.isprintable() and visible_models(actor).filter(slug=slug).exists()
 
 
 def visible_release(actor: Actor, slug: str, name: str | int) -> Release:

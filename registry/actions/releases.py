@@ -14,7 +14,7 @@ from ledger.actions import append_event
 from registry.actions.drafts import drop_draft
 from registry.core import manifest
 from registry.core.artifact import backend_problems, is_code_bearing
-from registry.core.fields import Problem
+from registry.core.fields import Problem, Text
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
@@ -140,12 +140,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str) -> Waiver:
         )
     if not release.is_code_bearing:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
-    if not reason.strip():
-        refuse(
-            "invalid_waiver",
-            "The waiver",
-            [Problem("reason", "a waiver says why.", "Write what was reviewed, and by whom.")],
-        )
+    refuse("invalid_waiver", "The waiver", _reason_problems(reason))
     waiver = Waiver.objects.create(
         release=release, manifest_digest=release.digest, reason=reason.strip(), granted_by_id=actor.user_id
     )
@@ -158,6 +153,14 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str) -> Waiver:
         facts={"digest": release.digest, "kind": waiver.kind},
     )
     return waiver
+
+
+def _reason_problems(reason: str) -> list[Problem]:
+    problems: list[Problem] = []
+    Text(4000).read(reason, "reason", problems)
+    if not problems and not reason.strip():
+        problems.append(Problem("reason", "a waiver says why.", "Write what was reviewed, and by whom."))
+    return problems
 
 
 def _held(release: Release) -> Release:

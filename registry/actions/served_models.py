@@ -63,7 +63,7 @@ def create_model(
 def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, dict[str, Any]]:
     """(the owner, the settings in normal form). Raises Invalid with every problem."""
     settings, problems = read_settings(given)
-    owner = Team.objects.filter(slug=team_slug).first()
+    owner = Team.objects.filter(slug=team_slug).first() if team_slug.isprintable() else None
     if owner is None:
         fix = "Name an existing team, or ask an administrator to create it."
         problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))

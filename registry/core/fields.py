@@ -41,6 +41,9 @@ class _Bad:
         return "BAD"
 
 
+#: How deep free JSON may be nested.
+DEEPEST_JSON: Final = 50
+
 #: Stands where a value could not be read.
 BAD: Final = _Bad()
 
@@ -156,7 +159,7 @@ class Json:
                 problems,
                 at,
                 "the value cannot be written as JSON exactly",
-                "Use text, finite numbers below 2^53, true, false, null, lists and objects.",
+                f"Use text without NUL, finite numbers below 2^53, true, false, null, lists and objects, {DEEPEST_JSON} deep.",
             )
         return value
 
@@ -292,15 +295,18 @@ def _is_finite(value: int | float) -> bool:
     return math.isfinite(value) if isinstance(value, float) else abs(value) < 2**53
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: Any, depth: int = 0) -> bool:
+    """Whether canonical JSON and PostgreSQL can both hold it: finite, no half surrogate, no NUL, not absurdly deep."""
     if value is None or isinstance(value, bool):
         return True
     if isinstance(value, (int, float)):
         return _is_finite(value)
     if isinstance(value, str):
-        return not any("\ud800" <= char <= "\udfff" for char in value)
+        return not any(char == "\x00" or "\ud800" <= char <= "\udfff" for char in value)
+    if depth >= DEEPEST_JSON:
+        return False
     if isinstance(value, (list, tuple)):
-        return all(map(_is_json, value))
+        return all(_is_json(item, depth + 1) for item in value)
     return isinstance(value, Mapping) and all(
-        isinstance(k, str) and _is_json(k) and _is_json(v) for k, v in value.items()
+        isinstance(name, str) and _is_json(name) and _is_json(item, depth + 1) for name, item in value.items()
     )

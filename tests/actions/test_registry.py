@@ -361,7 +361,8 @@ def test_who_may_push(dev: Actor, model: ServedModel) -> None:
         "UPDATE registry_releasefile SET path = 'artifact/other.onnx'",
         "UPDATE registry_releasefile SET role = 'code'",
         "DELETE FROM registry_releasefile",
-        "INSERT INTO registry_releasefile (release_id, path, role, blob_id) SELECT release_id, 'artifact/x.json', role, blob_id FROM registry_releasefile",
+        "INSERT INTO registry_releasefile (release_id, path, role, blob_id) "
+        "SELECT release_id, 'artifact/x.json', role, blob_id FROM registry_releasefile",
         "UPDATE registry_blob SET size_bytes = size_bytes + 1",
         "UPDATE registry_blob SET sha256 = repeat('0', 64)",
     ],

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.core import manifest
@@ -32,6 +32,7 @@ def shuffled(value: Any, draw: Any) -> Any:
     return [shuffled(item, draw) for item in value] if isinstance(value, list) else value
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_order_does_not_matter(data: st.DataObject) -> None:
     document = shuffled(release_yaml(), data.draw)
@@ -39,6 +40,7 @@ def test_order_does_not_matter(data: st.DataObject) -> None:
     assert manifest.seal(parse_spec(document), files) == manifest.seal(parse_spec(release_yaml()), FILES)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(range(len(FILES))), st.sampled_from(["path", "sha256", "size_bytes", "gone"]))
 def test_every_file_matters(i: int, what: str) -> None:
     file = FILES[i]
@@ -52,6 +54,7 @@ def test_every_file_matters(i: int, what: str) -> None:
     assert manifest.seal(spec, [*FILES[:i], *other, *FILES[i + 1 :]])[1] != manifest.seal(spec, FILES)[1]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["runtime.image", "serving.max_batch_size", "serving.parameters.max_tokens", "envelope.host.memory_mib_min",
                         "provenance.notes"]))  # fmt: skip
 def test_every_part_of_the_spec_matters(path: str) -> None:

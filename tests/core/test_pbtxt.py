@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
@@ -22,21 +22,49 @@ AGREES = 'name: "sentiment"\nbackend: "onnxruntime"\nmax_batch_size: 16\n'
 
 _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_/.]{0,10}", fullmatch=True)
 _TENSORS = st.lists(
-    st.fixed_dictionaries({"name": _NAMES, "data_type": st.sampled_from(sorted(DATA_TYPES)), "dims": st.lists(st.just(-1) | st.integers(1, 4096), min_size=1, max_size=4)}),
-    min_size=1, max_size=3, unique_by=lambda t: t["name"],
-)  # fmt: skip
-_QUEUE = st.none() | st.fixed_dictionaries({
-    "timeout_action": st.sampled_from(["reject", "delay"]), "default_timeout_us": st.integers(0, 10**6),
-    "allow_timeout_override": st.booleans(), "max_queue_size": st.integers(0, 100),
-})  # fmt: skip
-_SERVING = st.fixed_dictionaries({
-    "max_batch_size": st.integers(8, 64), "inputs": _TENSORS, "outputs": _TENSORS, "warmup": st.just([]),
-    "dynamic_batching": st.fixed_dictionaries({"preferred_batch_size": st.lists(st.integers(1, 8), max_size=3), "max_queue_delay_us": st.integers(0, 10**6)}),
-    "queue_policy": _QUEUE, "instance_group": st.lists(st.fixed_dictionaries({"kind": st.just("cpu"), "count": st.integers(1, 4)}), min_size=1, max_size=2),
-    "parameters": st.dictionaries(_NAMES, st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20), max_size=3),
-})  # fmt: skip
+    st.fixed_dictionaries(
+        {
+            "name": _NAMES,
+            "data_type": st.sampled_from(sorted(DATA_TYPES)),
+            "dims": st.lists(st.just(-1) | st.integers(1, 4096), min_size=1, max_size=4),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda t: t["name"],
+)
+_QUEUE = st.none() | st.fixed_dictionaries(
+    {
+        "timeout_action": st.sampled_from(["reject", "delay"]),
+        "default_timeout_us": st.integers(0, 10**6),
+        "allow_timeout_override": st.booleans(),
+        "max_queue_size": st.integers(0, 100),
+    }
+)
+_SERVING = st.fixed_dictionaries(
+    {
+        "max_batch_size": st.integers(8, 64),
+        "inputs": _TENSORS,
+        "outputs": _TENSORS,
+        "warmup": st.just([]),
+        "dynamic_batching": st.fixed_dictionaries(
+            {
+                "preferred_batch_size": st.lists(st.integers(1, 8), max_size=3),
+                "max_queue_delay_us": st.integers(0, 10**6),
+            }
+        ),
+        "queue_policy": _QUEUE,
+        "instance_group": st.lists(
+            st.fixed_dictionaries({"kind": st.just("cpu"), "count": st.integers(1, 4)}), min_size=1, max_size=2
+        ),
+        "parameters": st.dictionaries(
+            _NAMES, st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20), max_size=3
+        ),
+    }
+)
 
 
+@settings(deadline=None)
 @given(_SERVING)
 def test_what_is_rendered_reads_as_the_same(serving: dict[str, Any]) -> None:
     spec = parse_spec(release_yaml({"serving": serving, "envelope": {}}))
@@ -104,17 +132,28 @@ def test_a_bad_value_has_line_and_column(text: str, place: str, says: str) -> No
         ('name: "other"\nmax_batch_size: 16', "1:1", "not the model's name"),
         ('max_batch_size: 16\nbackend: "python"', "2:1", "contradicts runtime.backend, which is onnxruntime"),
         ('max_batch_size: 16\nplatform: "tensorrt_plan"', "2:1", "platform 'tensorrt_plan' contradicts"),
-        ('max_batch_size: 16\ninput [\n  {\n    name: "text"\n    data_type: TYPE_FP32\n    dims: [ 1 ]\n  }\n]', "5:5",
-         "input[0].data_type is FP32, and serving.inputs[0].data_type in release.yaml is BYTES"),
+        (
+            'max_batch_size: 16\ninput [\n  {\n    name: "text"\n    data_type: TYPE_FP32\n    dims: [ 1 ]\n  }\n]',
+            "5:5",
+            "input[0].data_type is FP32, and serving.inputs[0].data_type in release.yaml is BYTES",
+        ),
         ('max_batch_size: 16\noutput { name: "probabilities" data_type: TYPE_FP32\n dims: 3 }', "3:2", "[3]"),
-        ("max_batch_size: 16\ndynamic_batching { preferred_batch_size: [4, 8]\n max_queue_delay_microseconds: 5 }", "3:2", "max_queue_delay_microseconds is 5"),
+        (
+            "max_batch_size: 16\ndynamic_batching { preferred_batch_size: [4, 8]\n max_queue_delay_microseconds: 5 }",
+            "3:2",
+            "max_queue_delay_microseconds is 5",
+        ),
         ("max_batch_size: 16\ninstance_group [ { kind: KIND_CPU\n count: 3 } ]", "3:2", "count is 3"),
         ('max_batch_size: 16\nparameters { key: "max_tokens" value { string_value: "64" } }', "2:1", "max_tokens"),
-        ("max_batch_size: 16\ndynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 1000\n default_queue_policy { max_queue_size: 3 } }",
-         "3:2", "release.yaml is None"),
+        (
+            "max_batch_size: 16\ndynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 1000\n "
+            "default_queue_policy { max_queue_size: 3 } }",
+            "3:2",
+            "release.yaml is None",
+        ),
         ("", "1:1", "max_batch_size is 0"),
     ],
-)  # fmt: skip
+)
 def test_a_disagreement_with_release_yaml_has_line_and_column(text: str, place: str, says: str) -> None:
     with pytest.raises(Invalid) as caught:
         check(text.encode(), SPEC, "artifact/config.pbtxt")
@@ -134,12 +173,20 @@ def test_places_of_lists_messages_and_comments() -> None:
         '# name: "no"\na: 1 b {\n  c: "x: {" # d\n  e < f: [1, 2] >\n}\ninput [ { g: KIND }, { g: X } ]\nlast: 2'
     )
     assert {name: str(place) for name, place in found.items() if not name.endswith("]")} == {
-        "a": "2:1", "b": "2:6", "b[0].c": "3:3", "b[0].e": "4:3", "b[0].e[0].f": "4:7", "input": "6:1", "input[0].g": "6:11",
-        "input[1].g": "6:24", "last": "7:1",
-    }  # fmt: skip
+        "a": "2:1",
+        "b": "2:6",
+        "b[0].c": "3:3",
+        "b[0].e": "4:3",
+        "b[0].e[0].f": "4:7",
+        "input": "6:1",
+        "input[0].g": "6:11",
+        "input[1].g": "6:24",
+        "last": "7:1",
+    }
     assert found["input[1]"] == Place(6, 22)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab{}[]<>:\"'\n #1,", max_size=40))
 def test_places_never_break_on_broken_text(text: str) -> None:
     assert isinstance(places(text), dict)

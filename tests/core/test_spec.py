@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounts.core.errors import Invalid
@@ -31,10 +31,13 @@ def test_a_good_document_is_read_whole() -> None:
 
 
 def test_defaults_are_filled_in_for_serving_and_never_for_the_envelope() -> None:
-    spec = parse_spec({
-        "model": "sentiment", "runtime": {"image": IMAGE, "backend": "onnxruntime"},
-        "serving": {"max_batch_size": 0, **CONTRACT},
-    })  # fmt: skip
+    spec = parse_spec(
+        {
+            "model": "sentiment",
+            "runtime": {"image": IMAGE, "backend": "onnxruntime"},
+            "serving": {"max_batch_size": 0, **CONTRACT},
+        }
+    )
     assert spec.runtime["server"] == "triton"
     assert spec.serving["instance_group"] == [{"kind": "cpu", "count": 1}]
     assert spec.serving["dynamic_batching"] is None and spec.serving["queue_policy"] is None
@@ -61,8 +64,18 @@ def test_two_spellings_of_one_configuration_are_one() -> None:
         ({"runtime.image": "host:5000/triton"}, "runtime.image", "names a tag (latest)", "host:5000/triton@sha256:"),
         ({"runtime.image": "triton@sha256:12"}, "runtime.image", "not an image named by its digest", "64 hex digits"),
         ({"runtime.backend": "onxruntime"}, "runtime.backend", "not a known backend", "Was onnxruntime meant"),
-        ({"serving.inputs.0.data_type": "FLOAT99"}, "serving.inputs[0].data_type", "not a data type", "Write one of BOOL"),
-        ({"serving.inputs.0.data_type": "TYPE_STRING"}, "serving.inputs[0].data_type", "not a data type", "Write BYTES."),
+        (
+            {"serving.inputs.0.data_type": "FLOAT99"},
+            "serving.inputs[0].data_type",
+            "not a data type",
+            "Write one of BOOL",
+        ),
+        (
+            {"serving.inputs.0.data_type": "TYPE_STRING"},
+            "serving.inputs[0].data_type",
+            "not a data type",
+            "Write BYTES.",
+        ),
         ({"serving.outputs.0.data_type": "float32"}, "serving.outputs[0].data_type", "not a data type", "Write FP32."),
         ({"serving.outputs.0.data_type": 32}, "serving.outputs[0].data_type", "not text", "Write one of BOOL"),
         ({"serving.inputs.0.dims": [0]}, "serving.inputs[0].dims[0]", "out of range", "or -1"),
@@ -71,26 +84,74 @@ def test_two_spellings_of_one_configuration_are_one() -> None:
         ({"serving.max_batch_size": -1}, "serving.max_batch_size", "out of range", "0 to"),
         ({"serving.max_batch_size": True}, "serving.max_batch_size", "not a whole number", "0 to"),
         ({"serving.max_batch_size": "16"}, "serving.max_batch_size", "not a whole number", "0 to"),
-        ({"serving.dynamic_batching.preferred_batch_size": [4, 17]}, "serving.dynamic_batching.preferred_batch_size[1]",
-         "17 is more than serving.max_batch_size, which is 16", "Write at most 16"),
-        ({"serving.dynamic_batching.max_queue_delay_microseconds": 5}, "serving.dynamic_batching.max_queue_delay_microseconds",
-         "no such field", "max_queue_delay_us"),
-        ({"serving.instance_group": [{"kind": "tpu"}]}, "serving.instance_group[0].kind", "not an instance kind", "cpu, gpu"),
-        ({"serving.instance_group": [{"kind": "cpu", "count": 0}]}, "serving.instance_group[0].count", "out of range", "1 to"),
-        ({"serving.queue_policy": {"timeout_action": "drop"}}, "serving.queue_policy.timeout_action", "not a timeout action", "reject, delay"),
-        ({"serving.dynamic_batching": None, "serving.queue_policy": {}}, "serving.queue_policy", "there is none", "Add serving.dynamic_batching"),
-        ({"serving.warmup": [{"inputs": {"text": "x", "txet": "y"}}]}, "serving.warmup[0].inputs.txet", "no such input", "Its inputs are text"),
+        (
+            {"serving.dynamic_batching.preferred_batch_size": [4, 17]},
+            "serving.dynamic_batching.preferred_batch_size[1]",
+            "17 is more than serving.max_batch_size, which is 16",
+            "Write at most 16",
+        ),
+        (
+            {"serving.dynamic_batching.max_queue_delay_microseconds": 5},
+            "serving.dynamic_batching.max_queue_delay_microseconds",
+            "no such field",
+            "max_queue_delay_us",
+        ),
+        (
+            {"serving.instance_group": [{"kind": "tpu"}]},
+            "serving.instance_group[0].kind",
+            "not an instance kind",
+            "cpu, gpu",
+        ),
+        (
+            {"serving.instance_group": [{"kind": "cpu", "count": 0}]},
+            "serving.instance_group[0].count",
+            "out of range",
+            "1 to",
+        ),
+        (
+            {"serving.queue_policy": {"timeout_action": "drop"}},
+            "serving.queue_policy.timeout_action",
+            "not a timeout action",
+            "reject, delay",
+        ),
+        (
+            {"serving.dynamic_batching": None, "serving.queue_policy": {}},
+            "serving.queue_policy",
+            "there is none",
+            "Add serving.dynamic_batching",
+        ),
+        (
+            {"serving.warmup": [{"inputs": {"text": "x", "txet": "y"}}]},
+            "serving.warmup[0].inputs.txet",
+            "no such input",
+            "Its inputs are text",
+        ),
         ({"serving.warmup": [{"inputs": {}}]}, "serving.warmup[0].inputs", "'text' has no value", "Add text"),
-        ({"serving.warmup": [{"batch_size": 17, "inputs": {"text": "x"}}]}, "serving.warmup[0].batch_size", "more than", "at most 16"),
-        ({"serving.warmup": [{"inputs": {"text": float("nan")}}]}, "serving.warmup[0].inputs.text", "cannot be written as JSON", "finite"),
+        (
+            {"serving.warmup": [{"batch_size": 17, "inputs": {"text": "x"}}]},
+            "serving.warmup[0].batch_size",
+            "more than",
+            "at most 16",
+        ),
+        (
+            {"serving.warmup": [{"inputs": {"text": float("nan")}}]},
+            "serving.warmup[0].inputs.text",
+            "cannot be written as JSON",
+            "finite",
+        ),
         ({"serving.parameters": {"a": 1}}, "serving.parameters.a", "not text", "in quotes"),
-        ({"serving.inputs": [*CONTRACT["inputs"], *CONTRACT["inputs"]]}, "serving.inputs", "occurs twice", "a name of its own"),
+        (
+            {"serving.inputs": [*CONTRACT["inputs"], *CONTRACT["inputs"]]},
+            "serving.inputs",
+            "occurs twice",
+            "a name of its own",
+        ),
         ({"provenance.git_commit": 1234567}, "provenance.git_commit", "not text", "in quotes"),
         ({"provenance.trained_at": "yesterday"}, "provenance.trained_at", "not a date", "ISO 8601"),
         ({"provenance.ci_run_url": "javascript:alert(1)"}, "provenance.ci_run_url", "not an http", "https://"),
         ({"provenance": []}, "provenance", "not an object", "Write the members"),
     ],
-)  # fmt: skip
+)
 def test_each_mistake_names_its_field_and_its_fix(changes: dict[str, Any], field: str, message: str, fix: str) -> None:
     found = mistakes(changes)
     assert field in found
@@ -108,9 +169,14 @@ def test_all_mistakes_are_named_at_once() -> None:
         }
     )
     assert set(found) == {
-        "x", "runtime.image", "serving.inputs[0].data_type", "envelope.batching", "serving.dynamic_batching.preferred_batch_size[0]",
-        "serving.dynamic_batching.preferred_batch_size[1]", "envelope.limits.max_batch_size",
-    }  # fmt: skip
+        "x",
+        "runtime.image",
+        "serving.inputs[0].data_type",
+        "envelope.batching",
+        "serving.dynamic_batching.preferred_batch_size[0]",
+        "serving.dynamic_batching.preferred_batch_size[1]",
+        "envelope.limits.max_batch_size",
+    }
 
 
 @pytest.mark.parametrize("document", [None, [], "model: x", 3])
@@ -129,8 +195,25 @@ _JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(["runtime", "serving", "serving.inputs", "serving.warmup", "serving.dynamic_batching", "envelope", "envelope.limits",
-                        "envelope.performance", "provenance", "model", "serving.inputs.0"]), _JSON)  # fmt: skip
+@settings(deadline=None)
+@given(
+    st.sampled_from(
+        [
+            "runtime",
+            "serving",
+            "serving.inputs",
+            "serving.warmup",
+            "serving.dynamic_batching",
+            "envelope",
+            "envelope.limits",
+            "envelope.performance",
+            "provenance",
+            "model",
+            "serving.inputs.0",
+        ]
+    ),
+    _JSON,
+)
 def test_whatever_is_sent_is_read_or_refused_with_reasons(path: str, value: Any) -> None:
     spec, problems = read_spec(release_yaml({path: value}))
     assert (spec is None) == bool(problems) and all(problem.message and problem.fix for problem in problems)
@@ -152,7 +235,11 @@ def test_objectives_are_fractions_and_milliseconds() -> None:
         {"objectives": {"errors_max_frac": 2, "slow": {"threshold_ms": 0}, "max_slow_frac": 0.1}, "gate_policy": []}
     )
     assert {p.field for p in problems} == {
-        "objectives.errors_max_frac", "objectives.slow.threshold_ms", "objectives.slow.max_frac", "objectives.max_slow_frac", "gate_policy",
-    }  # fmt: skip
+        "objectives.errors_max_frac",
+        "objectives.slow.threshold_ms",
+        "objectives.slow.max_frac",
+        "objectives.max_slow_frac",
+        "gate_policy",
+    }
     good = {"objectives": {"errors_max_frac": 0.001, "slow": {"threshold_ms": 250, "max_frac": 0.01}}}
     assert read_settings(good) == (good, [])
