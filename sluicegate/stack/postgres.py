@@ -111,13 +111,15 @@ class Postgres:
         if self.user is None or _is_reachable(installed / "pginstall" / "bin" / "postgres"):
             return installed / "pginstall" / "bin"
         copy = home / "programs" / installed.name
-        if not (copy.parent / "complete").exists():
+        facts = (installed / "pginstall" / "bin" / "postgres").stat()
+        copied, ours = copy.parent / "copied", f"{facts.st_size} {facts.st_mtime_ns}"
+        if not copied.exists() or copied.read_text() != ours:
             shutil.rmtree(copy.parent, ignore_errors=True)
             shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("include", "doc", "*.a", "*.py", "__pycache__"))
             libraries = installed.with_name(f"{installed.name}.libs")
             if libraries.exists():
                 shutil.copytree(libraries, copy.parent / libraries.name)
-            (copy.parent / "complete").touch()
+            copied.write_text(ours)
         return copy / "pginstall" / "bin"
 
     def _initialise(self, bin_dir: Path, data: Path, password: str) -> None:
