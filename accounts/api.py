@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.auth import authenticate
 from django.db import transaction
@@ -23,7 +23,6 @@ from accounts.authentication import BearerTokenAuthentication
 from accounts.core.access import Actor, Role, Verb, require
 from accounts.core.errors import Invalid, NotFound, PreconditionRequired
 from accounts.models import Membership, Team, User
-
 
 _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 
@@ -79,14 +78,16 @@ class UserSerializer(serializers.ModelSerializer[User]):
     class Meta:
         model = User
         fields = ["username", "is_admin", "password", "roles"]
-        extra_kwargs = {"username": {"validators": []}}  # the action says it with a stable code
+        extra_kwargs: ClassVar[dict[str, Any]] = {
+            "username": {"validators": []}
+        }  # the action says it with a stable code
 
 
 class TeamSerializer(serializers.ModelSerializer[Team]):
     class Meta:
         model = Team
         fields = ["slug", "title"]
-        extra_kwargs = {"slug": {"validators": []}, "title": {"required": False}}
+        extra_kwargs: ClassVar[dict[str, Any]] = {"slug": {"validators": []}, "title": {"required": False}}
 
 
 class MembershipSerializer(serializers.Serializer[Membership]):
@@ -117,6 +118,7 @@ class TokensView(APIView):
 class MeView(APIView):
     @extend_schema(responses=UserSerializer)
     def get(self, request: Request) -> Response:
+        assert isinstance(request.user, User)  # IsAuthenticated came first
         return Response(UserSerializer(request.user).data)
 
 

@@ -35,7 +35,7 @@ class BearerTokenAuthentication(BaseAuthentication):
         return 'Bearer realm="sluicegate"'
 
 
-class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+class BearerScheme(OpenApiAuthenticationExtension):
     target_class = "accounts.authentication.BearerTokenAuthentication"
     name = "bearer"
 

@@ -94,7 +94,7 @@ def enqueue(
 
 
 def _with_due(job: Job, due_at: datetime | None) -> Job:
-    job.due_at = due_at if due_at is not None else Now()  # type: ignore[assignment]  # the database's clock
+    job.due_at = due_at if due_at is not None else Now()  # the database's clock
     return job
 
 

@@ -17,7 +17,7 @@ from ledger.models import Lease
 # One statement, so that two who ask at once cannot both win.
 _ACQUIRE = """
 INSERT INTO ledger_lease AS lease (name, owner, token, expires_at)
-VALUES (%s, %s, 1, clock_timestamp() + %s)
+VALUES (%s, %s, 1, clock_timestamp() + make_interval(secs => %s))
 ON CONFLICT (name) DO UPDATE
 SET owner = excluded.owner, token = lease.token + 1, expires_at = excluded.expires_at
 WHERE lease.expires_at IS NULL OR lease.expires_at <= clock_timestamp()
@@ -28,7 +28,7 @@ RETURNING token
 def acquire(name: str, owner: str, ttl_s: float) -> int | None:
     """The fencing token of a new term of `ttl_s` seconds, or None while somebody (the same owner too) holds the lease."""
     with connection.cursor() as cursor:
-        cursor.execute(_ACQUIRE, [name, owner, timedelta(seconds=ttl_s)])
+        cursor.execute(_ACQUIRE, [name, owner, ttl_s])
         row = cursor.fetchone()
     return int(row[0]) if row else None
 

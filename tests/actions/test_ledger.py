@@ -63,9 +63,9 @@ class TestEvents:
 
     def test_a_transaction_that_rolls_back_leaves_no_trace(self) -> None:
         append()
-        with pytest.raises(RuntimeError), transaction.atomic():
+        with transaction.atomic():
             append(reason="never happened")
-            raise RuntimeError
+            transaction.set_rollback(True)
         append(reason="next")
         assert Event.objects.filter(reason="never happened").count() == 0
         assert verify_chain().is_whole

@@ -1,0 +1,213 @@
+"""The house plan, checked: who imports whom, how state moves, how time is told, how long things are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ["sluicegate", "web", "rollouts", "validators", "serving", "registry", "ledger", "accounts"]
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 60
+#: Written for people or machines elsewhere; what the machine of whoever wrote it looked like belongs nowhere.
+MACHINE_PATHS = re.compile(r"(?<![\w.$}/])/(?:work|home|root|Users|mnt)/[\w.-]+")
+SHOWN = [
+    "*.py",
+    "*.md",
+    "*.toml",
+    "*.yaml",
+    "*.yml",
+    "*.json",
+    "*.html",
+    "*.css",
+    "*.js",
+    "*.sh",
+    "*.in",
+    "Makefile",
+    ".ci/run",
+    ".gitignore",
+]
+
+
+def sources(*, tests: bool = False) -> list[Path]:
+    """Every Python file of ours, without migrations."""
+    rooms = [*ROOMS, "tests"] if tests else ROOMS
+    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py") if "migrations" not in path.parts)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    return {name_of(path): ast.parse(path.read_text(), filename=str(path)) for path in sources()}
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def test_rooms_import_downwards_and_core_is_pure() -> None:
+    program = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+def test_every_core_is_watched() -> None:
+    import tomllib
+
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    watched = {module for contract in contracts for module in contract.get("source_modules", [])}
+    assert watched >= {f"{room}.core" for room in ROOMS if (ROOT / room / "core").is_dir()}
+
+
+def test_state_is_assigned_nowhere(trees: dict[str, ast.Module]) -> None:
+    """A state moves by a compare-and-set UPDATE in the app's `_move`, never by setting an attribute of a row."""
+    found = []
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AugAssign | ast.AnnAssign)
+                else []
+            )
+            for target in targets:
+                if isinstance(target, ast.Attribute) and target.attr == "state" and not _is_self(target.value):
+                    found.append(f"{name}:{node.lineno}")
+    assert found == []
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+#: Where an app may write a state column: its one mover, and the ledger's claim, which is a compare-and-set of its own.
+MOVERS = {"_move", "move", "claim"}
+
+
+def test_state_is_updated_by_the_mover_only(trees: dict[str, ast.Module]) -> None:
+    found = []
+    for name, tree in trees.items():
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            for call in calls(function):
+                is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
+                if is_update and any(word.arg == "state" for word in call.keywords) and function.name not in MOVERS:
+                    found.append(f"{name}:{call.lineno} in {function.name}")
+    assert found == []
+
+
+def test_time_is_told_with_its_zone(trees: dict[str, ast.Module]) -> None:
+    found = []
+    for name, tree in trees.items():
+        for call in calls(tree):
+            said = ast.unparse(call.func)
+            naive = said.endswith(("utcnow", "utcfromtimestamp", "date.today", "datetime.today"))
+            with_zone = any(word.arg == "tz" for word in call.keywords) or len(call.args) == 1 + said.endswith(
+                "fromtimestamp"
+            )
+            if naive or (said.endswith(("datetime.now", "datetime.fromtimestamp")) and not with_zone):
+                found.append(f"{name}:{call.lineno} {said}")
+    assert found == []
+
+
+def test_every_verb_of_an_event_is_known(trees: dict[str, ast.Module]) -> None:
+    from ledger.core.verbs import EventVerb
+
+    found = []
+    for name, tree in trees.items():
+        for call in calls(tree):
+            said = ast.unparse(call.func).rpartition(".")[2]
+            if said not in {"append_event", "record", "_move", "_event"}:
+                continue
+            for word in call.keywords:
+                if (
+                    word.arg == "verb"
+                    and isinstance(word.value, ast.Constant)
+                    and word.value.value not in set(EventVerb)
+                ):
+                    found.append(f"{name}:{call.lineno} {word.value.value}")
+    assert found == []
+
+
+def test_tasks_take_ids_only(trees: dict[str, ast.Module]) -> None:
+    found = []
+    for name, tree in trees.items():
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            if any("shared_task" in ast.unparse(decorator) for decorator in function.decorator_list):
+                found += [f"{name}:{function.lineno} {a.arg}" for a in function.args.args if not a.arg.endswith("_id")]
+    assert found == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in sources()}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FILE} == {}
+
+
+def test_no_function_is_long(trees: dict[str, ast.Module]) -> None:
+    long = []
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MOST_LINES_OF_A_FUNCTION:
+                    long.append(f"{name}:{node.lineno} {node.name} has {lines} lines")
+    assert long == []
+
+
+def test_no_drawer_for_odds_and_ends() -> None:
+    odd = {"utils", "helpers", "common", "misc", "signals"}
+    assert [
+        name_of(path) for path in sources() if path.stem in odd or odd & set(path.parent.parts[len(ROOT.parts) :])
+    ] == []
+
+
+def test_functions_and_classes_that_others_use_say_what_one_gets(trees: dict[str, ast.Module]) -> None:
+    """Every module with something in it has a docstring; so has every public function of core and actions that is no one-liner."""
+    missing = [
+        name
+        for name, tree in trees.items()
+        if tree.body and not ast.get_docstring(tree) and not name.endswith(("apps.py", "urls.py"))
+    ]
+    for name, tree in trees.items():
+        if "actions" in name or "/core/" in name:
+            missing += [
+                f"{name}:{node.lineno} {node.name}"
+                for node in tree.body
+                if isinstance(node, ast.FunctionDef)
+                and not node.name.startswith("_")
+                and not ast.get_docstring(node)
+                and len(node.body) > 1
+            ]
+    assert missing == []
+
+
+def test_no_path_of_anybodys_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", *SHOWN], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("there is no git checkout to list the files of")
+    found = []
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if path.is_file() and not name.startswith("tests/"):
+            found += [f"{name}: {match.group()}" for match in MACHINE_PATHS.finditer(path.read_text(errors="replace"))]
+    assert found == []
+
+
+def test_mypy_is_strict_where_it_counts() -> None:
+    import tomllib
+
+    override = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"][0]
+    assert {"*.core.*", "*.actions", "*.actions.*", "serving.ports"} <= set(override["module"])
+    assert override["disallow_untyped_defs"] and override["disallow_any_generics"] and override["warn_return_any"]
