@@ -48,13 +48,8 @@ def create_model(
     try:
         with transaction.atomic():
             model = ServedModel.objects.create(slug=slug, team=owner, created_by_id=actor.user_id, **settings)
-            append_event(
-                verb="model.created",
-                subject_type="model",
-                subject_id=slug,
-                actor=actor,
-                facts={"team": team_slug, **settings},
-            )
+            facts = {"team": team_slug, **settings}
+            append_event(verb="model.created", subject_type="model", subject_id=slug, actor=actor, facts=facts)
             return model
     except IntegrityError:
         return _same_model(slug, team_slug, settings)
