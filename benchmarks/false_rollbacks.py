@@ -14,13 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rollouts.core.carry import ERRORS, Carry, absorb
-from rollouts.core.counting import Counts, Reading
-from rollouts.core.decide import Action, decide
+from rollouts.core.carry import ERRORS, Arms
+from rollouts.core.counting import Counts
 from rollouts.core.evidence import Side, Tolerance, increments_of, mixed_of
-from rollouts.core.lifecycle import RolloutState
 from rollouts.core.plan import parse_policy
-from rollouts.core.snapshot import Snapshot, judged_all
+from rollouts.core.replay import walk
 
 Counted = npt.NDArray[np.float64]
 RATE_PER_S, WEIGHT, SCRAPE_S, HOUR_S = 100.0, 0.10, 10.0, 3600.0
@@ -68,46 +66,45 @@ def first_time(fired: npt.NDArray[np.bool_]) -> Counted:
 
 
 def whole_rollout(rng: np.random.Generator, *, base: float, factor: float, preset: str = "fast") -> str:
-    """Walks one rollout through the product's own absorb and decide, one tick a second; how it ended, or `hold` after an hour."""
-    policy = parse_policy({"preset": preset}).facing(has_stable=True)
-    carry, state, index, weight, started = Carry(), RolloutState.SHIFTING, 0, policy.steps[0].weight_bp, 0.0
-    total = {"c": np.zeros(2, int), "s": np.zeros(2, int)}
-    for tick in range(1, int(HOUR_S)):
-        for arm, frac, rate in (("c", weight / 10_000, base * factor), ("s", 1 - weight / 10_000, base)):
-            n = rng.poisson(RATE_PER_S * frac)
-            total[arm] += (n, rng.binomial(n, rate))
-        arms = [Counts(int(n), int(n), {ERRORS: int(x)}) for n, x in (total["c"], total["s"])]
-        carry = carry.entering(f"{state}:{index}", float(tick))
-        carry = absorb(carry, tick=tick, readings={"g": Reading("e", float(tick), *arms)}, policy=policy, has_stable=True)
-        step = carry.step
-        decision = decide(Snapshot(
-            state=state, policy=policy, now=float(tick), step_index=index, commanded_bp=weight, step_started_at=started,
-            judged=judged_all(carry, policy, has_stable=True), step_attempts=step.candidate.attempts,
-            step_stable_attempts=step.stable.attempts, routed_candidate=step.candidate.routed, routed_stable=step.stable.routed,
-            all_failing=carry.all_failing, is_stable_failing=carry.is_stable_failing,
-        ))  # fmt: skip
-        if decision.action in {Action.ROLL_BACK, Action.PROMOTE}:
-            return decision.action.value
-        if decision.action in {Action.ADVANCE, Action.BAKE}:
-            state = RolloutState.BAKING if decision.action is Action.BAKE else state
-            index += decision.action is Action.ADVANCE
-            weight = policy.bake.weight_bp if state is RolloutState.BAKING else policy.steps[index].weight_bp
-            started = float(tick)
-    return "hold"
+    """Walks one rollout through the product's own decisions, one tick a second; how it ended, or `hold` after an hour."""
+
+    def counted(rate_per_s: float, error_frac: float) -> Counts:
+        n = int(rng.poisson(rate_per_s))
+        return Counts(n, n, {ERRORS: int(rng.binomial(n, error_frac))})
+
+    def feed(tick: int, weight_bp: int) -> Arms | None:
+        share = weight_bp / 10_000
+        if tick > HOUR_S:
+            return None
+        return Arms(counted(RATE_PER_S * share, base * factor), counted(RATE_PER_S * (1 - share), base))
+
+    *_, last = walk(parse_policy({"preset": preset}), feed)
+    return last.decision.action.value
 
 
 def table(runs: int, seed: int = 2026) -> list[str]:
     """The lines to print."""
     rng = np.random.default_rng(seed)
-    lines = [f"False rollbacks of healthy releases in one hour ({runs} runs, errors alike in both arms)",
-             f"{'error rate':>12} {'e-process .01':>14} {'e-process .05':>14} {'naive':>8}"]
+    lines = [
+        f"False rollbacks of healthy releases in one hour ({runs} runs, errors alike in both arms)",
+        f"{'error rate':>12} {'e-process .01':>14} {'e-process .05':>14} {'naive':>8}",
+    ]
     for base in (0.001, 0.005, 0.01):
         healthy = simulate(rng, runs, base=base, candidate=base)
-        shares = [float(np.isfinite(alarms).mean()) for alarms in (
-            e_process_alarms(healthy, Tolerance(), 0.01), e_process_alarms(healthy, Tolerance(), 0.05), naive_alarms(healthy))]
+        shares = [
+            float(np.isfinite(alarms).mean())
+            for alarms in (
+                e_process_alarms(healthy, Tolerance(), 0.01),
+                e_process_alarms(healthy, Tolerance(), 0.05),
+                naive_alarms(healthy),
+            )
+        ]
         lines.append(f"{base:>12.1%} {shares[0]:>14.3f} {shares[1]:>14.3f} {shares[2]:>8.3f}")
-    lines += ["", "Seconds until a bad release is rolled back (alpha .01, tolerated: 1.2 times stable + 0.1 %): median / 90 %",
-              f"{'from → to':>16} {'e-process':>16}"]
+    lines += [
+        "",
+        "Seconds until a bad release is rolled back (alpha .01, tolerated: 1.2 times stable + 0.1 %): median / 90 %",
+        f"{'from → to':>16} {'e-process':>16}",
+    ]
     for base, bad in ((0.001, 0.01), (0.001, 0.05), (0.01, 0.05), (0.01, 0.10)):
         alarms = e_process_alarms(simulate(rng, runs, base=base, candidate=bad), Tolerance(1.2, 0.001), 0.01)
         lines.append(f"{f'{base:.1%} → {bad:.1%}':>16} {np.median(alarms):>7.0f} / {np.quantile(alarms, 0.9):.0f}")

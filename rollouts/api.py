@@ -19,7 +19,9 @@ from rollouts import actions, queries
 from rollouts.models import Decision, Observation, Rollout
 from serving.queries import get_environment
 
-_IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, required=True, description="the version that was read")
+_IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, required=True, description="the version that was read"
+)
 _FILTERS = [OpenApiParameter(name, str) for name in ("model", "environment", "state")]
 
 
@@ -32,7 +34,7 @@ class StartIn(serializers.Serializer[Any]):
 
     def validate_policy(self, value: Any) -> Any:
         if value is not None and not isinstance(value, dict):
-            raise serializers.ValidationError("Write the policy as an object, such as {\"preset\": \"fast\"}.")
+            raise serializers.ValidationError('Write the policy as an object, such as {"preset": "fast"}.')
         return value
 
 
@@ -73,7 +75,9 @@ class RolloutsView(generics.ListAPIView[Rollout]):
         columns = {"model": "model__slug", "environment": "environment__slug", "state": "state"}
         wanted = {columns[name]: given[name] for name in columns if given.get(name)}
         visible = visible_models(actor_of(self.request))
-        return Rollout.objects.filter(model__in=visible, **wanted).select_related("model", "environment", "candidate", "stable")
+        return Rollout.objects.filter(model__in=visible, **wanted).select_related(
+            "model", "environment", "candidate", "stable"
+        )
 
     @extend_schema(operation_id="rollouts_list", parameters=_FILTERS, responses={200: OpenApiTypes.OBJECT})
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -86,8 +90,11 @@ class RolloutsView(generics.ListAPIView[Rollout]):
         data, actor = form.validated_data, actor_of(request)
         visible_model(actor, data["model"])
         rollout = actions.start_rollout(
-            actor=actor, candidate=get_release(data["model"], data["candidate"]), environment=get_environment(data["environment"]),
-            policy=data.get("policy"), reason=data["reason"],
+            actor=actor,
+            candidate=get_release(data["model"], data["candidate"]),
+            environment=get_environment(data["environment"]),
+            policy=data.get("policy"),
+            reason=data["reason"],
         )
         return _shown(rollout, status.HTTP_201_CREATED)
 
@@ -110,15 +117,26 @@ class VerbView(APIView):
         form = ReasonIn(data=request.data)
         form.is_valid(raise_exception=True)
         done = type(self).act(
-            actor=actor, rollout=rollout, expected_version=expected_version(request), reason=form.validated_data["reason"]
+            actor=actor,
+            rollout=rollout,
+            expected_version=expected_version(request),
+            reason=form.validated_data["reason"],
         )
         return _shown(done)
 
 
 def _verb_view(verb: str) -> type[VerbView]:
-    view = type(f"{verb.title()}View", (VerbView,), {"act": staticmethod(getattr(actions, verb)), "__doc__": getattr(actions, verb).__doc__})
+    view = type(
+        f"{verb.title()}View",
+        (VerbView,),
+        {"act": staticmethod(getattr(actions, verb)), "__doc__": getattr(actions, verb).__doc__},
+    )
     described = extend_schema(
-        methods=["POST"], operation_id=f"rollouts_{verb}", request=ReasonIn, responses={200: OpenApiTypes.OBJECT}, parameters=[_IF_MATCH]
+        methods=["POST"],
+        operation_id=f"rollouts_{verb}",
+        request=ReasonIn,
+        responses={200: OpenApiTypes.OBJECT},
+        parameters=[_IF_MATCH],
     )
     return described(view)
 
@@ -134,7 +152,9 @@ class RollbackView(APIView):
         form = RollbackIn(data=request.data)
         form.is_valid(raise_exception=True)
         rollout = actions.roll_back_model(
-            actor=actor, model=visible_model(actor, slug), environment=get_environment(form.validated_data["environment"]),
+            actor=actor,
+            model=visible_model(actor, slug),
+            environment=get_environment(form.validated_data["environment"]),
             reason=form.validated_data["reason"],
         )
         return _shown(rollout)

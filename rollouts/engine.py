@@ -13,6 +13,7 @@ import time
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
+from uuid import UUID
 
 import structlog
 from django.conf import settings
@@ -23,7 +24,15 @@ from accounts.core.errors import DomainError, Stale, StateChanged
 from ledger.actions import dispatch_due
 from ledger.core.canonical import sha256_of
 from ledger.leases import acquire, release, renew
-from rollouts.actions.conduct import ENGINE, Tick, commit_tick, finish_rollback, note_acknowledged_zero, note_stuck, write_route
+from rollouts.actions.conduct import (
+    ENGINE,
+    Tick,
+    commit_tick,
+    finish_rollback,
+    note_acknowledged_zero,
+    note_stuck,
+    write_route,
+)
 from rollouts.actions.start import report_problem
 from rollouts.core.carry import ERRORS, Carry, absorb
 from rollouts.core.counting import Reading
@@ -56,7 +65,9 @@ RETRY_TICKS = 10
 class Engine:
     """One engine process. `bad_attempts` counts ticks of single rollouts that broke; the others go on."""
 
-    def __init__(self, counters: TrafficCounters, *, owner: str = "", tick_s: float | None = None, lease_s: float | None = None) -> None:
+    def __init__(
+        self, counters: TrafficCounters, *, owner: str = "", tick_s: float | None = None, lease_s: float | None = None
+    ) -> None:
         self.counters = counters
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.tick_s = settings.ENGINE_TICK_S if tick_s is None else tick_s
@@ -97,7 +108,9 @@ class Engine:
             if self.token is None:
                 return False
             self._guarded(rollout, raw)
-        self._await_zero([rollout for rollout in rollouts if rollout.state == S.ROLLING_BACK and rollout.zero_at is None])
+        self._await_zero(
+            [rollout for rollout in rollouts if rollout.state == S.ROLLING_BACK and rollout.zero_at is None]
+        )
         return True
 
     def _leads(self) -> bool:
@@ -136,7 +149,13 @@ class Engine:
             self._take_back(rollout, policy, seen, before)
             return
         carry = before.entering(stage_of(rollout), now.timestamp()) if rollout.state in LIVE else before
-        carry = absorb(carry, tick=rollout.tick + 1, readings=seen.readings, policy=policy, has_stable=rollout.stable_id is not None)
+        carry = absorb(
+            carry,
+            tick=rollout.tick + 1,
+            readings=seen.readings,
+            policy=policy,
+            has_stable=rollout.stable_id is not None,
+        )
         acked_at, ack = None, None
         if rollout.state in LIVE:
             ack = self._asserted(rollout, carry)
@@ -148,7 +167,9 @@ class Engine:
 
     def _asserted(self, rollout: Rollout, carry: Carry) -> Ack:
         """Writes the route that this rollout's row wants, should anything else stand there; then asks who follows it."""
-        write_route(rollout, rollout.weight_bp, fence=self.token or 0, reason=rollout.reason, is_promoting=carry.is_promoting)
+        write_route(
+            rollout, rollout.weight_bp, fence=self.token or 0, reason=rollout.reason, is_promoting=carry.is_promoting
+        )
         return acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
 
     def _snapshot(
@@ -161,18 +182,36 @@ class Engine:
         # One look without a server may be a slow probe; a second one, or failing attempts beside it, is not.
         is_gone = servers[0] == 0 and (carry.gone_ticks >= 2 or carry.last.candidate.bad.get(ERRORS, 0) > 0)
         since = carry.candidate_seen_at if carry.candidate_seen_at is not None else at
-        step_started_at = rollout.step_started_at.timestamp() if rollout.step_started_at else (at if ack and ack.all_acked else None)
+        step_started_at = (
+            rollout.step_started_at.timestamp() if rollout.step_started_at else (at if ack and ack.all_acked else None)
+        )
         snapshot = Snapshot(
-            state=S(rollout.state), policy=policy, now=at, has_stable=has_stable, candidate_name=rollout.candidate.name,
-            stable_name=rollout.stable.name if rollout.stable else "nothing", step_index=rollout.step_index,
-            paused_in=S(rollout.resume_state or S.SHIFTING), commanded_bp=rollout.weight_bp,
-            is_acknowledged=ack is None or ack.all_acked, ack_error=ack.error if ack else "",
-            unacknowledged_s=at - carry.commanded_at if carry.commanded_at else 0.0, step_started_at=step_started_at,
-            judged=judged_all(carry, policy, has_stable=has_stable), step_attempts=carry.step.candidate.attempts,
-            step_stable_attempts=carry.step.stable.attempts, routed_candidate=carry.step.candidate.routed,
-            routed_stable=carry.step.stable.routed, all_failing=carry.all_failing, is_stable_failing=carry.is_stable_failing,
-            quiet_s=max(0.0, at - since), candidate_servers=0 if is_gone else max(1, servers[0]), stable_servers=servers[1],
-            problem=str(seen.problem), problem_sentence=seen.sentence, is_promoting=carry.is_promoting,
+            state=S(rollout.state),
+            policy=policy,
+            now=at,
+            has_stable=has_stable,
+            candidate_name=rollout.candidate.name,
+            stable_name=rollout.stable.name if rollout.stable else "nothing",
+            step_index=rollout.step_index,
+            paused_in=S(rollout.resume_state or S.SHIFTING),
+            commanded_bp=rollout.weight_bp,
+            is_acknowledged=ack is None or ack.all_acked,
+            ack_error=ack.error if ack else "",
+            unacknowledged_s=at - carry.commanded_at if carry.commanded_at else 0.0,
+            step_started_at=step_started_at,
+            judged=judged_all(carry, policy, has_stable=has_stable),
+            step_attempts=carry.step.candidate.attempts,
+            step_stable_attempts=carry.step.stable.attempts,
+            routed_candidate=carry.step.candidate.routed,
+            routed_stable=carry.step.stable.routed,
+            all_failing=carry.all_failing,
+            is_stable_failing=carry.is_stable_failing,
+            quiet_s=max(0.0, at - since),
+            candidate_servers=0 if is_gone else max(1, servers[0]),
+            stable_servers=servers[1],
+            problem=str(seen.problem),
+            problem_sentence=seen.sentence,
+            is_promoting=carry.is_promoting,
         )
         return (self._prepared(rollout, snapshot, servers, now) if rollout.state == S.PREPARING else snapshot), carry
 
@@ -180,19 +219,26 @@ class Engine:
         """Asks for the candidate's deployment, and tells how far it is."""
         problem = ""
         deployment = deployment_of(rollout.candidate, rollout.environment)
-        if deployment is None or not deployment.is_wanted or (
-            deployment.state == DeploymentState.FAILED and rollout.tick % RETRY_TICKS == RETRY_TICKS - 1
+        if (
+            deployment is None
+            or not deployment.is_wanted
+            or (deployment.state == DeploymentState.FAILED and rollout.tick % RETRY_TICKS == RETRY_TICKS - 1)
         ):
             try:
                 why = f"Rollout {rollout.pk} prepares it."
-                deployment = ensure_deployment(actor=ENGINE, release=rollout.candidate, environment=rollout.environment, reason=why)
+                deployment = ensure_deployment(
+                    actor=ENGINE, release=rollout.candidate, environment=rollout.environment, reason=why
+                )
             except DomainError as error:
                 problem = error.message
         if not problem and deployment is not None and deployment.state == DeploymentState.FAILED:
             problem = f"Its last try failed: {deployment.reason}"
         return replace(
-            snapshot, waited_s=(now - (rollout.started_at or rollout.created_at)).total_seconds(), is_candidate_ready=servers[0] > 0,
-            is_stable_ready=rollout.stable is None or servers[1] > 0, deployment_problem=problem,
+            snapshot,
+            waited_s=(now - (rollout.started_at or rollout.created_at)).total_seconds(),
+            is_candidate_ready=servers[0] > 0,
+            is_stable_ready=rollout.stable is None or servers[1] > 0,
+            deployment_problem=problem,
             report_problem=report_problem(rollout.candidate, rollout.environment, rollout.report),
             digest_mismatch=mismatch_of(rollout),
         )
@@ -200,7 +246,13 @@ class Engine:
     def _take_back(self, rollout: Rollout, policy: Policy, seen: Seen, before: Carry) -> None:
         """What is left to do of a rollback: acknowledgement, confirmation by counters, the end."""
         token = self.token or 0
-        carry = absorb(before, tick=rollout.tick + 1, readings=seen.readings, policy=policy, has_stable=rollout.stable_id is not None)
+        carry = absorb(
+            before,
+            tick=rollout.tick + 1,
+            readings=seen.readings,
+            policy=policy,
+            has_stable=rollout.stable_id is not None,
+        )
         snapshot, carry = self._snapshot(rollout, policy, carry, seen, None, timezone.now())
         commit_tick(Tick(rollout, policy, carry, snapshot, decide(snapshot), token, timezone.now()))
         if rollout.stable is None:
@@ -254,13 +306,13 @@ def stage_of(rollout: Rollout) -> str:
 
 def serving_servers(rollout: Rollout) -> tuple[int, int]:
     """(candidate's, stable's) servers that answer real inferences in this environment."""
-    wanted = [rollout.candidate_id, *([rollout.stable_id] if rollout.stable_id else [])]
-    rows = list(
+    wanted = [pk for pk in (rollout.candidate_id, rollout.stable_id) if pk]
+    rows: list[UUID | None] = list(
         current_servers()
         .filter(is_serving=True, deployment__environment_id=rollout.environment_id, deployment__release_id__in=wanted)
         .values_list("deployment__release_id", flat=True)
     )
-    return rows.count(rollout.candidate_id), rows.count(rollout.stable_id)
+    return rows.count(rollout.candidate_id), rows.count(rollout.stable_id) if rollout.stable_id else 0
 
 
 def mismatch_of(rollout: Rollout) -> str:

@@ -45,7 +45,9 @@ class Rollout(models.Model):
     due_at = models.DateTimeField(null=True)  # the step's (or bake's) deadline
     ended_at = models.DateTimeField(null=True)
     # the clock of a rollback, all measured
-    first_bad_at = models.DateTimeField(null=True)  # first observation with a bad attempt of the candidate in this rollout
+    first_bad_at = models.DateTimeField(
+        null=True
+    )  # first observation with a bad attempt of the candidate in this rollout
     decided_at = models.DateTimeField(null=True)  # when the roll back was decided
     zero_at = models.DateTimeField(null=True)  # when every gateway had acknowledged weight 0
     confirmed_at = models.DateTimeField(null=True)  # when counters showed no more traffic on the candidate

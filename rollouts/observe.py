@@ -75,10 +75,12 @@ def seen_of(rollout: Rollout, raw: Raw, policy: Policy, now: float) -> Seen:
 def _reading(rollout: Rollout, found: GatewayCounters, policy: Policy) -> Reading:
     stable = rollout.stable.digest if rollout.stable else None
     return Reading(
-        epoch=found.epoch, at=found.read_at.timestamp(),
+        epoch=found.epoch,
+        at=found.read_at.timestamp(),
         candidate=_counts(found.by_release.get(rollout.candidate.digest or ""), policy),
         stable=_counts(found.by_release.get(stable) if stable else None, policy),
-        user_requests=found.user_requests, user_errors=found.user_errors,
+        user_requests=found.user_requests,
+        user_errors=found.user_errors,
     )
 
 

@@ -26,7 +26,11 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     """Raises NotFound, also where the actor may not read the model's team."""
     rollout = Rollout.objects.select_related(*_WHOLE).filter(pk=rollout_id).first()
     if rollout is None:
-        raise NotFound("no_such_rollout", f"There is no rollout {rollout_id}. List the rollouts to see their numbers.", rollout=rollout_id)
+        raise NotFound(
+            "no_such_rollout",
+            f"There is no rollout {rollout_id}. List the rollouts to see their numbers.",
+            rollout=rollout_id,
+        )
     require(actor, Verb.READ, rollout.model.team.slug)
     return rollout
 
@@ -34,13 +38,20 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
 def active_rollout(environment: Environment, model: ServedModel) -> Rollout | None:
     """The one that has not ended, if any."""
     states = sorted(state.value for state in ACTIVE)
-    return Rollout.objects.select_related(*_WHOLE).filter(environment=environment, model=model, state__in=states).first()
+    return (
+        Rollout.objects.select_related(*_WHOLE).filter(environment=environment, model=model, state__in=states).first()
+    )
 
 
 def active_rollouts() -> list[Rollout]:
     """Every rollout that the engine has something to do for, the oldest first, with its gateways."""
     states = sorted(state.value for state in ACTIVE - {RolloutState.REQUESTED, RolloutState.AWAITING_APPROVAL})
-    return list(Rollout.objects.select_related(*_WHOLE).prefetch_related("environment__gateways").filter(state__in=states).order_by("pk"))
+    return list(
+        Rollout.objects.select_related(*_WHOLE)
+        .prefetch_related("environment__gateways")
+        .filter(state__in=states)
+        .order_by("pk")
+    )
 
 
 def live_view(rollout: Rollout) -> dict[str, Any]:
@@ -93,7 +104,11 @@ def _release(release: Release | None) -> dict[str, Any] | None:
 def _weight(rollout: Rollout) -> dict[str, Any]:
     """Desired, acknowledged and observed, kept apart."""
     route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
-    ack = acknowledged(route) if route and rollout.state in LIVE | {RolloutState.ROLLING_BACK, RolloutState.STUCK} else None
+    ack = (
+        acknowledged(route)
+        if route and rollout.state in LIVE | {RolloutState.ROLLING_BACK, RolloutState.STUCK}
+        else None
+    )
     return {
         "commanded_bp": rollout.weight_bp, "is_acknowledged": ack.all_acked if ack else None,
         "acknowledged_bp": rollout.weight_bp if ack and ack.all_acked else None, "acknowledged_at": _iso(ack.acked_at) if ack else None,
@@ -103,7 +118,9 @@ def _weight(rollout: Rollout) -> dict[str, Any]:
 
 def _steps(rollout: Rollout, policy: Policy, decisions: list[Decision]) -> list[dict[str, Any]]:
     """The plan's steps and the bake, each with when its weight was written, if it was."""
-    begun = {decision.facts["to_index"]: decision.at for decision in reversed(decisions) if "to_index" in decision.facts}
+    begun = {
+        decision.facts["to_index"]: decision.at for decision in reversed(decisions) if "to_index" in decision.facts
+    }
     current = len(policy.steps) if rollout.state in {RolloutState.BAKING, RolloutState.PROMOTED} else rollout.step_index
     rows = [*policy.steps, policy.bake]
     return [

@@ -58,7 +58,14 @@ def commit_tick(tick: Tick) -> Rollout:
     if is_effect:
         _apply(tick)
     if is_effect or is_new:
-        record(rollout, actor=ENGINE, action=decision.action.value, reason=decision.reason, code=decision.code.value, facts=decision.facts)
+        record(
+            rollout,
+            actor=ENGINE,
+            action=decision.action.value,
+            reason=decision.reason,
+            code=decision.code.value,
+            facts=decision.facts,
+        )
     return rollout
 
 
@@ -77,16 +84,23 @@ def _write(tick: Tick, carry: Carry) -> None:
         pk=rollout.pk, state=rollout.state, version=rollout.version, tick=rollout.tick, fence__lte=tick.fence
     ).update(**changes)
     if not fresh:
-        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again.")
+        raise StateChanged(
+            "rollout_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
+        )
     reread(rollout)
 
 
 def _observe(tick: Tick) -> None:
     last = tick.carry.last
     Observation.objects.create(
-        rollout=tick.rollout, tick=tick.rollout.tick, at=tick.at, weight_bp=tick.rollout.weight_bp,
-        candidate=last.candidate.to_json(), stable=last.stable.to_json(),
-        evidence={judged.guard.name: evidence_of(judged) for judged in tick.snapshot.judged}, problem=tick.snapshot.problem,
+        rollout=tick.rollout,
+        tick=tick.rollout.tick,
+        at=tick.at,
+        weight_bp=tick.rollout.weight_bp,
+        candidate=last.candidate.to_json(),
+        stable=last.stable.to_json(),
+        evidence={judged.guard.name: evidence_of(judged) for judged in tick.snapshot.judged},
+        problem=tick.snapshot.problem,
     )
 
 
@@ -115,18 +129,25 @@ def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes
     rollout, reason = tick.rollout, tick.decision.reason
     write_route(rollout, weight_bp, fence=tick.fence, reason=reason)
     move(
-        rollout, to, actor=ENGINE, reason=reason, verb=verb, facts={**tick.decision.facts, "weight_bp": weight_bp}, weight_bp=weight_bp,
-        step_started_at=None, due_at=None, **changes,
+        rollout,
+        to,
+        actor=ENGINE,
+        reason=reason,
+        verb=verb,
+        facts={**tick.decision.facts, "weight_bp": weight_bp},
+        weight_bp=weight_bp,
+        step_started_at=None,
+        due_at=None,
+        **changes,
     )
 
 
 def write_route(rollout: Rollout, weight_bp: int, *, fence: int, reason: str, is_promoting: bool = False) -> None:
     """What the gateways must do at this weight. Writing it again changes nothing."""
-    alone = rollout.stable is None or is_promoting
+    stable = None if is_promoting else rollout.stable
     set_route(
-        actor=ENGINE, environment=rollout.environment, model=rollout.model,
-        stable=rollout.candidate if alone else rollout.stable, candidate=None if alone else rollout.candidate,
-        candidate_bp=0 if alone else weight_bp, fence=fence, reason=reason,
+        actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,
+        candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0, fence=fence, reason=reason,
     )  # fmt: skip
 
 
@@ -147,8 +168,16 @@ def _roll_back(tick: Tick) -> None:
     rollout, decision = tick.rollout, tick.decision
     shut(rollout, actor=ENGINE, reason=decision.reason, fence=tick.fence)
     move(
-        rollout, S.ROLLING_BACK, actor=ENGINE, reason=decision.reason, facts=decision.facts, weight_bp=0, decided_at=tick.at,
-        first_bad_at=_first_bad_at(tick), step_started_at=None, due_at=None,
+        rollout,
+        S.ROLLING_BACK,
+        actor=ENGINE,
+        reason=decision.reason,
+        facts=decision.facts,
+        weight_bp=0,
+        decided_at=tick.at,
+        first_bad_at=_first_bad_at(tick),
+        step_started_at=None,
+        due_at=None,
     )
 
 
@@ -176,7 +205,10 @@ def note_acknowledged_zero(rollout: Rollout, acked_at: datetime) -> None:
 def note_stuck(rollout: Rollout, error: str, waited_s: float) -> None:
     """Loudly: the gateways do not acknowledge weight 0. The engine keeps asking."""
     why = f": {error}" if error else ""
-    reason = f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
+    reason = (
+        f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}. "
+        f"Traffic may still reach {rollout.candidate.name}; look at the gateways."
+    )
     move(rollout, S.STUCK, actor=ENGINE, reason=reason)
     record(rollout, actor=ENGINE, action="hold", code="stuck", reason=reason)
 
@@ -185,13 +217,18 @@ def note_stuck(rollout: Rollout, error: str, waited_s: float) -> None:
 def finish_rollback(rollout: Rollout, *, confirmed_at: datetime | None, fence: int) -> None:
     """Traffic is back: drain the candidate, take it out of the route, end."""
     if rollout.stable is None:
-        reason = f"Ended without a release to go back to: {rollout.candidate.name} keeps its traffic until another release replaces it. {rollout.reason}"
+        kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it."
+        reason = f"Ended without a release to go back to: {kept} {rollout.reason}"
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason)
         return
     seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
     reason = f"{rollout.reason.rstrip()} Every gateway has acknowledged weight 0, {seen}."
     set_route(
-        actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=rollout.stable, fence=fence,
+        actor=ENGINE,
+        environment=rollout.environment,
+        model=rollout.model,
+        stable=rollout.stable,
+        fence=fence,
         reason=f"{rollout.candidate.name} is drained.",
     )
     move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at)
@@ -211,4 +248,10 @@ def _drain_release(rollout: Rollout, release: Any, reason: str) -> None:
         with transaction.atomic():
             drain_deployment(actor=ENGINE, deployment=deployment, reason=reason)
     except DomainError as error:  # a server that stays warm costs memory; it must not hold up the end of a rollout
-        record(rollout, actor=ENGINE, action="hold", code=error.code, reason=f"{release.name} stays loaded: {error.message}")
+        record(
+            rollout,
+            actor=ENGINE,
+            action="hold",
+            code=error.code,
+            reason=f"{release.name} stays loaded: {error.message}",
+        )

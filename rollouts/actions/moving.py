@@ -18,15 +18,31 @@ from serving.routing import set_route
 S = RolloutState
 #: The event of arriving in a state.
 ARRIVED = {
-    S.REQUESTED: "rollout.requested", S.AWAITING_APPROVAL: "rollout.approval_requested", S.PREPARING: "rollout.preparing",
-    S.SHIFTING: "rollout.started", S.PAUSED: "rollout.paused", S.BAKING: "rollout.baking", S.PROMOTED: "rollout.promoted",
-    S.ROLLING_BACK: "rollout.rolling_back", S.ROLLED_BACK: "rollout.rolled_back", S.STUCK: "rollout.stuck",
-    S.REJECTED: "rollout.rejected", S.CANCELLED: "rollout.cancelled", S.SUPERSEDED: "rollout.superseded",
+    S.REQUESTED: "rollout.requested",
+    S.AWAITING_APPROVAL: "rollout.approval_requested",
+    S.PREPARING: "rollout.preparing",
+    S.SHIFTING: "rollout.started",
+    S.PAUSED: "rollout.paused",
+    S.BAKING: "rollout.baking",
+    S.PROMOTED: "rollout.promoted",
+    S.ROLLING_BACK: "rollout.rolling_back",
+    S.ROLLED_BACK: "rollout.rolled_back",
+    S.STUCK: "rollout.stuck",
+    S.REJECTED: "rollout.rejected",
+    S.CANCELLED: "rollout.cancelled",
+    S.SUPERSEDED: "rollout.superseded",
 }
 
 
 def move(
-    rollout: Rollout, to: RolloutState, *, actor: Actor, reason: str, verb: str = "", facts: dict[str, Any] | None = None, **changes: Any
+    rollout: Rollout,
+    to: RolloutState,
+    *,
+    actor: Actor,
+    reason: str,
+    verb: str = "",
+    facts: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Rollout:
     """The rollout in another state, or in the same one with other fields (a step further). Must run in a transaction.
 
@@ -36,17 +52,30 @@ def move(
     was = S(rollout.state)
     if to is not was and to not in MOVES[was]:
         raise StateChanged(
-            "no_such_move", f"A rollout that is {was.replace('_', ' ')} cannot become {to.replace('_', ' ')}.", rollout=rollout.pk, state=was.value
+            "no_such_move",
+            f"A rollout that is {was.replace('_', ' ')} cannot become {to.replace('_', ' ')}.",
+            rollout=rollout.pk,
+            state=was.value,
         )
     ended = {"ended_at": timezone.now()} if to in FINAL else {}
     if not Rollout.objects.filter(pk=rollout.pk, state=was, version=rollout.version).update(
         state=to, reason=reason, version=F("version") + 1, **ended, **changes
     ):
-        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} changed meanwhile. Read it again, then repeat.", rollout=rollout.pk)
+        raise StateChanged(
+            "rollout_changed",
+            f"Rollout {rollout.pk} changed meanwhile. Read it again, then repeat.",
+            rollout=rollout.pk,
+        )
     reread(rollout)
     append_event(
-        verb=verb or ARRIVED[to], subject_type="rollout", subject_id=rollout.pk, actor=actor, from_state=was.value, to_state=to.value,
-        reason=reason, facts=_named(rollout) | (facts or {}),
+        verb=verb or ARRIVED[to],
+        subject_type="rollout",
+        subject_id=rollout.pk,
+        actor=actor,
+        from_state=was.value,
+        to_state=to.value,
+        reason=reason,
+        facts=_named(rollout) | (facts or {}),
     )
     return rollout
 
@@ -56,10 +85,19 @@ def reread(rollout: Rollout) -> None:
     rollout.refresh_from_db(fields=[field.name for field in Rollout._meta.concrete_fields if not field.is_relation])
 
 
-def record(rollout: Rollout, *, actor: Actor, action: str, reason: str, code: str = "", facts: dict[str, Any] | None = None) -> Decision:
+def record(
+    rollout: Rollout, *, actor: Actor, action: str, reason: str, code: str = "", facts: dict[str, Any] | None = None
+) -> Decision:
     """A decision, kept for good."""
     return Decision.objects.create(
-        rollout=rollout, at=timezone.now(), tick=rollout.tick, action=action, reason=reason, code=code, actor=actor.name, facts=facts or {}
+        rollout=rollout,
+        at=timezone.now(),
+        tick=rollout.tick,
+        action=action,
+        reason=reason,
+        code=code,
+        actor=actor.name,
+        facts=facts or {},
     )
 
 
@@ -68,8 +106,14 @@ def shut(rollout: Rollout, *, actor: Actor, reason: str, fence: int | None = Non
     if rollout.stable is None:
         return
     set_route(
-        actor=actor, environment=rollout.environment, model=rollout.model, stable=rollout.stable, candidate=rollout.candidate,
-        candidate_bp=0, fence=current_fence(rollout) if fence is None else fence, reason=reason,
+        actor=actor,
+        environment=rollout.environment,
+        model=rollout.model,
+        stable=rollout.stable,
+        candidate=rollout.candidate,
+        candidate_bp=0,
+        fence=current_fence(rollout) if fence is None else fence,
+        reason=reason,
     )
 
 
@@ -81,6 +125,10 @@ def current_fence(rollout: Rollout) -> int:
 
 def _named(rollout: Rollout) -> dict[str, Any]:
     return {
-        "model": rollout.model.slug, "environment": rollout.environment.slug, "candidate": rollout.candidate.name,
-        "stable": rollout.stable.name if rollout.stable else None, "step_index": rollout.step_index, "weight_bp": rollout.weight_bp,
+        "model": rollout.model.slug,
+        "environment": rollout.environment.slug,
+        "candidate": rollout.candidate.name,
+        "stable": rollout.stable.name if rollout.stable else None,
+        "step_index": rollout.step_index,
+        "weight_bp": rollout.weight_bp,
     }

@@ -24,7 +24,12 @@ from validators.models import Report
 
 
 def start_rollout(
-    *, actor: Actor, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None = None, reason: str = ""
+    *,
+    actor: Actor,
+    candidate: Release,
+    environment: Environment,
+    policy: Mapping[str, Any] | None = None,
+    reason: str = "",
 ) -> Rollout:
     """A rollout of the candidate, preparing already or awaiting approval where the environment wants one.
 
@@ -43,7 +48,10 @@ def start_rollout(
     route = Route.objects.select_related("stable").filter(environment=environment, model=model).first()
     stable = route.stable if route else None
     if stable is not None and stable.pk == candidate.pk:
-        raise StateChanged("already_stable", f"{candidate.name} already serves all of {model.slug} in {environment.slug}; there is nothing to move.")
+        raise StateChanged(
+            "already_stable",
+            f"{candidate.name} already serves all of {model.slug} in {environment.slug}; there is nothing to move.",
+        )
     _refuse_beside_another(candidate, environment)
     try:
         with transaction.atomic():
@@ -56,11 +64,24 @@ def start_rollout(
 
 
 def _created(
-    actor: Actor, candidate: Release, environment: Environment, stable: Release | None, plan: Policy, report: Report | None, reason: str
+    actor: Actor,
+    candidate: Release,
+    environment: Environment,
+    stable: Release | None,
+    plan: Policy,
+    report: Report | None,
+    reason: str,
 ) -> Rollout:
     rollout = Rollout.objects.create(
-        model=candidate.model, environment=environment, candidate=candidate, stable=stable, report=report, policy=plan.document,
-        policy_digest=plan.digest, requested_by_id=actor.user_id, started_at=timezone.now(),
+        model=candidate.model,
+        environment=environment,
+        candidate=candidate,
+        stable=stable,
+        report=report,
+        policy=plan.document,
+        policy_digest=plan.digest,
+        requested_by_id=actor.user_id,
+        started_at=timezone.now(),
     )
     over = f"over {stable.name}" if stable else "as the first release there: absolute objectives only"
     said = reason or f"{actor.name} asked for {candidate.name} in {environment.slug}, {over}."
@@ -75,14 +96,23 @@ def _created(
 
 def _check_release(candidate: Release, environment: Environment) -> None:
     if not environment.is_routed:
-        raise Invalid("environment_not_routed", f"{environment.slug} has no gateway, so there is no traffic to move. Choose a routed environment.")
+        raise Invalid(
+            "environment_not_routed",
+            f"{environment.slug} has no gateway, so there is no traffic to move. Choose a routed environment.",
+        )
     if candidate.state != ReleaseState.SEALED:
         raise StateChanged(
-            "not_sealed", f"{candidate.name} is {candidate.state}; only a sealed release can take traffic. Seal it, or choose another.", state=candidate.state
+            "not_sealed",
+            f"{candidate.name} is {candidate.state}; only a sealed release can take traffic. Seal it, or choose another.",
+            state=candidate.state,
         )
     if candidate.is_code_bearing and not has_code_waiver(candidate):
-        raise Refused("code_not_waived", f"{candidate.name} brings its own code, and no release manager has waived it. Ask one to waive it.",
-                      release=candidate.name, digest=candidate.digest)
+        raise Refused(
+            "code_not_waived",
+            f"{candidate.name} brings its own code, and no release manager has waived it. Ask one to waive it.",
+            release=candidate.name,
+            digest=candidate.digest,
+        )
 
 
 def report_problem(candidate: Release, environment: Environment, report: Report | None) -> str:
@@ -102,7 +132,9 @@ def _report_for(candidate: Release, environment: Environment) -> Report | None:
     """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
     policy_digest = parse_gate_policy(candidate.model.gate_policy).digest
     report = (
-        Report.objects.filter(release=candidate, manifest_digest=candidate.digest or "", policy_digest=policy_digest).order_by("-pk").first()
+        Report.objects.filter(release=candidate, manifest_digest=candidate.digest or "", policy_digest=policy_digest)
+        .order_by("-pk")
+        .first()
     )
     problem = report_problem(candidate, environment, report)
     if problem:
@@ -114,11 +146,15 @@ def _report_for(candidate: Release, environment: Environment) -> Report | None:
 def _refuse_beside_another(candidate: Release, environment: Environment) -> None:
     other = (
         Rollout.objects.select_related("candidate")
-        .filter(environment=environment, model=candidate.model, state__in=sorted(state.value for state in ACTIVE)).first()
+        .filter(environment=environment, model=candidate.model, state__in=sorted(state.value for state in ACTIVE))
+        .first()
     )
     if other is not None:
         raise StateChanged(
             "rollout_active",
-            f"Rollout {other.pk} of {other.candidate.name} is {other.state.replace('_', ' ')} in {environment.slug}. Let it end, or abort it first.",
-            rollout=other.pk, candidate=other.candidate.name, state=other.state,
+            f"Rollout {other.pk} of {other.candidate.name} is {other.state.replace('_', ' ')} in {environment.slug}. "
+            "Let it end, or abort it first.",
+            rollout=other.pk,
+            candidate=other.candidate.name,
+            state=other.state,
         )

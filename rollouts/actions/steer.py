@@ -35,14 +35,24 @@ def approve(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
     if actor.user_id is None:
         raise Refused("no_person", "An approval takes a person; sign in as one.")
     if actor.user_id in {rollout.candidate.author_id, rollout.requested_by_id}:
-        raise Refused("own_release", f"{actor.name} made {rollout.candidate.name} or asked for this rollout; someone else must approve it.")
+        raise Refused(
+            "own_release",
+            f"{actor.name} made {rollout.candidate.name} or asked for this rollout; someone else must approve it.",
+        )
     report = rollout.report.digest if rollout.report else ""
     Approval.objects.create(
-        rollout=rollout, approver_id=actor.user_id, manifest_digest=rollout.candidate.digest or "", report_digest=report,
-        policy_digest=rollout.policy_digest, step_index=rollout.step_index, comment=reason,
+        rollout=rollout,
+        approver_id=actor.user_id,
+        manifest_digest=rollout.candidate.digest or "",
+        report_digest=report,
+        policy_digest=rollout.policy_digest,
+        step_index=rollout.step_index,
+        comment=reason,
     )
     pinned = {"manifest": rollout.candidate.digest, "report": report, "policy": rollout.policy_digest}
-    said = f"Approved by {actor.name}{f': {reason}' if reason else ''}. Getting {rollout.candidate.name} loaded and warm."
+    said = (
+        f"Approved by {actor.name}{f': {reason}' if reason else ''}. Getting {rollout.candidate.name} loaded and warm."
+    )
     move(rollout, S.PREPARING, actor=actor, reason=said, verb="rollout.approved", facts=pinned)
     record(rollout, actor=actor, action="approve", reason=said, facts=pinned)
     return rollout
@@ -51,7 +61,9 @@ def approve(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
 @transaction.atomic
 def reject(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
     """A person's no. Final; no traffic ever moved."""
-    rollout = _checked(actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, {S.REQUESTED, S.AWAITING_APPROVAL}, "reject")
+    rollout = _checked(
+        actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, {S.REQUESTED, S.AWAITING_APPROVAL}, "reject"
+    )
     return _said(rollout, S.REJECTED, actor, "reject", f"Rejected by {actor.name}: {_given(reason)}")
 
 
@@ -71,7 +83,9 @@ def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
     plan = _plan(rollout)
     stage = plan.bake if to is S.BAKING else plan.steps[min(max(rollout.step_index, 0), len(plan.steps) - 1)]
     now = timezone.now()
-    clock = {"step_started_at": now, "due_at": now + timedelta(seconds=stage.deadline_s)} if rollout.step_started_at else {}
+    clock: dict[str, Any] = (
+        {"step_started_at": now, "due_at": now + timedelta(seconds=stage.deadline_s)} if rollout.step_started_at else {}
+    )
     said = f"Resumed by {actor.name} at {rollout.weight_bp / 100:g} %: {_given(reason)}"
     return _said(rollout, to, actor, "resume", said, verb="rollout.resumed", resume_state="", **clock)
 
@@ -84,7 +98,10 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
     """
     rollout = _checked(actor, Verb.ADVANCE_ROLLOUT, rollout, expected_version, {S.SHIFTING, S.BAKING}, "advance")
     if rollout.state == S.BAKING:
-        raise StateChanged("still_baking", "The bake is the last look before stable is let go; it ends by evidence. Wait for it, or abort.")
+        raise StateChanged(
+            "still_baking",
+            "The bake is the last look before stable is let go; it ends by evidence. Wait for it, or abort.",
+        )
     plan = _plan(rollout)
     index = rollout.step_index + 1
     is_last = index >= len(plan.steps)
@@ -92,12 +109,27 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
     said = f"Advanced to {weight / 100:g} % by {actor.name} without waiting for proof: {_given(reason)}"
     if rollout.stable is not None:
         set_route(
-            actor=actor, environment=rollout.environment, model=rollout.model, stable=rollout.stable, candidate=rollout.candidate,
-            candidate_bp=weight, fence=current_fence(rollout), reason=said,
+            actor=actor,
+            environment=rollout.environment,
+            model=rollout.model,
+            stable=rollout.stable,
+            candidate=rollout.candidate,
+            candidate_bp=weight,
+            fence=current_fence(rollout),
+            reason=said,
         )
     return _said(
-        rollout, S.BAKING if is_last else S.SHIFTING, actor, "advance", said, verb="rollout.advanced", facts={"to_index": index}, weight_bp=weight,
-        step_index=rollout.step_index if is_last else index, step_started_at=None, due_at=None,
+        rollout,
+        S.BAKING if is_last else S.SHIFTING,
+        actor,
+        "advance",
+        said,
+        verb="rollout.advanced",
+        facts={"to_index": index},
+        weight_bp=weight,
+        step_index=rollout.step_index if is_last else index,
+        step_started_at=None,
+        due_at=None,
     )
 
 
@@ -114,7 +146,11 @@ def abort(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str)
     """Whatever it is doing, it ends: weight 0 at once where it has traffic, cancelled where it has none."""
     states = {state for state in ACTIVE if state is not S.ROLLING_BACK}
     rollout = _checked(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, states, "abort")
-    return _cancelled(rollout, actor, reason) if rollout.state not in LIVE | {S.STUCK} else _taken_back(rollout, actor, reason)
+    return (
+        _cancelled(rollout, actor, reason)
+        if rollout.state not in LIVE | {S.STUCK}
+        else _taken_back(rollout, actor, reason)
+    )
 
 
 @transaction.atomic
@@ -137,19 +173,39 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
     if active is not None:
         return abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
     with transaction.atomic():
-        last = rollouts.select_related("candidate", "stable", "model__team", "environment").filter(state=S.PROMOTED).first()
+        last = (
+            rollouts.select_related("candidate", "stable", "model__team", "environment")
+            .filter(state=S.PROMOTED)
+            .first()
+        )
         route = Route.objects.filter(environment=environment, model=model).first()
         is_warm = (
-            last is not None and last.stable is not None and route is not None and route.stable_id == last.candidate_id
+            last is not None
+            and last.stable is not None
+            and route is not None
+            and route.stable_id == last.candidate_id
             and ready_server(last.stable, environment) is not None
         )
         if last is None or last.stable is None or route is None or not is_warm:
-            before = f" {last.stable.name}, the release before, is no longer warm: start a rollout of it." if last and last.stable else ""
-            raise NotFound("no_active_rollout", f"No rollout of {model.slug} is active in {environment.slug}.{before or ' There is nothing to take back.'}")
+            before = (
+                f" {last.stable.name}, the release before, is no longer warm: start a rollout of it."
+                if last and last.stable
+                else ""
+            )
+            raise NotFound(
+                "no_active_rollout",
+                f"No rollout of {model.slug} is active in {environment.slug}.{before or ' There is nothing to take back.'}",
+            )
         said = f"{actor.name} went back to {last.stable.name}, still warm: {_given(reason)}"
         set_route(actor=actor, environment=environment, model=model, stable=last.stable, fence=route.fence, reason=said)
-        append_event(verb="rollout.taken_back", subject_type="rollout", subject_id=last.pk, actor=actor, reason=said,
-                     facts={"from": last.candidate.name, "to": last.stable.name})
+        append_event(
+            verb="rollout.taken_back",
+            subject_type="rollout",
+            subject_id=last.pk,
+            actor=actor,
+            reason=said,
+            facts={"from": last.candidate.name, "to": last.stable.name},
+        )
         record(last, actor=actor, action="roll_back", reason=said, code="instant")
         return last
 
@@ -160,20 +216,35 @@ def _checked(
     """The rollout, locked. Raises Refused, Stale, StateChanged, in this order."""
     found = (
         Rollout.objects.select_for_update(of=("self",))
-        .select_related("model__team", "environment", "candidate", "stable", "report").get(pk=rollout.pk)
+        .select_related("model__team", "environment", "candidate", "stable", "report")
+        .get(pk=rollout.pk)
     )
     require(actor, verb, found.model.team.slug)
     if found.version != expected_version:
-        raise Stale("stale", f"Rollout {found.pk} is at version {found.version}, not {expected_version}: it moved meanwhile. Read it again, then decide.",
-                    version=found.version, state=found.state)
+        raise Stale(
+            "stale",
+            f"Rollout {found.pk} is at version {found.version}, not {expected_version}: it moved meanwhile. Read it again, then decide.",
+            version=found.version,
+            state=found.state,
+        )
     if found.state not in states:
         able = ", ".join(sorted(state.value.replace("_", " ") for state in states))
-        raise StateChanged("wrong_state", f"Rollout {found.pk} is {found.state.replace('_', ' ')}; {word} needs it to be {able}.", state=found.state)
+        raise StateChanged(
+            "wrong_state",
+            f"Rollout {found.pk} is {found.state.replace('_', ' ')}; {word} needs it to be {able}.",
+            state=found.state,
+        )
     return found
 
 
 def _said(
-    rollout: Rollout, to: RolloutState, actor: Actor, action: str, reason: str, verb: str = "", facts: dict[str, Any] | None = None,
+    rollout: Rollout,
+    to: RolloutState,
+    actor: Actor,
+    action: str,
+    reason: str,
+    verb: str = "",
+    facts: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Rollout:
     move(rollout, to, actor=actor, reason=reason, verb=verb, **changes)
@@ -185,8 +256,11 @@ def _said(
 def _given(reason: str) -> str:
     text = reason.strip()
     if not text:
-        raise Invalid("reason_missing", "Say why, in one sentence: the reason is kept with the decision.",
-                      errors=[{"field": "reason", "message": "the reason is empty.", "fix": "Write one sentence."}])
+        raise Invalid(
+            "reason_missing",
+            "Say why, in one sentence: the reason is kept with the decision.",
+            errors=[{"field": "reason", "message": "the reason is empty.", "fix": "Write one sentence."}],
+        )
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -208,7 +282,16 @@ def _taken_back(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
     target = f"Rolling back to {rollout.stable.name}" if rollout.stable else "There is no release to go back to"
     said = f"{target}, by {actor.name}: {_given(reason)}"
     shut(rollout, actor=actor, reason=said)
-    weight = {"weight_bp": 0} if rollout.stable else {}
-    decided = {} if rollout.decided_at else {"decided_at": timezone.now()}
-    return _said(rollout, S.ROLLING_BACK, actor, "roll_back", said, verb="rollout.aborted", step_started_at=None, due_at=None, **weight, **decided)
-
+    changes: dict[str, Any] = {"weight_bp": 0} if rollout.stable else {}
+    changes |= {} if rollout.decided_at else {"decided_at": timezone.now()}
+    return _said(
+        rollout,
+        S.ROLLING_BACK,
+        actor,
+        "roll_back",
+        said,
+        verb="rollout.aborted",
+        step_started_at=None,
+        due_at=None,
+        **changes,
+    )

@@ -26,11 +26,17 @@ class Watch:
     first_bad_at: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"evidence": self.evidence.to_json(), "dispersion": self.dispersion.to_json(), "first_bad_at": self.first_bad_at}
+        return {
+            "evidence": self.evidence.to_json(),
+            "dispersion": self.dispersion.to_json(),
+            "first_bad_at": self.first_bad_at,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Watch:
-        return cls(Evidence.from_json(value["evidence"]), Dispersion.from_json(value["dispersion"]), value["first_bad_at"])
+        return cls(
+            Evidence.from_json(value["evidence"]), Dispersion.from_json(value["dispersion"]), value["first_bad_at"]
+        )
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,10 @@ class Arms:
 class Carry:
     """Instants are seconds since the epoch (UTC).
 
-    `step` counts since the gateways acknowledged this step's weight, `total` since the rollout began. `all_failing` is
-    how many attempts of the candidate in a row failed, as far as ticks can tell. `stage` names the step that the evidence
-    belongs to, `said` the last recorded decision, `gone_ticks` for how many ticks the candidate has had no server. `is_promoting`: the route already
-    names the candidate as stable, and only the gateways' acknowledgement is awaited.
+    `step` counts since the gateways acknowledged this step's weight, `total` since the rollout began, `last` this tick's.
+    `all_failing` is how many attempts of the candidate in a row failed, as far as ticks can tell. `stage` names the step
+    that the evidence belongs to, `said` the last recorded decision, `gone_ticks` for how many ticks the candidate has had
+    no server. `is_promoting`: the route names the candidate as stable already, and its acknowledgement is awaited.
     """
 
     readings: Mapping[str, Reading] = field(default_factory=dict)
@@ -79,12 +85,20 @@ class Carry:
     def to_json(self) -> dict[str, Any]:
         return {
             "readings": {name: reading.to_json() for name, reading in self.readings.items()},
-            "step": self.step.to_json(), "total": self.total.to_json(), "last": self.last.to_json(),
+            "step": self.step.to_json(),
+            "total": self.total.to_json(),
+            "last": self.last.to_json(),
             "user": [self.user_requests, self.user_errors],
             "watches": {name: watch.to_json() for name, watch in self.watches.items()},
-            "all_failing": self.all_failing, "is_stable_failing": self.is_stable_failing,
-            "candidate_seen_at": self.candidate_seen_at, "read_at": self.read_at, "commanded_at": self.commanded_at,
-            "stage": self.stage, "said": self.said, "gone_ticks": self.gone_ticks, "is_promoting": self.is_promoting,
+            "all_failing": self.all_failing,
+            "is_stable_failing": self.is_stable_failing,
+            "candidate_seen_at": self.candidate_seen_at,
+            "read_at": self.read_at,
+            "commanded_at": self.commanded_at,
+            "stage": self.stage,
+            "said": self.said,
+            "gone_ticks": self.gone_ticks,
+            "is_promoting": self.is_promoting,
         }
 
     @classmethod
@@ -93,16 +107,28 @@ class Carry:
             return cls()
         return cls(
             readings={name: Reading.from_json(reading) for name, reading in value["readings"].items()},
-            step=Arms.from_json(value["step"]), total=Arms.from_json(value["total"]), last=Arms.from_json(value["last"]),
-            user_requests=value["user"][0], user_errors=value["user"][1],
+            step=Arms.from_json(value["step"]),
+            total=Arms.from_json(value["total"]),
+            last=Arms.from_json(value["last"]),
+            user_requests=value["user"][0],
+            user_errors=value["user"][1],
             watches={name: Watch.from_json(watch) for name, watch in value["watches"].items()},
-            all_failing=value["all_failing"], is_stable_failing=value["is_stable_failing"],
-            candidate_seen_at=value["candidate_seen_at"], read_at=value["read_at"], commanded_at=value["commanded_at"],
-            stage=value["stage"], said=value["said"], gone_ticks=value["gone_ticks"], is_promoting=value["is_promoting"],
+            all_failing=value["all_failing"],
+            is_stable_failing=value["is_stable_failing"],
+            candidate_seen_at=value["candidate_seen_at"],
+            read_at=value["read_at"],
+            commanded_at=value["commanded_at"],
+            stage=value["stage"],
+            said=value["said"],
+            gone_ticks=value["gone_ticks"],
+            is_promoting=value["is_promoting"],
         )
 
     def entering(self, stage: str, at: float) -> Carry:
-        """Unchanged in the same stage. In another one a new weight was written: evidence begins afresh, so that a fault that only this weight brings is not outvoted."""
+        """Unchanged in the same stage. In another one a new weight was written, and evidence begins afresh.
+
+        So a fault that only this weight brings is not outvoted by the steps before.
+        """
         if stage == self.stage:
             return self
         watches = {name: replace(watch, evidence=watch.evidence.fresh()) for name, watch in self.watches.items()}
@@ -123,13 +149,17 @@ def absorb(carry: Carry, *, tick: int, readings: Mapping[str, Reading], policy: 
         news = news + Arms(part.candidate, part.stable)
     read_at = max(reading.at for reading in readings.values())
     watches = {
-        guard.name: _watched(carry, guard, between, news, tick=tick, read_at=read_at, policy=policy, has_stable=has_stable)
+        guard.name: _watched(
+            carry, guard, between, news, tick=tick, read_at=read_at, policy=policy, has_stable=has_stable
+        )
         for guard in policy.guards
     }
     return replace(
         carry,
         readings={**carry.readings, **readings},
-        step=carry.step + news, total=carry.total + news, last=news,
+        step=carry.step + news,
+        total=carry.total + news,
+        last=news,
         user_requests=carry.user_requests + sum(part.user_requests for part in between.values()),
         user_errors=carry.user_errors + sum(part.user_errors for part in between.values()),
         watches=watches,
@@ -151,12 +181,21 @@ def _all_failing(so_far: int, news: Counts) -> int:
 
 
 def _watched(
-    carry: Carry, guard: Guard, between: Mapping[str, Reading], news: Arms, *, tick: int, read_at: float, policy: Policy,
+    carry: Carry,
+    guard: Guard,
+    between: Mapping[str, Reading],
+    news: Arms,
+    *,
+    tick: int,
+    read_at: float,
+    policy: Policy,
     has_stable: bool,
 ) -> Watch:
     watch = carry.watches.get(guard.name, Watch())
     name = guard.name
-    window = Window(news.candidate.bad.get(name, 0), news.candidate.attempts, news.stable.bad.get(name, 0), news.stable.attempts)
+    window = Window(
+        news.candidate.bad.get(name, 0), news.candidate.attempts, news.stable.bad.get(name, 0), news.stable.attempts
+    )
     reference = news.stable if has_stable else news.candidate
     first_bad_at = watch.first_bad_at
     if first_bad_at is None and window.bad_candidate:

@@ -18,7 +18,8 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         names = {**self.bad, **other.bad}
         return Counts(
-            self.attempts + other.attempts, self.routed + other.routed,
+            self.attempts + other.attempts,
+            self.routed + other.routed,
             {name: self.bad.get(name, 0) + other.bad.get(name, 0) for name in names},
         )
 
@@ -29,7 +30,8 @@ class Counts:
         if any(now < then for now, then in pairs):
             return self
         return Counts(
-            self.attempts - before.attempts, self.routed - before.routed,
+            self.attempts - before.attempts,
+            self.routed - before.routed,
             {name: count - before.bad.get(name, 0) for name, count in self.bad.items()},
         )
 
@@ -54,7 +56,10 @@ class Reading:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "epoch": self.epoch, "at": self.at, "candidate": self.candidate.to_json(), "stable": self.stable.to_json(),
+            "epoch": self.epoch,
+            "at": self.at,
+            "candidate": self.candidate.to_json(),
+            "stable": self.stable.to_json(),
             "user": [self.user_requests, self.user_errors],
         }
 
@@ -75,6 +80,10 @@ def difference(before: Reading | None, now: Reading) -> Reading:
     if before.epoch != now.epoch:
         return now
     return Reading(
-        now.epoch, now.at, now.candidate.since(before.candidate), now.stable.since(before.stable),
-        max(0, now.user_requests - before.user_requests), max(0, now.user_errors - before.user_errors),
+        now.epoch,
+        now.at,
+        now.candidate.since(before.candidate),
+        now.stable.since(before.stable),
+        max(0, now.user_requests - before.user_requests),
+        max(0, now.user_errors - before.user_errors),
     )

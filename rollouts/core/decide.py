@@ -58,7 +58,9 @@ class Code(StrEnum):
 
 
 #: Codes that mean "cannot tell": the weight stays whatever the clock says.
-IGNORANCE = frozenset({Code.PROVIDER_DOWN, Code.STALE, Code.NOT_ACKNOWLEDGED, Code.NO_DATA, Code.SPLIT_OFF, Code.BOTH_ARMS_BAD})
+IGNORANCE = frozenset(
+    {Code.PROVIDER_DOWN, Code.STALE, Code.NOT_ACKNOWLEDGED, Code.NO_DATA, Code.SPLIT_OFF, Code.BOTH_ARMS_BAD}
+)
 #: Fewer attempts of stable than this say nothing about whether stable burns too.
 LEAST_STABLE_ATTEMPTS = 20
 #: The split is off when it lies further from what was commanded than this many standard deviations and this share.
@@ -91,22 +93,30 @@ def _prepare(s: Snapshot) -> Decision:
     if s.digest_mismatch:
         return Decision(Action.CANCEL, Code.DIGEST_MISMATCH, f"{s.digest_mismatch} No traffic was sent to it.")
     if s.report_problem:
-        return Decision(Action.CANCEL, Code.REPORT_NOT_VALID, f"{s.report_problem} No traffic was sent to {s.candidate_name}.")
+        return Decision(
+            Action.CANCEL, Code.REPORT_NOT_VALID, f"{s.report_problem} No traffic was sent to {s.candidate_name}."
+        )
     if not s.is_candidate_ready:
         why = f" {s.deployment_problem}" if s.deployment_problem else ""
         if s.waited_s >= s.policy.prepare_deadline_s:
-            return Decision(Action.CANCEL, Code.NEVER_READY, f"{s.candidate_name} was not ready after {s.waited_s:.0f} s.{why}")
+            return Decision(
+                Action.CANCEL, Code.NEVER_READY, f"{s.candidate_name} was not ready after {s.waited_s:.0f} s.{why}"
+            )
         return Decision(Action.HOLD, Code.PREPARING, f"Waiting for {s.candidate_name} to be loaded and warm.{why}")
     if not s.is_stable_ready:
         return Decision(
-            Action.HOLD, Code.STABLE_NOT_READY,
+            Action.HOLD,
+            Code.STABLE_NOT_READY,
             f"{s.candidate_name} is ready, but {s.stable_name}, the rollback target, has no serving server; waiting for it.",
         )
     weight, begin = percent(s.policy.steps[0].weight_bp), {"to_index": 0}
     if s.has_stable:
-        return Decision(Action.START, Code.READY, f"{s.candidate_name} is warm: sending it {weight} of the traffic.", begin)
+        return Decision(
+            Action.START, Code.READY, f"{s.candidate_name} is warm: sending it {weight} of the traffic.", begin
+        )
     return Decision(
-        Action.START, Code.READY,
+        Action.START,
+        Code.READY,
         f"{s.candidate_name} is the first release here, so it takes {weight} at once and is held to the absolute objectives only.",
         begin,
     )
@@ -141,10 +151,16 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
     if s.has_stable and judged.stable < LEAST_STABLE_ATTEMPTS:
         return None
     if s.has_stable and judged.rate_stable > judged.limit:
-        return _both_bad(s, f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name} "
-                            f"and at {share(judged.rate_stable)} on {s.stable_name}, over {share(judged.limit)}", judged)
-    said = (f"{_cap(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} "
-            f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}.")
+        return _both_bad(
+            s,
+            f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name} "
+            f"and at {share(judged.rate_stable)} on {s.stable_name}, over {share(judged.limit)}",
+            judged,
+        )
+    said = (
+        f"{_cap(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} "
+        f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}."
+    )
     return _take_back(s, Code.OBJECTIVE_BREACHED, said, judged)
 
 
@@ -163,9 +179,11 @@ def _both_bad(s: Snapshot, what: str, judged: Judged | None = None) -> Decision:
 
 
 def _worse(s: Snapshot, judged: Judged) -> str:
-    return (f"{_cap(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} ({judged.bad_candidate} of "
-            f"{judged.candidate} attempts) against {share(judged.rate_stable)} ({judged.bad_stable} of {judged.stable}) on "
-            f"{s.stable_name} at the same time: worse beyond doubt.")
+    return (
+        f"{_cap(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} ({judged.bad_candidate} of "
+        f"{judged.candidate} attempts) against {share(judged.rate_stable)} ({judged.bad_stable} of {judged.stable}) on "
+        f"{s.stable_name} at the same time: worse beyond doubt."
+    )
 
 
 # --- can we tell? -----------------------------------------------------------------------------------------------------
@@ -180,9 +198,13 @@ def _ignorance(s: Snapshot) -> Decision | None:
     if not s.is_acknowledged:
         late = f" for {s.unacknowledged_s:.0f} s" if s.unacknowledged_s >= s.policy.ack_deadline_s else ""
         why = f": {s.ack_error}" if s.ack_error else ""
-        return _cannot_tell(s, Code.NOT_ACKNOWLEDGED, f"Waiting{late} for the gateways to acknowledge {percent(s.commanded_bp)}{why}")
+        return _cannot_tell(
+            s, Code.NOT_ACKNOWLEDGED, f"Waiting{late} for the gateways to acknowledge {percent(s.commanded_bp)}{why}"
+        )
     if s.state is RolloutState.PAUSED:
-        return Decision(Action.HOLD, Code.PAUSED, f"Paused at {percent(s.commanded_bp)} until someone resumes it.", _facts(s))
+        return Decision(
+            Action.HOLD, Code.PAUSED, f"Paused at {percent(s.commanded_bp)} until someone resumes it.", _facts(s)
+        )
     if s.is_promoting:
         return None
     if s.commanded_bp > 0 and s.quiet_s >= s.policy.no_data_s:
@@ -193,7 +215,9 @@ def _ignorance(s: Snapshot) -> Decision | None:
     for judged in s.judged:
         burning = s.has_stable and judged.log_e_stable_over >= s.bar_worse
         if burning and judged.rate_candidate > judged.limit:
-            return _both_bad(s, f"{judged.guard.words} are at {share(judged.rate_stable)} on {s.stable_name} too", judged)
+            return _both_bad(
+                s, f"{judged.guard.words} are at {share(judged.rate_stable)} on {s.stable_name} too", judged
+            )
     return None
 
 
@@ -236,14 +260,24 @@ def _progress(s: Snapshot) -> Decision:
     if missing:
         said = f"Holding at {percent(s.commanded_bp)}: {'; '.join(missing)}"
         facts = _facts(s)
-        return _undecided(s, said, Code.UNDECIDED, facts) if _is_late(s) else Decision(Action.HOLD, Code.NEED_MORE, _stop(said), facts)
-    proof = (f"{s.candidate_name} is as good as {s.stable_name}" if s.has_stable else f"{s.candidate_name} meets the objectives")
+        return (
+            _undecided(s, said, Code.UNDECIDED, facts)
+            if _is_late(s)
+            else Decision(Action.HOLD, Code.NEED_MORE, _stop(said), facts)
+        )
+    proof = (
+        f"{s.candidate_name} is as good as {s.stable_name}"
+        if s.has_stable
+        else f"{s.candidate_name} meets the objectives"
+    )
     proof = f"{proof} on {_and(judged.guard.words for judged in s.judged)} over {s.step_attempts} attempts"
     if s.state is RolloutState.BAKING:
         return Decision(Action.PROMOTE, Code.PROVEN, f"{proof}: promoting it.", _facts(s))
     if s.step_index + 1 < len(s.policy.steps):
         weight = percent(s.policy.steps[s.step_index + 1].weight_bp)
-        return Decision(Action.ADVANCE, Code.PROVEN, f"{proof}: advancing to {weight}.", _facts(s) | {"to_index": s.step_index + 1})
+        return Decision(
+            Action.ADVANCE, Code.PROVEN, f"{proof}: advancing to {weight}.", _facts(s) | {"to_index": s.step_index + 1}
+        )
     beside = f" with {s.stable_name} warm beside it" if s.has_stable else ""
     said = f"{proof}: baking at {percent(s.policy.bake.weight_bp)} for {s.policy.bake.min_s:.0f} s{beside}."
     return Decision(Action.BAKE, Code.PROVEN, said, _facts(s) | {"to_index": len(s.policy.steps)})
@@ -300,9 +334,13 @@ def _and(words: Any) -> str:
 def _facts(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
     """Numbers behind the sentence, for machines; evidence as log E with the bar that it is compared with."""
     facts: dict[str, Any] = {
-        "weight_bp": s.commanded_bp, "step_index": s.step_index, "elapsed_s": round(s.elapsed_s, 3),
-        "step_attempts": s.step_attempts, "all_failing": s.all_failing,
-        "bar_worse": round(s.bar_worse, 4), "bar_fine": round(s.bar_fine, 4),
+        "weight_bp": s.commanded_bp,
+        "step_index": s.step_index,
+        "elapsed_s": round(s.elapsed_s, 3),
+        "step_attempts": s.step_attempts,
+        "all_failing": s.all_failing,
+        "bar_worse": round(s.bar_worse, 4),
+        "bar_fine": round(s.bar_fine, 4),
         "guards": {one.guard.name: evidence_of(one) for one in s.judged},
     }
     if judged is not None:
@@ -313,8 +351,13 @@ def _facts(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
 def evidence_of(judged: Judged) -> dict[str, Any]:
     """One guard's numbers as JSON."""
     return {
-        "bad_candidate": judged.bad_candidate, "candidate": judged.candidate,
-        "bad_stable": judged.bad_stable, "stable": judged.stable, "phi": round(judged.phi, 4),
-        "log_e_worse": round(judged.log_e_worse, 4), "log_e_fine": round(judged.log_e_fine, 4),
-        "log_e_over": round(judged.log_e_over, 4), "log_e_stable_over": round(judged.log_e_stable_over, 4),
+        "bad_candidate": judged.bad_candidate,
+        "candidate": judged.candidate,
+        "bad_stable": judged.bad_stable,
+        "stable": judged.stable,
+        "phi": round(judged.phi, 4),
+        "log_e_worse": round(judged.log_e_worse, 4),
+        "log_e_fine": round(judged.log_e_fine, 4),
+        "log_e_over": round(judged.log_e_over, 4),
+        "log_e_stable_over": round(judged.log_e_stable_over, 4),
     }

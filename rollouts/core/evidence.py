@@ -57,8 +57,10 @@ class Window:
 
 def increments(window: Window, tolerance: Tolerance, side: Side) -> Floats:
     """What one window adds to log E for each alternative of the grid; zeros where one arm had no attempt."""
-    counts = (window.bad_candidate, window.candidate, window.bad_stable, window.stable)
-    return increments_of(*(np.asarray(count, dtype=np.float64) for count in counts), tolerance, side)
+    xc, nc, xb, nb = np.array(
+        [window.bad_candidate, window.candidate, window.bad_stable, window.stable], dtype=np.float64
+    )
+    return increments_of(xc, nc, xb, nb, tolerance, side)
 
 
 def increments_of(xc: Floats, nc: Floats, xb: Floats, nb: Floats, tolerance: Tolerance, side: Side) -> Floats:
@@ -67,7 +69,7 @@ def increments_of(xc: Floats, nc: Floats, xb: Floats, nb: Floats, tolerance: Tol
     Source: the event-split test of Lindon & Malek (arXiv 2011.03567) on the realised split, with an additive tolerance:
     E[A^xc B^xb] is bounded by log(1+u) <= u, and A, B are chosen so that the bound is 0 at the tolerance.
     """
-    xc, nc, xb, nb = (count[..., np.newaxis] for count in (xc, nc, xb, nb))
+    xc, nc, xb, nb = (np.asarray(count)[..., np.newaxis] for count in (xc, nc, xb, nb))
     can_tell = (nc > 0) & (nb > 0)
     nc, nb = np.where(can_tell, nc, 1.0), np.where(can_tell, nb, 1.0)
     ratio, log_g = tolerance.ratio, side * np.log(GRID)
@@ -124,13 +126,18 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "worse": list(self.worse), "fine": list(self.fine), "tick": self.tick,
+            "worse": list(self.worse),
+            "fine": list(self.fine),
+            "tick": self.tick,
             "counts": [self.bad_candidate, self.candidate, self.bad_stable, self.stable],
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Evidence:
-        return cls(tuple(value["worse"]), tuple(value["fine"]), *value["counts"], tick=value["tick"])
+        bad_candidate, candidate, bad_stable, stable = value["counts"]
+        return cls(
+            tuple(value["worse"]), tuple(value["fine"]), bad_candidate, candidate, bad_stable, stable, value["tick"]
+        )
 
 
 def _added(sums: tuple[float, ...], more: Floats) -> tuple[float, ...]:
@@ -166,19 +173,23 @@ def attempts_to_go(sums: Sequence[float] | Floats, attempts: int, phi: float, ba
 
 #: A dispersion that shows is multiplied by this. Source: measured false alarms fall below nominal at 1.5 (section 2.4).
 DISPERSION_SAFETY = 1.5
-MIN_WINDOWS = 6
+MIN_WINDOWS = 5.0
+
+
+#: Each new window takes this much off the weight of the older ones, so that an incident is forgotten after some minutes.
+FORGETTING = 0.04
 
 
 @dataclass(frozen=True)
 class Dispersion:
     """How much more the reference arm's bad counts scatter from window to window than independent ones would.
 
-    Kept as sums over finished windows of `window_s` seconds, plus the window that is still open.
+    Kept as sums over finished windows of `window_s` seconds, the older ones weighing less, plus the window that is open.
     """
 
-    windows: int = 0
-    bad: int = 0
-    attempts: int = 0
+    windows: float = 0.0
+    bad: float = 0.0
+    attempts: float = 0.0
     squares: float = 0.0  # sum of bad^2 / attempts
     open_bad: int = 0
     open_attempts: int = 0
@@ -193,11 +204,12 @@ class Dispersion:
             return grown
         if grown.open_attempts == 0:
             return replace(grown, open_since=at)
+        kept = 1 - FORGETTING
         return Dispersion(
-            windows=self.windows + 1,
-            bad=self.bad + grown.open_bad,
-            attempts=self.attempts + grown.open_attempts,
-            squares=self.squares + grown.open_bad**2 / grown.open_attempts,
+            windows=self.windows * kept + 1,
+            bad=self.bad * kept + grown.open_bad,
+            attempts=self.attempts * kept + grown.open_attempts,
+            squares=self.squares * kept + grown.open_bad**2 / grown.open_attempts,
             open_since=at,
         )
 
@@ -208,7 +220,7 @@ class Dispersion:
         Source: Pearson's chi-square over its degrees of freedom, which is the Fano factor for windows of unequal size.
         For independent counts its standard deviation is sqrt(2 / (windows - 1)); two of them over 1 is "shows".
         """
-        if self.windows < MIN_WINDOWS or self.bad == 0:
+        if self.windows < MIN_WINDOWS or self.bad <= 0:
             return 1.0
         spread = (self.squares * self.attempts / self.bad - self.bad) / (self.windows - 1)
         if spread <= 1 + 2 * math.sqrt(2 / (self.windows - 1)):
@@ -221,4 +233,4 @@ class Dispersion:
     @classmethod
     def from_json(cls, value: list[float]) -> Dispersion:
         windows, bad, attempts, squares, open_bad, open_attempts, since = value
-        return cls(int(windows), int(bad), int(attempts), squares, int(open_bad), int(open_attempts), since)
+        return cls(windows, bad, attempts, squares, int(open_bad), int(open_attempts), since)

@@ -1,13 +1,13 @@
 """The life of a rollout.
 
-    requested → awaiting_approval → preparing → shifting ⇄ paused → baking → promoted
-    requested → preparing                       (nothing to approve)
-    requested | awaiting_approval → rejected | cancelled
-    preparing → cancelled                       (the candidate never became ready; no traffic ever)
-    preparing | shifting | paused | baking → rolling_back → rolled_back | stuck
-    stuck → rolling_back                        (a person tries again)
-    baking → paused → baking
-    requested | awaiting_approval → superseded
+requested → awaiting_approval → preparing → shifting ⇄ paused → baking → promoted
+requested → preparing                       (nothing to approve)
+requested | awaiting_approval → rejected | cancelled
+preparing → cancelled                       (the candidate never became ready; no traffic ever)
+preparing | shifting | paused | baking → rolling_back → rolled_back | stuck
+stuck → rolling_back                        (a person tries again)
+baking → paused → baking
+requested | awaiting_approval → superseded
 """
 
 from __future__ import annotations

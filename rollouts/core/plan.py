@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from accounts.core.errors import Invalid
@@ -86,7 +87,9 @@ class Policy:
         With a stable, no step and not even the bake leaves it less than the holdback, so that both arms stay comparable.
         """
         if not has_stable:
-            return replace(self, steps=(replace(self.steps[-1], weight_bp=FULL_BP),), bake=replace(self.bake, weight_bp=FULL_BP))
+            return replace(
+                self, steps=(replace(self.steps[-1], weight_bp=FULL_BP),), bake=replace(self.bake, weight_bp=FULL_BP)
+            )
         most = FULL_BP - self.holdback_bp
         capped = tuple(replace(step, weight_bp=min(step.weight_bp, most)) for step in self.steps)
         return replace(self, steps=capped, bake=replace(self.bake, weight_bp=most))
@@ -135,32 +138,56 @@ _POLICY = Record(
         "dispersion_window_s": may(_DEADLINE),
     },
     elsewhere={
-        "bake_s": "Write bake: {min_s: …, min_samples: …, deadline_s: …}.", "alpha": "Write alpha_roll_back or alpha_promote.",
+        "bake_s": "Write bake: {min_s: …, min_samples: …, deadline_s: …}.",
+        "alpha": "Write alpha_roll_back or alpha_promote.",
         "weights": "Write steps: [{weight_pct: …, min_s: …, min_samples: …, deadline_s: …}].",
     },
 )
 
 
 def _stages(weights: tuple[float, ...], min_s: float, min_samples: int, deadline_s: float) -> list[dict[str, Any]]:
-    return [{"weight_pct": weight, "min_s": min_s, "min_samples": min_samples, "deadline_s": deadline_s} for weight in weights]
+    return [
+        {"weight_pct": weight, "min_s": min_s, "min_samples": min_samples, "deadline_s": deadline_s}
+        for weight in weights
+    ]
 
 
 _COMMON: dict[str, Any] = {
-    "holdback_pct": 5, "alpha_roll_back": 0.01, "alpha_promote": 0.05, "on_undecided": "hold", "all_failing_attempts": 20,
-    "no_data_s": 30, "stale_s": 15, "ack_deadline_s": 10, "prepare_deadline_s": 1800, "dispersion_window_s": 5,
+    "holdback_pct": 5,
+    "alpha_roll_back": 0.01,
+    "alpha_promote": 0.05,
+    "on_undecided": "hold",
+    "all_failing_attempts": 20,
+    "no_data_s": 30,
+    "stale_s": 15,
+    "ack_deadline_s": 10,
+    "prepare_deadline_s": 1800,
+    "dispersion_window_s": 5,
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "careful": {
-        **_COMMON, "steps": _stages((1, 5, 10, 25, 50), 300, 500, 7200),
+        **_COMMON,
+        "steps": _stages((1, 5, 10, 25, 50), 300, 500, 7200),
         "bake": {"min_s": 3600, "min_samples": 1000, "deadline_s": 14_400},
     },
     "standard": {
-        **_COMMON, "steps": _stages((5, 25, 50), 180, 300, 3600), "bake": {"min_s": 1800, "min_samples": 500, "deadline_s": 7200},
+        **_COMMON,
+        "steps": _stages((5, 25, 50), 180, 300, 3600),
+        "bake": {"min_s": 1800, "min_samples": 500, "deadline_s": 7200},
     },
-    "fast": {**_COMMON, "steps": _stages((10, 50), 60, 100, 900), "bake": {"min_s": 300, "min_samples": 200, "deadline_s": 1800}},
+    "fast": {
+        **_COMMON,
+        "steps": _stages((10, 50), 60, 100, 900),
+        "bake": {"min_s": 300, "min_samples": 200, "deadline_s": 1800},
+    },
     "demo": {
-        **_COMMON, "steps": _stages((25, 50), 5, 40, 90), "bake": {"min_s": 6, "min_samples": 40, "deadline_s": 90},
-        "no_data_s": 10, "stale_s": 5, "prepare_deadline_s": 180, "dispersion_window_s": 2,
+        **_COMMON,
+        "steps": _stages((25, 50), 5, 40, 90),
+        "bake": {"min_s": 6, "min_samples": 40, "deadline_s": 90},
+        "no_data_s": 10,
+        "stale_s": 5,
+        "prepare_deadline_s": 180,
+        "dispersion_window_s": 2,
     },
 }
 _STRICT = {"errors": {"ratio": 1.2, "plus_frac": 0.001}, "slow": {"ratio": 1.5, "plus_frac": 0.005}}
@@ -168,8 +195,10 @@ _ROOMY = {"ratio": 1.5, "plus_frac": 0.02}
 #: How much worse than the reference is too much, and how close to it is proof enough, unless the guard says.
 _ROLL_BACK_OVER = {"careful": _STRICT, "standard": _STRICT, "fast": _STRICT, "demo": {"errors": _ROOMY, "slow": _ROOMY}}
 _PROMOTE_WITHIN = {
-    "careful": {"ratio": 1.5, "plus_frac": 0.005}, "standard": {"ratio": 2, "plus_frac": 0.005},
-    "fast": {"ratio": 2, "plus_frac": 0.01}, "demo": {"ratio": 2, "plus_frac": 0.1},
+    "careful": {"ratio": 1.5, "plus_frac": 0.005},
+    "standard": {"ratio": 2, "plus_frac": 0.005},
+    "fast": {"ratio": 2, "plus_frac": 0.01},
+    "demo": {"ratio": 2, "plus_frac": 0.1},
 }
 DEFAULT_MAX_FRAC = 0.01
 
@@ -215,11 +244,15 @@ def _guards(whole: Mapping[str, Any], objectives: Mapping[str, Any], problems: l
             continue
         out.append(_guard(guard, whole["preset"], objectives, f"guards[{i}]", problems))
     for name in repeated((guard["indicator"], guard["threshold_ms"]) for guard in out):
-        problems.append(Problem("guards", f"{name[0]} is guarded twice.", "Name every indicator, with its threshold, once."))
+        problems.append(
+            Problem("guards", f"{name[0]} is guarded twice.", "Name every indicator, with its threshold, once.")
+        )
     return out
 
 
-def _guard(guard: dict[str, Any], preset: str, objectives: Mapping[str, Any], at: str, problems: list[Problem]) -> dict[str, Any]:
+def _guard(
+    guard: dict[str, Any], preset: str, objectives: Mapping[str, Any], at: str, problems: list[Problem]
+) -> dict[str, Any]:
     indicator = guard["indicator"]
     slow = objectives.get("slow") or {}
     threshold = guard.get("threshold_ms")
@@ -228,18 +261,32 @@ def _guard(guard: dict[str, Any], preset: str, objectives: Mapping[str, Any], at
         threshold = slow.get("threshold_ms") if threshold is None else threshold
         max_frac = slow.get("max_frac", DEFAULT_MAX_FRAC) if max_frac is None else max_frac
         if threshold is None:
-            problems.append(Problem(f"{at}.threshold_ms", "slow has no threshold.", "Write threshold_ms, or give the model objectives.slow."))
+            problems.append(
+                Problem(
+                    f"{at}.threshold_ms",
+                    "slow has no threshold.",
+                    "Write threshold_ms, or give the model objectives.slow.",
+                )
+            )
         elif round(threshold * 1000) not in EDGES_US:
             edges = ", ".join(f"{edge / 1000:g}" for edge in EDGES_US)
             problems.append(
-                Problem(f"{at}.threshold_ms", f"{threshold:g} ms is not an edge that gateways count at.", f"Choose one of {edges}.")
+                Problem(
+                    f"{at}.threshold_ms",
+                    f"{threshold:g} ms is not an edge that gateways count at.",
+                    f"Choose one of {edges}.",
+                )
             )
     else:
         if threshold is not None:
-            problems.append(Problem(f"{at}.threshold_ms", "errors have no threshold.", "Remove it, or write indicator: slow."))
+            problems.append(
+                Problem(f"{at}.threshold_ms", "errors have no threshold.", "Remove it, or write indicator: slow.")
+            )
         max_frac = objectives.get("errors_max_frac", DEFAULT_MAX_FRAC) if max_frac is None else max_frac
     return {
-        "indicator": indicator, "threshold_ms": threshold, "max_frac": max_frac,
+        "indicator": indicator,
+        "threshold_ms": threshold,
+        "max_frac": max_frac,
         "roll_back_over": guard.get("roll_back_over") or dict(_ROLL_BACK_OVER[preset][indicator]),
         "promote_within": guard.get("promote_within") or dict(_PROMOTE_WITHIN[preset]),
     }
@@ -248,8 +295,14 @@ def _guard(guard: dict[str, Any], preset: str, objectives: Mapping[str, Any], at
 def _contradictions(whole: Mapping[str, Any]) -> list[Problem]:
     problems = []
     weights = [step.get("weight_pct", 0) for step in whole["steps"]]
-    if any(later <= earlier for earlier, later in zip(weights, weights[1:], strict=False)):
-        problems.append(Problem("steps", "the weights do not grow from step to step.", "List the steps from the smallest weight to the largest."))
+    if any(later <= earlier for earlier, later in pairwise(weights)):
+        problems.append(
+            Problem(
+                "steps",
+                "the weights do not grow from step to step.",
+                "List the steps from the smallest weight to the largest.",
+            )
+        )
     stages = [*((f"steps[{i}]", step) for i, step in enumerate(whole["steps"])), ("bake", whole["bake"])]
     problems += [
         Problem(f"{at}.deadline_s", "the deadline comes before the minimum time is over.", "Make it longer than min_s.")
@@ -263,14 +316,25 @@ def _built(whole: dict[str, Any]) -> Policy:
     def step(stage: Mapping[str, Any], weight_pct: float) -> Step:
         return Step(round(weight_pct * 100), stage["min_s"], stage["min_samples"], stage["deadline_s"])
 
-    plain = ("alpha_roll_back", "alpha_promote", "all_failing_attempts", "no_data_s", "stale_s", "ack_deadline_s", "prepare_deadline_s",
-             "dispersion_window_s")
+    plain = (
+        "alpha_roll_back",
+        "alpha_promote",
+        "all_failing_attempts",
+        "no_data_s",
+        "stale_s",
+        "ack_deadline_s",
+        "prepare_deadline_s",
+        "dispersion_window_s",
+    )
     return Policy(
         steps=tuple(step(stage, stage["weight_pct"]) for stage in whole["steps"]),
         bake=step(whole["bake"], 100 - whole["holdback_pct"]),
         guards=tuple(
             Guard(
-                guard["indicator"], guard["max_frac"], Tolerance(**guard["roll_back_over"]), Tolerance(**guard["promote_within"]),
+                guard["indicator"],
+                guard["max_frac"],
+                Tolerance(**guard["roll_back_over"]),
+                Tolerance(**guard["promote_within"]),
                 round((guard["threshold_ms"] or 0) * 1000),
             )
             for guard in whole["guards"]

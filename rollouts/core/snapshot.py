@@ -49,11 +49,18 @@ def judge(guard: Guard, watch: Watch, *, has_stable: bool, alpha_promote: float)
     """The evidence of one guard as it stands."""
     seen, phi = watch.evidence, watch.dispersion.phi
     limit = guard.roll_back_over.of(guard.max_frac)
-    fine = seen.fine if has_stable else fixed_sums(
-        seen.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE
+    fine = (
+        seen.fine
+        if has_stable
+        else fixed_sums(seen.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)
     )
     return Judged(
-        guard, seen.bad_candidate, seen.candidate, seen.bad_stable, seen.stable, phi,
+        guard,
+        seen.bad_candidate,
+        seen.candidate,
+        seen.bad_stable,
+        seen.stable,
+        phi,
         log_e_worse=mixed(seen.worse, phi),
         log_e_fine=mixed(fine, phi),
         log_e_over=mixed(fixed_sums(seen.bad_candidate, seen.candidate, limit, Side.WORSE), phi),
@@ -104,7 +111,9 @@ class Snapshot:
     @property
     def stage(self) -> Step:
         """The step that the numbers belong to; the bake's, when baking."""
-        if self.state is RolloutState.BAKING or (self.state is RolloutState.PAUSED and self.paused_in is RolloutState.BAKING):
+        if self.state is RolloutState.BAKING or (
+            self.state is RolloutState.PAUSED and self.paused_in is RolloutState.BAKING
+        ):
             return self.policy.bake
         return self.policy.steps[min(max(self.step_index, 0), len(self.policy.steps) - 1)]
 

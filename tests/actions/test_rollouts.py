@@ -18,7 +18,16 @@ from rollouts import actions
 from rollouts.models import Approval, Decision, Observation, Rollout
 from serving.models import Deployment, Environment, Route
 from serving.routing import set_route
-from tests.factories import make_actor, make_admin, make_deployment, make_environment, make_model, make_release, make_server, make_user
+from tests.factories import (
+    make_actor,
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+    make_user,
+)
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report, Validation
 
@@ -36,7 +45,9 @@ def release_of(model: Any = None, **over: Any) -> Release:
 
 
 def started(**over: Any) -> Rollout:
-    return actions.start_rollout(actor=make_admin(), candidate=over.pop("candidate", None) or release_of(), environment=production(**over))
+    return actions.start_rollout(
+        actor=make_admin(), candidate=over.pop("candidate", None) or release_of(), environment=production(**over)
+    )
 
 
 def put(rollout: Rollout, state: str, **columns: Any) -> Rollout:
@@ -49,12 +60,24 @@ def put(rollout: Rollout, state: str, **columns: Any) -> Rollout:
 def report_for(release: Release, verdict: str = "passed", *, manifest: str = "", policy: str = "") -> Report:
     policy_digest = policy or parse_gate_policy(release.model.gate_policy).digest
     validation = Validation.objects.create(
-        release=release, environment=make_environment("staging"), policy={}, policy_digest=policy_digest, state="finished", verdict=verdict,
+        release=release,
+        environment=make_environment("staging"),
+        policy={},
+        policy_digest=policy_digest,
+        state="finished",
+        verdict=verdict,
         requested_by="test",
     )
     return Report.objects.create(
-        validation=validation, release=release, manifest_digest=manifest or release.digest or "", policy_digest=policy_digest, verdict=verdict,
-        body="{}", digest=digest_of(str(uuid.uuid4())), signature="", key_id="",
+        validation=validation,
+        release=release,
+        manifest_digest=manifest or release.digest or "",
+        policy_digest=policy_digest,
+        verdict=verdict,
+        body="{}",
+        digest=digest_of(str(uuid.uuid4())),
+        signature="",
+        key_id="",
     )
 
 
@@ -65,7 +88,13 @@ def with_stable() -> tuple[Rollout, Release]:
     set_route(actor=Actor.system("test"), environment=production(), model=model, stable=stable, reason="It serves.")
     rollout = started(candidate=candidate)
     set_route(
-        actor=Actor.system("test"), environment=production(), model=model, stable=stable, candidate=candidate, candidate_bp=2500, fence=7,
+        actor=Actor.system("test"),
+        environment=production(),
+        model=model,
+        stable=stable,
+        candidate=candidate,
+        candidate_bp=2500,
+        fence=7,
         reason="Step 1.",
     )
     return put(rollout, "shifting", step_index=1, weight_bp=2500), stable
@@ -82,7 +111,11 @@ def test_starting_pins_stable_policy_and_report() -> None:
     rollout = started(candidate=candidate)
     assert (rollout.state, rollout.stable_id) == ("preparing", stable.pk)
     assert rollout.report_id == report.pk and rollout.policy_digest.startswith("sha256:")
-    verbs = list(Event.objects.filter(subject_type="rollout", subject_id=str(rollout.pk)).order_by("seq").values_list("verb", flat=True))
+    verbs = list(
+        Event.objects.filter(subject_type="rollout", subject_id=str(rollout.pk))
+        .order_by("seq")
+        .values_list("verb", flat=True)
+    )
     assert verbs == ["rollout.requested", "rollout.preparing"]
 
 
@@ -129,7 +162,9 @@ def test_one_active_rollout_for_a_model_in_an_environment() -> None:
         started(candidate=release_of(first.model))
     assert caught.value.code == "rollout_active" and caught.value.facts["rollout"] == first.pk
     with pytest.raises(IntegrityError), transaction.atomic():
-        Rollout.objects.create(model=first.model, environment=first.environment, candidate=first.candidate, policy={}, policy_digest="x")
+        Rollout.objects.create(
+            model=first.model, environment=first.environment, candidate=first.candidate, policy={}, policy_digest="x"
+        )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +184,9 @@ def test_what_cannot_be_rolled_out_is_refused_with_a_next_step(make: Any, code: 
 
 def test_what_serves_already_cannot_be_its_own_candidate() -> None:
     release = release_of()
-    set_route(actor=Actor.system("test"), environment=production(), model=release.model, stable=release, reason="It serves.")
+    set_route(
+        actor=Actor.system("test"), environment=production(), model=release.model, stable=release, reason="It serves."
+    )
     with pytest.raises(StateChanged) as caught:
         started(candidate=release)
     assert caught.value.code == "already_stable"
@@ -169,7 +206,11 @@ def awaiting() -> tuple[Rollout, Actor, Actor]:
     author = make_user(team="search", role=Role.RELEASE_MANAGER)
     requester, manager = make_actor(Role.RELEASE_MANAGER), make_actor(Role.RELEASE_MANAGER)
     candidate = release_of(author=author)
-    return actions.start_rollout(actor=requester, candidate=candidate, environment=production(needs_approval=True)), requester, manager
+    return (
+        actions.start_rollout(actor=requester, candidate=candidate, environment=production(needs_approval=True)),
+        requester,
+        manager,
+    )
 
 
 def test_nobody_approves_their_own_release_or_request() -> None:
@@ -212,7 +253,9 @@ def test_rolling_back_writes_the_route_in_the_same_transaction() -> None:
     assert Event.objects.filter(verb="rollout.aborted", subject_id=str(done.pk)).exists()
 
 
-@pytest.mark.parametrize("state", ["requested", "awaiting_approval", "preparing", "shifting", "paused", "baking", "stuck"])
+@pytest.mark.parametrize(
+    "state", ["requested", "awaiting_approval", "preparing", "shifting", "paused", "baking", "stuck"]
+)
 def test_abort_ends_it_from_every_state(state: str) -> None:
     rollout, _ = with_stable()
     put(rollout, state)
@@ -223,7 +266,9 @@ def test_abort_ends_it_from_every_state(state: str) -> None:
 def test_cancelling_while_preparing_lets_the_candidate_go() -> None:
     rollout = started()
     deployment = make_deployment(rollout.candidate, rollout.environment)
-    done = actions.cancel(actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="Wrong release.")
+    done = actions.cancel(
+        actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="Wrong release."
+    )
     assert done.state == "cancelled" and not Deployment.objects.get(pk=deployment.pk).is_wanted
 
 
@@ -232,13 +277,18 @@ def test_pause_and_resume_come_back_to_where_it_was() -> None:
     put(rollout, "baking")
     paused = actions.pause(actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="Lunch")
     assert (paused.state, paused.resume_state) == ("paused", "baking") and "Lunch." in paused.reason
-    assert actions.resume(actor=make_admin(), rollout=paused, expected_version=paused.version, reason="Back").state == "baking"
+    assert (
+        actions.resume(actor=make_admin(), rollout=paused, expected_version=paused.version, reason="Back").state
+        == "baking"
+    )
 
 
 def test_advance_takes_a_release_manager_and_ends_before_the_bake_does() -> None:
     rollout, _ = with_stable()
     with pytest.raises(Refused):
-        actions.advance(actor=make_actor(Role.MODEL_TEAM), rollout=rollout, expected_version=rollout.version, reason="Hurry.")
+        actions.advance(
+            actor=make_actor(Role.MODEL_TEAM), rollout=rollout, expected_version=rollout.version, reason="Hurry."
+        )
     manager = make_actor(Role.RELEASE_MANAGER)
     while rollout.state == "shifting":
         rollout = actions.advance(actor=manager, rollout=rollout, expected_version=rollout.version, reason="Known fix.")
@@ -266,9 +316,13 @@ def test_a_reason_a_version_and_a_fitting_state_are_needed(verb: str) -> None:
 
 def test_rolling_back_a_model_takes_back_its_active_rollout() -> None:
     rollout, _ = with_stable()
-    done = actions.roll_back_model(actor=make_admin(), model=rollout.model, environment=rollout.environment, reason="Now.")
+    done = actions.roll_back_model(
+        actor=make_admin(), model=rollout.model, environment=rollout.environment, reason="Now."
+    )
     assert (done.pk, done.state) == (rollout.pk, "rolling_back")
-    again = actions.roll_back_model(actor=make_admin(), model=rollout.model, environment=rollout.environment, reason="Now!")
+    again = actions.roll_back_model(
+        actor=make_admin(), model=rollout.model, environment=rollout.environment, reason="Now!"
+    )
     assert again.version == done.version
 
 
@@ -276,7 +330,14 @@ def test_with_nothing_active_only_a_warm_release_can_be_gone_back_to() -> None:
     rollout, stable = with_stable()
     model, environment, admin = rollout.model, rollout.environment, make_admin()
     put(rollout, "promoted")
-    set_route(actor=Actor.system("test"), environment=environment, model=model, stable=rollout.candidate, fence=7, reason="Promoted.")
+    set_route(
+        actor=Actor.system("test"),
+        environment=environment,
+        model=model,
+        stable=rollout.candidate,
+        fence=7,
+        reason="Promoted.",
+    )
     with pytest.raises(NotFound) as caught:
         actions.roll_back_model(actor=admin, model=model, environment=environment, reason="Now.")
     assert caught.value.code == "no_active_rollout" and "no longer warm" in caught.value.message
@@ -291,10 +352,19 @@ def test_with_nothing_active_only_a_warm_release_can_be_gone_back_to() -> None:
 def test_the_database_refuses_to_change_what_was_decided_observed_or_approved() -> None:
     rollout, _, manager = awaiting()
     actions.approve(actor=manager, rollout=rollout, expected_version=rollout.version)
-    Observation.objects.create(rollout=rollout, tick=1, at=rollout.created_at, weight_bp=0, candidate={}, stable={}, evidence={})
+    Observation.objects.create(
+        rollout=rollout, tick=1, at=rollout.created_at, weight_bp=0, candidate={}, stable={}, evidence={}
+    )
     for table in (Decision, Approval, Observation):
         row = table.objects.filter(rollout=rollout).first()
         assert row is not None
-        for sql in (f"UPDATE {table._meta.db_table} SET rollout_id = rollout_id WHERE id = %s", f"DELETE FROM {table._meta.db_table} WHERE id = %s"):
-            with pytest.raises(IntegrityError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+        for sql in (
+            f"UPDATE {table._meta.db_table} SET rollout_id = rollout_id WHERE id = %s",
+            f"DELETE FROM {table._meta.db_table} WHERE id = %s",
+        ):
+            with (
+                pytest.raises(IntegrityError, match="append-only"),
+                transaction.atomic(),
+                connection.cursor() as cursor,
+            ):
                 cursor.execute(sql, [row.pk])

@@ -75,7 +75,9 @@ def test_a_verb_needs_the_version_that_was_seen(client: APIClient, body: dict[st
     assert client.post(url, {"reason": "No."}, format="json").status_code == 428
     stale = client.post(url, {"reason": "No."}, format="json", headers={"If-Match": str(view["version"] - 1)})
     assert stale.status_code == 412 and stale.data["version"] == view["version"]
-    wrong = client.post(f"{view['links']['self']}/resume", {"reason": "Go."}, format="json", headers={"If-Match": str(view["version"])})
+    wrong = client.post(
+        f"{view['links']['self']}/resume", {"reason": "Go."}, format="json", headers={"If-Match": str(view["version"])}
+    )
     assert wrong.status_code == 409 and wrong.data["code"] == "wrong_state"
     done = client.post(url, {"reason": "No."}, format="json", headers={"If-Match": f'"{view["version"]}"'})
     assert done.status_code == 200 and done.data["state"] == "cancelled" and done.data["is_final"]
@@ -93,10 +95,14 @@ def test_strangers_see_and_do_nothing(body: dict[str, Any], client: APIClient) -
 
 
 def test_nothing_to_roll_back_is_said(client: APIClient, body: dict[str, Any]) -> None:
-    answer = client.post(f"/api/v1/models/{body['model']}/rollback", {"environment": "production", "reason": "Now."}, format="json")
+    answer = client.post(
+        f"/api/v1/models/{body['model']}/rollback", {"environment": "production", "reason": "Now."}, format="json"
+    )
     assert answer.status_code == 404 and answer.data["code"] == "no_active_rollout"
     rollout = client.post("/api/v1/rollouts", body, format="json").data
-    answer = client.post(f"/api/v1/models/{body['model']}/rollback", {"environment": "production", "reason": "Now."}, format="json")
+    answer = client.post(
+        f"/api/v1/models/{body['model']}/rollback", {"environment": "production", "reason": "Now."}, format="json"
+    )
     assert answer.status_code == 200 and (answer.data["id"], answer.data["state"]) == (rollout["id"], "cancelled")
 
 
@@ -105,7 +111,13 @@ def test_observations_and_decisions_are_pages(client: APIClient, body: dict[str,
     rollout = Rollout.objects.get(pk=view["id"])
     for tick in range(3):
         Observation.objects.create(
-            rollout=rollout, tick=tick, at=rollout.created_at, weight_bp=500, candidate={"attempts": tick}, stable={}, evidence={}
+            rollout=rollout,
+            tick=tick,
+            at=rollout.created_at,
+            weight_bp=500,
+            candidate={"attempts": tick},
+            stable={},
+            evidence={},
         )
     seen = client.get(view["links"]["observations"]).data["results"]
     assert [row["tick"] for row in seen] == [2, 1, 0]

@@ -19,7 +19,9 @@ from rollouts.core.snapshot import Judged, Snapshot
 S = RolloutState
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.02}}
 STEPS = [{"weight_pct": weight, "min_s": 60, "min_samples": 100, "deadline_s": 600} for weight in (5, 25, 50)]
-POLICY = parse_policy({"steps": STEPS, "bake": {"min_s": 100, "min_samples": 100, "deadline_s": 900}}, OBJECTIVES).facing(has_stable=True)
+POLICY = parse_policy(
+    {"steps": STEPS, "bake": {"min_s": 100, "min_samples": 100, "deadline_s": 900}}, OBJECTIVES
+).facing(has_stable=True)
 ALONE = parse_policy({"steps": STEPS}, OBJECTIVES).facing(has_stable=False)
 FINE = 99.0
 
@@ -45,7 +47,10 @@ def snapshot(**over: Any) -> Snapshot:
 def test_a_proven_step_advances_and_the_last_one_bakes_and_the_bake_promotes() -> None:
     step = decide(snapshot())
     assert (step.action, step.code) == (Action.ADVANCE, Code.PROVEN) and "50 %" in step.reason
-    assert decide(snapshot(step_index=2, commanded_bp=5000, routed_candidate=1000, routed_stable=1000)).action is Action.BAKE
+    assert (
+        decide(snapshot(step_index=2, commanded_bp=5000, routed_candidate=1000, routed_stable=1000)).action
+        is Action.BAKE
+    )
     bake = snapshot(state=S.BAKING, commanded_bp=9500, routed_candidate=950, routed_stable=50)
     assert decide(bake).action is Action.PROMOTE
     assert decide(replace(bake, now=950.0)).code is Code.NEED_MORE
@@ -67,15 +72,24 @@ BREACHES = [
     ({"digest_mismatch": "The server runs other contents."}, Code.DIGEST_MISMATCH),
 ]
 TROUBLES: list[dict[str, Any]] = [
-    {}, {"problem": "provider_down"}, {"problem": "stale"}, {"is_acknowledged": False}, {"quiet_s": 999.0}, {"routed_candidate": 1900},
-    {"step_started_at": None}, {"now": 10_000.0}, {"is_promoting": True},
+    {},
+    {"problem": "provider_down"},
+    {"problem": "stale"},
+    {"is_acknowledged": False},
+    {"quiet_s": 999.0},
+    {"routed_candidate": 1900},
+    {"step_started_at": None},
+    {"now": 10_000.0},
+    {"is_promoting": True},
 ]
 
 
 @pytest.mark.parametrize(("breach", "code"), BREACHES)
 @pytest.mark.parametrize("state", sorted(LIVE))
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_breach_beats_everything_in_every_live_state(breach: dict, code: Code, state: RolloutState, trouble: dict) -> None:
+def test_a_breach_beats_everything_in_every_live_state(
+    breach: dict, code: Code, state: RolloutState, trouble: dict
+) -> None:
     done = decide(snapshot(**{**trouble, **breach}, state=state))
     assert (done.action, done.code) == (Action.ROLL_BACK, code)
     assert "Rolling back to r1." in done.reason
@@ -85,7 +99,9 @@ def test_a_breach_beats_everything_in_every_live_state(breach: dict, code: Code,
 def test_a_breach_without_a_rollback_target_pauses_and_says_so(breach: dict, code: Code) -> None:
     if "judged" in breach:
         breach = {"judged": (judged(0, ALONE), judged(1, ALONE, bad_candidate=90, log_e_over=30.0))}
-    alone = snapshot(policy=ALONE, has_stable=False, step_index=0, commanded_bp=10_000, stable_servers=0, routed_stable=0, **breach)
+    alone = snapshot(
+        policy=ALONE, has_stable=False, step_index=0, commanded_bp=10_000, stable_servers=0, routed_stable=0, **breach
+    )
     done = decide(alone)
     assert (done.action, done.code) == (Action.PAUSE, Code.NO_ROLLBACK_TARGET)
     assert "no earlier release" in done.reason and done.facts["breach"] == code
@@ -120,7 +136,9 @@ def test_past_the_deadline_the_policy_speaks(ignorance: dict, code: Code) -> Non
     late = snapshot(**ignorance, now=9000.0)
     held = decide(late)
     assert held.action is Action.HOLD and "deadline" in held.reason
-    strict = replace(late, policy=parse_policy({"steps": STEPS, "on_undecided": "roll_back"}, OBJECTIVES).facing(has_stable=True))
+    strict = replace(
+        late, policy=parse_policy({"steps": STEPS, "on_undecided": "roll_back"}, OBJECTIVES).facing(has_stable=True)
+    )
     wanted = Action.HOLD if code is Code.BOTH_ARMS_BAD else Action.ROLL_BACK  # both bad: never the release's fault
     assert decide(strict).action is wanted
 
@@ -137,7 +155,12 @@ def test_a_candidate_that_mends_a_burning_stable_may_advance() -> None:
 
 
 def test_an_objective_is_not_held_against_the_candidate_while_stable_is_unknown() -> None:
-    few = snapshot(judged=(judged(0, bad_candidate=30, bad_stable=0, stable=3, log_e_over=99.0, log_e_fine=0.0, to_go=None), judged(1)))
+    few = snapshot(
+        judged=(
+            judged(0, bad_candidate=30, bad_stable=0, stable=3, log_e_over=99.0, log_e_fine=0.0, to_go=None),
+            judged(1),
+        )
+    )
     assert decide(few).action is Action.HOLD
 
 
@@ -168,22 +191,46 @@ def snapshots(draw: Any) -> Snapshot:
     policy = POLICY if has_stable else ALONE
     guards = tuple(
         judged(
-            i, policy, bad_candidate=draw(counts), candidate=draw(counts), bad_stable=draw(counts), stable=draw(counts),
-            log_e_worse=draw(numbers), log_e_fine=draw(numbers), log_e_over=draw(numbers), log_e_stable_over=draw(numbers),
+            i,
+            policy,
+            bad_candidate=draw(counts),
+            candidate=draw(counts),
+            bad_stable=draw(counts),
+            stable=draw(counts),
+            log_e_worse=draw(numbers),
+            log_e_fine=draw(numbers),
+            log_e_over=draw(numbers),
+            log_e_stable_over=draw(numbers),
             to_go=draw(st.none() | counts),
         )
         for i in range(2)
     )
     return Snapshot(
-        state=draw(st.sampled_from(sorted(S))), policy=policy, now=draw(st.floats(0, 5000)), has_stable=has_stable,
-        step_index=draw(st.integers(-1, 4)), paused_in=draw(st.sampled_from([S.SHIFTING, S.BAKING])),
-        waited_s=draw(st.floats(0, 5000)), is_candidate_ready=draw(st.booleans()), is_stable_ready=draw(st.booleans()),
-        commanded_bp=draw(st.integers(0, 10_000)), is_acknowledged=draw(st.booleans()), unacknowledged_s=draw(st.floats(0, 100)),
-        step_started_at=draw(st.none() | st.floats(0, 1000)), judged=guards, step_attempts=draw(counts),
-        routed_candidate=draw(counts), routed_stable=draw(counts), all_failing=draw(st.integers(0, 60)),
-        is_stable_failing=draw(st.booleans()), quiet_s=draw(st.floats(0, 100)), candidate_servers=draw(st.sampled_from([None, 0, 1, 2])),
-        stable_servers=draw(st.sampled_from([None, 0, 1])), digest_mismatch=draw(st.sampled_from(["", "Other contents."])),
-        problem=draw(st.sampled_from(["", "provider_down", "stale"])), is_promoting=draw(st.booleans()),
+        state=draw(st.sampled_from(sorted(S))),
+        policy=policy,
+        now=draw(st.floats(0, 5000)),
+        has_stable=has_stable,
+        step_index=draw(st.integers(-1, 4)),
+        paused_in=draw(st.sampled_from([S.SHIFTING, S.BAKING])),
+        waited_s=draw(st.floats(0, 5000)),
+        is_candidate_ready=draw(st.booleans()),
+        is_stable_ready=draw(st.booleans()),
+        commanded_bp=draw(st.integers(0, 10_000)),
+        is_acknowledged=draw(st.booleans()),
+        unacknowledged_s=draw(st.floats(0, 100)),
+        step_started_at=draw(st.none() | st.floats(0, 1000)),
+        judged=guards,
+        step_attempts=draw(counts),
+        routed_candidate=draw(counts),
+        routed_stable=draw(counts),
+        all_failing=draw(st.integers(0, 60)),
+        is_stable_failing=draw(st.booleans()),
+        quiet_s=draw(st.floats(0, 100)),
+        candidate_servers=draw(st.sampled_from([None, 0, 1, 2])),
+        stable_servers=draw(st.sampled_from([None, 0, 1])),
+        digest_mismatch=draw(st.sampled_from(["", "Other contents."])),
+        problem=draw(st.sampled_from(["", "provider_down", "stale"])),
+        is_promoting=draw(st.booleans()),
     )
 
 

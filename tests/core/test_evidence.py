@@ -100,8 +100,12 @@ def test_dispersion_tempers_evidence() -> None:
 
 
 @given(
-    st.integers(0, 60), st.integers(0, 60), st.integers(0, 200), st.integers(0, 200),
-    st.floats(1.0, 3.0), st.floats(0.0, 0.1),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.floats(1.0, 3.0),
+    st.floats(0.0, 0.1),
 )
 @settings(max_examples=200, deadline=None)
 def test_more_bad_attempts_of_the_candidate_never_look_better(xc, nc, xb, nb, ratio, plus) -> None:

@@ -39,7 +39,11 @@ def test_standard_is_the_default_and_errors_are_always_guarded() -> None:
 
 
 def test_what_is_given_replaces_the_preset_only_there() -> None:
-    given = {"preset": "fast", "holdback_pct": 10, "guards": [{"indicator": "slow", "threshold_ms": 500, "max_frac": 0.05}]}
+    given = {
+        "preset": "fast",
+        "holdback_pct": 10,
+        "guards": [{"indicator": "slow", "threshold_ms": 500, "max_frac": 0.05}],
+    }
     policy = parse_policy(given)
     assert policy.holdback_bp == 1000
     assert policy.guards[0].threshold_us == 500_000 in EDGES_US
@@ -47,7 +51,10 @@ def test_what_is_given_replaces_the_preset_only_there() -> None:
 
 
 def test_stable_is_left_its_holdback_and_a_first_release_takes_one_step() -> None:
-    given = {"steps": [{"weight_pct": w, "min_s": 1, "min_samples": 1, "deadline_s": 9} for w in (50, 100)], "holdback_pct": 5}
+    given = {
+        "steps": [{"weight_pct": w, "min_s": 1, "min_samples": 1, "deadline_s": 9} for w in (50, 100)],
+        "holdback_pct": 5,
+    }
     policy = parse_policy(given)
     assert [step.weight_bp for step in policy.facing(has_stable=True).steps] == [5000, 9500]
     assert policy.facing(has_stable=True).bake.weight_bp == 9500
@@ -66,7 +73,11 @@ def test_alpha_is_shared_out_over_all_tests_of_a_rollout() -> None:
         ({"preset": "yolo"}, "preset", "careful"),
         ({"steps": []}, "steps", "List 1 to 50"),
         ({"steps": [{"weight_pct": 5}]}, "steps[0].min_s", "Add min_s"),
-        ({"steps": [{"weight_pct": w, "min_s": 1, "min_samples": 1, "deadline_s": 9} for w in (50, 5)]}, "steps", "smallest"),
+        (
+            {"steps": [{"weight_pct": w, "min_s": 1, "min_samples": 1, "deadline_s": 9} for w in (50, 5)]},
+            "steps",
+            "smallest",
+        ),
         ({"bake": {"min_s": 60, "min_samples": 1, "deadline_s": 30}}, "bake.deadline_s", "longer than min_s"),
         ({"guards": [{"indicator": "slow", "threshold_ms": 251}]}, "guards[0].threshold_ms", "250"),
         ({"guards": [{"indicator": "slow"}]}, "guards[0].threshold_ms", "objectives.slow"),

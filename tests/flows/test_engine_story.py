@@ -10,7 +10,8 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.models import Event, Lease
 from registry.models import Release
-from rollouts import actions, engine as engine_module
+from rollouts import actions
+from rollouts import engine as engine_module
 from rollouts.engine import Engine
 from rollouts.models import Decision, Observation, Rollout
 from rollouts.queries import live_view
@@ -39,14 +40,23 @@ class Story:
         self.model = make_model(objectives=OBJECTIVES, rollout_policy={**POLICY, **policy})
         self.environment = make_environment("production", needs_passed_report=False)
         Gateway.objects.create(
-            environment=self.environment, name="gateway-1", admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2",
+            environment=self.environment,
+            name="gateway-1",
+            admin_url="http://127.0.0.1:1",
+            http_url="http://127.0.0.1:2",
             grpc_address="127.0.0.1:3",
         )
         self.gateway = FakeGateway("gateway-1", seed=5)
         self.engine = Engine(self.gateway, tick_s=0.05, lease_s=60)
         self.stable: Release | None = self.serve(make_release(self.model)) if with_stable else None
         if self.stable:
-            set_route(actor=Actor.system("test"), environment=self.environment, model=self.model, stable=self.stable, reason="It serves.")
+            set_route(
+                actor=Actor.system("test"),
+                environment=self.environment,
+                model=self.model,
+                stable=self.stable,
+                reason="It serves.",
+            )
             self.gateway.obey()
         self.candidate = self.serve(make_release(self.model))
         self.rollout = actions.start_rollout(actor=self.admin, candidate=self.candidate, environment=self.environment)
@@ -96,7 +106,9 @@ def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() ->
     assert not Deployment.objects.get(release=story.stable).is_wanted
     assert Deployment.objects.get(release=story.candidate).is_wanted
     assert done.weight_bp == 10_000 and done.ended_at is not None
-    acts = list(Decision.objects.filter(rollout=done).exclude(action="hold").order_by("pk").values_list("action", flat=True))
+    acts = list(
+        Decision.objects.filter(rollout=done).exclude(action="hold").order_by("pk").values_list("action", flat=True)
+    )
     assert acts == ["request", "start", "advance", "bake", "promote", "promote"]
     verbs = set(Event.objects.filter(subject_type="rollout", subject_id=str(done.pk)).values_list("verb", flat=True))
     assert {"rollout.requested", "rollout.started", "rollout.advanced", "rollout.baking", "rollout.promoted"} <= verbs
@@ -169,11 +181,15 @@ def test_a_paused_rollout_never_advances_and_goes_on_when_resumed() -> None:
     story = Story()
     story.until("shifting")
     story.turn(requests=10)
-    actions.pause(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Looking closer.")
+    actions.pause(
+        actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Looking closer."
+    )
     for _ in range(6):
         assert story.turn(400).state == "paused"
     assert story.rollout.weight_bp == 2500 and "Looking closer" in story.rollout.reason
-    actions.resume(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Looks fine.")
+    actions.resume(
+        actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="Looks fine."
+    )
     story.until("promoted")
 
 
@@ -236,7 +252,9 @@ def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway
     story = Story(ack_deadline_s=0.05)
     story.until("shifting")
     story.turn()
-    actions.roll_back(actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="A hunch.")
+    actions.roll_back(
+        actor=story.admin, rollout=story.rollout, expected_version=story.rollout.version, reason="A hunch."
+    )
     assert story.route().candidate_bp == 0  # written by the verb itself, without the engine
     for _ in range(4):
         story.engine.step()
