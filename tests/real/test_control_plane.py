@@ -1,0 +1,352 @@
+"""The control plane's own process with PostgreSQL and Envoy: what happens when it, the database or the table is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from accounts.models import Team
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release, ServedModel
+from serving.core.lifecycle import DeploymentState
+from serving.envoy import EnvoyCounters
+from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
+from serving.routing import Ack, acknowledged, register_gateway, set_route
+from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, free_port, wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(120)]
+ENGINE = Actor.system("engine")
+
+
+class Wire:
+    """A TCP proxy to the database that can be cut."""
+
+    def __init__(self, loop: Loop, host: str, port: int) -> None:
+        self.port, self._loop, self._target = free_port(), loop, (host, port)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def join(self) -> None:
+        async def start() -> None:
+            self._server = await asyncio.start_server(self._pipe, "127.0.0.1", self.port)
+
+        self._loop.run(start())
+
+    def cut(self) -> None:
+        async def stop() -> None:
+            if self._server is not None:
+                self._server.close()
+            for writer in list(self._writers):
+                writer.transport.abort()
+
+        self._loop.run(stop())
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._target[0].startswith("/"):
+            path = f"{self._target[0]}/.s.PGSQL.{self._target[1]}"
+            there_reader, there = await asyncio.open_unix_connection(path)
+        else:
+            there_reader, there = await asyncio.open_connection(*self._target)
+        self._writers |= {writer, there}
+        try:
+            await asyncio.gather(_copy(reader, there), _copy(there_reader, writer))
+        except asyncio.CancelledError:
+            pass
+        finally:
+            for one in (writer, there):
+                self._writers.discard(one)
+                one.close()
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    except ConnectionError:
+        pass
+    finally:
+        sink.close()
+
+
+class ControlPlaneProcess:
+    def __init__(self, folder: Path, wire: Wire) -> None:
+        self.port, self.log = free_port(), folder / "control_plane.log"
+        self._wire = wire
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        values = connection.settings_dict
+        secret = f":{values['PASSWORD']}" if values["PASSWORD"] else ""
+        url = f"postgresql://{values['USER']}{secret}@127.0.0.1:{self._wire.port}/{values['NAME']}"
+        env = {key: value for key, value in os.environ.items() if key != "DATABASE_URL_FILE"}
+        argv = [sys.executable, "manage.py", "control_plane", "--address", f"127.0.0.1:{self.port}"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                argv, cwd=settings.BASE_DIR, env={**env, "DATABASE_URL": url}, stdout=log, stderr=log
+            )
+
+    def end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        code = self._process.wait(10)
+        self._process = None
+        return code
+
+    def is_open(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 0.2).close()
+        except OSError:
+            return False
+        return True
+
+    def says(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+
+class World:
+    """sentiment r1 (stable) and r2 in production, with servers, a control plane and a gateway."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = Loop()
+        self.backends = {"r1": Backend(self.loop, "r1").start(), "r2": Backend(self.loop, "r2").start()}
+        values = connection.settings_dict
+        self.wire = Wire(self.loop, values["HOST"] or "127.0.0.1", int(values["PORT"] or 5432))
+        self.wire.join()
+        self.plane = ControlPlaneProcess(folder, self.wire)
+        self.envoy = Envoy(folder, self.plane.port)
+        self.environment = Environment.objects.create(slug="production", title="Production")
+        self.model = ServedModel.objects.create(slug=MODEL, team=Team.objects.create(slug="nlp", title="NLP"))
+        self.r1, self.r2 = self._release(1), self._release(2)
+        self.servers = {one.name: self._server(one) for one in (self.r1, self.r2)}
+        self.gateway = register_gateway(
+            actor=ENGINE,
+            environment=self.environment,
+            name=self.envoy.name,
+            admin_url=self.envoy.admin_url,
+            http_url=f"http://127.0.0.1:{self.envoy.port}",
+            grpc_address=f"127.0.0.1:{self.envoy.port}",
+        )
+
+    def _release(self, number: int) -> Release:
+        digest = f"sha256:{str(number) * 64}"
+        return Release.objects.create(
+            model=self.model, number=number, state=ReleaseState.SEALED, digest=digest, sealed_at=timezone.now()
+        )
+
+    def _server(self, release: Release) -> Server:
+        node, _ = Node.objects.get_or_create(name="local")
+        deployment = Deployment.objects.create(
+            release=release, environment=self.environment, node=node, state=DeploymentState.READY
+        )
+        at = self.backends[release.name].endpoint
+        return Server.objects.create(
+            deployment=deployment, http_port=at.http_port, grpc_port=at.grpc_port, metrics_port=1, pid=1, folder="f",
+            is_serving=True, probed_at=timezone.now(),
+        )  # fmt: skip
+
+    def start(self) -> None:
+        self.plane.start()
+        self.envoy.start()
+        wait_until(self.envoy.is_open, "the gateway's port", 30)
+
+    def decide(self, bp: int) -> Route:
+        return set_route(
+            actor=ENGINE, environment=self.environment, model=self.model, stable=self.r1, candidate=self.r2,
+            candidate_bp=bp, reason="a test",
+        )  # fmt: skip
+
+    def apply(self, bp: int) -> Ack:
+        route = self.decide(bp)
+        return wait_until(lambda: (ack := acknowledged(route)).all_acked and ack, f"{bp} bp acknowledged", 15)
+
+    def releases(self, n: int = 40) -> set[str | None]:
+        return {self.envoy.http().release for _ in range(n)}
+
+    def close(self) -> None:
+        self.envoy.stop()
+        self.envoy.log.close()
+        self.plane.end(signal.SIGKILL)
+        self.wire.cut()
+        for backend in self.backends.values():
+            backend.stop()
+        self.loop.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, transactional_db: None) -> Iterator[World]:
+    made = World(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_decision_is_acknowledged_and_in_force_within_half_a_second(world: World) -> None:
+    world.decide(5000)
+    world.start()
+    world.apply(5001)
+    traffic = Traffic(world.envoy)
+    seconds = []
+    for _ in range(6):
+        time.sleep(0.3)
+        decided = time.monotonic()
+        route = world.decide(0)
+        wait_until(lambda route=route: acknowledged(route).all_acked, "acknowledged")
+        acked = time.monotonic()
+        seconds.append(acked - decided)
+        time.sleep(0.15)
+        assert [one for one in traffic.calls if one[1] == "r2" and one[0] > acked] == []
+        world.apply(5000)
+    outcome = traffic.stop()
+    assert set(outcome) == {""}, outcome
+    assert max(seconds) < 0.5, seconds
+    print("decision → acknowledged by the gateway, in the database:", [f"{one * 1000:.0f} ms" for one in seconds])
+
+
+def test_traffic_goes_on_without_a_control_plane_and_a_new_one_catches_up(world: World) -> None:
+    world.decide(5000)
+    world.start()
+    world.apply(5001)
+    traffic = Traffic(world.envoy)
+    time.sleep(0.3)
+    world.plane.end(signal.SIGKILL)
+    killed = time.monotonic()
+    missed = world.decide(0)
+    time.sleep(1.5)
+    assert not acknowledged(missed).all_acked
+    without = {release for began, release, _ in traffic.calls if began > killed}
+    assert without == {"r1", "r2"}
+    world.plane.start()
+    wait_until(lambda: acknowledged(missed).all_acked, "the missed route", 20)
+    caught_up = time.monotonic()
+    time.sleep(0.3)
+    assert {release for began, release, _ in traffic.calls if began > caught_up} == {"r1"}
+    outcome = traffic.stop()
+    assert set(outcome) == {""}, outcome
+
+
+def test_a_new_control_plane_sends_nothing_that_the_gateway_has_and_heals_lost_words(world: World) -> None:
+    world.decide(5000)
+    world.start()
+    world.apply(5001)
+    before = world.envoy.admin("/config_dump?mask=dynamic_route_configs")
+    world.plane.end(signal.SIGKILL)
+    RouteAck.objects.all().delete()  # as if it had died between the gateway's word and the database
+    world.plane.start()
+    route = Route.objects.get()
+    wait_until(lambda: acknowledged(route).all_acked, "the word is written again", 20)
+    assert world.envoy.admin("/config_dump?mask=dynamic_route_configs") == before
+
+
+def test_a_table_that_lost_its_routes_is_refused_also_after_a_restart(world: World) -> None:
+    world.decide(0)
+    world.start()
+    world.apply(5000)
+    Route.objects.all().delete()
+    wait_until(lambda: world.plane.says("the database has no routes"), "the refusal is logged")
+    assert world.releases() == {"r1", "r2"}
+    world.plane.end(signal.SIGKILL)
+    world.plane.log.write_text("")
+    world.plane.start()
+    wait_until(lambda: world.plane.says("the database has no routes"), "refused after a restart too", 20)
+    wait_until(world.plane.is_open, "the port")
+    time.sleep(1.5)
+    assert world.releases() == {"r1", "r2"}
+
+
+def test_traffic_and_control_plane_survive_the_loss_of_the_database(world: World) -> None:
+    world.decide(0)
+    world.start()
+    world.apply(5000)
+    traffic = Traffic(world.envoy)
+    world.wire.cut()
+    wait_until(lambda: world.plane.says("the database does not answer"), "the loss is logged")
+    late = world.decide(0)
+    time.sleep(1.0)
+    assert world.releases() == {"r1", "r2"}
+    assert not acknowledged(late).all_acked
+    world.wire.join()
+    wait_until(lambda: acknowledged(late).all_acked, "it caught up", 15)
+    outcome = traffic.stop()
+    assert set(outcome) == {""}, outcome
+
+
+def test_the_port_stays_shut_until_the_database_was_read(world: World) -> None:
+    world.decide(5000)
+    world.wire.cut()
+    world.plane.start()
+    world.envoy.start()
+    wait_until(lambda: world.plane.says("the database does not answer"), "it says so", 30)
+    time.sleep(1.0)
+    assert not world.plane.is_open()
+    assert not world.envoy.is_open()
+    world.wire.join()
+    wait_until(world.envoy.is_open, "the gateway opens", 20)
+    assert world.releases() == {"r1", "r2"}
+
+
+def test_a_lost_candidate_is_left_out_and_a_lost_stable_keeps_its_last_address(world: World) -> None:
+    world.decide(0)
+    world.start()
+    world.apply(10_000)
+    assert world.releases(5) == {"r2"}
+    Server.objects.filter(pk=world.servers["r2"].pk).update(is_serving=False)
+    wait_until(lambda: world.envoy.http().release == "r1", "stable answers for the lost candidate")
+    Server.objects.filter(pk=world.servers["r1"].pk).update(is_serving=False)
+    wait_until(lambda: world.plane.says("stable r1 has no healthy server"), "the loss is logged")
+    assert world.releases(10) == {"r1"}
+    assert world.apply(0).error == ""
+    assert world.releases(10) == {"r1"}
+
+
+def test_gateways_are_marked_as_seen_only_while_they_are_there(world: World) -> None:
+    world.decide(0)
+    world.start()
+    first = wait_until(lambda: Gateway.objects.get().seen_at, "seen")
+    wait_until(lambda: Gateway.objects.get().seen_at > first, "seen again")
+    world.envoy.stop()
+    time.sleep(0.5)
+    last = Gateway.objects.get().seen_at
+    time.sleep(2.5)
+    assert Gateway.objects.get().seen_at == last
+
+
+def test_a_gateway_that_nobody_registered_gets_nothing(world: World) -> None:
+    world.decide(0)
+    Gateway.objects.all().delete()
+    world.plane.start()
+    world.envoy.start()
+    wait_until(lambda: world.plane.says("no gateway named 'gateway-1' is registered"), "refused", 30)
+    assert not world.envoy.is_open()
+
+
+def test_counts_are_by_the_releases_digests_and_a_polite_end_is_clean(world: World) -> None:
+    world.decide(0)
+    world.start()
+    world.apply(10_000)
+    world.backends["r2"].mode = "error"
+    assert world.releases(6) == {"r1"}
+    time.sleep(0.3)
+    counters = EnvoyCounters().read(
+        gateway=world.envoy.name, admin_url=world.envoy.admin_url, model=MODEL, timeout_s=2
+    )
+    assert counters.by_release[str(world.r2.digest)].errors == 6
+    assert counters.by_release[str(world.r1.digest)].attempts == 6
+    assert counters.user_errors == 0
+    assert world.plane.end(signal.SIGTERM) == 0
+    assert not world.plane.says("Traceback")
