@@ -109,6 +109,11 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 3600,
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
+    # Who enqueues must not wait for a broker that is away: the row is there, and the sweep sends it later.
+    "socket_connect_timeout": 1,
+    "max_retries": 0,
+    "interval_start": 0,
+    "interval_step": 0,
 }
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_DEFAULT_QUEUE = "default"

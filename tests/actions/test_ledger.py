@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
@@ -291,6 +292,18 @@ class TestQueue:
         Job.objects.update(sent_at=None)
         assert actions.dispatch_due() == 0
         assert "no broker" in caplog.text
+
+    def test_a_broker_that_is_away_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from celery import Celery
+        from kombu.exceptions import OperationalError
+
+        lonely = Celery("lonely", broker="redis://127.0.0.1:1/0", set_as_current=False)
+        lonely.conf.broker_transport_options = django_settings.CELERY_BROKER_TRANSPORT_OPTIONS
+        monkeypatch.setattr(actions, "current_app", lonely)
+        began = time.monotonic()
+        with pytest.raises(OperationalError):
+            actions.send(enqueue())
+        assert time.monotonic() - began < 1.5
 
 
 class TestLeaseOfAJob:
