@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from envoy.service.discovery.v3 import discovery_pb2
 
-from serving.xds.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource
+from serving.xds.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource, resource
 from serving.xds.snapshot import CompiledModel, Snapshot
+from serving.xds.vhosts import NO_MODEL, no_model_vhost
 
 #: A gateway that says nothing about a response for this long has a problem worth telling.
 ACK_TIMEOUT_S = 5.0
@@ -225,6 +226,8 @@ class GatewayStream:
         # An empty table takes nothing away: it may be a database that is not the one traffic was routed by.
         gone = [name for name in kind.sent if name not in snapshot.models] if snapshot.models else []
         changed = self._changed(VHOST, {name: model.vhost for name, model in ready.items()})
+        if not kind.is_answered and not changed and not kind.sent:
+            changed = {NO_MODEL: resource(VHOST, NO_MODEL, no_model_vhost())}
         if not kind.is_answered or gone:
             return self._offer(VHOST, {} if gone else changed, now, gone)
         return [response for name, one in changed.items() for response in self._offer(VHOST, {name: one}, now)]

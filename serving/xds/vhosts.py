@@ -67,6 +67,15 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
     }
 
 
+#: Sent to a gateway while there is no model: it does not take an empty first answer, and would keep its port shut for 15 s.
+NO_MODEL = vhost_name("none.invalid")
+
+
+def no_model_vhost() -> dict[str, Any]:
+    """A virtual host that nobody can ask for; the first model's takes its place."""
+    return {"name": NO_MODEL, "domains": ["none.invalid"], "routes": []}
+
+
 def unknown_model_vhost() -> dict[str, Any]:
     """Where requests go whose model has no virtual host."""
     health = [
