@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.db import connection
-from django.db.models import F
 from django.db.models.functions import Now
 
 from ledger.models import Lease
@@ -41,7 +40,7 @@ def renew(name: str, owner: str, token: int, ttl_s: float) -> bool:
 
 def release(name: str, owner: str, token: int) -> None:
     """Ends the term early, so that the next holder need not wait. Harmless when it is over already."""
-    Lease.objects.filter(name=name, owner=owner, token=token).update(expires_at=None, owner="", token=F("token"))
+    Lease.objects.filter(name=name, owner=owner, token=token).update(expires_at=None, owner="")
 
 
 def holder(name: str) -> str | None:

@@ -16,6 +16,10 @@ STATE_DIR = Path(env.text("SLUICEGATE_STATE_DIR", str(BASE_DIR / ".state")))
 DEBUG = env.flag("SLUICEGATE_DEBUG")
 SECRET_KEY = env.text("SLUICEGATE_SECRET_KEY", "insecure-only-for-tests-and-commands-without-a-server")
 ALLOWED_HOSTS = env.names("SLUICEGATE_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1],testserver")
+#: People come over HTTPS, which a proxy in front ends and says so in X-Forwarded-Proto.
+IS_HTTPS = env.flag("SLUICEGATE_HTTPS")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if IS_HTTPS else None
 CSRF_TRUSTED_ORIGINS = env.names("SLUICEGATE_CSRF_TRUSTED_ORIGINS")
 
 INSTALLED_APPS = [
@@ -141,6 +145,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "ENUM_NAME_OVERRIDES": {"TeamRole": "accounts.core.access.Role", "FileRole": "registry.core.lifecycle.FileRole"},
 }
 
 LOG_LEVEL = env.text("SLUICEGATE_LOG_LEVEL", "INFO").upper()

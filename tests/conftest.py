@@ -153,7 +153,7 @@ def api() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def run_jobs(django_capture_on_commit_callbacks: Any) -> Callable[[], int]:
+def run_jobs() -> Callable[[], int]:
     """`run_jobs()` runs every waiting job that is due, here and now; how many it ran. Celery is left out."""
     from ledger.core.lifecycle import JobState
     from ledger.models import Job
