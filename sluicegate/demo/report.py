@@ -92,20 +92,20 @@ def rollout_part(
         if rolled_back
         else None,
         "candidate_attempts": counts["attempts"],
-        "bad_candidate_attempts": sum(counts["bad"].values()),
+        # an attempt that timed out is an error and slow too, so the guards' counts overlap: the largest is the least there were
+        "bad_candidate_attempts": max(counts["bad"].values(), default=0),
         "bad_by_guard": counts["bad"],
     }
 
 
 def steps(view: dict[str, Any], observations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """[{weight_pct, at}]: each weight of the candidate and when a tick first saw it; a rollback's 0 when it was acknowledged."""
+    """[{weight_pct, at}]: each weight and when a tick first saw it; a rollback's 0, when gateways acknowledged it."""
     found: list[dict[str, Any]] = []
     for observation in sorted(observations, key=lambda o: int(o["tick"])):
         weight = int(observation["weight_bp"]) / 100
-        if not found or found[-1]["weight_pct"] != weight:
+        if weight > 0 and (not found or found[-1]["weight_pct"] != weight):
             found.append({"weight_pct": weight, "at": observation["at"]})
-    zero_at = (view.get("clock") or view).get("zero_at")
-    if zero_at and found and found[-1]["weight_pct"] != 0:
+    if zero_at := (view.get("clock") or view).get("zero_at"):
         found.append({"weight_pct": 0.0, "at": zero_at})
     return found
 
