@@ -7,6 +7,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+from accounts.core.access import Role
+from registry.core.lifecycle import FileRole
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -145,7 +147,10 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "ENUM_NAME_OVERRIDES": {"TeamRole": "accounts.core.access.Role", "FileRole": "registry.core.lifecycle.FileRole"},
+    "ENUM_NAME_OVERRIDES": {
+        "TeamRole": [(role.value, role.value) for role in Role],
+        "FileRole": [(role.value, role.value) for role in FileRole],
+    },
 }
 
 LOG_LEVEL = env.text("SLUICEGATE_LOG_LEVEL", "INFO").upper()

@@ -21,15 +21,12 @@ _LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
 @pytest.hookimpl(tryfirst=True)  # before pytest-django reads the settings
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LEFT_OUT] = defaultdict(list)
-    if config.option.collectonly or config.option.help:
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
-        return
-    state = Path(tempfile.mkdtemp(prefix="sluicegate-tests-"))
-    _STOP.append(lambda: shutil.rmtree(state, ignore_errors=True))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
-    os.environ["SLUICEGATE_STATE_DIR"] = str(state)
-    (state / "static").mkdir()  # whitenoise warns of a folder that is not there
-    _start_stores(state)
+    if not config.option.collectonly:
+        state = Path(tempfile.mkdtemp(prefix="sluicegate-tests-"))
+        _STOP.append(lambda: shutil.rmtree(state, ignore_errors=True))
+        os.environ["SLUICEGATE_STATE_DIR"] = str(state)
+        _start_stores(state)
     import django
 
     django.setup()  # pytest-django does it itself only where the environment is complete before any conftest runs
