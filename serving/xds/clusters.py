@@ -67,7 +67,7 @@ def _address(host: str, port: int) -> dict[str, Any]:
 
 
 def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
-    explicit = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
+    explicit: dict[str, Any] = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
     return {
         "name": name,
         "type": "EDS",

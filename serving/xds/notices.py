@@ -16,14 +16,14 @@ CHANNEL = "sluicegate_routes"
 RETRY_S = 0.5
 
 
-def listen(on_notice: Callable[[], None]) -> threading.Thread:
+def listen(on_notice: Callable[[], object]) -> threading.Thread:
     """Calls `on_notice` from a daemon thread for every notice, and once connected: earlier notices are lost."""
     thread = threading.Thread(target=_run, args=(on_notice,), name="notices", daemon=True)
     thread.start()
     return thread
 
 
-def _run(on_notice: Callable[[], None]) -> None:
+def _run(on_notice: Callable[[], object]) -> None:
     while True:
         try:
             with _connect() as session:

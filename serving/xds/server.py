@@ -58,6 +58,8 @@ class AdsServer:
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self._server: grpc.aio.Server | None = None
+        self._is_stopping = False
+        self._wakes: set[asyncio.Event] = set()
 
     async def start(self, address: str) -> int:
         """Opens the port and returns it. Raises RuntimeError when it is taken."""
@@ -75,8 +77,12 @@ class AdsServer:
         return port
 
     async def stop(self) -> None:
+        """Streams end of themselves, which gRPC takes more quietly than being cut off."""
+        self._is_stopping = True
+        for wake in self._wakes:
+            wake.set()
         if self._server is not None:
-            await self._server.stop(grace=0)
+            await self._server.stop(grace=1.0)
 
     async def _stream(
         self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], context: grpc.aio.ServicerContext[Any, Any]
@@ -96,6 +102,7 @@ class AdsServer:
         stream = GatewayStream(compile_listeners(gateway.addresses), now=time.monotonic())
         stream.receive(first)
         wake.set()
+        self._wakes.add(wake)
         self.plane.subscribe(gateway, wake)
         reader = asyncio.create_task(_read(incoming, stream, wake))
         try:
@@ -103,6 +110,7 @@ class AdsServer:
                 yield response
         finally:
             reader.cancel()
+            self._wakes.discard(wake)
             self.plane.unsubscribe(gateway, wake)
             log.info("gateway %s disconnected", gateway.name)
 
@@ -114,7 +122,7 @@ class AdsServer:
                 await asyncio.wait_for(wake.wait(), TICK_S)
             wake.clear()
             current = self.plane.gateway(gateway.name)
-            if current != gateway:
+            if self._is_stopping or current != gateway:
                 return  # registered anew with other addresses, or gone: let it connect again
             snapshot = self.plane.snapshot(gateway.environment)
             if snapshot is None:

@@ -127,9 +127,7 @@ def test_a_draft_or_another_models_release_is_refused(world: World) -> None:
 def test_a_stranger_may_not_route(world: World) -> None:
     stranger = Actor(name="eve", roles=(("vision", Role.RELEASE_MANAGER),))
     with pytest.raises(Refused):
-        set_route(
-            actor=stranger, environment=world.environment, model=world.model, stable=world.r1, reason="mine now"
-        )
+        set_route(actor=stranger, environment=world.environment, model=world.model, stable=world.r1, reason="mine now")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -10,15 +10,14 @@ from typing import Protocol
 
 import grpc
 import pytest
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.core.buckets import EDGES_US
-from serving.core.routes import Arm, Limits
+from serving.core.routes import Limits
 from serving.envoy import EnvoyCounters
 from serving.envoy_bootstrap import FLUSH_S
 from serving.fake_gateway import FakeGateway
-from serving.ports import ArmCounters, GatewayCounters, GatewayError
-from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
+from serving.ports import ArmCounters, GatewayCounters
+from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
 LIMITS = Limits(timeout_s=5.0, attempt_timeout_s=0.3)
@@ -106,7 +105,7 @@ def parts(tmp_path: Path) -> Iterator[Rig]:
         yield built
 
 
-@pytest.fixture(params=["fake", "envoy"])
+@pytest.fixture(params=["fake", pytest.param("envoy", marks=pytest.mark.real("envoy"))])
 def gateway(request: pytest.FixtureRequest) -> Gateway:
     return Fake() if request.param == "fake" else Real(request.getfixturevalue("parts"))
 
@@ -183,238 +182,3 @@ def test_a_restart_changes_the_epoch_and_begins_anew(gateway: Gateway) -> None:
 def test_a_model_nobody_asked_for_has_no_counts(gateway: Gateway) -> None:
     gateway.route(None)
     assert gateway.read().by_release == {}
-
-
-# -- the real one ------------------------------------------------------------------------------------------------------
-
-
-def test_a_changing_weight_loses_no_request(parts: Rig) -> None:
-    parts.apply(0)
-    traffic = Traffic(parts.envoy)
-    for bp in (1000, 5000, 10_000, 2500, 0, 10_000, None, 5000, 0):
-        parts.apply(bp)
-        time.sleep(0.1)
-    outcome = traffic.stop()
-    assert set(outcome) == {""}, outcome
-    assert outcome[""] > 100
-    assert {release for _, release, _ in traffic.calls} == {"r1", "r2"}
-
-
-def test_the_candidate_gets_nothing_any_more_as_soon_as_zero_is_acknowledged(parts: Rig) -> None:
-    parts.apply(5000)
-    traffic = Traffic(parts.envoy)
-    seconds = []
-    for _ in range(5):
-        time.sleep(0.2)
-        decided = time.monotonic()
-        parts.apply(0)
-        acked = time.monotonic()
-        time.sleep(0.2)
-        late = [began for began, release, _ in traffic.calls if release == "r2" and began > acked]
-        assert late == []
-        seconds.append(acked - decided)
-        parts.apply(5000)
-    assert set(traffic.stop()) == {""}
-    assert max(seconds) < 0.5
-
-
-@pytest.mark.parametrize("mode", ["error", "unknown", "cut"])
-def test_the_header_names_the_release_that_really_answered(parts: Rig, mode: str) -> None:
-    parts.apply(10_000)
-    with parts.envoy.channel() as channel:
-        assert parts.envoy.http().release == "r2"
-        assert grpc_infer(channel)[1:] == ("r2", "candidate")
-        parts.candidate.mode = mode
-        answer = parts.envoy.http()
-        assert (answer.status, answer.release, answer.by) == (200, "r1", "stable")
-        assert grpc_infer(channel) == (grpc.StatusCode.OK, "r1", "stable")
-
-
-def test_a_callers_mistake_is_not_retried_and_no_error(parts: Rig) -> None:
-    parts.apply(10_000)
-    parts.candidate.mode = "bad_input"
-    with parts.envoy.channel() as channel:
-        assert grpc_infer(channel)[:2] == (grpc.StatusCode.INVALID_ARGUMENT, "r2")
-    answer = parts.envoy.http()
-    assert (answer.status, answer.release) == (400, "r2")
-    counters = Real(parts).read()
-    assert (arm(counters, CANDIDATE).attempts, arm(counters, CANDIDATE).errors) == (2, 0)
-    assert arm(counters, STABLE).attempts == 0
-
-
-def test_a_hung_candidate_costs_one_attempt_and_then_nothing(parts: Rig) -> None:
-    parts.apply(10_000, limits=LIMITS)
-    parts.candidate.mode = "hang"
-    answers = [parts.envoy.http() for _ in range(8)]
-    assert {answer.release for answer in answers} == {"r1"}
-    assert max(answer.seconds for answer in answers) < LIMITS.attempt_timeout_s + 0.3
-    assert answers[-1].seconds < 0.2  # set aside after five
-
-
-def test_killed_in_flight_is_answered_by_stable(parts: Rig) -> None:
-    parts.apply(10_000)
-    parts.candidate.delay_s = 1.0
-    with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(parts.envoy.http) for _ in range(4)]
-        wait_until(lambda: parts.candidate.hits == 4, "requests in flight")
-        parts.candidate.stop()
-        answers = [one.result() for one in waiting]
-    assert [(answer.status, answer.release) for answer in answers] == [(200, "r1")] * 4
-
-
-def test_a_large_body_falls_back_too(parts: Rig) -> None:
-    parts.apply(10_000)
-    parts.candidate.mode = "error"
-    answer = parts.envoy.http(body=b"x" * 5_000_000)
-    assert (answer.status, answer.release) == (200, "r1")
-
-
-def test_when_both_fail_the_user_sees_it_and_it_is_counted(parts: Rig) -> None:
-    parts.apply(10_000)
-    parts.candidate.mode = parts.stable.mode = "error"
-    answer = parts.envoy.http()
-    assert (answer.status, answer.release) == (500, "r1")
-    counters = Real(parts).read()
-    assert (counters.user_requests, counters.user_errors) == (1, 1)
-    assert arm(counters, CANDIDATE).errors == arm(counters, STABLE).errors == 1
-
-
-def test_a_lone_stable_is_never_set_aside(parts: Rig) -> None:
-    parts.apply(None, limits=LIMITS)
-    parts.stable.mode = "cut"
-    for _ in range(10):
-        assert parts.envoy.http().status == 503
-    parts.stable.mode = "ok"
-    assert parts.envoy.http().status == 200
-
-
-def test_an_unknown_model_is_said_so(parts: Rig) -> None:
-    parts.apply(None)
-    answer = parts.envoy.http("/v2/models/nope/infer")
-    assert answer.status == 404
-    assert b'"error":"no such model here' in answer.body
-    assert answer.headers["content-type"] == "application/json"
-    with parts.envoy.channel() as channel, pytest.raises(grpc.RpcError) as caught:
-        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(service_pb2.ModelInferRequest(model_name="nope"))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    assert "x-sluicegate-model" in caught.value.details()
-
-
-def test_the_model_comes_from_header_path_body_or_authority(parts: Rig) -> None:
-    parts.apply(None)
-    assert parts.envoy.http().status == 200
-    assert parts.envoy.http("/v2/models/other/infer", {"x-sluicegate-model": MODEL}).status == 200
-    assert parts.envoy.http(f"/v2/models/{MODEL}/versions/1/infer").status == 200
-    with parts.envoy.channel() as channel:
-        assert grpc_infer(channel)[0] is grpc.StatusCode.OK
-        assert grpc_infer(channel, "other", (("x-sluicegate-model", MODEL),))[0] is grpc.StatusCode.OK
-    options = [("grpc.default_authority", f"{MODEL}:80")]
-    with grpc.insecure_channel(f"127.0.0.1:{parts.envoy.port}", options=options) as channel:
-        assert grpc_infer(channel, "")[0] is grpc.StatusCode.OK
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v2/repository/models/sentiment/load",
-        "/v2/models/sentiment/trace/setting",
-        "/v2/models/../repository/index",
-        "/v2/models/%2e%2e/repository/index",
-        "/v2/models/sentiment/../../repository/index",
-        "/v2/systemsharedmemory/status",
-        "/v2/logging",
-        "/metrics",
-    ],
-)
-def test_calls_that_change_a_server_do_not_pass(parts: Rig, path: str) -> None:
-    parts.apply(None)
-    answer = parts.envoy.http(path, {"x-sluicegate-model": MODEL})
-    assert answer.status in {400, 404}
-    assert parts.stable.hits == 0
-
-
-@pytest.mark.parametrize(
-    "call", ["RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister", "TraceSetting"]
-)
-def test_grpc_calls_that_change_a_server_do_not_pass(parts: Rig, call: str) -> None:
-    parts.apply(None)
-    with parts.envoy.channel() as channel, pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(f"/inference.GRPCInferenceService/{call}")(b"", metadata=(("x-sluicegate-model", MODEL),))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-def forced(parts: Rig, name: str) -> Answer:
-    return parts.envoy.http(headers={"x-sluicegate-release": name})
-
-
-def test_a_forced_release_answers_without_fallback_and_outside_the_counts(parts: Rig) -> None:
-    parts.apply(0, allows_forced=True)
-    assert forced(parts, "r2").release == "r2"
-    assert forced(parts, CANDIDATE).release == "r2"
-    assert forced(parts, "r1").release == "r1"
-    with parts.envoy.channel() as channel:
-        assert grpc_infer(channel, metadata=(("x-sluicegate-release", "r2"),))[1] == "r2"
-    assert forced(parts, "r99").status == 404
-    parts.candidate.mode = "error"
-    answer = forced(parts, "r2")
-    assert (answer.status, answer.release) == (500, "r2")
-    assert Real(parts).read().by_release == {}
-
-
-def test_a_release_that_only_waits_can_be_forced(parts: Rig) -> None:
-    waiting = Arm("r2", CANDIDATE, (parts.candidate.endpoint,))
-    parts.apply(None, allows_forced=True, others=(waiting,))
-    assert forced(parts, "r2").release == "r2"
-    assert {parts.envoy.http().release for _ in range(10)} == {"r1"}
-
-
-def test_where_it_is_not_allowed_a_forced_release_is_ignored(parts: Rig) -> None:
-    parts.apply(0, allows_forced=False)
-    assert forced(parts, "r2").release == "r1"
-    assert forced(parts, "r99").release == "r1"
-
-
-def test_a_candidate_that_lost_its_servers_is_answered_by_stable(parts: Rig) -> None:
-    parts.apply(10_000, candidate=Arm("r2", CANDIDATE, ()))
-    assert [parts.envoy.http().release for _ in range(5)] == ["r1"] * 5
-    counters = Real(parts).read()
-    assert (arm(counters, CANDIDATE).attempts, arm(counters, CANDIDATE).routed) == (0, 5)
-
-
-def test_counts_are_never_older_than_the_flush(parts: Rig) -> None:
-    parts.apply(None)
-    parts.envoy.http()
-    Real(parts).read()
-    for expected in range(2, 6):
-        parts.envoy.http()
-        time.sleep(FLUSH_S + 0.1)
-        counters = EnvoyCounters().read(gateway="g", admin_url=parts.envoy.admin_url, model=MODEL, timeout_s=1)
-        assert counters.user_requests == arm(counters, STABLE).attempts == expected
-
-
-# -- the reader's errors -----------------------------------------------------------------------------------------------
-
-
-def read(port: int, timeout_s: float = 0.5) -> GatewayCounters:
-    return EnvoyCounters().read(gateway="g", admin_url=f"http://127.0.0.1:{port}", model=MODEL, timeout_s=timeout_s)
-
-
-def test_no_gateway_is_unreachable() -> None:
-    with pytest.raises(GatewayError) as caught:
-        read(free_port())
-    assert caught.value.reason == "unreachable"
-
-
-def test_something_else_at_the_address_is_malformed(parts: Rig) -> None:
-    with pytest.raises(GatewayError) as caught:
-        read(parts.stable.http_port)
-    assert caught.value.reason == "malformed"
-
-
-def test_silence_is_a_timeout(parts: Rig) -> None:
-    parts.stable.mode = "hang"
-    began = time.monotonic()
-    with pytest.raises(GatewayError) as caught:
-        read(parts.stable.http_port)
-    assert caught.value.reason == "timeout"
-    assert time.monotonic() - began < 2

@@ -215,7 +215,6 @@ def test_a_decision_is_acknowledged_and_in_force_within_half_a_second(world: Wor
     outcome = traffic.stop()
     assert set(outcome) == {""}, outcome
     assert max(seconds) < 0.5, seconds
-    print("decision → acknowledged by the gateway, in the database:", [f"{one * 1000:.0f} ms" for one in seconds])
 
 
 def test_traffic_goes_on_without_a_control_plane_and_a_new_one_catches_up(world: World) -> None:
@@ -342,9 +341,7 @@ def test_counts_are_by_the_releases_digests_and_a_polite_end_is_clean(world: Wor
     world.backends["r2"].mode = "error"
     assert world.releases(6) == {"r1"}
     time.sleep(0.3)
-    counters = EnvoyCounters().read(
-        gateway=world.envoy.name, admin_url=world.envoy.admin_url, model=MODEL, timeout_s=2
-    )
+    counters = EnvoyCounters().read(gateway=world.envoy.name, admin_url=world.envoy.admin_url, model=MODEL, timeout_s=2)
     assert counters.by_release[str(world.r2.digest)].errors == 6
     assert counters.by_release[str(world.r1.digest)].attempts == 6
     assert counters.user_errors == 0
