@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -280,3 +281,30 @@ def test_silence_is_a_timeout(parts: Rig) -> None:
         read_at(parts.stable.http_port)
     assert caught.value.reason == "timeout"
     assert time.monotonic() - began < 2
+
+
+def test_http_and_grpc_may_have_a_port_each(parts: Rig) -> None:
+    second = free_port()
+    gateway = parts.plane.gateway("gateway-1")
+    assert gateway is not None
+    parts.plane._gateway = replace(gateway, addresses=(("127.0.0.1", parts.envoy.port), ("127.0.0.1", second)))
+    parts.apply(None)
+    assert parts.envoy.http().status == 200
+    with grpc.insecure_channel(f"127.0.0.1:{second}") as channel:
+        grpc.channel_ready_future(channel).result(timeout=10)
+        assert grpc_infer(channel) == (grpc.StatusCode.OK, "r1", "stable")
+    assert read(parts).user_requests == 2
+
+
+def test_a_stream_needs_its_models_name_and_reaches_the_release(parts: Rig) -> None:
+    parts.apply(10_000)
+    with parts.envoy.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for metadata, expected in (
+            ((("x-sluicegate-model", MODEL),), grpc.StatusCode.UNIMPLEMENTED),  # these backends have no streams
+            ((), grpc.StatusCode.NOT_FOUND),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(stub.ModelStreamInfer(iter([service_pb2.ModelInferRequest(model_name=MODEL)]), metadata=metadata))
+            assert caught.value.code() is expected
+    assert arm(read(parts), CANDIDATE).attempts == 1
