@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
         state = Path(tempfile.mkdtemp(prefix="sluicegate-tests-"))
         _STOP.append(lambda: shutil.rmtree(state, ignore_errors=True))
         os.environ["SLUICEGATE_STATE_DIR"] = str(state)
+        (state / "static").mkdir()  # WhiteNoise warns of a missing folder, and warnings are errors
         _start_stores(state)
     import django
 
