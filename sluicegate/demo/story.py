@@ -103,7 +103,7 @@ def _fresh(state_dir: Path | None) -> Path:
             lock.acquire()  # never from under a demo that still runs
         except AlreadyRunning as error:
             raise refuse(str(error), "Stop the other demo first.") from error
-        shutil.rmtree(Postgres(DEFAULT_STATE).home, ignore_errors=True)
+        Postgres(DEFAULT_STATE).remove()  # its data may lie elsewhere
         shutil.rmtree(DEFAULT_STATE)
         lock.release()
     return DEFAULT_STATE

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from sluicegate.demo import report
+from sluicegate.cli.errors import CommandError
+from sluicegate.demo import report, story
 from sluicegate.demo.texts import LETTER_BYTES, MIX, PARAGRAPH_WORDS, write_one
 from sluicegate.demo.traffic import Record
+from sluicegate.stack.lock import StackLock
 
 
 def record(
@@ -194,3 +196,30 @@ def test_texts_are_of_three_kinds_and_seeded() -> None:
     assert all(len(t.text.split()) >= PARAGRAPH_WORDS for t in texts if t.kind == "paragraph")
     assert all(len(t.text.encode()) >= LETTER_BYTES for t in texts if t.kind == "letter")
     assert 0.03 < sum(t.kind == "letter" for t in texts) / len(texts) < 0.07
+
+
+def test_a_demo_never_tells_its_story_over_somebody_elses_state(tmp_path: Path) -> None:
+    assert story._fresh(tmp_path / "new") == tmp_path / "new"
+    assert story._fresh(tmp_path) == tmp_path
+    (tmp_path / "precious").write_text("data")
+    with pytest.raises(CommandError, match="not empty") as refused:
+        story._fresh(tmp_path)
+    assert refused.value.exit_code == 3
+    assert (tmp_path / "precious").exists()
+
+
+def test_the_demos_own_state_is_made_anew_unless_a_demo_runs_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    monkeypatch.setattr(story, "DEFAULT_STATE", folder)
+    (folder / "traffic.jsonl").write_text("old")
+    running = StackLock(folder)
+    running.acquire()
+    with pytest.raises(CommandError, match="already runs"):
+        story._fresh(None)
+    assert (folder / "traffic.jsonl").exists()
+    running.release()
+    assert story._fresh(None) == folder
+    assert not folder.exists()
