@@ -6,7 +6,7 @@ from typing import Any
 
 from sluicegate.cli import exits
 
-#: What to try, by the stable code of the problem or else by its status.
+#: What to try, by status, where the server's own words do not say it.
 NEXT_STEPS: dict[str, str] = {
     "401": "Run `sluicegate login`, or set SLUICEGATE_TOKEN.",
     "403": "Ask a team member with one of the roles named above, or an administrator.",
@@ -54,8 +54,8 @@ class Problem(CommandError):
         facts = {
             key: value for key, value in body.items() if key not in {"type", "title", "status", "detail", "next_step"}
         }
-        # field by field messages bring their own fix
-        step = "" if facts.get("errors") else NEXT_STEPS.get(str(status), "")
+        # the server's sentences bring their own next step, but for who one is, which only this side knows how to mend
+        step = NEXT_STEPS.get(str(status), "") if status == 401 or not body.get("detail") else ""
         step = str(body.get("next_step") or step)
         super().__init__(message, exit_code=exits.of_status(status), next_step=step, status=status, **facts)
 

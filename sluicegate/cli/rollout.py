@@ -10,7 +10,7 @@ from typing import Any
 
 from sluicegate.cli import exits
 from sluicegate.cli.client import Client
-from sluicegate.cli.errors import CommandError, Problem
+from sluicegate.cli.errors import Problem
 from sluicegate.cli.folder import read_yaml
 from sluicegate.cli.naming import release_of
 from sluicegate.cli.output import Output
@@ -116,10 +116,11 @@ def watch(
 
 
 def status_line(view: dict[str, Any]) -> str:
-    """`shifting  25 %  step 2 of 4. The reason.`"""
-    step, steps = view.get("step_index"), view.get("steps")
-    count = len(steps) if isinstance(steps, list) else steps
-    place = f"  step {int(step) + 1} of {count}" if isinstance(step, int) and step >= 0 and count else ""
+    """`shifting  25 %  step 2 of 4. The reason.`; the bake is a stage of its own, not a step."""
+    index = view.get("step_index")
+    count = sum(1 for step in view.get("steps") or [] if step.get("name") != "bake")
+    is_stepping = view["state"] in {"shifting", "paused"} and isinstance(index, int) and 0 <= index < count
+    place = f"  step {index + 1} of {count}" if is_stepping and isinstance(index, int) else ""
     return f"{view['state']}  {int(view.get('weight_bp') or 0) / 100:g} %{place}. {view.get('reason', '')}".rstrip()
 
 
@@ -190,14 +191,7 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
 def run_rollback(arguments: argparse.Namespace, output: Output) -> int:
     body = {"environment": arguments.environment, "reason": arguments.reason}
     with connect(arguments.server) as client:
-        try:
-            done = client.post(f"/models/{arguments.model}/rollback", body)
-        except Problem as problem:
-            if problem.status == 404 and problem.code == "no_active_rollout":
-                raise CommandError(
-                    problem.message, exit_code=exits.REFUSED, next_step="There is nothing to take back."
-                ) from problem
-            raise
+        done = client.post(f"/models/{arguments.model}/rollback", body)
     output.result(
         done,
         [f"{arguments.model} in {arguments.environment}: {status_line(done) if 'state' in done else 'rolled back'}"],

@@ -15,6 +15,7 @@ from sluicegate.cli.folder import find_files, hash_files, read_document
 from sluicegate.cli.main import main
 from sluicegate.cli.naming import release_of, release_path
 from sluicegate.cli.output import Output, bytes_text
+from sluicegate.cli.rollout import status_line
 
 
 @pytest.mark.parametrize(
@@ -252,3 +253,16 @@ def test_sizes_are_read_at_a_glance() -> None:
         "90.9 MB",
         "20.0 GB",
     ]
+
+
+def test_a_rollouts_line_says_state_weight_step_and_reason() -> None:
+    steps = [{"name": "step 1"}, {"name": "step 2"}, {"name": "bake"}]
+    view = {"state": "shifting", "weight_bp": 2500, "step_index": 0, "steps": steps, "reason": "Holding."}
+    assert status_line(view) == "shifting  25 %  step 1 of 2. Holding."
+    assert status_line({**view, "state": "baking", "weight_bp": 9500}) == "baking  95 %. Holding."
+    assert status_line({"state": "preparing", "weight_bp": 0, "step_index": -1, "steps": steps}) == "preparing  0 %."
+
+
+def test_the_servers_own_next_step_is_not_drowned() -> None:
+    assert Problem(409, {"detail": "It has ended. Start a new one."}).lines() == ["It has ended. Start a new one."]
+    assert Problem(401, {"detail": "Unknown token."}).lines()[-1].startswith("Next: Run `sluicegate login`")
