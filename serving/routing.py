@@ -59,13 +59,7 @@ def set_route(
         route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
         is_opening = candidate_bp > (route.candidate_bp if route is not None else 0)
         require(actor, Verb.START_ROLLOUT if is_opening else Verb.ROLL_BACK, model.team.slug)
-        if route is not None and fence < route.fence:
-            raise Stale(
-                "fence_outdated",
-                f"Another engine (token {route.fence}) has led since token {fence}; stop, and let it write the route.",
-                fence=fence,
-                current=route.fence,
-            )
+        _refuse_outdated(route, fence)
         wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp)
         if route is not None and (route.stable_id, route.candidate_id, route.candidate_bp) == wanted:
             if fence > route.fence:
@@ -79,27 +73,34 @@ def set_route(
         route.save()
         Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
         environment.generation = generation + 1
-        append_event(
-            verb=EventVerb.ROUTE_SET,
-            subject_type="route",
-            subject_id=route.pk,
-            actor=actor,
-            from_state="",
-            to_state="",
-            reason=reason,
-            facts={
-                "environment": environment.slug,
-                "model": model.slug,
-                "generation": route.generation,
-                "before": before,
-                "after": _in_words(route),
-                "stable": stable.digest,
-                "candidate": candidate.digest if candidate else None,
-                "candidate_bp": candidate_bp,
-            },
-        )
+        _tell_of_change(route, before, actor=actor, reason=reason)
         _announce(environment)
     return route
+
+
+def _refuse_outdated(route: Route | None, fence: int) -> None:
+    """An engine that lost its leadership may still be running; its token tells it apart."""
+    if route is not None and fence < route.fence:
+        raise Stale(
+            "fence_outdated",
+            f"Another engine (token {route.fence}) has led since token {fence}; stop, and let it write the route.",
+            fence=fence,
+            current=route.fence,
+        )
+
+
+def _tell_of_change(route: Route, before: str, *, actor: Actor, reason: str) -> None:
+    facts = {
+        "environment": route.environment.slug,
+        "model": route.model.slug,
+        "generation": route.generation,
+        "before": before,
+        "after": _in_words(route),
+        "stable": route.stable.digest,
+        "candidate": route.candidate.digest if route.candidate else None,
+        "candidate_bp": route.candidate_bp,
+    }
+    append_event(verb=EventVerb.ROUTE_SET, subject_type="route", subject_id=route.pk, actor=actor, reason=reason, facts=facts)
 
 
 def acknowledged(route: Route) -> Ack:

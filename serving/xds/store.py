@@ -102,7 +102,7 @@ def _model_route(route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forc
 
 def _limits(route: Route) -> Limits:
     """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`, else those of the settings."""
-    default = Limits(getattr(settings, "GATEWAY_TIMEOUT_S", 10.0), getattr(settings, "GATEWAY_ATTEMPT_TIMEOUT_S", 2.0))
+    default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
     objectives = route.model.objectives if isinstance(route.model.objectives, dict) else {}
     try:
         return Limits(

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 
-from accounts.actions import actor_for
+from accounts.api import actor_of
 from accounts.core.access import Verb, may, require
 from accounts.core.errors import Invalid
 from registry.models import Release, ServedModel
@@ -39,7 +39,7 @@ def models(request: HttpRequest) -> HttpResponse:
 def readable_model(request: HttpRequest, slug: str) -> ServedModel:
     """The model, or NotFound, also for a person who may not read it."""
     model = get_model(slug)
-    require(actor_for(request.user), Verb.READ, model.team.slug)  # type: ignore[arg-type]
+    require(actor_of(request), Verb.READ, model.team.slug)
     return model
 
 
@@ -64,7 +64,7 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
             "rollouts": Rollout.objects.filter(model=served).select_related(
                 "model", "environment", "candidate", "stable"
             )[:5],
-            "may_shut": may(actor_for(request.user), Verb.ROLL_BACK, served.team.slug),  # type: ignore[arg-type]
+            "may_shut": may(actor_of(request), Verb.ROLL_BACK, served.team.slug),
         },
     )
 
@@ -78,7 +78,7 @@ def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
         if environment is None:
             raise Invalid("environment_unknown", "Choose the environment to roll back in.")
         actions.roll_back_model(
-            actor=actor_for(request.user), model=served, environment=environment, reason=reason_in(request)
-        )  # type: ignore[arg-type]
+            actor=actor_of(request), model=served, environment=environment, reason=reason_in(request)
+        )
 
     return act(request, verb, done=f"{slug} is being rolled back.", then=reverse("model", args=[slug]))

@@ -9,7 +9,7 @@ from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from accounts.actions import actor_for
+from accounts.api import actor_of
 from accounts.core.access import Verb, may
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
@@ -19,7 +19,7 @@ from serving.models import Environment, Route
 
 def visible_models(request: HttpRequest) -> list[ServedModel]:
     """The models whose team the person may read."""
-    actor = actor_for(request.user)  # type: ignore[arg-type]
+    actor = actor_of(request)
     return [m for m in ServedModel.objects.select_related("team") if may(actor, Verb.READ, m.team.slug)]
 
 

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 
-from accounts.actions import actor_for
+from accounts.api import actor_of
 from accounts.core.access import Verb, may
 from accounts.core.errors import Invalid
 from registry.actions import grant_waiver
@@ -30,7 +30,7 @@ def _release(request: HttpRequest, slug: str, number: int) -> Release:
 @login_required
 def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     found = _release(request, slug, number)
-    actor = actor_for(request.user)  # type: ignore[arg-type]
+    actor = actor_of(request)
     team = found.model.team.slug
     return render(
         request,
@@ -59,7 +59,7 @@ def run_gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     found = _release(request, slug, number)
     return act(
         request,
-        lambda: request_validation(actor=actor_for(request.user), release=found),  # type: ignore[arg-type]
+        lambda: request_validation(actor=actor_of(request), release=found),
         done=f"The gates of {found.name} are queued.",
         then=reverse("release", args=[slug, number]),
     )
@@ -70,7 +70,7 @@ def waive(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     found = _release(request, slug, number)
     return act(
         request,
-        lambda: grant_waiver(actor=actor_for(request.user), release=found, reason=reason_in(request)),  # type: ignore[arg-type]
+        lambda: grant_waiver(actor=actor_of(request), release=found, reason=reason_in(request)),
         done=f"The waiver for {found.name} is recorded.",
         then=reverse("release", args=[slug, number]),
     )
@@ -84,6 +84,6 @@ def start(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         environment = Environment.objects.filter(slug=request.POST.get("environment", ""), is_routed=True).first()
         if environment is None:
             raise Invalid("environment_unknown", "Choose the environment to roll out to.")
-        start_rollout(actor=actor_for(request.user), candidate=found, environment=environment)  # type: ignore[arg-type]
+        start_rollout(actor=actor_of(request), candidate=found, environment=environment)
 
     return act(request, verb, done=f"The rollout of {found.name} is requested.", then=reverse("model", args=[slug]))

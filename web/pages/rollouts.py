@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 
-from accounts.actions import actor_for
+from accounts.api import actor_of
 from accounts.core.access import Verb, may
 from accounts.core.errors import Invalid, NotFound
 from rollouts import actions
@@ -49,7 +49,7 @@ def _rollout(request: HttpRequest, pk: int) -> Rollout:
 
 
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
-    actor = actor_for(request.user)  # type: ignore[arg-type]
+    actor = actor_of(request)
     team = rollout.model.team.slug
     buttons = [
         (name, label) for name, label, verb, states in BUTTONS if rollout.state in states and may(actor, verb, team)
@@ -79,7 +79,7 @@ def rollout_live(request: HttpRequest, pk: int) -> HttpResponse:
 @login_required
 def act_on(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     found = _rollout(request, pk)
-    actor = actor_for(request.user)  # type: ignore[arg-type]
+    actor = actor_of(request)
 
     def call() -> None:
         if verb not in {name for name, *_ in BUTTONS}:

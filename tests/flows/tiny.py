@@ -1,0 +1,170 @@
+"""A tiny model on the real stack, and users who note what they got: the cast of the end-to-end stories."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from sluicegate.cli import gates, model, people, release, rollout
+from sluicegate.cli.client import Client
+from sluicegate.cli.output import Output
+from sluicegate.cli.push import push
+from sluicegate.demo.releases import runtime_of
+from sluicegate.stack import Stack
+from tests.contracts.serving_models import doubling_graph, serving
+
+MODEL, ENVIRONMENT = "double", "production"
+
+#: Right for every value that the gates try; wrong in a way that only real traffic meets.
+FAILS_ON_LARGE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            if (x > 10).any():
+                raise ValueError("no kernel for values over ten")
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * x).astype(np.float32))]))
+        return answers
+"""
+
+
+def model_document(step_s: float) -> dict[str, Any]:
+    """A model whose steps last at least `step_s` seconds each."""
+    stage = {"min_s": step_s, "min_samples": 30, "deadline_s": 120}
+    tensors = {"inputs": serving()["inputs"], "outputs": serving()["outputs"]}
+    return {
+        "slug": MODEL, "team": "flow", "title": "Twice the number", "contract": tensors,
+        "objectives": {"errors_max_frac": 0.01, "slow": {"threshold_ms": 1000, "max_frac": 0.05}},
+        "gate_policy": {"gates": ["contract", "cold_start", "load"], "load": {"rate_per_s": 20, "duration_s": 3, "slo_ms": 1000}},
+        "rollout_policy": {"preset": "demo", "steps": [{"weight_pct": 50, **stage}], "bake": stage},
+    }  # fmt: skip
+
+
+def write_release(folder: Path, image: str, *, note: str, code: str = "") -> Path:
+    """A release folder: the doubling graph, or code that stands in for it. `note` tells one release from another."""
+    (folder / "artifact").mkdir(parents=True)
+    name, data = ("model.py", code.encode()) if code else ("model.onnx", doubling_graph())
+    (folder / "artifact" / name).write_bytes(data)
+    document = {
+        "model": MODEL,
+        "runtime": {"image": image, "server": "triton", "backend": "python" if code else "onnxruntime"},
+        "serving": {**serving(), "warmup": [{"batch_size": 1, "inputs": {"x": [[1, 2, 3, 4]]}}]},
+        "envelope": {},
+        "provenance": {"notes": note},
+    }
+    (folder / "release.yaml").write_text(yaml.safe_dump(document))
+    return folder
+
+
+class Shop:
+    """The team of the story: an author, and a manager who waives code."""
+
+    def __init__(self, stack: Stack, folder: Path, *, step_s: float) -> None:
+        self.stack, self.folder, self.output = stack, folder, Output(as_json=True)
+        with Client(stack.base_url, stack.admin_token) as admin:
+            people.create_team(admin, "flow", "Flow")
+            self.author = self._person(admin, "ada", "model_team")
+            self.manager = self._person(admin, "mara", "release_manager")
+        self.image = str(runtime_of(self.author)["image"])
+        model.create(self.author, model_document(step_s), None)
+
+    def _person(self, admin: Client, name: str, role: str) -> Client:
+        people.create_user(admin, name, password=f"{name}-secret-1", team="flow", roles=[role])
+        with Client(admin.url) as anonymous:
+            return Client(admin.url, people.issue_token(anonymous, name, f"{name}-secret-1", name="flow"))
+
+    def __enter__(self) -> Shop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in (self.author, self.manager):
+            client.http.close()
+
+    def prove(self, note: str, *, code: str = "") -> str:
+        """Pushes a release and runs its gates; its name (`double/r1`). Asserts that they passed."""
+        sealed = push(self.author, write_release(self.folder / note, self.image, note=note, code=code), self.output)
+        name = f"{MODEL}/{sealed['name']}"
+        if code:
+            release.waive(self.manager, name, "read for this test")
+        validation = gates.wait(self.author, gates.request(self.author, name), self.output, timeout_s=120)
+        assert validation["verdict"] == "passed", validation
+        return name
+
+    def start(self, name: str) -> int:
+        return int(rollout.start(self.author, name, environment=ENVIRONMENT)["id"])
+
+    def view(self, rollout_id: int) -> dict[str, Any]:
+        """The rollout as the API shows it; while the web process is being started again, the last word is awaited."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                found: dict[str, Any] = self.author.get(f"/rollouts/{rollout_id}")
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return found
+
+    def until(self, rollout_id: int, *states: str, within_s: float = 120) -> dict[str, Any]:
+        """The rollout once it is in one of the states. Fails with its reason when it does not get there."""
+        deadline = time.monotonic() + within_s
+        while (found := self.view(rollout_id))["state"] not in states:
+            assert not found["is_final"], f"ended as {found['state']}: {found['reason']}"
+            assert time.monotonic() < deadline, f"still {found['state']}: {found['reason']}"
+            time.sleep(0.2)
+        return found
+
+    def until_acknowledged(self, rollout_id: int, *, within_s: float = 20) -> None:
+        """Waits until every gateway follows the weight, so that the first user finds a route."""
+        deadline = time.monotonic() + within_s
+        while not self.view(rollout_id)["weight"]["is_acknowledged"]:
+            assert time.monotonic() < deadline, "the gateways do not acknowledge the route"
+            time.sleep(0.1)
+
+
+class Users:
+    """Live traffic through the gateway at a steady rate, on its own thread; every answer is noted and checked."""
+
+    def __init__(self, stack: Stack, *, rate_per_s: float = 25.0) -> None:
+        self.url, self.period_s = f"{stack.gateway_http}/v2/models/{MODEL}/infer", 1 / rate_per_s
+        self.answers: list[tuple[str, float]] = []  # (release, when it was asked)
+        self.failures: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask_on, daemon=True)
+
+    def __enter__(self) -> Users:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(15)
+
+    def _ask_on(self) -> None:
+        number = 0
+        with httpx.Client(timeout=15, trust_env=False) as client:
+            while not self._stop.wait(self.period_s):
+                number += 1
+                self._ask(client, [float(number % 20), 1.0, 2.0, 3.0])
+
+    def _ask(self, client: httpx.Client, x: list[float]) -> None:
+        asked = time.time()
+        try:
+            answer = client.post(
+                self.url, json={"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": x}]}
+            )
+            if answer.status_code != 200 or answer.json()["outputs"][0]["data"] != [2 * value for value in x]:
+                self.failures.append(f"{answer.status_code}: {answer.text[:200]}")
+            self.answers.append((answer.headers.get("x-sluicegate-release", ""), asked))
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            self.failures.append(repr(error))
