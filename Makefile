@@ -26,10 +26,12 @@ fast: setup ## The tests that start no server of their own
 
 lint: setup ## Style (ruff) and types (mypy); who may import whom is part of the tests
 	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
 fmt: setup ## Let ruff repair what it can
 	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
 
 bench: setup ## Measure the numbers that the documents claim
 	@set -e; for one in benchmarks/*.py; do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done

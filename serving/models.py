@@ -62,7 +62,9 @@ class Deployment(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(condition=Q(state__in=[s.value for s in DeploymentState]), name="deployment_state_known"),
+            models.CheckConstraint(
+                condition=Q(state__in=[s.value for s in DeploymentState]), name="deployment_state_known"
+            ),
             models.UniqueConstraint(
                 fields=["release", "environment", "node"],
                 condition=Q(state__in=sorted(s.value for s in LIVE)),
@@ -104,8 +106,12 @@ class Route(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["environment", "model"], name="route_once"),
             models.CheckConstraint(condition=Q(candidate_bp__lte=10000), name="route_weight_in_range"),
-            models.CheckConstraint(condition=Q(candidate_bp=0) | Q(candidate__isnull=False), name="route_weight_has_candidate"),
-            models.CheckConstraint(condition=Q(candidate__isnull=True) | ~Q(candidate=F("stable")), name="route_arms_differ"),
+            models.CheckConstraint(
+                condition=Q(candidate_bp=0) | Q(candidate__isnull=False), name="route_weight_has_candidate"
+            ),
+            models.CheckConstraint(
+                condition=Q(candidate__isnull=True) | ~Q(candidate=F("stable")), name="route_arms_differ"
+            ),
         ]
 
 

@@ -36,7 +36,15 @@ class LaunchError(PortError):
     """`runtime_mismatch` · `fetch_failed` · `digest_mismatch` · `bad_config` · `load_failed` · `not_ready` · `warmup_failed`."""
 
     REASONS = frozenset(
-        {"runtime_mismatch", "fetch_failed", "digest_mismatch", "bad_config", "load_failed", "not_ready", "warmup_failed"}
+        {
+            "runtime_mismatch",
+            "fetch_failed",
+            "digest_mismatch",
+            "bad_config",
+            "load_failed",
+            "not_ready",
+            "warmup_failed",
+        }
     )
 
 

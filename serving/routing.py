@@ -100,7 +100,9 @@ def _tell_of_change(route: Route, before: str, *, actor: Actor, reason: str) -> 
         "candidate": route.candidate.digest if route.candidate else None,
         "candidate_bp": route.candidate_bp,
     }
-    append_event(verb=EventVerb.ROUTE_SET, subject_type="route", subject_id=route.pk, actor=actor, reason=reason, facts=facts)
+    append_event(
+        verb=EventVerb.ROUTE_SET, subject_type="route", subject_id=route.pk, actor=actor, reason=reason, facts=facts
+    )
 
 
 def acknowledged(route: Route) -> Ack:

@@ -45,12 +45,16 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> GoldenSe
     blob = put_blob(data)
     with transaction.atomic():
         found, is_new = GoldenSet.objects.get_or_create(
-            model=model, digest=sha256_of(data),
+            model=model,
+            digest=sha256_of(data),
             defaults={"blob": blob, "items": len(items), "slices": slices_of(items), "created_by_id": actor.user_id},
         )
         if is_new:
             append_event(
-                verb="golden_set.added", subject_type="model", subject_id=model.slug, actor=actor,
+                verb="golden_set.added",
+                subject_type="model",
+                subject_id=model.slug,
+                actor=actor,
                 facts={"digest": found.digest, "items": found.items, "slices": found.slices},
             )
     return found
@@ -76,7 +80,11 @@ def request_validation(*, actor: Actor, release: Release, environment: Environme
         if found is not None:
             return found
         validation = Validation.objects.create(
-            release=release, environment=where, policy=policy.document, policy_digest=policy.digest, requested_by=actor.name
+            release=release,
+            environment=where,
+            policy=policy.document,
+            policy_digest=policy.digest,
+            requested_by=actor.name,
         )
         GateRun.objects.bulk_create(
             GateRun(validation=validation, gate=gate, position=position) for position, gate in enumerate(policy.gates)
@@ -86,14 +94,21 @@ def request_validation(*, actor: Actor, release: Release, environment: Environme
     return validation
 
 
-def cancel_validation(*, actor: Actor, validation: Validation, reason: str, expected_version: int | None = None) -> Validation:
+def cancel_validation(
+    *, actor: Actor, validation: Validation, reason: str, expected_version: int | None = None
+) -> Validation:
     """Ends it without a report; the gate that runs stops at its next step. Raises Stale, StateChanged."""
     require(actor, Verb.RUN_GATES, validation.release.model.team.slug)
     if expected_version is not None and expected_version != validation.version:
-        raise Stale("version_changed", f"Gate run {validation.pk} is at version {validation.version} by now. Read it again.",
-                    version=validation.version)
+        raise Stale(
+            "version_changed",
+            f"Gate run {validation.pk} is at version {validation.version} by now. Read it again.",
+            version=validation.version,
+        )
     with transaction.atomic():
-        return _move(validation, ValidationState.CANCELLED, actor=actor, reason=reason or "cancelled", ended_at=timezone.now())
+        return _move(
+            validation, ValidationState.CANCELLED, actor=actor, reason=reason or "cancelled", ended_at=timezone.now()
+        )
 
 
 def begin_validation(*, actor: Actor, validation: Validation) -> Validation:
@@ -104,7 +119,12 @@ def begin_validation(*, actor: Actor, validation: Validation) -> Validation:
     baseline = route.stable if route and route.stable_id != validation.release_id else None
     with transaction.atomic():
         return _move(
-            validation, ValidationState.RUNNING, actor=actor, reason="its gates run", started_at=timezone.now(), baseline=baseline
+            validation,
+            ValidationState.RUNNING,
+            actor=actor,
+            reason="its gates run",
+            started_at=timezone.now(),
+            baseline=baseline,
         )
 
 
@@ -113,13 +133,22 @@ def record_judgement(*, actor: Actor, gate_run: GateRun, judgement: Judgement) -
     with transaction.atomic():
         now = timezone.now()
         written = GateRun.objects.filter(pk=gate_run.pk, verdict="").update(
-            verdict=judgement.verdict, reason=judgement.reason, evidence=plain(judgement.evidence), ended_at=now,
-            started_at=gate_run.started_at or now, progress_done=F("progress_total"),
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            evidence=plain(judgement.evidence),
+            ended_at=now,
+            started_at=gate_run.started_at or now,
+            progress_done=F("progress_total"),
         )
         if written:
             append_event(
-                verb="gate.judged", subject_type="validation", subject_id=gate_run.validation_id, actor=actor,
-                to_state=judgement.verdict, reason=judgement.reason, facts={"gate": gate_run.gate},
+                verb="gate.judged",
+                subject_type="validation",
+                subject_id=gate_run.validation_id,
+                actor=actor,
+                to_state=judgement.verdict,
+                reason=judgement.reason,
+                facts={"gate": gate_run.gate},
             )
     gate_run.refresh_from_db()
     return bool(written)
@@ -132,21 +161,42 @@ def finish_validation(*, actor: Actor, validation: Validation, facts: dict[str, 
     """
     runs = list(validation.gate_runs.order_by("position"))
     if any(not run.verdict for run in runs):
-        raise StateChanged("gates_unfinished", f"Gate run {validation.pk} has gates without a verdict.", validation=validation.pk)
+        raise StateChanged(
+            "gates_unfinished", f"Gate run {validation.pk} has gates without a verdict.", validation=validation.pk
+        )
     allowed = frozenset({"load"} if validation.policy["load"]["undecided"] == "allow" else ())
     verdict, reason = combine([(run.gate, Verdict(run.verdict)) for run in runs], undecided_allowed=allowed)
     body = canonical_bytes(plain(_report_body(validation, runs, verdict, reason, facts)))
     digest = sha256_of(body)
     signature, key_id = signing.sign(digest)
     with transaction.atomic():
-        _move(validation, ValidationState.FINISHED, actor=actor, reason=reason, verdict=verdict, ended_at=timezone.now())
+        _move(
+            validation, ValidationState.FINISHED, actor=actor, reason=reason, verdict=verdict, ended_at=timezone.now()
+        )
         report = Report.objects.create(
-            validation=validation, release=validation.release, manifest_digest=validation.release.digest or "",
-            policy_digest=validation.policy_digest, verdict=verdict, body=body.decode(), digest=digest, signature=signature, key_id=key_id,
+            validation=validation,
+            release=validation.release,
+            manifest_digest=validation.release.digest or "",
+            policy_digest=validation.policy_digest,
+            verdict=verdict,
+            body=body.decode(),
+            digest=digest,
+            signature=signature,
+            key_id=key_id,
         )
         append_event(
-            verb="report.sealed", subject_type="validation", subject_id=validation.pk, actor=actor, to_state=verdict, reason=reason,
-            facts={"digest": digest, "manifest_digest": report.manifest_digest, "policy_digest": report.policy_digest, "key_id": key_id},
+            verb="report.sealed",
+            subject_type="validation",
+            subject_id=validation.pk,
+            actor=actor,
+            to_state=verdict,
+            reason=reason,
+            facts={
+                "digest": digest,
+                "manifest_digest": report.manifest_digest,
+                "policy_digest": report.policy_digest,
+                "key_id": key_id,
+            },
         )
     return report
 
@@ -160,23 +210,39 @@ def give_up_validation(*, actor: Actor, validation: Validation, why: str) -> Non
         if validation.state != ValidationState.RUNNING:
             return
         for position, run in enumerate(validation.gate_runs.filter(verdict="").order_by("position")):
-            record_judgement(actor=actor, gate_run=run, judgement=Judgement(
-                *((Verdict.ERRORED, reason) if position == 0 else (Verdict.SKIPPED, "An earlier gate could not be run."))
-            ))
+            record_judgement(
+                actor=actor,
+                gate_run=run,
+                judgement=Judgement(
+                    *(
+                        (Verdict.ERRORED, reason)
+                        if position == 0
+                        else (Verdict.SKIPPED, "An earlier gate could not be run.")
+                    )
+                ),
+            )
         _move(
-            validation, ValidationState.FINISHED, actor=actor, reason=reason, verdict=Verdict.ERRORED, ended_at=timezone.now()
+            validation,
+            ValidationState.FINISHED,
+            actor=actor,
+            reason=reason,
+            verdict=Verdict.ERRORED,
+            ended_at=timezone.now(),
         )
 
 
 def _refuse_unrunnable(release: Release) -> None:
     if release.state != ReleaseState.SEALED:
-        raise StateChanged("not_sealed", f"Gates run on sealed releases, and this one is {release.state}.", state=release.state)
+        raise StateChanged(
+            "not_sealed", f"Gates run on sealed releases, and this one is {release.state}.", state=release.state
+        )
     if release.is_code_bearing and not has_code_waiver(release):
         raise Refused(
             "code_not_waived",
             f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
             f"Ask one to waive {release.name}, or push it without code.",
-            release=release.name, digest=release.digest,
+            release=release.name,
+            digest=release.digest,
         )
 
 
@@ -189,8 +255,11 @@ def _fitting_policy(release: Release) -> Policy:
             choose_output(tensors_of(manifest_of(release)["serving"], "outputs"), policy.of("golden")["output"])
         except ValueError as error:
             raise Invalid(
-                "gate_policy_invalid", f"The gate policy does not fit {release.name}: {error}.",
-                errors=[{"field": "golden.output", "message": f"{error}.", "fix": "Name one of the release's outputs."}],
+                "gate_policy_invalid",
+                f"The gate policy does not fit {release.name}: {error}.",
+                errors=[
+                    {"field": "golden.output", "message": f"{error}.", "fix": "Name one of the release's outputs."}
+                ],
             ) from None
     return policy
 
@@ -210,8 +279,14 @@ def _report_body(
         "golden_set": validation.policy["golden"]["set"],
         "environment": validation.environment.slug,
         "gates": [
-            {"gate": run.gate, "verdict": run.verdict, "reason": run.reason, "evidence": run.evidence,
-             "started_at": _iso(run.started_at), "ended_at": _iso(run.ended_at)}
+            {
+                "gate": run.gate,
+                "verdict": run.verdict,
+                "reason": run.reason,
+                "evidence": run.evidence,
+                "started_at": _iso(run.started_at),
+                "ended_at": _iso(run.ended_at),
+            }
             for run in runs
         ],
         "verdict": verdict,
@@ -233,11 +308,17 @@ def _move(validation: Validation, to: ValidationState, *, actor: Actor, reason: 
     """The only writer of `Validation.state`: compare-and-set on (pk, state, version), then the event."""
     was = ValidationState(validation.state)
     if to not in MOVES[was]:
-        raise StateChanged("no_such_move", f"A gate run that is {was} cannot become {to}.", validation=validation.pk, state=was.value)
+        raise StateChanged(
+            "no_such_move", f"A gate run that is {was} cannot become {to}.", validation=validation.pk, state=was.value
+        )
     if not Validation.objects.filter(pk=validation.pk, state=was, version=validation.version).update(
         state=to, reason=reason, version=F("version") + 1, **changes
     ):
-        raise StateChanged("validation_changed", f"Gate run {validation.pk} changed meanwhile. Read it again.", validation=validation.pk)
+        raise StateChanged(
+            "validation_changed",
+            f"Gate run {validation.pk} changed meanwhile. Read it again.",
+            validation=validation.pk,
+        )
     validation.refresh_from_db()
     _append(validation, actor, was, to, reason, verdict=validation.verdict)
     return validation
@@ -246,6 +327,12 @@ def _move(validation: Validation, to: ValidationState, *, actor: Actor, reason: 
 def _append(validation: Validation, actor: Actor, was: str, to: str, reason: str, **facts: Any) -> None:
     release = validation.release
     append_event(
-        verb="validation.moved", subject_type="validation", subject_id=validation.pk, actor=actor, from_state=str(was), to_state=str(to),
-        reason=reason, facts={"model": release.model.slug, "release": release.name, "digest": release.digest, **facts},
+        verb="validation.moved",
+        subject_type="validation",
+        subject_id=validation.pk,
+        actor=actor,
+        from_state=str(was),
+        to_state=str(to),
+        reason=reason,
+        facts={"model": release.model.slug, "release": release.name, "digest": release.digest, **facts},
     )

@@ -35,7 +35,8 @@ class GoldenSetsView(generics.ListAPIView[Any]):
         return queries.golden_sets_of(visible_model(actor_of(self.request), self.kwargs["slug"]))
 
     @extend_schema(
-        operation_id="golden_sets_add", request={"application/jsonl": OpenApiTypes.BINARY},
+        operation_id="golden_sets_add",
+        request={"application/jsonl": OpenApiTypes.BINARY},
         responses={201: GoldenSetOut, 200: OpenApiResponse(GoldenSetOut, "it was there already")},
     )
     def post(self, request: Request, slug: str) -> Response:
@@ -43,7 +44,9 @@ class GoldenSetsView(generics.ListAPIView[Any]):
         model = visible_model(actor, slug)
         data = request._request.read(MAX_GOLDEN_SET_BYTES + 1)
         if len(data) > MAX_GOLDEN_SET_BYTES:
-            raise Invalid("golden_set_too_large", f"A golden set may have {MAX_GOLDEN_SET_BYTES // 2**20} MiB. Send fewer items.")
+            raise Invalid(
+                "golden_set_too_large", f"A golden set may have {MAX_GOLDEN_SET_BYTES // 2**20} MiB. Send fewer items."
+            )
         known = queries.golden_sets_of(model).count()
         found = actions.add_golden_set(actor=actor, model=model, data=data)
         is_new = queries.golden_sets_of(model).count() > known
@@ -61,7 +64,9 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
         return queries.validations().filter(release=release).order_by("-pk")
 
     @extend_schema(
-        operation_id="gate_runs_start", request=OpenApiTypes.OBJECT, responses={202: ValidationOut},
+        operation_id="gate_runs_start",
+        request=OpenApiTypes.OBJECT,
+        responses={202: ValidationOut},
         description='The body may name the environment in which the release is tried: {"environment": "staging"}.',
     )
     def post(self, request: Request, slug: str, name: str) -> Response:
@@ -82,14 +87,19 @@ class GateRunView(APIView):
 
 class CancelView(APIView):
     @extend_schema(
-        operation_id="gate_runs_cancel", request=OpenApiTypes.OBJECT, responses=ValidationOut, parameters=[_IF_MATCH],
+        operation_id="gate_runs_cancel",
+        request=OpenApiTypes.OBJECT,
+        responses=ValidationOut,
+        parameters=[_IF_MATCH],
         description='The body may say why: {"reason": "…"}.',
     )
     def post(self, request: Request, pk: int) -> Response:
         actor = actor_of(request)
         body = known_members(body_of(request.data or {}), "reason")
         validation = actions.cancel_validation(
-            actor=actor, validation=queries.visible_validation(actor, pk), reason=str(body.get("reason", "")),
+            actor=actor,
+            validation=queries.visible_validation(actor, pk),
+            reason=str(body.get("reason", "")),
             expected_version=expected_version(request),
         )
         return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)))

@@ -32,7 +32,9 @@ class Ready:
     deployment: Deployment
 
 
-def staged(validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]) -> Ready | Judgement:
+def staged(
+    validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]
+) -> Ready | Judgement:
     """The ready deployment of the validation's release in its environment; a judgement where there will be none.
 
     `pulse` is told the state now and then, and may raise to end the wait.
@@ -41,7 +43,9 @@ def staged(validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Ca
     try:
         deployment = _ensured(validation, actor=actor, pulse=pulse)
     except DomainError as error:
-        return Judgement(Verdict.ERRORED, f"{name} could not be deployed: {error.message}", {"code": error.code, **error.facts})
+        return Judgement(
+            Verdict.ERRORED, f"{name} could not be deployed: {error.message}", {"code": error.code, **error.facts}
+        )
     deadline = monotonic() + max_wait_s
     last_state = DeploymentState.FETCHING.value
     while True:
@@ -51,9 +55,15 @@ def staged(validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Ca
         evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
         if deployment.state == DeploymentState.FAILED:
             verdict = verdict_of_failure(deployment.reason, last_state)
-            return Judgement(verdict, f"{name} did not become ready: {deployment.reason}", {**evidence, "last_state": last_state})
+            return Judgement(
+                verdict, f"{name} did not become ready: {deployment.reason}", {**evidence, "last_state": last_state}
+            )
         if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
-            return Judgement(Verdict.ERRORED, f"Somebody took {name} out of {validation.environment.slug}: {deployment.reason}", evidence)
+            return Judgement(
+                Verdict.ERRORED,
+                f"Somebody took {name} out of {validation.environment.slug}: {deployment.reason}",
+                evidence,
+            )
         if monotonic() > deadline:
             verdict = verdict_of_failure("", deployment.state)
             return Judgement(verdict, f"{name} was still {deployment.state} after {max_wait_s:g} s.", evidence)
@@ -81,7 +91,9 @@ def _ensured(validation: Validation, *, actor: Actor, pulse: Callable[[str], Non
     while True:
         try:
             return ensure_deployment(
-                actor=actor, release=validation.release, environment=validation.environment,
+                actor=actor,
+                release=validation.release,
+                environment=validation.environment,
                 reason=f"for gate run {validation.pk}",
             )
         except StateChanged:

@@ -72,8 +72,13 @@ def contract_gate(context: GateContext) -> Judgement:
     policy = context.policy.of("contract")
     sizes = batch_sizes(policy["batch_sizes"], int(context.serving["max_batch_size"]))
     facts = contract_runner.observe(
-        context.server, context.model, example_items(context, 1), sizes,
-        has_batch_axis=context.has_batch_axis, timeout_s=policy["timeout_s"], progress=context.progress,
+        context.server,
+        context.model,
+        example_items(context, 1),
+        sizes,
+        has_batch_axis=context.has_batch_axis,
+        timeout_s=policy["timeout_s"],
+        progress=context.progress,
     )
     declared = [
         *compare_declared("input", context.inputs, facts.inputs, by="The server"),
@@ -83,7 +88,10 @@ def contract_gate(context: GateContext) -> Judgement:
         promised = tensors_of(context.contract, side)
         if promised:
             declared += compare_declared(
-                side[:-1], promised, own, by=f"{context.release}, against the model's contract,",
+                side[:-1],
+                promised,
+                own,
+                by=f"{context.release}, against the model's contract,",
                 extra_is_wrong=side == "inputs",
             )
     answered = {
@@ -97,8 +105,12 @@ def cold_start_gate(context: GateContext) -> Judgement:
     """Is it ready in time, and is ready true: are the first inferences as fast as later ones?"""
     policy = context.policy.of("cold_start")
     latencies = cold_start_runner.first_latencies_ms(
-        context.server, context.model, stack(example_items(context, 1), has_batch_axis=context.has_batch_axis),
-        count=policy["inferences"], timeout_s=policy["timeout_s"], progress=context.progress,
+        context.server,
+        context.model,
+        stack(example_items(context, 1), has_batch_axis=context.has_batch_axis),
+        count=policy["inferences"],
+        timeout_s=policy["timeout_s"],
+        progress=context.progress,
     )
     return judge_cold_start(context.timings, latencies, policy, context.envelope)
 
@@ -110,16 +122,25 @@ def golden_gate(context: GateContext) -> Judgement:
     arrays = [item_arrays(context.inputs, item.inputs) for item in context.items]
     sample = sample_of(len(arrays), policy["alone_items"] if context.has_batch_axis else 0)
     total = len(arrays) + len(sample)
-    candidate = _replay(context, context.server, arrays, output, policy["batch_size"], lambda done: context.progress(done, total))
+    candidate = _replay(
+        context, context.server, arrays, output, policy["batch_size"], lambda done: context.progress(done, total)
+    )
     alone = _replay(
-        context, context.server, [arrays[at] for at in sample], output, 1, lambda done: context.progress(len(arrays) + done, total)
+        context,
+        context.server,
+        [arrays[at] for at in sample],
+        output,
+        1,
+        lambda done: context.progress(len(arrays) + done, total),
     )
     baseline, source = _baseline_answers(context, output)
     names = policy["labels"]
     words = [in_words(answer, names) for answer in candidate.labels]
     judgement = judge_golden(
         Replay(
-            items=context.items, labels=expected_labels(context.items, words, names), candidate=words,
+            items=context.items,
+            labels=expected_labels(context.items, words, names),
+            candidate=words,
             baseline=None if baseline is None else [in_words(answer, names) for answer in baseline],
             baseline_name=context.baseline.name if context.baseline else "",
             alone={at: in_words(answer, names) for at, answer in zip(sample, alone.labels, strict=True)},
@@ -128,7 +149,10 @@ def golden_gate(context: GateContext) -> Judgement:
         policy,
     )
     evidence = {
-        **judgement.evidence, "golden_set": policy["set"], "output": output.name, "baseline_source": source,
+        **judgement.evidence,
+        "golden_set": policy["set"],
+        "output": output.name,
+        "baseline_source": source,
         "predictions": candidate.labels,
     }
     return Judgement(judgement.verdict, judgement.reason, evidence)
@@ -166,7 +190,9 @@ def run_gate(name: str, context: GateContext) -> Judgement:
     try:
         return GATES[name](context)
     except InferenceError as error:
-        return Judgement(Verdict.ERRORED, f"The server of {context.release} could not be asked: {error.message} [{error.reason}]")
+        return Judgement(
+            Verdict.ERRORED, f"The server of {context.release} could not be asked: {error.message} [{error.reason}]"
+        )
     except ValueError as error:
         return Judgement(Verdict.ERRORED, f"The gate could not be run: {error}.")
 
@@ -184,13 +210,23 @@ def example_items(context: GateContext, most: int) -> list[Arrays]:
 
 
 def _replay(
-    context: GateContext, server: InferenceServer, arrays: Sequence[Arrays], output: Tensor, batch_size: int,
+    context: GateContext,
+    server: InferenceServer,
+    arrays: Sequence[Arrays],
+    output: Tensor,
+    batch_size: int,
     progress: Callable[[int], None],
 ) -> golden_runner.Answers:
     most = max(1, int(context.serving["max_batch_size"]))
     return golden_runner.replay(
-        server, context.model, arrays, output, batch_size=min(batch_size, most), has_batch_axis=context.has_batch_axis,
-        timeout_s=context.policy.of("golden")["timeout_s"], progress=progress,
+        server,
+        context.model,
+        arrays,
+        output,
+        batch_size=min(batch_size, most),
+        has_batch_axis=context.has_batch_axis,
+        timeout_s=context.policy.of("golden")["timeout_s"],
+        progress=progress,
     )
 
 
@@ -208,8 +244,14 @@ def _baseline_answers(context: GateContext, output: Tensor) -> tuple[Sequence[La
     arrays = [item_arrays(inputs, item.inputs) for item in context.items]
     try:
         found = golden_runner.replay(
-            baseline.server, context.model, arrays, output, batch_size=min(policy["batch_size"], max(1, most)),
-            has_batch_axis=most > 0, timeout_s=policy["timeout_s"], progress=lambda done: context.progress(done, len(arrays)),
+            baseline.server,
+            context.model,
+            arrays,
+            output,
+            batch_size=min(policy["batch_size"], max(1, most)),
+            has_batch_axis=most > 0,
+            timeout_s=policy["timeout_s"],
+            progress=lambda done: context.progress(done, len(arrays)),
         )
     except InferenceError as error:
         return None, f"the server of {baseline.name} did not answer: {error.message}"

@@ -31,7 +31,9 @@ class Validation(models.Model):
     """One run of a policy's gates over one release."""
 
     release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="validations")
-    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="+")  # where the release is run for it
+    environment = models.ForeignKey(
+        Environment, on_delete=models.PROTECT, related_name="+"
+    )  # where the release is run for it
     policy = models.JSONField()
     policy_digest = models.CharField(max_length=71)
     baseline = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")  # stable when it began
@@ -46,8 +48,12 @@ class Validation(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(condition=Q(state__in=[s.value for s in ValidationState]), name="validation_state_known"),
-            models.CheckConstraint(condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="validation_verdict_known"),
+            models.CheckConstraint(
+                condition=Q(state__in=[s.value for s in ValidationState]), name="validation_state_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="validation_verdict_known"
+            ),
             models.UniqueConstraint(
                 fields=["release"], condition=Q(state__in=["queued", "running"]), name="validation_once_running"
             ),
@@ -72,7 +78,9 @@ class GateRun(models.Model):
         ordering = ["position"]
         constraints = [
             models.UniqueConstraint(fields=["validation", "gate"], name="gate_run_once"),
-            models.CheckConstraint(condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="gate_run_verdict_known"),
+            models.CheckConstraint(
+                condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="gate_run_verdict_known"
+            ),
         ]
 
 

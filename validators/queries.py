@@ -31,14 +31,20 @@ def validation_of(release: Release) -> Validation | None:
 
 
 def validations() -> QuerySet[Validation]:
-    return Validation.objects.select_related("release__model__team", "environment", "baseline").prefetch_related("gate_runs")
+    return Validation.objects.select_related("release__model__team", "environment", "baseline").prefetch_related(
+        "gate_runs"
+    )
 
 
 def visible_validation(actor: Actor, pk: int) -> Validation:
     """Raises NotFound, also when the actor may not see its model."""
     found = validations().filter(pk=pk).first()
     if found is None or not may(actor, Verb.READ, found.release.model.team.slug):
-        raise NotFound("no_such_gate_run", f"There is no gate run {pk}. Start one with POST …/releases/<rN>/gate-runs.", gate_run=pk)
+        raise NotFound(
+            "no_such_gate_run",
+            f"There is no gate run {pk}. Start one with POST …/releases/<rN>/gate-runs.",
+            gate_run=pk,
+        )
     return found
 
 
@@ -46,13 +52,17 @@ def visible_report(actor: Actor, digest: str) -> Report:
     """Raises NotFound, also when the actor may not see its model."""
     found = Report.objects.select_related("release__model__team").filter(digest=digest).first()
     if found is None or not may(actor, Verb.READ, found.release.model.team.slug):
-        raise NotFound("no_such_report", f"There is no report {digest}. A finished gate run names its report.", digest=digest)
+        raise NotFound(
+            "no_such_report", f"There is no report {digest}. A finished gate run names its report.", digest=digest
+        )
     return found
 
 
 def is_authentic(report: Report) -> bool:
     """Whether its body still has its digest, and this installation's key signed that."""
-    return sha256_of(report.body.encode()) == report.digest and signing.verify(report.digest, report.signature, report.key_id)
+    return sha256_of(report.body.encode()) == report.digest and signing.verify(
+        report.digest, report.signature, report.key_id
+    )
 
 
 def golden_sets_of(model: ServedModel) -> QuerySet[GoldenSet]:
@@ -74,15 +84,22 @@ def golden_items(model: ServedModel, digest: str) -> tuple[GoldenItem, ...]:
 
 def stable_route(model: ServedModel) -> Route | None:
     """Where the model's users are served now: its route in production, else in any other routed environment."""
-    routes = Route.objects.filter(model=model, environment__is_routed=True).select_related("stable__model", "environment")
-    return min(routes, key=lambda route: (route.environment.slug != _FIRST_CHOICE, route.environment.slug), default=None)
+    routes = Route.objects.filter(model=model, environment__is_routed=True).select_related(
+        "stable__model", "environment"
+    )
+    return min(
+        routes, key=lambda route: (route.environment.slug != _FIRST_CHOICE, route.environment.slug), default=None
+    )
 
 
 def stored_predictions(release: Release, *, golden_set: str, output: str, items: int) -> Sequence[Label | None] | None:
     """What the release answered to this golden set in its last report that asked; None if none did, or not to every item."""
     runs = GateRun.objects.filter(
-        validation__release=release, validation__report__isnull=False, gate="golden",
-        evidence__golden_set=golden_set, evidence__output=output,
+        validation__release=release,
+        validation__report__isnull=False,
+        gate="golden",
+        evidence__golden_set=golden_set,
+        evidence__output=output,
     ).order_by("-validation__report__pk")
     for run in runs[:5]:
         found: list[Label | None] = run.evidence.get("predictions") or []

@@ -110,15 +110,23 @@ class _Run:
     def _judge(self, run: GateRun, ready: Ready) -> Judgement:
         """The gate's judgement. Whatever breaks inside a gate is `errored`; only a lost database or job goes further up."""
         run.started_at = timezone.now()
-        GateRun.objects.filter(pk=run.pk, verdict="").update(started_at=run.started_at, progress_done=0, progress_total=0)
+        GateRun.objects.filter(pk=run.pk, verdict="").update(
+            started_at=run.started_at, progress_done=0, progress_total=0
+        )
         try:
             with contextlib.ExitStack() as stack:
-                server = stack.enter_context(_client(ready_server(self.validation.release, self.validation.environment)))
+                server = stack.enter_context(
+                    _client(ready_server(self.validation.release, self.validation.environment))
+                )
                 if server is None:
-                    return Judgement(Verdict.ERRORED, f"The server of {self.validation.release.name} is not serving any more.")
+                    return Judgement(
+                        Verdict.ERRORED, f"The server of {self.validation.release.name} is not serving any more."
+                    )
                 return run_gate(run.gate, self._context(run, ready, server, stack))
         except _GateTimedOut:
-            return Judgement(Verdict.ERRORED, f"The gate was not done after {self.policy.gate_timeout_s:g} s, its time limit.")
+            return Judgement(
+                Verdict.ERRORED, f"The gate was not done after {self.policy.gate_timeout_s:g} s, its time limit."
+            )
         except DomainError as error:
             return Judgement(Verdict.ERRORED, f"The gate could not be run: {error.message}")
         except (Interrupted, django.db.Error):
@@ -132,9 +140,16 @@ class _Run:
         digest = self.policy.golden_set if "golden" in self.policy.gates else None
         items = queries.golden_items(release.model, digest) if digest else ()
         return GateContext(
-            model=release.model.slug, release=release.name, serving=self.manifest["serving"],
-            envelope=self.manifest.get("envelope") or {}, contract=release.model.contract, policy=self.policy, server=server,
-            timings=ready.deployment.timings, progress=self._progress(run), items=items,
+            model=release.model.slug,
+            release=release.name,
+            serving=self.manifest["serving"],
+            envelope=self.manifest.get("envelope") or {},
+            contract=release.model.contract,
+            policy=self.policy,
+            server=server,
+            timings=ready.deployment.timings,
+            progress=self._progress(run),
+            items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
         )
 

@@ -54,7 +54,14 @@ def walk(policy: Policy, feed: Feed, *, has_stable: bool = True, tick_s: float =
 
 
 def _snapshot(
-    policy: Policy, carry: Carry, state: RolloutState, index: int, weight_bp: int, now: float, started: float, has_stable: bool
+    policy: Policy,
+    carry: Carry,
+    state: RolloutState,
+    index: int,
+    weight_bp: int,
+    now: float,
+    started: float,
+    has_stable: bool,
 ) -> Snapshot:
     step = carry.step
     return Snapshot(

@@ -1,9 +1,9 @@
 """The life of a deployment.
 
-    fetching → loading → warming → ready → draining → gone
-    ready → loading                         (its server died and is brought back)
-    fetching | loading | warming | ready → failed → fetching (another try) | gone
-    fetching | loading | warming → draining
+fetching → loading → warming → ready → draining → gone
+ready → loading                         (its server died and is brought back)
+fetching | loading | warming | ready → failed → fetching (another try) | gone
+fetching | loading | warming → draining
 """
 
 from __future__ import annotations

@@ -23,7 +23,12 @@ GATEWAY_NAME = "local-gateway"
 #: Staging is where gates talk to servers directly; production is where users are. On one machine its owner may force a release.
 ENVIRONMENTS: dict[str, dict[str, object]] = {
     "staging": {"title": "Staging", "is_routed": False, "needs_passed_report": False},
-    "production": {"title": "Production", "is_routed": True, "needs_passed_report": True, "allows_forced_release": True},
+    "production": {
+        "title": "Production",
+        "is_routed": True,
+        "needs_passed_report": True,
+        "allows_forced_release": True,
+    },
 }
 
 
@@ -39,7 +44,9 @@ def main() -> None:
     with transaction.atomic():
         ensure_administrator(settings.STATE_DIR)
         ensure_environments()
-        ensure_gateway(http_port=said.gateway_http_port, grpc_port=said.gateway_grpc_port, admin_port=said.gateway_admin_port)
+        ensure_gateway(
+            http_port=said.gateway_http_port, grpc_port=said.gateway_grpc_port, admin_port=said.gateway_admin_port
+        )
     write_gateway_config(said.envoy_config, admin_port=said.gateway_admin_port)
     print("The database is ready for the services.")
 

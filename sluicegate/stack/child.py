@@ -67,7 +67,9 @@ def start(
         user=user,
         group=group_of(user),
         extra_groups=[] if user else None,
-        preexec_fn=die_with_parent(death_signal),  # safe beside threads: it takes no lock, and its library is loaded already
+        preexec_fn=die_with_parent(
+            death_signal
+        ),  # safe beside threads: it takes no lock, and its library is loaded already
     )
 
 

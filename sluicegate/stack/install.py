@@ -31,7 +31,12 @@ class SetupFailed(Exception):
 def run(argv: list[str | Path], **env: str) -> None:
     """Runs quietly. Raises SetupFailed with the end of what it said."""
     done = subprocess.run(
-        [str(part) for part in argv], cwd=ROOT, env={**os.environ, **_cache(), **env}, capture_output=True, text=True, check=False
+        [str(part) for part in argv],
+        cwd=ROOT,
+        env={**os.environ, **_cache(), **env},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip())[-1500:]
@@ -44,7 +49,12 @@ def _cache() -> dict[str, str]:
     quiet = {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if home.is_dir() and os.access(home, os.W_OK):
         return quiet
-    return {**quiet, "UV_CACHE_DIR": str(BUILD / "cache-uv"), "PIP_CACHE_DIR": str(BUILD / "cache-pip"), "HOME": str(BUILD / "home")}
+    return {
+        **quiet,
+        "UV_CACHE_DIR": str(BUILD / "cache-uv"),
+        "PIP_CACHE_DIR": str(BUILD / "cache-pip"),
+        "HOME": str(BUILD / "home"),
+    }
 
 
 def install_installer() -> None:
@@ -71,14 +81,29 @@ def _venv_without_ensurepip() -> None:
             f"{sys.executable} can make no virtual environments: install Debian's package python3-venv "
             "(apt-get install python3-venv), or set PYTHON to another Python 3.11, and run `make setup` again."
         ) from None
-    run([sys.executable, "-m", "pip", "--python", INSTALLER / "bin" / "python", "install", "--quiet", "--require-hashes", "-r", lock])
+    run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            INSTALLER / "bin" / "python",
+            "install",
+            "--quiet",
+            "--require-hashes",
+            "-r",
+            lock,
+        ]
+    )
 
 
 def install_service() -> None:
     """`.venv`: the service, its tests, and the `sluicegate` command."""
     _make_venv(ROOT / ".venv")
     _install(ROOT / ".venv", ROOT / "requirements.lock")
-    run([UV, "pip", "install", "--python", ROOT / ".venv", "--no-deps", "--no-build-isolation", "--offline", "-e", ROOT])
+    run(
+        [UV, "pip", "install", "--python", ROOT / ".venv", "--no-deps", "--no-build-isolation", "--offline", "-e", ROOT]
+    )
 
 
 def install_serving() -> None:
@@ -105,7 +130,17 @@ def _install(place: Path, lock: Path, *, is_folder: bool = False) -> None:
     except SetupFailed as failed:
         # uv does not read pip's configuration; a company that sets its index there is served by pip.
         print(f"  uv could not ({str(failed).splitlines()[-1][:160]}); trying pip", flush=True)
-        run([INSTALLER / "bin" / "python", "-m", "pip", *_pip_arguments(is_folder, place), "--require-hashes", "-r", lock])
+        run(
+            [
+                INSTALLER / "bin" / "python",
+                "-m",
+                "pip",
+                *_pip_arguments(is_folder, place),
+                "--require-hashes",
+                "-r",
+                lock,
+            ]
+        )
 
 
 def _pip_arguments(is_folder: bool, place: Path) -> list[str | Path]:
@@ -129,7 +164,10 @@ def _is_done(proof: Path, stamp: Path, fingerprint: str) -> bool:
 
 def main() -> int:
     if sys.version_info < OLDEST_PYTHON:
-        print(f"make setup: this is Python {sys.version.split()[0]}; 3.11 or newer is needed (set PYTHON=…).", file=sys.stderr)
+        print(
+            f"make setup: this is Python {sys.version.split()[0]}; 3.11 or newer is needed (set PYTHON=…).",
+            file=sys.stderr,
+        )
         return 2
     BUILD.mkdir(exist_ok=True)
     (BUILD / "home").mkdir(exist_ok=True)

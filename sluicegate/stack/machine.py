@@ -71,8 +71,18 @@ def prepare(options: Options) -> Machine:
     }
     env = {**_inherited(ours), **ours, "PYTHONUNBUFFERED": "1"}
     stores = [
-        Process("postgres", STORES, postgres_argv, env=env, is_ready=postgres.is_ready, user=postgres.user, cwd=Path("/"),
-                stop_signal=postgres.stop_signal, death_signal=postgres.stop_signal, grace_s=15),
+        Process(
+            "postgres",
+            STORES,
+            postgres_argv,
+            env=env,
+            is_ready=postgres.is_ready,
+            user=postgres.user,
+            cwd=Path("/"),
+            stop_signal=postgres.stop_signal,
+            death_signal=postgres.stop_signal,
+            grace_s=15,
+        ),
         Process("valkey", STORES, valkey_argv, env=env, is_ready=valkey.is_ready, death_signal=signal.SIGTERM),
     ]
     return Machine(
@@ -106,33 +116,111 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
     envoy = env.get("SLUICEGATE_ENVOY_BINARY", str(BASE_DIR / ".venv-gateway" / "envoy" / "_bin" / "envoy"))
     envoy_config = str(state / "envoy.json")
 
-    def process(name: str, level: int, argv: list[str], is_ready: Callable[[], bool] | None = None, *, grace_s: float = 5.0,
-                runs_once: bool = False) -> Process:
-        settles_s = 2.5 if is_ready is None and not runs_once else 0.0  # about as long as the others take to become ready
-        return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, settles_s=settles_s, grace_s=grace_s,
-                       runs_once=runs_once)
+    def process(
+        name: str,
+        level: int,
+        argv: list[str],
+        is_ready: Callable[[], bool] | None = None,
+        *,
+        grace_s: float = 5.0,
+        runs_once: bool = False,
+    ) -> Process:
+        settles_s = (
+            2.5 if is_ready is None and not runs_once else 0.0
+        )  # about as long as the others take to become ready
+        return Process(
+            name,
+            level,
+            argv,
+            env=env,
+            cwd=BASE_DIR,
+            is_ready=is_ready,
+            settles_s=settles_s,
+            grace_s=grace_s,
+            runs_once=runs_once,
+        )
 
     return [
-        process("bootstrap", BOOTSTRAP, [
-            sys.executable, "-m", "sluicegate.stack.bootstrap", "--envoy-config", envoy_config,
-            "--gateway-http-port", str(ports["gateway_http"]), "--gateway-grpc-port", str(ports["gateway_grpc"]),
-            "--gateway-admin-port", str(ports["gateway_admin"]),
-        ], runs_once=True),
-        process("web", SERVICES, [
-            sys.executable, "-m", "uvicorn", "sluicegate.asgi:application", "--host", "127.0.0.1", "--port", str(ports["web"]),
-            "--loop", "uvloop", "--http", "httptools", "--lifespan", "off", "--no-proxy-headers", "--no-server-header", "--no-access-log",
-            "--timeout-graceful-shutdown", "2",
-        ], lambda: _answers(ports["web"], "/api/v1/me")),
+        process(
+            "bootstrap",
+            BOOTSTRAP,
+            [
+                sys.executable,
+                "-m",
+                "sluicegate.stack.bootstrap",
+                "--envoy-config",
+                envoy_config,
+                "--gateway-http-port",
+                str(ports["gateway_http"]),
+                "--gateway-grpc-port",
+                str(ports["gateway_grpc"]),
+                "--gateway-admin-port",
+                str(ports["gateway_admin"]),
+            ],
+            runs_once=True,
+        ),
+        process(
+            "web",
+            SERVICES,
+            [
+                sys.executable,
+                "-m",
+                "uvicorn",
+                "sluicegate.asgi:application",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(ports["web"]),
+                "--loop",
+                "uvloop",
+                "--http",
+                "httptools",
+                "--lifespan",
+                "off",
+                "--no-proxy-headers",
+                "--no-server-header",
+                "--no-access-log",
+                "--timeout-graceful-shutdown",
+                "2",
+            ],
+            lambda: _answers(ports["web"], "/api/v1/me"),
+        ),
         # Threads, as the handlers mostly wait for servers; gossip and its kin talk to other workers, and there is one.
-        process("worker", SERVICES, [
-            sys.executable, "-m", "celery", "-A", "sluicegate", "worker", "-P", "threads", "-c", "4", "-Q", "default,validate",
-            "--without-gossip", "--without-mingle", "--without-heartbeat", "--hostname", "worker@sluicegate", "-l", "INFO",
-        ], lambda: "ready." in said_since_start(state / "logs" / "worker.log")),
+        process(
+            "worker",
+            SERVICES,
+            [
+                sys.executable,
+                "-m",
+                "celery",
+                "-A",
+                "sluicegate",
+                "worker",
+                "-P",
+                "threads",
+                "-c",
+                "4",
+                "-Q",
+                "default,validate",
+                "--without-gossip",
+                "--without-mingle",
+                "--without-heartbeat",
+                "--hostname",
+                "worker@sluicegate",
+                "-l",
+                "INFO",
+            ],
+            lambda: "ready." in said_since_start(state / "logs" / "worker.log"),
+        ),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
         process("control_plane", SERVICES, [*manage, "control_plane"], lambda: _listens(ports["control_plane"])),
-        process("envoy", GATEWAY, [envoy, "-c", envoy_config, "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"],
-                lambda: _answers(ports["gateway_admin"], "/ready", exactly=200)),
+        process(
+            "envoy",
+            GATEWAY,
+            [envoy, "-c", envoy_config, "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"],
+            lambda: _answers(ports["gateway_admin"], "/ready", exactly=200),
+        ),
     ]
 
 

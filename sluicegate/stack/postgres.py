@@ -98,12 +98,23 @@ class Postgres:
         self.port = self._ports.choose("postgres")
         self.url = f"postgresql://{NAME}:{password}@127.0.0.1:{self.port}/{NAME}"
         settings = {
-            "listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "max_connections": 100,
-            "shared_buffers": "64MB", "dynamic_shared_memory_type": "mmap", "log_min_messages": "warning",
-            "fsync": "on" if self.is_durable else "off", "synchronous_commit": "on" if self.is_durable else "off",
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": 100,
+            "shared_buffers": "64MB",
+            "dynamic_shared_memory_type": "mmap",
+            "log_min_messages": "warning",
+            "fsync": "on" if self.is_durable else "off",
+            "synchronous_commit": "on" if self.is_durable else "off",
             "full_page_writes": "on" if self.is_durable else "off",
         }
-        return [str(bin_dir / "postgres"), "-D", str(data), *(part for k, v in settings.items() for part in ("-c", f"{k}={v}"))]
+        return [
+            str(bin_dir / "postgres"),
+            "-D",
+            str(data),
+            *(part for k, v in settings.items() for part in ("-c", f"{k}={v}")),
+        ]
 
     def _programs(self, home: Path) -> Path:
         """Where the server's programs are, copied beside the data when the unprivileged user cannot reach the installed ones."""
@@ -115,7 +126,9 @@ class Postgres:
         copied, ours = copy.parent / "copied", f"{facts.st_size} {facts.st_mtime_ns}"
         if not copied.exists() or copied.read_text() != ours:
             shutil.rmtree(copy.parent, ignore_errors=True)
-            shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("include", "doc", "*.a", "*.py", "__pycache__"))
+            shutil.copytree(
+                installed, copy, ignore=shutil.ignore_patterns("include", "doc", "*.a", "*.py", "__pycache__")
+            )
             libraries = installed.with_name(f"{installed.name}.libs")
             if libraries.exists():
                 shutil.copytree(libraries, copy.parent / libraries.name)
@@ -133,9 +146,23 @@ class Postgres:
             shutil.chown(password_file, self.user)
             password_file.parent.chmod(0o711)
         try:
-            self._run([bin_dir / "initdb", "-D", draft, "-U", NAME, f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8",
-                       "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions",
-                       *([] if self.is_durable else ["--no-sync"])])
+            self._run(
+                [
+                    bin_dir / "initdb",
+                    "-D",
+                    draft,
+                    "-U",
+                    NAME,
+                    f"--pwfile={password_file}",
+                    "--auth=scram-sha-256",
+                    "--encoding=UTF8",
+                    "--locale=C",
+                    "--locale-provider=builtin",
+                    "--builtin-locale=C.UTF-8",
+                    "--no-instructions",
+                    *([] if self.is_durable else ["--no-sync"]),
+                ]
+            )
             # The database is made before anyone can connect, by the server in its single-user form.
             self._run([bin_dir / "postgres", "--single", "-D", draft, "postgres"], said=f"create database {NAME}\n")
             draft.rename(data)
@@ -144,8 +171,16 @@ class Postgres:
 
     def _run(self, argv: list[str | Path], said: str = "") -> str:
         done = subprocess.run(
-            [str(part) for part in argv], input=said, capture_output=True, text=True, cwd="/", timeout=60, user=self.user,
-            group=child.group_of(self.user), extra_groups=[] if self.user else None, check=False,
+            [str(part) for part in argv],
+            input=said,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            timeout=60,
+            user=self.user,
+            group=child.group_of(self.user),
+            extra_groups=[] if self.user else None,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{Path(argv[0]).name} failed ({done.returncode}): {done.stderr.strip()[-800:]}")
@@ -184,7 +219,9 @@ class Postgres:
                 break
             time.sleep(0.05)
         self.stop()
-        raise RuntimeError(f"PostgreSQL did not come up; {self.log_file} ends with:\n{self.log_file.read_text()[-1500:]}")
+        raise RuntimeError(
+            f"PostgreSQL did not come up; {self.log_file} ends with:\n{self.log_file.read_text()[-1500:]}"
+        )
 
     def stop(self) -> None:
         """Ends the server after it wrote everything. Idempotent."""

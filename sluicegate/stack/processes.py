@@ -45,7 +45,9 @@ class Process:
     level: int
     argv: Sequence[str]
     env: Mapping[str, str] | None = None  # all of it; None: the supervisor's own
-    is_ready: Callable[[], bool] | None = None  # called in a thread, may block for a second or two; None: ready once it has settled
+    is_ready: Callable[[], bool] | None = (
+        None  # called in a thread, may block for a second or two; None: ready once it has settled
+    )
     settles_s: float = 0.0  # it must have run for this long: who cannot work ends sooner
     user: str | None = None
     cwd: Path | None = None
@@ -153,7 +155,12 @@ class Supervisor:
             log.write(f"{MARK}\n".encode())
             log.flush()
             running = child.start(
-                process.argv, log=log, env=process.env, cwd=process.cwd, user=process.user, death_signal=process.death_signal
+                process.argv,
+                log=log,
+                env=process.env,
+                cwd=process.cwd,
+                user=process.user,
+                death_signal=process.death_signal,
             )
         self._ended[running.pid], self._began[running.pid] = asyncio.Event(), time.monotonic()
         self._running[process.name] = running
@@ -165,10 +172,14 @@ class Supervisor:
         while not self._stop.is_set():
             if await self._is_ready(process):
                 return
-            if self._died.get(process.name, 0) >= (1 if process.runs_once else TRIES_TO_FIRST_READY) and not await self._is_ready(process):
+            if self._died.get(process.name, 0) >= (
+                1 if process.runs_once else TRIES_TO_FIRST_READY
+            ) and not await self._is_ready(process):
                 raise StartFailed(f"{process.name} ends instead of becoming ready. {self._end_of_log(process.name)}")
             if time.monotonic() > deadline:
-                raise StartFailed(f"{process.name} is not ready after {process.ready_s:.0f} s. {self._end_of_log(process.name)}")
+                raise StartFailed(
+                    f"{process.name} is not ready after {process.ready_s:.0f} s. {self._end_of_log(process.name)}"
+                )
             await asyncio.sleep(POLL_S)
 
     async def _is_ready(self, process: Process) -> bool:

@@ -93,8 +93,13 @@ def _first_password(state: Path) -> str:
 
 def _facts(prepared: Machine, state: Path, password: str) -> dict[str, object]:
     return {
-        "base_url": prepared.base_url, "gateway_http": prepared.gateway_http, "gateway_grpc": prepared.gateway_grpc,
-        "gateway_admin": prepared.gateway_admin, "xds_address": prepared.xds_address, "state_dir": str(state), "env": prepared.env,
+        "base_url": prepared.base_url,
+        "gateway_http": prepared.gateway_http,
+        "gateway_grpc": prepared.gateway_grpc,
+        "gateway_admin": prepared.gateway_admin,
+        "xds_address": prepared.xds_address,
+        "state_dir": str(state),
+        "env": prepared.env,
         "admin_password": password,
     }
 

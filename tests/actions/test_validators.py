@@ -45,7 +45,14 @@ def judge_text(tensors: Arrays) -> Arrays:
 
 def golden_lines(count: int = 60) -> bytes:
     return b"\n".join(
-        json.dumps({"id": f"i{i}", "inputs": {"TEXT": f"{'good' if i % 2 else 'bad'} {i}"}, "label": i % 2, "slice": "ab"[i < 30]}).encode()
+        json.dumps(
+            {
+                "id": f"i{i}",
+                "inputs": {"TEXT": f"{'good' if i % 2 else 'bad'} {i}"},
+                "label": i % 2,
+                "slice": "ab"[i < 30],
+            }
+        ).encode()
         for i in range(count)
     )
 
@@ -68,7 +75,9 @@ class Stage:
         make_server(deployment)
 
     def fail(self, reason: str) -> Callable[[Deployment], None]:
-        return lambda deployment: Deployment.objects.filter(pk=deployment.pk).update(state="failed", reason=reason) and None
+        return lambda deployment: (
+            Deployment.objects.filter(pk=deployment.pk).update(state="failed", reason=reason) and None
+        )
 
     def client(self, server: Server) -> FakeInferenceServer:
         release = server.deployment.release
@@ -173,7 +182,9 @@ def test_asking_twice_makes_one_validation_and_one_job(stage: Stage, developer: 
     assert first.environment.slug == "staging"
 
 
-def test_drafts_unwaived_code_and_unfit_policies_are_refused(stage: Stage, developer: Actor, model: ServedModel) -> None:
+def test_drafts_unwaived_code_and_unfit_policies_are_refused(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
     with pytest.raises(StateChanged, match="not_sealed"):
         actions.request_validation(actor=developer, release=make_release(model, state=ReleaseState.DRAFT))
     with pytest.raises(Refused, match="no release manager has waived"):
@@ -200,7 +211,12 @@ def test_drafts_unwaived_code_and_unfit_policies_are_refused(stage: Stage, devel
 
 def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer: Actor, release: Release) -> None:
     validation = validated(developer, release)
-    assert verdicts(validation) == {"contract": "passed", "cold_start": "passed", "golden": "passed", "load": "undecided"}
+    assert verdicts(validation) == {
+        "contract": "passed",
+        "cold_start": "passed",
+        "golden": "passed",
+        "load": "undecided",
+    }
     assert (validation.state, validation.verdict) == ("finished", "passed")
     assert "load undecided, which the policy allows" in validation.reason
     golden = validation.gate_runs.get(gate="golden")
@@ -210,7 +226,9 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
     assert not deployment.is_wanted
 
 
-def test_its_report_is_canonical_signed_and_names_what_was_judged(stage: Stage, developer: Actor, release: Release) -> None:
+def test_its_report_is_canonical_signed_and_names_what_was_judged(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
     report = validated(developer, release).report
     body = json.loads(report.body)
     assert sha256_of(report.body.encode()) == report.digest
@@ -229,7 +247,9 @@ def test_its_report_is_canonical_signed_and_names_what_was_judged(stage: Stage, 
     assert not queries.is_authentic(report)
 
 
-def test_an_undecided_load_gate_blocks_where_the_policy_says_so(stage: Stage, developer: Actor, model: ServedModel) -> None:
+def test_an_undecided_load_gate_blocks_where_the_policy_says_so(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
     model.gate_policy = {**model.gate_policy, "load": {**POLICY["load"], "undecided": "block"}}
     model.save()
     validation = validated(developer, make_release(model))
@@ -263,23 +283,37 @@ def breaks_at_16(tensors: Arrays) -> Arrays:
     return judge_text(tensors)
 
 
-@pytest.mark.parametrize(("compute", "kind"), [
-    (wrong_name, "missing"), (wrong_type, "data_type"), (wrong_shape, "shape"), (not_a_number, "not_finite"), (one_more, "extra"),
-    (breaks_at_16, "refused"),
-])
+@pytest.mark.parametrize(
+    ("compute", "kind"),
+    [
+        (wrong_name, "missing"),
+        (wrong_type, "data_type"),
+        (wrong_shape, "shape"),
+        (not_a_number, "not_finite"),
+        (one_more, "extra"),
+        (breaks_at_16, "refused"),
+    ],
+)
 def test_a_broken_contract_fails_and_the_rest_is_skipped(
     stage: Stage, developer: Actor, release: Release, compute: Callable[[Arrays], Arrays], kind: str
 ) -> None:
     stage.behave(release, compute)
     validation = validated(developer, release)
-    assert verdicts(validation) == {"contract": "failed", "cold_start": "skipped", "golden": "skipped", "load": "skipped"}
+    assert verdicts(validation) == {
+        "contract": "failed",
+        "cold_start": "skipped",
+        "golden": "skipped",
+        "load": "skipped",
+    }
     contract = validation.gate_runs.get(gate="contract")
     assert kind in {mismatch["kind"] for mismatch in contract.evidence["mismatches"]}
     assert validation.gate_runs.get(gate="load").reason == "Not run, because contract failed."
     assert (validation.verdict, validation.report.verdict) == ("failed", "failed")
 
 
-def test_a_server_that_says_something_else_than_the_release_fails(stage: Stage, developer: Actor, release: Release) -> None:
+def test_a_server_that_says_something_else_than_the_release_fails(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
     stage.behave(release).serving["outputs"] = [{"name": "probabilities", "data_type": "FP32", "dims": [3]}]
     contract = validated(developer, release).gate_runs.get(gate="contract")
     assert contract.verdict == "failed"
@@ -287,20 +321,28 @@ def test_a_server_that_says_something_else_than_the_release_fails(stage: Stage, 
 
 
 def test_a_release_that_breaks_the_models_promise_fails(stage: Stage, developer: Actor, release: Release) -> None:
-    release.model.contract = {**release.model.contract, "outputs": [{"name": "label", "data_type": "BYTES", "dims": [1]}]}
+    release.model.contract = {
+        **release.model.contract,
+        "outputs": [{"name": "label", "data_type": "BYTES", "dims": [1]}],
+    }
     release.model.save()
     contract = validated(developer, release).gate_runs.get(gate="contract")
     assert contract.verdict == "failed"
     assert "against the model's contract, has no output label" in contract.reason
 
 
-def test_a_worse_release_fails_the_golden_gate_against_the_answers_on_record(stage: Stage, developer: Actor, model: ServedModel) -> None:
+def test_a_worse_release_fails_the_golden_gate_against_the_answers_on_record(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
     stable = make_release(model)
     validated(developer, stable)
     promote(stable)
     stage.asked.clear()
     candidate = make_release(model)
-    stage.behave(candidate, lambda tensors: judge_text({"TEXT": np.array([[b"bad"] if b"good 1" in t[0] else t for t in tensors["TEXT"]])}))
+    stage.behave(
+        candidate,
+        lambda tensors: judge_text({"TEXT": np.array([[b"bad"] if b"good 1" in t[0] else t for t in tensors["TEXT"]])}),
+    )
     validation = validated(developer, candidate)
     golden = validation.gate_runs.get(gate="golden")
     assert golden.verdict == "failed"
@@ -311,7 +353,9 @@ def test_a_worse_release_fails_the_golden_gate_against_the_answers_on_record(sta
     assert json.loads(validation.report.body)["baseline"]["manifest_digest"] == stable.digest
 
 
-def test_without_answers_on_record_the_stable_server_is_asked(stage: Stage, developer: Actor, model: ServedModel) -> None:
+def test_without_answers_on_record_the_stable_server_is_asked(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
     stable = make_release(model)
     production = promote(stable)
     make_server(Deployment.objects.create(release=stable, environment=production, node=make_node(), state="ready"))
@@ -323,7 +367,9 @@ def test_without_answers_on_record_the_stable_server_is_asked(stage: Stage, deve
     assert stable.name in stage.asked
 
 
-def test_with_neither_the_gate_says_that_it_judged_absolutely(stage: Stage, developer: Actor, model: ServedModel) -> None:
+def test_with_neither_the_gate_says_that_it_judged_absolutely(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
     promote(make_release(model))
     golden = validated(developer, make_release(model)).gate_runs.get(gate="golden")
     assert golden.verdict == "passed"
@@ -346,16 +392,24 @@ def test_a_release_that_fails_under_load_fails_the_load_gate(stage: Stage, devel
     assert "too much" in load.reason
 
 
-@pytest.mark.parametrize(("reason", "verdict"), [
-    ("load_failed: ModuleNotFoundError: no module named foo", "failed"),
-    ("fetch_failed: the blob store does not answer", "errored"),
-])
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        ("load_failed: ModuleNotFoundError: no module named foo", "failed"),
+        ("fetch_failed: the blob store does not answer", "errored"),
+    ],
+)
 def test_a_release_that_never_comes_up_is_blamed_only_for_its_own_fault(
     stage: Stage, developer: Actor, release: Release, reason: str, verdict: str
 ) -> None:
     stage.fate = stage.fail(reason)
     validation = validated(developer, release)
-    assert verdicts(validation) == {"contract": "skipped", "cold_start": verdict, "golden": "skipped", "load": "skipped"}
+    assert verdicts(validation) == {
+        "contract": "skipped",
+        "cold_start": verdict,
+        "golden": "skipped",
+        "load": "skipped",
+    }
     assert reason in validation.gate_runs.get(gate="cold_start").reason
     assert validation.report.verdict == verdict
 
@@ -388,7 +442,11 @@ def test_a_gate_that_breaks_is_errored_and_keeps_folders_to_itself(
 
 
 def test_a_gate_that_takes_too_long_is_errored(stage: Stage, developer: Actor, model: ServedModel) -> None:
-    model.gate_policy = {**model.gate_policy, "gate_timeout_s": 1, "load": {**POLICY["load"], "duration_s": 5, "rate_per_s": 5}}
+    model.gate_policy = {
+        **model.gate_policy,
+        "gate_timeout_s": 1,
+        "load": {**POLICY["load"], "duration_s": 5, "rate_per_s": 5},
+    }
     model.save()
     validation = validated(developer, make_release(model))
     assert validation.gate_runs.get(gate="load").verdict == "errored"
@@ -438,7 +496,9 @@ def test_a_worker_that_lost_its_job_stops_without_a_verdict(stage: Stage, develo
     assert Deployment.objects.get().is_wanted
 
 
-def test_a_cancelled_validation_stops_and_gives_its_server_back(stage: Stage, developer: Actor, release: Release) -> None:
+def test_a_cancelled_validation_stops_and_gives_its_server_back(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
     validation = actions.request_validation(actor=developer, release=release)
 
     def cancels(*_: Any, **__: Any) -> bool:
@@ -462,12 +522,19 @@ def test_cancelling_what_changed_meanwhile_is_refused(stage: Stage, developer: A
         actions.cancel_validation(actor=developer, validation=validation, reason="", expected_version=99)
 
 
-def test_a_job_that_failed_for_good_ends_its_validation_as_errored(stage: Stage, developer: Actor, release: Release) -> None:
+def test_a_job_that_failed_for_good_ends_its_validation_as_errored(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
     validation = actions.request_validation(actor=developer, release=release)
     actions.give_up_validation(actor=ACTOR, validation=validation, why="the database was away")
     validation.refresh_from_db()
     assert (validation.state, validation.verdict) == ("finished", "errored")
-    assert verdicts(validation) == {"contract": "errored", "cold_start": "skipped", "golden": "skipped", "load": "skipped"}
+    assert verdicts(validation) == {
+        "contract": "errored",
+        "cold_start": "skipped",
+        "golden": "skipped",
+        "load": "skipped",
+    }
     actions.give_up_validation(actor=ACTOR, validation=validation, why="again")
     assert Event.objects.filter(verb="validation.moved", to_state="finished").count() == 1
 
@@ -499,5 +566,7 @@ def test_the_database_refuses_to_change_evidence(stage: Stage, developer: Actor,
     run = validation.gate_runs.get(gate="golden")
     from validators.core.verdict import Judgement, Verdict
 
-    assert not actions.record_judgement(actor=ACTOR, gate_run=run, judgement=Judgement(Verdict.FAILED, "second thoughts"))
+    assert not actions.record_judgement(
+        actor=ACTOR, gate_run=run, judgement=Judgement(Verdict.FAILED, "second thoughts")
+    )
     assert run.verdict == "passed"

@@ -54,11 +54,15 @@ def test_a_golden_set_is_uploaded_raw_and_creation_is_idempotent(api: Api, devel
     assert first.json()["items"] == 3
     again = upload(client, lines(), "text/plain")
     assert (again.status_code, again.json()["digest"]) == (200, first.json()["digest"])
-    assert [found["digest"] for found in client.get("/api/v1/models/sentiment/golden-sets").json()["results"]] == [first.json()["digest"]]
+    assert [found["digest"] for found in client.get("/api/v1/models/sentiment/golden-sets").json()["results"]] == [
+        first.json()["digest"]
+    ]
 
 
 def test_a_golden_set_larger_than_a_form_is_read_too(api: Api, developer: User, model: ServedModel) -> None:
-    big = b"\n".join(json.dumps({"id": str(i), "inputs": {"TEXT": "x" * 500}, "label": 0}).encode() for i in range(6000))
+    big = b"\n".join(
+        json.dumps({"id": str(i), "inputs": {"TEXT": "x" * 500}, "label": 0}).encode() for i in range(6000)
+    )
     assert len(big) > 2_621_440
     assert upload(api(developer), big).json()["items"] == 6000
 

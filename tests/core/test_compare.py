@@ -22,9 +22,19 @@ from validators.core.compare import (
 )
 
 
-@pytest.mark.parametrize(("misses", "limit", "n"), [
-    (0, 0.01, 299), (1, 0.01, 473), (3, 0.01, 773), (5, 0.01, 1049), (0, 0.005, 598), (1, 0.005, 947), (3, 0.005, 1549), (5, 0.005, 2100),
-])
+@pytest.mark.parametrize(
+    ("misses", "limit", "n"),
+    [
+        (0, 0.01, 299),
+        (1, 0.01, 473),
+        (3, 0.01, 773),
+        (5, 0.01, 1049),
+        (0, 0.005, 598),
+        (1, 0.005, 947),
+        (3, 0.005, 1549),
+        (5, 0.005, 2100),
+    ],
+)
 def test_agreement_bounds_have_the_known_sample_sizes(misses: int, limit: float, n: int) -> None:
     """One-sided 95 % is the upper end of the two-sided 90 % interval."""
     assert share_of(misses, n, confidence=0.9).high < limit
@@ -51,7 +61,13 @@ def test_without_a_margin_tango_is_mcnemar(n: int, b: int, c: int) -> None:
     assert tango_z(paired, 0.0) == pytest.approx(expected, abs=1e-9)
 
 
-@given(n=st.integers(50, 2000), b=st.integers(0, 40), c=st.integers(0, 40), low=st.floats(0.001, 0.2), more=st.floats(0.001, 0.5))
+@given(
+    n=st.integers(50, 2000),
+    b=st.integers(0, 40),
+    c=st.integers(0, 40),
+    low=st.floats(0.001, 0.2),
+    more=st.floats(0.001, 0.5),
+)
 def test_a_wider_margin_is_never_harder_to_meet(n: int, b: int, c: int, low: float, more: float) -> None:
     paired = Paired(n=n + b + c, both_right=n, lost=b, won=c)
     assert tango_z(paired, low + more) >= tango_z(paired, low) - 1e-9

@@ -24,26 +24,31 @@ def test_a_right_answer_has_no_mismatch() -> None:
     assert _kinds({"scores": GOOD[0]}, batch_size=None) == []
 
 
-@pytest.mark.parametrize(("answered", "kinds"), [
-    ({}, ["missing"]),
-    ({"score": GOOD}, ["extra", "missing"]),
-    ({"scores": GOOD, "debug": GOOD}, ["extra"]),
-    ({"scores": GOOD.astype(np.float64)}, ["data_type"]),
-    ({"scores": GOOD.astype(np.int64)}, ["data_type"]),
-    ({"scores": GOOD.astype("S")}, ["data_type"]),
-    ({"scores": np.zeros((1, 2), np.float32)}, ["shape"]),
-    ({"scores": np.zeros((3, 7), np.float32)}, ["shape"]),
-    ({"scores": np.zeros((3,), np.float32)}, ["shape"]),
-    ({"scores": np.full((3, 2), np.nan, np.float32)}, ["not_finite"]),
-    ({"scores": np.array([[0, 1], [np.inf, 0], [0, 0]], np.float32)}, ["not_finite"]),
-])
+@pytest.mark.parametrize(
+    ("answered", "kinds"),
+    [
+        ({}, ["missing"]),
+        ({"score": GOOD}, ["extra", "missing"]),
+        ({"scores": GOOD, "debug": GOOD}, ["extra"]),
+        ({"scores": GOOD.astype(np.float64)}, ["data_type"]),
+        ({"scores": GOOD.astype(np.int64)}, ["data_type"]),
+        ({"scores": GOOD.astype("S")}, ["data_type"]),
+        ({"scores": np.zeros((1, 2), np.float32)}, ["shape"]),
+        ({"scores": np.zeros((3, 7), np.float32)}, ["shape"]),
+        ({"scores": np.zeros((3,), np.float32)}, ["shape"]),
+        ({"scores": np.full((3, 2), np.nan, np.float32)}, ["not_finite"]),
+        ({"scores": np.array([[0, 1], [np.inf, 0], [0, 0]], np.float32)}, ["not_finite"]),
+    ],
+)
 def test_every_broken_promise_is_named(answered: dict[str, Any], kinds: list[str]) -> None:
     assert _kinds(answered) == kinds
 
 
 def test_an_empty_answer_is_a_wrong_shape_also_where_any_size_is_allowed() -> None:
     any_size = Tensor("scores", "FP32", (-1,))
-    assert [m.kind for m in compare_answer([any_size], {"scores": np.zeros((1, 0), np.float32)}, batch_size=1)] == ["shape"]
+    assert [m.kind for m in compare_answer([any_size], {"scores": np.zeros((1, 0), np.float32)}, batch_size=1)] == [
+        "shape"
+    ]
     assert compare_answer([any_size], {"scores": np.zeros((1, 9), np.float32)}, batch_size=1) == []
 
 
@@ -59,7 +64,9 @@ def test_what_the_server_says_is_compared_with_what_was_declared() -> None:
     assert [(m.tensor, m.kind) for m in found] == [("extra", "extra"), ("label", "missing"), ("scores", "data_type")]
     assert compare_declared("output", [SCORES], [SCORES, said[1]], by="r1", extra_is_wrong=False) == []
     assert compare_declared("input", [Tensor("x", "FP32", (-1,))], [Tensor("x", "FP32", (4,))], by="r1") == []
-    assert [m.kind for m in compare_declared("input", [Tensor("x", "FP32", (3,))], [Tensor("x", "FP32", (4,))], by="r1")] == ["shape"]
+    assert [
+        m.kind for m in compare_declared("input", [Tensor("x", "FP32", (3,))], [Tensor("x", "FP32", (4,))], by="r1")
+    ] == ["shape"]
 
 
 def test_batch_sizes_are_resolved_cut_and_each_tried_once() -> None:
@@ -91,20 +98,28 @@ def test_items_become_arrays_of_the_declared_types_and_shapes() -> None:
     assert same_shapes(item, item)
 
 
-@pytest.mark.parametrize(("values", "says"), [
-    ({"x": [1, 2]}, "the input text has no value"),
-    ({"text": "a", "x": [1, 2], "y": 1}, "there is no input y"),
-    ({"text": "a", "x": [1, 2, 3]}, r"has the shape \[3\], declared is \[2\]"),
-    ({"text": 5, "x": [1, 2]}, "the value of text is not BYTES"),
-    ({"text": "a", "x": "b"}, "the value of x is not FP32"),
-])
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"x": [1, 2]}, "the input text has no value"),
+        ({"text": "a", "x": [1, 2], "y": 1}, "there is no input y"),
+        ({"text": "a", "x": [1, 2, 3]}, r"has the shape \[3\], declared is \[2\]"),
+        ({"text": 5, "x": [1, 2]}, "the value of text is not BYTES"),
+        ({"text": "a", "x": "b"}, "the value of x is not FP32"),
+    ],
+)
 def test_values_that_do_not_fit_name_their_input(values: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         item_arrays([Tensor("text", "BYTES", (1,)), Tensor("x", "FP32", (2,))], values)
 
 
 def test_a_made_up_item_fits_any_declaration() -> None:
-    tensors = [Tensor("a", "BYTES", (1,)), Tensor("b", "FP16", (-1, 3)), Tensor("c", "INT64", (4,)), Tensor("d", "BOOL", ())]
+    tensors = [
+        Tensor("a", "BYTES", (1,)),
+        Tensor("b", "FP16", (-1, 3)),
+        Tensor("c", "INT64", (4,)),
+        Tensor("d", "BOOL", ()),
+    ]
     item = made_up_item(tensors, seed=0)
     assert [item[name].shape for name in "abcd"] == [(1,), (1, 3), (4,), ()]
     assert item["b"].dtype == np.float16

@@ -33,20 +33,23 @@ def test_a_golden_set_is_read_in_order_with_its_slices() -> None:
     assert slices_of(items) == {"all": 1, "news": 1, "tweets": 1}
 
 
-@pytest.mark.parametrize(("bad", "says"), [
-    ("{", "not JSON"),
-    ("[1]", "not a JSON object"),
-    (_line(lable=1), "no field 'lable'"),
-    (_line(id=""), "id is not"),
-    (_line(id="first"), "is that of line 1"),
-    (_line(inputs={}), "inputs is not"),
-    (_line(inputs={"txt": "x"}), "there is no input txt"),
-    (_line(inputs={"text": 3}), "not BYTES"),
-    (_line(label=None), "label is neither"),
-    (_line(label=True), "label is neither"),
-    (_line(slice=3), "slice is not"),
-    ('{"id": "x", "inputs": {"text": "x"}, "label": NaN}', "NaN is not JSON"),
-])
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        (_line(lable=1), "no field 'lable'"),
+        (_line(id=""), "id is not"),
+        (_line(id="first"), "is that of line 1"),
+        (_line(inputs={}), "inputs is not"),
+        (_line(inputs={"txt": "x"}), "there is no input txt"),
+        (_line(inputs={"text": 3}), "not BYTES"),
+        (_line(label=None), "label is neither"),
+        (_line(label=True), "label is neither"),
+        (_line(slice=3), "slice is not"),
+        ('{"id": "x", "inputs": {"text": "x"}, "label": NaN}', "NaN is not JSON"),
+    ],
+)
 def test_a_mistake_is_named_with_its_line_and_a_fix(bad: str, says: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_golden_set(f"{_line(id='first')}\n{bad}\n".encode(), inputs=TEXT)
@@ -96,7 +99,11 @@ def test_labels_and_answers_meet_in_the_same_words() -> None:
 
 
 def _judge(
-    candidate: list[int | None], baseline: list[int | None] | None, labels: list[int], slices: list[str] | None = None, **policy: Any
+    candidate: list[int | None],
+    baseline: list[int | None] | None,
+    labels: list[int],
+    slices: list[str] | None = None,
+    **policy: Any,
 ) -> Judgement:
     names = slices or ["all"] * len(labels)
     items = [GoldenItem(str(i), {}, label, name) for i, (label, name) in enumerate(zip(labels, names, strict=True))]

@@ -43,7 +43,14 @@ def _run(n: int = 160, duration_s: float = 8.0, slow: int = 0, errors: int = 0, 
     out = []
     for i, due in enumerate(poisson_schedule(n / duration_s, duration_s, seed=1)):
         took = 1.0 if i < slow else 0.01
-        out.append(Attempt(float(due), float(due) + lag_s, float(due) + lag_s + took, "boom [server_error]" if n - i <= errors else ""))
+        out.append(
+            Attempt(
+                float(due),
+                float(due) + lag_s,
+                float(due) + lag_s + took,
+                "boom [server_error]" if n - i <= errors else "",
+            )
+        )
     return out
 
 
@@ -95,13 +102,22 @@ def test_without_an_objective_only_errors_are_judged() -> None:
 COLD = parse_policy({"cold_start": {"max_s": 10, "max_first_excess_ms": 100}}).of("cold_start")
 
 
-@pytest.mark.parametrize(("timings", "latencies", "envelope", "verdict", "says"), [
-    ({"fetch_s": 1, "load_s": 2, "warmup_s": 0.5}, [20.0] * 10, {}, Verdict.PASSED, "Ready after 3.5 s"),
-    ({"fetch_s": 1, "load_s": 12, "warmup_s": 0.5}, [20.0] * 10, {}, Verdict.FAILED, "13.5 s from nothing to ready"),
-    ({"load_s": 5}, [20.0] * 10, {"lifecycle": {"load_timeout_s": 4}}, Verdict.FAILED, "its own envelope"),
-    ({"load_s": 5}, [900.0] + [20.0] * 9, {}, Verdict.FAILED, "Declare a warm-up"),
-    ({}, [20.0] * 10, {}, Verdict.ERRORED, "measured no cold start"),
-])
+@pytest.mark.parametrize(
+    ("timings", "latencies", "envelope", "verdict", "says"),
+    [
+        ({"fetch_s": 1, "load_s": 2, "warmup_s": 0.5}, [20.0] * 10, {}, Verdict.PASSED, "Ready after 3.5 s"),
+        (
+            {"fetch_s": 1, "load_s": 12, "warmup_s": 0.5},
+            [20.0] * 10,
+            {},
+            Verdict.FAILED,
+            "13.5 s from nothing to ready",
+        ),
+        ({"load_s": 5}, [20.0] * 10, {"lifecycle": {"load_timeout_s": 4}}, Verdict.FAILED, "its own envelope"),
+        ({"load_s": 5}, [900.0] + [20.0] * 9, {}, Verdict.FAILED, "Declare a warm-up"),
+        ({}, [20.0] * 10, {}, Verdict.ERRORED, "measured no cold start"),
+    ],
+)
 def test_a_cold_start_is_judged_by_its_parts_and_its_first_inference(
     timings: dict[str, float], latencies: list[float], envelope: dict[str, Any], verdict: Verdict, says: str
 ) -> None:
@@ -110,15 +126,18 @@ def test_a_cold_start_is_judged_by_its_parts_and_its_first_inference(
     assert says in judged.reason
 
 
-@pytest.mark.parametrize(("reason", "last_state", "verdict"), [
-    ("load_failed: no module named foo", "loading", Verdict.FAILED),
-    ("warmup_failed: KeyError", "warming", Verdict.FAILED),
-    ("fetch_failed: the store is away", "fetching", Verdict.ERRORED),
-    ("runtime_mismatch: this node does not run it", "fetching", Verdict.ERRORED),
-    ("digest_mismatch: the bytes changed", "fetching", Verdict.ERRORED),
-    ("", "fetching", Verdict.ERRORED),
-    ("", "loading", Verdict.FAILED),
-])
+@pytest.mark.parametrize(
+    ("reason", "last_state", "verdict"),
+    [
+        ("load_failed: no module named foo", "loading", Verdict.FAILED),
+        ("warmup_failed: KeyError", "warming", Verdict.FAILED),
+        ("fetch_failed: the store is away", "fetching", Verdict.ERRORED),
+        ("runtime_mismatch: this node does not run it", "fetching", Verdict.ERRORED),
+        ("digest_mismatch: the bytes changed", "fetching", Verdict.ERRORED),
+        ("", "fetching", Verdict.ERRORED),
+        ("", "loading", Verdict.FAILED),
+    ],
+)
 def test_whose_fault_a_failed_deployment_is(reason: str, last_state: str, verdict: Verdict) -> None:
     assert verdict_of_failure(reason, last_state) is verdict
 
@@ -139,20 +158,23 @@ def test_reading_a_policy_twice_names_the_same_demands() -> None:
     assert parse_policy({"load": {"rate_per_s": 21}}).digest != parse_policy({}).digest
 
 
-@pytest.mark.parametrize(("document", "field"), [
-    ({"gate": []}, "gate"),
-    ({"gates": ["contract", "smell"]}, "gates[1]"),
-    ({"gates": ["load", "load"]}, "gates"),
-    ({"gates": []}, "gates"),
-    ({"gates": ["golden"]}, "golden.set"),
-    ({"golden": {"set": "latest"}}, "golden.set"),
-    ({"golden": {"min_agreement": 95}}, "golden.min_agreement"),
-    ({"load": {"slo": 250}}, "load.slo"),
-    ({"load": {"slo_quantile": 1}}, "load.slo_quantile"),
-    ({"cold_start": {"max_s": "60"}}, "cold_start.max_s"),
-    ({"contract": {"batch_sizes": [0]}}, "contract.batch_sizes[0]"),
-    ({"load": {"undecided": "ignore"}}, "load.undecided"),
-])
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"gate": []}, "gate"),
+        ({"gates": ["contract", "smell"]}, "gates[1]"),
+        ({"gates": ["load", "load"]}, "gates"),
+        ({"gates": []}, "gates"),
+        ({"gates": ["golden"]}, "golden.set"),
+        ({"golden": {"set": "latest"}}, "golden.set"),
+        ({"golden": {"min_agreement": 95}}, "golden.min_agreement"),
+        ({"load": {"slo": 250}}, "load.slo"),
+        ({"load": {"slo_quantile": 1}}, "load.slo_quantile"),
+        ({"cold_start": {"max_s": "60"}}, "cold_start.max_s"),
+        ({"contract": {"batch_sizes": [0]}}, "contract.batch_sizes[0]"),
+        ({"load": {"undecided": "ignore"}}, "load.undecided"),
+    ],
+)
 def test_a_wrong_policy_names_the_field_and_the_fix(document: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_policy(document)

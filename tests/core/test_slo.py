@@ -17,11 +17,20 @@ from validators.core.verdict import Verdict
 @pytest.mark.parametrize(
     ("quantile", "confidence", "over", "queries"),
     [
-        *[(0.99, 0.99, t, n) for t, n in [(0, 459), (1, 662), (2, 838), (5, 1307), (10, 2010), (20, 3304), (50, 6898), (100, 12571)]],
-        (0.9, 0.99, 0, 44), (0.9, 0.99, 1, 64), (0.95, 0.99, 0, 90), (0.999, 0.99, 0, 4603), (0.99, 0.95, 0, 299),
+        *[
+            (0.99, 0.99, t, n)
+            for t, n in [(0, 459), (1, 662), (2, 838), (5, 1307), (10, 2010), (20, 3304), (50, 6898), (100, 12571)]
+        ],
+        (0.9, 0.99, 0, 44),
+        (0.9, 0.99, 1, 64),
+        (0.95, 0.99, 0, 90),
+        (0.999, 0.99, 0, 4603),
+        (0.99, 0.95, 0, 299),
     ],
 )
-def test_early_stopping_has_the_published_run_lengths(quantile: float, confidence: float, over: int, queries: int) -> None:
+def test_early_stopping_has_the_published_run_lengths(
+    quantile: float, confidence: float, over: int, queries: int
+) -> None:
     assert early_stopping_queries(over, quantile=quantile, confidence=confidence) == queries
 
 
@@ -45,7 +54,11 @@ def test_the_incomplete_beta_function_has_known_values() -> None:
 def test_at_the_boundary_the_evidence_is_one_on_average(n: int, share: float, passing: bool) -> None:
     total = sum(
         math.exp(
-            math.lgamma(n + 1) - math.lgamma(x + 1) - math.lgamma(n - x + 1) + x * math.log(share) + (n - x) * math.log1p(-share)
+            math.lgamma(n + 1)
+            - math.lgamma(x + 1)
+            - math.lgamma(n - x + 1)
+            + x * math.log(share)
+            + (n - x) * math.log1p(-share)
             + log_evidence(x, n, share, passing=passing)
         )
         for x in range(n + 1)
@@ -53,7 +66,9 @@ def test_at_the_boundary_the_evidence_is_one_on_average(n: int, share: float, pa
     assert total == pytest.approx(1.0, abs=1e-6)
 
 
-def _first_verdict(share: float, rng: np.random.Generator, most: int, every: int, confidence: float) -> tuple[Verdict, int]:
+def _first_verdict(
+    share: float, rng: np.random.Generator, most: int, every: int, confidence: float
+) -> tuple[Verdict, int]:
     over = (rng.random(most) < share).cumsum()
     for n in range(every, most + 1, every):
         verdict = judge_slo(int(over[n - 1]), n, quantile=0.99, confidence=confidence).verdict
@@ -62,10 +77,16 @@ def _first_verdict(share: float, rng: np.random.Generator, most: int, every: int
     return Verdict.UNDECIDED, most
 
 
-@pytest.mark.parametrize(("share", "verdict", "low", "high"), [
-    (0.001, Verdict.PASSED, 500, 650), (0.0025, Verdict.PASSED, 850, 1400),
-    (0.03, Verdict.FAILED, 200, 600), (0.05, Verdict.FAILED, 70, 180), (0.2, Verdict.FAILED, 10, 40),
-])
+@pytest.mark.parametrize(
+    ("share", "verdict", "low", "high"),
+    [
+        (0.001, Verdict.PASSED, 500, 650),
+        (0.0025, Verdict.PASSED, 850, 1400),
+        (0.03, Verdict.FAILED, 200, 600),
+        (0.05, Verdict.FAILED, 70, 180),
+        (0.2, Verdict.FAILED, 10, 40),
+    ],
+)
 def test_the_run_length_to_a_verdict_is_the_measured_one(share: float, verdict: Verdict, low: int, high: int) -> None:
     rng = np.random.default_rng(7)
     runs = [_first_verdict(share, rng, 6000, 10, 0.99) for _ in range(40)]

@@ -37,7 +37,9 @@ def start(engines: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         **os.environ, "DATABASE_URL": url, "REDIS_URL": settings.REDIS_URL, "SLUICEGATE_ENGINE_TICK_S": "0.2",
         "SLUICEGATE_ENGINE_LEASE_S": str(LEASE_S),
     }  # fmt: skip
-    process = subprocess.Popen([sys.executable, "manage.py", "engine"], cwd=BASE_DIR, env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "engine"], cwd=BASE_DIR, env=environment, stdout=subprocess.DEVNULL
+    )
     engines.append(process)
     return process
 

@@ -113,7 +113,10 @@ def test_it_listens_on_loopback_only(stack: Stack) -> None:
     listening = [row[1].split(":") for row in rows if row[3] == "0A"]
     ours = {int(port, 16): address for address, port in listening if int(port, 16) in ports}
     assert set(ours) == ports
-    assert set(ours.values()) <= {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, as IPv4 and as IPv6 writes it
+    assert set(ours.values()) <= {
+        "0100007F",
+        "0000000000000000FFFF00000100007F",
+    }  # 127.0.0.1, as IPv4 and as IPv6 writes it
 
 
 def test_secrets_are_for_their_owner_only(stack: Stack) -> None:

@@ -55,7 +55,10 @@ class Driven:
         self.said = state / "said"
         with self.said.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER, str(state), machine], stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                [sys.executable, "-c", DRIVER, str(state), machine],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def until(self, is_so: Callable[[], object], within_s: float = 10.0) -> None:

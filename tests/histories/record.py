@@ -22,9 +22,14 @@ OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac":
 Rates = tuple[float, float]  # shares of errors and of slow requests
 
 
-def record(name: str, ends: str, rates: Callable[[int, int], tuple[Rates, Rates]], *, seconds: int = 600, seed: int = 1) -> None:
+def record(
+    name: str, ends: str, rates: Callable[[int, int], tuple[Rates, Rates]], *, seconds: int = 600, seed: int = 1
+) -> None:
     """`rates(second, weight_bp)` gives the candidate's and stable's."""
-    rng, policy = np.random.default_rng(seed), {"preset": "fast", "bake": {"min_s": 60, "min_samples": 100, "deadline_s": 600}}
+    rng, policy = (
+        np.random.default_rng(seed),
+        {"preset": "fast", "bake": {"min_s": 60, "min_samples": 100, "deadline_s": 600}},
+    )
     rows: list[list[int]] = []
 
     def arm(rate_per_s: float, errors: float, slow: float) -> list[int]:
@@ -59,5 +64,10 @@ if __name__ == "__main__":
     record("only_under_load", "roll_back", lambda s, w: ((0.15, 0.005) if w >= 5000 else fine, fine))
     record("late_in_the_bake", "roll_back", lambda s, w: ((0.20, 0.005) if w >= 9000 and s > 170 else fine, fine))
     record("incident_of_both", "hold", lambda s, w: ((0.3, 0.3), (0.3, 0.3)) if s > 20 else (fine, fine), seconds=240)
-    record("short_incident", "promote", lambda s, w: ((0.05, 0.2), (0.05, 0.2)) if 30 < s < 45 else (fine, fine), seconds=1500)
+    record(
+        "short_incident",
+        "promote",
+        lambda s, w: ((0.05, 0.2), (0.05, 0.2)) if 30 < s < 45 else (fine, fine),
+        seconds=1500,
+    )
     record("better_than_stable", "promote", lambda s, w: (fine, (0.05, 0.005)))

@@ -36,18 +36,25 @@ SPOILT = {
     "not_finite": ('"y"', "(x * np.nan).astype(np.float32)"),
     "missing": ('"why"', "(2 * x).astype(np.float32)"),
 }
-POLICY = parse_policy({
-    "golden": {"set": f"sha256:{'0' * 64}", "batch_size": 4},
-    "load": {"rate_per_s": 40, "duration_s": 1.5, "slo_ms": 1000, "max_lag_ms": 500, "max_error_frac": 0},
-    "cold_start": {"inferences": 10},
-})
-ITEMS = [GoldenItem(str(i), {"x": [float(i % 4 == at) for at in range(4)]}, i % 4, "even" if i % 2 == 0 else "odd") for i in range(80)]
+POLICY = parse_policy(
+    {
+        "golden": {"set": f"sha256:{'0' * 64}", "batch_size": 4},
+        "load": {"rate_per_s": 40, "duration_s": 1.5, "slo_ms": 1000, "max_lag_ms": 500, "max_error_frac": 0},
+        "cold_start": {"inferences": 10},
+    }
+)
+ITEMS = [
+    GoldenItem(str(i), {"x": [float(i % 4 == at) for at in range(4)]}, i % 4, "even" if i % 2 == 0 else "odd")
+    for i in range(80)
+]
 
 
 def spoilt(blobs: MemoryBlobs, kind: str) -> dict[str, Any]:
     name, value = SPOILT[kind]
     code = CODE.replace("NAME", name).replace("VALUE", value)
-    return made.manifest(blobs, f"spoilt_{kind}", {"artifact/model.py": code.encode()}, made.serving(), backend="python")
+    return made.manifest(
+        blobs, f"spoilt_{kind}", {"artifact/model.py": code.encode()}, made.serving(), backend="python"
+    )
 
 
 @pytest.fixture
@@ -83,7 +90,9 @@ def context(launcher: LocalLauncher, clients: list[TritonServer], manifest: dict
     return GateContext(**values)
 
 
-def test_a_good_release_meets_every_gate(launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs) -> None:
+def test_a_good_release_meets_every_gate(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
     found = context(launcher, clients, made.doubling(blobs))
     contract = run_gate("contract", found)
     assert (contract.verdict, contract.evidence["batch_sizes"]) == (Verdict.PASSED, [1, 2, 8]), contract.reason

@@ -50,7 +50,9 @@ def in_words(answer: Label | None, names: Sequence[str] | None) -> Label | None:
     return names[answer] if 0 <= answer < len(names) else answer
 
 
-def expected_labels(items: Sequence[GoldenItem], answers: Sequence[Label | None], names: Sequence[str] | None) -> list[Label]:
+def expected_labels(
+    items: Sequence[GoldenItem], answers: Sequence[Label | None], names: Sequence[str] | None
+) -> list[Label]:
     """The labels in the answers' words. Raises ValueError where labels are text and answers are numbers, or the reverse."""
     labels = [in_words(item.label, names) for item in items]
     kinds = {type(answer) for answer in answers if answer is not None}

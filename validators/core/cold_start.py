@@ -26,17 +26,30 @@ def judge_cold_start(
     excess = latencies_ms[0] - steady
     declared = (envelope.get("lifecycle") or {}).get("load_timeout_s")
     evidence = {
-        "timings": parts, "total_s": total_s, "max_s": policy["max_s"], "declared_load_timeout_s": declared,
-        "first_ms": round(latencies_ms[0], 3), "steady_ms": round(steady, 3), "inferences": len(latencies_ms),
+        "timings": parts,
+        "total_s": total_s,
+        "max_s": policy["max_s"],
+        "declared_load_timeout_s": declared,
+        "first_ms": round(latencies_ms[0], 3),
+        "steady_ms": round(steady, 3),
+        "inferences": len(latencies_ms),
         "first_excess_ms": round(excess, 3),
     }
     if not parts:
-        return Judgement(Verdict.ERRORED, "The node's agent measured no cold start, so there is nothing to judge.", evidence)
+        return Judgement(
+            Verdict.ERRORED, "The node's agent measured no cold start, so there is nothing to judge.", evidence
+        )
     if total_s > policy["max_s"]:
-        return Judgement(Verdict.FAILED, f"It took {total_s:.1f} s from nothing to ready; {policy['max_s']:g} s are allowed.", evidence)
+        return Judgement(
+            Verdict.FAILED,
+            f"It took {total_s:.1f} s from nothing to ready; {policy['max_s']:g} s are allowed.",
+            evidence,
+        )
     if declared is not None and parts.get("load_s", 0) > declared:
         return Judgement(
-            Verdict.FAILED, f"Loading took {parts['load_s']:.1f} s; its own envelope says at most {declared:g} s.", evidence
+            Verdict.FAILED,
+            f"Loading took {parts['load_s']:.1f} s; its own envelope says at most {declared:g} s.",
+            evidence,
         )
     if excess > policy["max_first_excess_ms"]:
         return Judgement(
@@ -46,6 +59,7 @@ def judge_cold_start(
             evidence,
         )
     return Judgement(
-        Verdict.PASSED, f"Ready after {total_s:.1f} s; the first inference took {latencies_ms[0]:.0f} ms, later ones {steady:.0f} ms.",
+        Verdict.PASSED,
+        f"Ready after {total_s:.1f} s; the first inference took {latencies_ms[0]:.0f} ms, later ones {steady:.0f} ms.",
         evidence,
     )

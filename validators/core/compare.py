@@ -54,7 +54,9 @@ def share_of(count: int, n: int, *, confidence: float = 0.95) -> Share:
 
 def agreement(candidate: Sequence[Hashable], baseline: Sequence[Hashable], *, confidence: float = 0.95) -> Share:
     """How often two releases give the same answer. Raises ValueError for lists of different lengths."""
-    return share_of(sum(a == b for a, b in zip(candidate, baseline, strict=True)), len(candidate), confidence=confidence)
+    return share_of(
+        sum(a == b for a, b in zip(candidate, baseline, strict=True)), len(candidate), confidence=confidence
+    )
 
 
 def pair(candidate: Sequence[Hashable], baseline: Sequence[Hashable], labels: Sequence[Hashable]) -> Paired:

@@ -17,9 +17,20 @@ from validators.core.verdict import Judgement, Verdict
 
 #: Open Inference Protocol data type → what numpy calls it. BF16 arrives widened to 32 bits.
 NUMPY_TYPES: dict[str, str] = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "INT8": "int8",
-    "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16", "BF16": "float32", "FP32": "float32",
-    "FP64": "float64", "BYTES": "object",
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "BF16": "float32",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BYTES": "object",
 }
 _OIP_NAMES = {numpy_name: name for name, numpy_name in NUMPY_TYPES.items() if name != "BF16"}
 
@@ -69,13 +80,21 @@ def compare_declared(
     found = {tensor.name: tensor for tensor in stated}
     out = [Mismatch("missing", name, f"{by} has no {side} {name}.") for name in wanted.keys() - found.keys()]
     if extra_is_wrong:
-        out += [Mismatch("extra", name, f"{by} has an undeclared {side} {name}.") for name in found.keys() - wanted.keys()]
+        out += [
+            Mismatch("extra", name, f"{by} has an undeclared {side} {name}.") for name in found.keys() - wanted.keys()
+        ]
     for name in wanted.keys() & found.keys():
         want, have = wanted[name], found[name]
         if want.data_type != have.data_type:
-            out.append(Mismatch("data_type", name, f"{by} says {side} {name} is {have.data_type}, declared is {want.data_type}."))
+            out.append(
+                Mismatch(
+                    "data_type", name, f"{by} says {side} {name} is {have.data_type}, declared is {want.data_type}."
+                )
+            )
         if not _fits(have.dims, want.dims):
-            out.append(Mismatch("shape", name, f"{by} says {side} {name} is {list(have.dims)}, declared is {list(want.dims)}."))
+            out.append(
+                Mismatch("shape", name, f"{by} says {side} {name} is {list(have.dims)}, declared is {list(want.dims)}.")
+            )
     return sorted(out, key=lambda mismatch: (mismatch.tensor, mismatch.kind))
 
 
@@ -85,7 +104,8 @@ def compare_answer(
     """What a real answer breaks of the declared outputs. `batch_size` is None for a model without a batch axis."""
     wanted = {tensor.name: tensor for tensor in expected}
     out = [
-        Mismatch("missing", name, f"The answer lacks output {name}.", batch_size) for name in wanted.keys() - answered.keys()
+        Mismatch("missing", name, f"The answer lacks output {name}.", batch_size)
+        for name in wanted.keys() - answered.keys()
     ] + [
         Mismatch("extra", name, f"The answer has an undeclared output {name}.", batch_size)
         for name in answered.keys() - wanted.keys()
@@ -99,16 +119,29 @@ def _compare_array(want: Tensor, have: npt.NDArray[Any], batch_size: int | None)
     out = []
     name = want.name
     if _type_name(have) != _type_name(np.empty(0, dtype=NUMPY_TYPES.get(want.data_type, "object"))):
-        out.append(Mismatch("data_type", name, f"Output {name} came as {_type_name(have)}, declared is {want.data_type}.", batch_size))
+        out.append(
+            Mismatch(
+                "data_type",
+                name,
+                f"Output {name} came as {_type_name(have)}, declared is {want.data_type}.",
+                batch_size,
+            )
+        )
     shape = want.dims if batch_size is None else (batch_size, *want.dims)
     if not _fits(have.shape, shape):
-        out.append(Mismatch("shape", name, f"Output {name} came as {list(have.shape)}, declared is {list(shape)}.", batch_size))
+        out.append(
+            Mismatch("shape", name, f"Output {name} came as {list(have.shape)}, declared is {list(shape)}.", batch_size)
+        )
     elif have.size == 0 and 0 not in shape:
         out.append(Mismatch("shape", name, f"Output {name} came empty.", batch_size))
     if have.dtype.kind == "f":
         bad = int(np.size(have) - np.count_nonzero(np.isfinite(have)))
         if bad:
-            out.append(Mismatch("not_finite", name, f"Output {name} holds {bad} NaN or infinite of {have.size} values.", batch_size))
+            out.append(
+                Mismatch(
+                    "not_finite", name, f"Output {name} holds {bad} NaN or infinite of {have.size} values.", batch_size
+                )
+            )
     return out
 
 
@@ -126,7 +159,9 @@ def judge_contract(
 ) -> Judgement:
     """The verdict on what was declared wrongly, what was answered wrongly by batch size, and which batch sizes were refused."""
     broken = [*declared, *(mismatch for found in answered.values() for mismatch in found)]
-    broken += [Mismatch("refused", "", f"A batch of {size} was not answered: {why}", size) for size, why in refused.items()]
+    broken += [
+        Mismatch("refused", "", f"A batch of {size} was not answered: {why}", size) for size, why in refused.items()
+    ]
     tried = sorted({*answered, *refused})
     evidence = {
         "batch_sizes": tried,
@@ -136,4 +171,6 @@ def judge_contract(
         more = f" ({len(broken) - 1} more)" if len(broken) > 1 else ""
         return Judgement(Verdict.FAILED, f"{broken[0].message}{more}", evidence)
     sizes = ", ".join(map(str, tried))
-    return Judgement(Verdict.PASSED, f"Names, data types, shapes and numbers are as declared at batch sizes {sizes}.", evidence)
+    return Judgement(
+        Verdict.PASSED, f"Names, data types, shapes and numbers are as declared at batch sizes {sizes}.", evidence
+    )

@@ -67,7 +67,8 @@ def _summed_up(checks: list[Check], replay: Replay, accuracy: Share, evidence: d
         return Judgement(verdict, " ".join(check.sentence for check in checks if check.verdict is verdict), evidence)
     agreement = evidence.get("agreement")
     compared = (
-        f"{agreement['value']:.1%} of its answers are those of {replay.baseline_name}" if agreement
+        f"{agreement['value']:.1%} of its answers are those of {replay.baseline_name}"
+        if agreement
         else "there is no stable release to compare with, so only absolute limits were judged"
     )
     return Judgement(verdict, f"{accuracy.value:.1%} of {accuracy.n} answers are right; {compared}.", evidence)
@@ -77,8 +78,13 @@ def _answered(replay: Replay) -> Check:
     missing = sum(answer is None for answer in replay.candidate)
     share = missing / len(replay.items)
     why = f": {replay.problem}" if replay.problem else ""
-    return Check("unanswered", 0.0, share, Verdict.FAILED if missing else Verdict.PASSED,
-                 f"{missing} of {len(replay.items)} items have no usable answer{why}.")
+    return Check(
+        "unanswered",
+        0.0,
+        share,
+        Verdict.FAILED if missing else Verdict.PASSED,
+        f"{missing} of {len(replay.items)} items have no usable answer{why}.",
+    )
 
 
 def _at_least(name: str, limit: float | None, share: Share, rule: str) -> Check | None:
@@ -88,9 +94,14 @@ def _at_least(name: str, limit: float | None, share: Share, rule: str) -> Check 
         verdict = Verdict.PASSED if share.low >= limit else Verdict.FAILED if share.high < limit else Verdict.UNDECIDED
     else:
         verdict = Verdict.PASSED if share.value >= limit else Verdict.FAILED
-    return Check(name, limit, share.value, verdict,
-                 f"The {name} is {share.value:.2%} (interval {share.low:.2%} to {share.high:.2%}) of {share.n} items; "
-                 f"{limit:.2%} is asked.")
+    return Check(
+        name,
+        limit,
+        share.value,
+        verdict,
+        f"The {name} is {share.value:.2%} (interval {share.low:.2%} to {share.high:.2%}) of {share.n} items; "
+        f"{limit:.2%} is asked.",
+    )
 
 
 def _at_most_drop(name: str, limit: float | None, paired: Paired, policy: Mapping[str, Any]) -> Check | None:
@@ -105,9 +116,14 @@ def _at_most_drop(name: str, limit: float | None, paired: Paired, policy: Mappin
         failed = not passed and compare.is_worse(paired, 0.0, confidence=confidence)
     verdict = Verdict.PASSED if passed else Verdict.FAILED if failed else Verdict.UNDECIDED
     doubt = "" if verdict is not Verdict.UNDECIDED else " That may be chance: add items to tell."
-    return Check(name, limit, paired.drop, verdict,
-                 f"The {name} is {paired.drop * 100:.1f} points ({paired.lost} answers lost, {paired.won} won, of {paired.n}); "
-                 f"{limit * 100:.1f} are allowed.{doubt}")
+    return Check(
+        name,
+        limit,
+        paired.drop,
+        verdict,
+        f"The {name} is {paired.drop * 100:.1f} points ({paired.lost} answers lost, {paired.won} won, of {paired.n}); "
+        f"{limit * 100:.1f} are allowed.{doubt}",
+    )
 
 
 def _against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> list[Check | None]:
@@ -132,8 +148,13 @@ def _against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[
     ).items():
         part = compare.pair(candidate, baseline, labels)
         is_judged = part.n >= policy["min_slice_items"]
-        slices[name] = {"drop": round(part.drop, 6), "lost": part.lost, "won": part.won, "is_judged": is_judged,
-                        "agreement": round(compare.agreement(candidate, baseline).value, 6)}
+        slices[name] = {
+            "drop": round(part.drop, 6),
+            "lost": part.lost,
+            "won": part.won,
+            "is_judged": is_judged,
+            "agreement": round(compare.agreement(candidate, baseline).value, 6),
+        }
         if is_judged:
             checks.append(_at_most_drop(f"accuracy drop on slice {name}", policy["max_slice_drop"], part, policy))
     evidence["slices"] = slices
@@ -143,8 +164,11 @@ def _against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[
 def _slices(replay: Replay, so_far: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     cut = compare.by_slice([item.slice for item in replay.items], replay.candidate, replay.labels)
     return {
-        name: {"items": len(labels), "accuracy": round(sum(a == b for a, b in zip(answers, labels, strict=True)) / len(labels), 6),
-               **so_far.get(name, {})}
+        name: {
+            "items": len(labels),
+            "accuracy": round(sum(a == b for a, b in zip(answers, labels, strict=True)) / len(labels), 6),
+            **so_far.get(name, {}),
+        }
         for name, (answers, labels) in cut.items()
     }
 
@@ -156,14 +180,30 @@ def _flips(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) 
         return None
     flipped = sum(replay.candidate[at] != answer for at, answer in replay.alone.items())
     share = compare.share_of(flipped, len(replay.alone), confidence=float(policy["confidence"]))
-    evidence["batch_invariance"] = {"flipped": flipped, "asked_alone": share.n, "low": round(share.low, 6), "high": round(share.high, 6)}
+    evidence["batch_invariance"] = {
+        "flipped": flipped,
+        "asked_alone": share.n,
+        "low": round(share.low, 6),
+        "high": round(share.high, 6),
+    }
     limit = policy["max_batch_flips"]
     if limit is None:
         return None
-    return Check("batch flips", limit, share.value, Verdict.PASSED if share.value <= limit else Verdict.FAILED,
-                 f"{flipped} of {share.n} answers change when the item is asked alone; {limit:.2%} are allowed.")
+    return Check(
+        "batch flips",
+        limit,
+        share.value,
+        Verdict.PASSED if share.value <= limit else Verdict.FAILED,
+        f"{flipped} of {share.n} answers change when the item is asked alone; {limit:.2%} are allowed.",
+    )
 
 
 def _shown(share: Share) -> dict[str, Any]:
     value = None if math.isnan(share.value) else round(share.value, 6)
-    return {"value": value, "count": share.count, "n": share.n, "low": round(share.low, 6), "high": round(share.high, 6)}
+    return {
+        "value": value,
+        "count": share.count,
+        "n": share.n,
+        "low": round(share.low, 6),
+        "high": round(share.high, 6),
+    }

@@ -37,7 +37,9 @@ def parse_golden_set(data: bytes, *, inputs: Sequence[Tensor] = ()) -> tuple[Gol
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise _invalid([_error(data[: error.start].count(b"\n") + 1, "the text is not UTF-8", "Save the file as UTF-8.")]) from None
+        raise _invalid(
+            [_error(data[: error.start].count(b"\n") + 1, "the text is not UTF-8", "Save the file as UTF-8.")]
+        ) from None
     items: list[GoldenItem] = []
     errors: list[dict[str, str]] = []
     seen: dict[str, int] = {}
@@ -47,7 +49,9 @@ def parse_golden_set(data: bytes, *, inputs: Sequence[Tensor] = ()) -> tuple[Gol
         try:
             item = _item(line, inputs)
             if item.id in seen:
-                raise _Mistake(f"the id {item.id!r} is that of line {seen[item.id]}", "Give every item an id of its own.")
+                raise _Mistake(
+                    f"the id {item.id!r} is that of line {seen[item.id]}", "Give every item an id of its own."
+                )
         except _Mistake as mistake:
             errors.append(_error(number, mistake.message, mistake.fix))
             if len(errors) >= _MOST_ERRORS:
@@ -99,7 +103,9 @@ def _item(line: str, inputs: Sequence[Tensor]) -> GoldenItem:
         try:
             item_arrays(inputs, values)
         except ValueError as error:
-            raise _Mistake(f"{error}", "Give every input of the model's contract a value of its type and shape.") from None
+            raise _Mistake(
+                f"{error}", "Give every input of the model's contract a value of its type and shape."
+            ) from None
     return GoldenItem(read["id"], values, label, part)
 
 

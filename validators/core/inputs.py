@@ -66,7 +66,9 @@ def _array(tensor: Tensor, values: Mapping[str, Any]) -> npt.NDArray[Any]:
             flat = [_text(value) for value in array.ravel()]
             array = np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
         else:
-            array = np.asarray(values[tensor.name]).astype(kind, casting="same_kind" if kind.startswith("float") else "unsafe")
+            array = np.asarray(values[tensor.name]).astype(
+                kind, casting="same_kind" if kind.startswith("float") else "unsafe"
+            )
     except (TypeError, ValueError) as error:
         raise ValueError(f"the value of {tensor.name} is not {tensor.data_type}: {error}") from None
     return _shaped(tensor, array)
@@ -77,7 +79,9 @@ def _shaped(tensor: Tensor, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.reshape((1,) * len(tensor.dims))
     fits = array.ndim == len(tensor.dims) and all(w in (-1, h) for h, w in zip(array.shape, tensor.dims, strict=True))
     if not fits:
-        raise ValueError(f"the value of {tensor.name} has the shape {list(array.shape)}, declared is {list(tensor.dims)}")
+        raise ValueError(
+            f"the value of {tensor.name} has the shape {list(array.shape)}, declared is {list(tensor.dims)}"
+        )
     return array
 
 

@@ -1,8 +1,8 @@
 """The life of a validation.
 
-    queued → running → finished
-    running → queued      (its worker died; gates that have a verdict are kept)
-    queued | running → cancelled
+queued → running → finished
+running → queued      (its worker died; gates that have a verdict are kept)
+queued | running → cancelled
 """
 
 from __future__ import annotations

@@ -102,8 +102,13 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
     """The verdict of one run under a policy's load section: errors first, then the objective; `errored` if the generator was late."""
     phi = dispersion(summary.over_per_window)
     evidence: dict[str, Any] = {
-        **asdict(summary), "error_frac": round(summary.error_frac, 6), "max_error_frac": policy["max_error_frac"],
-        "slo_ms": policy["slo_ms"], "slo_quantile": policy["slo_quantile"], "seed": policy["seed"], "phi": round(phi, 3),
+        **asdict(summary),
+        "error_frac": round(summary.error_frac, 6),
+        "max_error_frac": policy["max_error_frac"],
+        "slo_ms": policy["slo_ms"],
+        "slo_quantile": policy["slo_quantile"],
+        "seed": policy["seed"],
+        "phi": round(phi, 3),
     }
     if summary.error_frac > policy["max_error_frac"]:
         why = f": {summary.error_examples[0]}" if summary.error_examples else ""
@@ -115,8 +120,11 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
         )
     limited = generator_limit(summary, max_lag_ms=max_lag_ms(policy))
     if limited:
-        return Judgement(Verdict.ERRORED, f"generator_limited: {limited}, so the run says nothing about the server.",
-                         {**evidence, "max_lag_ms": max_lag_ms(policy)})
+        return Judgement(
+            Verdict.ERRORED,
+            f"generator_limited: {limited}, so the run says nothing about the server.",
+            {**evidence, "max_lag_ms": max_lag_ms(policy)},
+        )
     if policy["slo_ms"] is None:
         says = f"{summary.errors} of {summary.requests} requests failed; the policy states no latency objective."
         return Judgement(Verdict.PASSED, says, evidence)
@@ -132,12 +140,16 @@ def max_lag_ms(policy: Mapping[str, Any]) -> float:
     return float(given) if given is not None else max(20.0, 0.2 * float(policy["slo_ms"] or 0.0))
 
 
-def _judge_objective(summary: LoadSummary, policy: Mapping[str, Any], phi: float, evidence: dict[str, Any]) -> Judgement:
+def _judge_objective(
+    summary: LoadSummary, policy: Mapping[str, Any], phi: float, evidence: dict[str, Any]
+) -> Judgement:
     quantile, confidence = float(policy["slo_quantile"]), float(policy["confidence"])
     found = judge_slo(summary.over, summary.requests, quantile=quantile, confidence=confidence, phi=phi)
     needed = least_requests(quantile=quantile, confidence=confidence, phi=phi)
     evidence["slo_test"] = {
-        "log_e_pass": round(found.log_e_pass, 6), "log_e_fail": round(found.log_e_fail, 6), "confidence": confidence,
+        "log_e_pass": round(found.log_e_pass, 6),
+        "log_e_fail": round(found.log_e_fail, 6),
+        "confidence": confidence,
         "least_requests_to_pass": needed,
     }
     counted = f"{summary.over} of {summary.requests} requests were over {policy['slo_ms']:g} ms"

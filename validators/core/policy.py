@@ -38,51 +38,63 @@ class _OrNone:
         return None if value is None else self.kind.read(value, at, problems)
 
 
-_CONTRACT = Record({
-    "batch_sizes": may(Many(_BatchSize(), least=1, most=16), [1, 2, "max"]),
-    "timeout_s": may(_SECONDS, 30),
-})
-_COLD_START = Record({
-    "max_s": may(_SECONDS, 60),
-    "inferences": may(Whole(5, 1000), 20),
-    "max_first_excess_ms": may(_MILLISECONDS, 1000),
-    "timeout_s": may(_SECONDS, 30),
-})
-_GOLDEN = Record({
-    "set": may(Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says="a golden set's digest"), None),
-    "output": may(Text(200), None),
-    "labels": may(Many(Text(200), least=1, most=10_000), None),
-    "min_accuracy": may(_FRACTION, None),
-    "min_agreement": may(_OrNone(_FRACTION), 0.95),
-    "max_accuracy_drop": may(_OrNone(_FRACTION), 0.02),
-    "max_slice_drop": may(_OrNone(_FRACTION), 0.05),
-    "min_slice_items": may(Whole(1, 1_000_000, unit="items"), 20),
-    "max_batch_flips": may(_FRACTION, None),
-    "rule": may(Text(one_of=("measured", "certified"), says="a rule"), "measured"),
-    "confidence": may(_CONFIDENCE, 0.95),
-    "batch_size": may(Whole(1, 65_536, unit="items"), 16),
-    "alone_items": may(Whole(0, 100_000, unit="items"), 64),
-    "timeout_s": may(_SECONDS, 60),
-})
-_LOAD = Record({
-    "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
-    "duration_s": may(Number(0, 3600, above=True, unit="seconds"), 8),
-    "slo_ms": may(_MILLISECONDS, None),
-    "slo_quantile": may(Number(0.5, 0.9999), 0.99),
-    "confidence": may(_CONFIDENCE, 0.95),
-    "max_error_frac": may(_FRACTION, 0.001),
-    "max_lag_ms": may(_MILLISECONDS, None),
-    "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "allow"),
-    "seed": may(Whole(0), 1),
-    "timeout_s": may(_SECONDS, 10),
-})
+_CONTRACT = Record(
+    {
+        "batch_sizes": may(Many(_BatchSize(), least=1, most=16), [1, 2, "max"]),
+        "timeout_s": may(_SECONDS, 30),
+    }
+)
+_COLD_START = Record(
+    {
+        "max_s": may(_SECONDS, 60),
+        "inferences": may(Whole(5, 1000), 20),
+        "max_first_excess_ms": may(_MILLISECONDS, 1000),
+        "timeout_s": may(_SECONDS, 30),
+    }
+)
+_GOLDEN = Record(
+    {
+        "set": may(
+            Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says="a golden set's digest"), None
+        ),
+        "output": may(Text(200), None),
+        "labels": may(Many(Text(200), least=1, most=10_000), None),
+        "min_accuracy": may(_FRACTION, None),
+        "min_agreement": may(_OrNone(_FRACTION), 0.95),
+        "max_accuracy_drop": may(_OrNone(_FRACTION), 0.02),
+        "max_slice_drop": may(_OrNone(_FRACTION), 0.05),
+        "min_slice_items": may(Whole(1, 1_000_000, unit="items"), 20),
+        "max_batch_flips": may(_FRACTION, None),
+        "rule": may(Text(one_of=("measured", "certified"), says="a rule"), "measured"),
+        "confidence": may(_CONFIDENCE, 0.95),
+        "batch_size": may(Whole(1, 65_536, unit="items"), 16),
+        "alone_items": may(Whole(0, 100_000, unit="items"), 64),
+        "timeout_s": may(_SECONDS, 60),
+    }
+)
+_LOAD = Record(
+    {
+        "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
+        "duration_s": may(Number(0, 3600, above=True, unit="seconds"), 8),
+        "slo_ms": may(_MILLISECONDS, None),
+        "slo_quantile": may(Number(0.5, 0.9999), 0.99),
+        "confidence": may(_CONFIDENCE, 0.95),
+        "max_error_frac": may(_FRACTION, 0.001),
+        "max_lag_ms": may(_MILLISECONDS, None),
+        "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "allow"),
+        "seed": may(Whole(0), 1),
+        "timeout_s": may(_SECONDS, 10),
+    }
+)
 _SECTIONS: dict[str, Kind] = {"contract": _CONTRACT, "cold_start": _COLD_START, "golden": _GOLDEN, "load": _LOAD}
-_POLICY = Record({
-    "gates": may(Many(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),
-    "gate_timeout_s": may(Number(1, 86_400, unit="seconds"), 900),
-    "stop_at_first_failure": may(Flag(), True),
-    **{name: may(kind, {}) for name, kind in _SECTIONS.items()},
-})
+_POLICY = Record(
+    {
+        "gates": may(Many(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),
+        "gate_timeout_s": may(Number(1, 86_400, unit="seconds"), 900),
+        "stop_at_first_failure": may(Flag(), True),
+        **{name: may(kind, {}) for name, kind in _SECTIONS.items()},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,11 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
         problems.append(Problem("gates", f"the gate {name} occurs twice.", "Name every gate once."))
     golden = read.get("golden") or {}
     if "golden" in gates and golden.get("set", "") is None:
-        problems.append(Problem("golden.set", "the golden gate has no set to replay.",
-                                "Upload one to the model's golden-sets and write its digest here, or take golden out of gates."))
+        problems.append(
+            Problem(
+                "golden.set",
+                "the golden gate has no set to replay.",
+                "Upload one to the model's golden-sets and write its digest here, or take golden out of gates.",
+            )
+        )
     return problems

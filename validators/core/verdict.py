@@ -21,7 +21,11 @@ class Verdict(StrEnum):
 
 #: Worst last. A skipped gate is worse than a passed one: absence of evidence never passes.
 SEVERITY: tuple[Verdict, ...] = (
-    Verdict.PASSED, Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.ERRORED, Verdict.FAILED,
+    Verdict.PASSED,
+    Verdict.SKIPPED,
+    Verdict.UNDECIDED,
+    Verdict.ERRORED,
+    Verdict.FAILED,
 )
 
 
@@ -39,7 +43,9 @@ class Judgement:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def combine(verdicts: Iterable[tuple[str, Verdict]], *, undecided_allowed: frozenset[str] = frozenset()) -> tuple[Verdict, str]:
+def combine(
+    verdicts: Iterable[tuple[str, Verdict]], *, undecided_allowed: frozenset[str] = frozenset()
+) -> tuple[Verdict, str]:
     """The verdict over all gates, with a sentence. A gate in `undecided_allowed` counts as passed where it is undecided."""
     given = list(verdicts)
     let_go = [gate for gate, verdict in given if verdict is Verdict.UNDECIDED and gate in undecided_allowed]

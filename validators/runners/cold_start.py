@@ -9,7 +9,13 @@ from validators.core.inputs import Arrays
 
 
 def first_latencies_ms(
-    server: InferenceServer, model: str, batch: Arrays, *, count: int, timeout_s: float, progress: Callable[[int, int], None]
+    server: InferenceServer,
+    model: str,
+    batch: Arrays,
+    *,
+    count: int,
+    timeout_s: float,
+    progress: Callable[[int, int], None],
 ) -> list[float]:
     """`count` inferences, one after the other, in ms. The connection is opened before the first. Raises InferenceError."""
     server.is_live()

@@ -50,8 +50,16 @@ def drive(
 class _Run:
     """One run's state, shared by its sender and its workers."""
 
-    def __init__(self, server: InferenceServer, model: str, batches: Sequence[Arrays], schedule: Floats, timeout_s: float) -> None:
-        self.server, self.model, self.batches, self.schedule, self.timeout_s = server, model, batches, schedule, timeout_s
+    def __init__(
+        self, server: InferenceServer, model: str, batches: Sequence[Arrays], schedule: Floats, timeout_s: float
+    ) -> None:
+        self.server, self.model, self.batches, self.schedule, self.timeout_s = (
+            server,
+            model,
+            batches,
+            schedule,
+            timeout_s,
+        )
         self.attempts: list[Attempt] = []
         self.sent = 0
         self.stopped = threading.Event()
