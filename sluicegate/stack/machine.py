@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sluicegate.stack import secrets
 from sluicegate.stack.ports import Ports
@@ -113,114 +114,61 @@ def _inherited(ours: Mapping[str, str]) -> dict[str, str]:
 
 def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> list[Process]:
     manage = [sys.executable, str(BASE_DIR / "manage.py")]
-    envoy = env.get("SLUICEGATE_ENVOY_BINARY", str(BASE_DIR / ".venv-gateway" / "envoy" / "_bin" / "envoy"))
-    envoy_config = str(state / "envoy.json")
 
     def process(
-        name: str,
-        level: int,
-        argv: list[str],
-        is_ready: Callable[[], bool] | None = None,
-        *,
-        grace_s: float = 5.0,
-        runs_once: bool = False,
+        name: str, level: int, argv: list[str], is_ready: Callable[[], bool] | None = None, **more: Any
     ) -> Process:
-        settles_s = (
-            2.5 if is_ready is None and not runs_once else 0.0
-        )  # about as long as the others take to become ready
-        return Process(
-            name,
-            level,
-            argv,
-            env=env,
-            cwd=BASE_DIR,
-            is_ready=is_ready,
-            settles_s=settles_s,
-            grace_s=grace_s,
-            runs_once=runs_once,
-        )
+        # Without a sign of readiness a process must live for about as long as the others take to become ready.
+        settles_s = 0.0 if is_ready or more.get("runs_once") else 2.5
+        return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, settles_s=settles_s, **more)
 
     return [
-        process(
-            "bootstrap",
-            BOOTSTRAP,
-            [
-                sys.executable,
-                "-m",
-                "sluicegate.stack.bootstrap",
-                "--envoy-config",
-                envoy_config,
-                "--gateway-http-port",
-                str(ports["gateway_http"]),
-                "--gateway-grpc-port",
-                str(ports["gateway_grpc"]),
-                "--gateway-admin-port",
-                str(ports["gateway_admin"]),
-            ],
-            runs_once=True,
-        ),
-        process(
-            "web",
-            SERVICES,
-            [
-                sys.executable,
-                "-m",
-                "uvicorn",
-                "sluicegate.asgi:application",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(ports["web"]),
-                "--loop",
-                "uvloop",
-                "--http",
-                "httptools",
-                "--lifespan",
-                "off",
-                "--no-proxy-headers",
-                "--no-server-header",
-                "--no-access-log",
-                "--timeout-graceful-shutdown",
-                "2",
-            ],
-            lambda: _answers(ports["web"], "/api/v1/me"),
-        ),
-        # Threads, as the handlers mostly wait for servers; gossip and its kin talk to other workers, and there is one.
-        process(
-            "worker",
-            SERVICES,
-            [
-                sys.executable,
-                "-m",
-                "celery",
-                "-A",
-                "sluicegate",
-                "worker",
-                "-P",
-                "threads",
-                "-c",
-                "4",
-                "-Q",
-                "default,validate",
-                "--without-gossip",
-                "--without-mingle",
-                "--without-heartbeat",
-                "--hostname",
-                "worker@sluicegate",
-                "-l",
-                "INFO",
-            ],
-            lambda: "ready." in said_since_start(state / "logs" / "worker.log"),
-        ),
+        process("bootstrap", BOOTSTRAP, _bootstrap(state, ports), runs_once=True),
+        process("web", SERVICES, _web(ports["web"]), lambda: _answers(ports["web"], "/api/v1/me")),
+        process("worker", SERVICES, _worker(), lambda: "ready." in said_since_start(state / "logs" / "worker.log")),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
         process("control_plane", SERVICES, [*manage, "control_plane"], lambda: _listens(ports["control_plane"])),
-        process(
-            "envoy",
-            GATEWAY,
-            [envoy, "-c", envoy_config, "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"],
-            lambda: _answers(ports["gateway_admin"], "/ready", exactly=200),
-        ),
+        process("envoy", GATEWAY, _envoy(state, env), lambda: _answers(ports["gateway_admin"], "/ready", exactly=200)),
+    ]
+
+
+def _bootstrap(state: Path, ports: Mapping[str, int]) -> list[str]:
+    told = [
+        f"--{name.replace('_', '-')}-port={ports[name]}" for name in ("gateway_http", "gateway_grpc", "gateway_admin")
+    ]
+    return [sys.executable, "-m", "sluicegate.stack.bootstrap", f"--envoy-config={state / 'envoy.json'}", *told]
+
+
+def _web(port: int) -> list[str]:
+    said = "--loop uvloop --http httptools --lifespan off --no-proxy-headers --no-server-header --no-access-log"
+    where = ["--host", "127.0.0.1", "--port", str(port), "--timeout-graceful-shutdown", "2"]
+    return [sys.executable, "-m", "uvicorn", "sluicegate.asgi:application", *where, *said.split()]
+
+
+def _worker() -> list[str]:
+    """Threads, as the handlers mostly wait for servers; gossip and its kin talk to other workers, and there is one."""
+    said = "-P threads -c 4 -Q default,validate --without-gossip --without-mingle --without-heartbeat -l INFO"
+    return [
+        sys.executable,
+        "-m",
+        "celery",
+        "-A",
+        "sluicegate",
+        "worker",
+        "--hostname",
+        "worker@sluicegate",
+        *said.split(),
+    ]
+
+
+def _envoy(state: Path, env: Mapping[str, str]) -> list[str]:
+    binary = env.get("SLUICEGATE_ENVOY_BINARY", str(BASE_DIR / ".venv-gateway" / "envoy" / "_bin" / "envoy"))
+    return [
+        binary,
+        "-c",
+        str(state / "envoy.json"),
+        *"--disable-hot-restart --concurrency 2 --log-level warning".split(),
     ]
 
 
