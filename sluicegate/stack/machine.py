@@ -168,7 +168,7 @@ def _envoy(state: Path, env: Mapping[str, str]) -> list[str]:
         binary,
         "-c",
         str(state / "envoy.json"),
-        *"--disable-hot-restart --concurrency 2 --log-level warning".split(),
+        *["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"],
     ]
 
 
