@@ -30,7 +30,7 @@ BUTTONS: tuple[tuple[str, str, Verb, frozenset[RolloutState]], ...] = (
     ("reject", "Reject", Verb.APPROVE_ROLLOUT, frozenset({S.AWAITING_APPROVAL})),
     ("pause", "Pause", Verb.PAUSE_ROLLOUT, frozenset({S.SHIFTING, S.BAKING})),
     ("resume", "Resume", Verb.RESUME_ROLLOUT, frozenset({S.PAUSED})),
-    ("advance", "Skip the wait", Verb.ADVANCE_ROLLOUT, frozenset({S.SHIFTING, S.BAKING})),
+    ("advance", "Skip the wait", Verb.ADVANCE_ROLLOUT, frozenset({S.SHIFTING})),
     ("cancel", "Cancel", Verb.ABORT_ROLLOUT, frozenset({S.REQUESTED, S.AWAITING_APPROVAL, S.PREPARING})),
     ("abort", "Roll back", Verb.ROLL_BACK, frozenset({S.SHIFTING, S.PAUSED, S.BAKING, S.STUCK})),
 )

@@ -76,6 +76,12 @@ def instant(at: datetime | str | None) -> SafeString | str:
     )
 
 
+@register.simple_tag
+def took(begun: datetime | None, ended: datetime | None) -> str:
+    """How long something lasted, in seconds with one decimal; nothing while it goes on."""
+    return f"{(ended - begun).total_seconds():.1f} s" if begun and ended else ""
+
+
 def ago(moment: datetime, now: datetime) -> str:
     """`12 s ago`, `3 min ago`, `in 40 s`: the distance in its largest whole unit."""
     seconds = int((now - moment).total_seconds())
