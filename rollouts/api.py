@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -106,39 +106,25 @@ class RolloutView(APIView):
         return _shown(queries.get_rollout(actor_of(request), rollout_id))
 
 
-class VerbView(APIView):
-    """One verb on a rollout; needs `If-Match` with the version that was read."""
+def _verb_view(verb: str) -> type[APIView]:
+    """The door to one verb on a rollout; it needs `If-Match` with the version that was read."""
+    act: Callable[..., Rollout] = getattr(actions, verb)
 
-    act: ClassVar[Callable[..., Rollout]]
-
-    def post(self, request: Request, rollout_id: int) -> Response:
-        actor = actor_of(request)
-        rollout = queries.get_rollout(actor, rollout_id)
-        form = ReasonIn(data=request.data)
-        form.is_valid(raise_exception=True)
-        done = type(self).act(
-            actor=actor,
-            rollout=rollout,
-            expected_version=expected_version(request),
-            reason=form.validated_data["reason"],
-        )
-        return _shown(done)
-
-
-def _verb_view(verb: str) -> type[VerbView]:
-    view = type(
-        f"{verb.title()}View",
-        (VerbView,),
-        {"act": staticmethod(getattr(actions, verb)), "__doc__": getattr(actions, verb).__doc__},
-    )
-    described = extend_schema(
-        methods=["POST"],
+    @extend_schema(
         operation_id=f"rollouts_{verb}",
         request=ReasonIn,
         responses={200: OpenApiTypes.OBJECT},
         parameters=[_IF_MATCH],
     )
-    return described(view)
+    def post(self: APIView, request: Request, rollout_id: int) -> Response:
+        actor = actor_of(request)
+        rollout = queries.get_rollout(actor, rollout_id)
+        form = ReasonIn(data=request.data)
+        form.is_valid(raise_exception=True)
+        version, reason = expected_version(request), form.validated_data["reason"]
+        return _shown(act(actor=actor, rollout=rollout, expected_version=version, reason=reason))
+
+    return type(f"{verb.title()}View", (APIView,), {"post": post, "__doc__": act.__doc__})
 
 
 VERB_VIEWS = {verb: _verb_view(verb) for verb in ("pause", "resume", "approve", "reject", "advance", "abort", "cancel")}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
 from uuid import UUID
 
 import structlog
@@ -34,12 +35,12 @@ from rollouts.actions.conduct import (
     write_route,
 )
 from rollouts.actions.start import report_problem
-from rollouts.core.carry import ERRORS, Carry, absorb
+from rollouts.core.carry import Carry, absorb
 from rollouts.core.counting import Reading
 from rollouts.core.decide import decide
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.plan import Policy
-from rollouts.core.snapshot import Snapshot, judged_all
+from rollouts.core.snapshot import Snapshot, counted
 from rollouts.models import Rollout
 from rollouts.observe import Raw, Seen, plan_of, read_all, seen_of
 from rollouts.queries import active_rollouts
@@ -58,8 +59,14 @@ DISPATCH_EVERY_S = 2.0
 ZERO_POLL_S, ZERO_POLL_FOR_S = 0.05, 1.0
 #: Counters that cannot confirm an acknowledged weight 0 do not hold up the end for longer than this.
 CONFIRM_WITHIN_S = 30.0
-#: A failed deployment is asked for again every so many ticks.
-RETRY_TICKS = 10
+#: A failed deployment is asked for again this often.
+RETRY_S = 10.0
+#: A tick that was woken does not begin sooner than this after the one before it.
+EARLY_S = 0.2
+#: While a candidate does nothing but fail, the next look comes sooner. More than `decide.FAILING_OVER_S`.
+LOOK_AGAIN_S = 0.5
+#: A candidate without a server is gone when it still has none after this long; one that failed before, at once.
+GONE_OVER_S = 0.5
 
 
 class Engine:
@@ -75,10 +82,13 @@ class Engine:
         self.token: int | None = None
         self.bad_attempts = 0
         self._dispatched_at = 0.0
+        self._rest_s = self.tick_s
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._is_stopping = False
 
-    def run(self, stop: threading.Event) -> None:
-        """Ticks until `stop` is set, then gives leadership back at once."""
-        while not stop.is_set():
+    def run(self) -> None:
+        """Ticks until `stop()`, then gives leadership back at once."""
+        while not self._is_stopping:
             began = time.monotonic()
             try:
                 self.step()
@@ -90,13 +100,31 @@ class Engine:
                 self.bad_attempts += 1
                 log.error("engine_tick_failed", traceback=traceback.format_exc())
                 close_old_connections()
-            stop.wait(max(0.01, self.tick_s - (time.monotonic() - began)))
+            self._rest(began)
         if self.token is not None:
             release(LEASE, self.owner, self.token)
             log.info("engine_stopped", owner=self.owner)
 
+    def wake(self) -> None:
+        """Lets the next tick come at once: a server or a route changed. May be called by any thread or signal handler."""
+        self._calls.put(None)
+
+    def stop(self) -> None:
+        """Ends `run` after the tick that it is in. May be called as `wake` may."""
+        self._is_stopping = True
+        self.wake()
+
+    def _rest(self, began: float) -> None:
+        """Waits until the next tick is due or called for. Calls that came together are one."""
+        with suppress(Empty):
+            self._calls.get(timeout=max(0.01, began + self._rest_s - time.monotonic()))
+            time.sleep(0 if self._is_stopping else max(0.01, began + EARLY_S - time.monotonic()))
+        while not self._calls.empty():
+            self._calls.get_nowait()
+
     def step(self) -> bool:
         """One turn: whether this engine leads, having ticked every active rollout."""
+        self._rest_s = self.tick_s
         if not self._leads():
             return False
         if time.monotonic() - self._dispatched_at >= DISPATCH_EVERY_S:
@@ -164,6 +192,8 @@ class Engine:
                 carry = carry.acknowledged(now.timestamp())
         snapshot, carry = self._snapshot(rollout, policy, carry, seen, ack, now)
         commit_tick(Tick(rollout, policy, carry, snapshot, decide(snapshot), self.token or 0, now, acked_at))
+        if carry.failures.attempts and rollout.state in {S.SHIFTING, S.BAKING}:
+            self._rest_s = min(self.tick_s, LOOK_AGAIN_S)
 
     def _asserted(self, rollout: Rollout, carry: Carry) -> Ack:
         """Writes the route that this rollout's row wants, should anything else stand there; then asks who follows it."""
@@ -176,12 +206,10 @@ class Engine:
         self, rollout: Rollout, policy: Policy, carry: Carry, seen: Seen, ack: Ack | None, now: datetime
     ) -> tuple[Snapshot, Carry]:
         at = now.timestamp()
-        has_stable = rollout.stable_id is not None
         servers = serving_servers(rollout)
-        carry = replace(carry, gone_ticks=carry.gone_ticks + 1 if servers[0] == 0 else 0)
-        # One look without a server may be a slow probe; a second one, or failing attempts beside it, is not.
-        is_gone = servers[0] == 0 and (carry.gone_ticks >= 2 or carry.last.candidate.bad.get(ERRORS, 0) > 0)
-        since = carry.candidate_seen_at if carry.candidate_seen_at is not None else at
+        carry = carry.looked_for_servers(at, servers[0])
+        # One look without a server may be a slow probe; a later one, or failed attempts before it, is not.
+        is_gone = carry.gone_since is not None and (carry.has_failed or at - carry.gone_since > GONE_OVER_S)
         step_started_at = (
             rollout.step_started_at.timestamp() if rollout.step_started_at else (at if ack and ack.all_acked else None)
         )
@@ -189,7 +217,7 @@ class Engine:
             state=S(rollout.state),
             policy=policy,
             now=at,
-            has_stable=has_stable,
+            has_stable=rollout.stable_id is not None,
             candidate_name=rollout.candidate.name,
             stable_name=rollout.stable.name if rollout.stable else "nothing",
             step_index=rollout.step_index,
@@ -199,31 +227,28 @@ class Engine:
             ack_error=ack.error if ack else "",
             unacknowledged_s=at - carry.commanded_at if carry.commanded_at else 0.0,
             step_started_at=step_started_at,
-            judged=judged_all(carry, policy, has_stable=has_stable),
-            step_attempts=carry.step.candidate.attempts,
-            step_stable_attempts=carry.step.stable.attempts,
-            routed_candidate=carry.step.candidate.routed,
-            routed_stable=carry.step.stable.routed,
-            all_failing=carry.all_failing,
-            is_stable_failing=carry.is_stable_failing,
-            quiet_s=max(0.0, at - since),
             candidate_servers=0 if is_gone else max(1, servers[0]),
             stable_servers=servers[1],
             problem=str(seen.problem),
             problem_sentence=seen.sentence,
             is_promoting=carry.is_promoting,
         )
-        return (self._prepared(rollout, snapshot, servers, now) if rollout.state == S.PREPARING else snapshot), carry
+        snapshot = counted(snapshot, carry)
+        return self._prepared(rollout, snapshot, carry, servers) if rollout.state == S.PREPARING else (snapshot, carry)
 
-    def _prepared(self, rollout: Rollout, snapshot: Snapshot, servers: tuple[int, int], now: datetime) -> Snapshot:
+    def _prepared(
+        self, rollout: Rollout, snapshot: Snapshot, carry: Carry, servers: tuple[int, int]
+    ) -> tuple[Snapshot, Carry]:
         """Asks for the candidate's deployment, and tells how far it is."""
-        problem = ""
+        problem, at = "", snapshot.now
         deployment = deployment_of(rollout.candidate, rollout.environment)
+        is_retry_due = carry.asked_at is None or at - carry.asked_at >= RETRY_S
         if (
             deployment is None
             or not deployment.is_wanted
-            or (deployment.state == DeploymentState.FAILED and rollout.tick % RETRY_TICKS == RETRY_TICKS - 1)
+            or (deployment.state == DeploymentState.FAILED and is_retry_due)
         ):
+            carry = replace(carry, asked_at=at)
             try:
                 why = f"Rollout {rollout.pk} prepares it."
                 deployment = ensure_deployment(
@@ -233,15 +258,16 @@ class Engine:
                 problem = error.message
         if not problem and deployment is not None and deployment.state == DeploymentState.FAILED:
             problem = f"Its last try failed: {deployment.reason}"
-        return replace(
+        prepared = replace(
             snapshot,
-            waited_s=(now - (rollout.started_at or rollout.created_at)).total_seconds(),
+            waited_s=at - (rollout.started_at or rollout.created_at).timestamp(),
             is_candidate_ready=servers[0] > 0,
             is_stable_ready=rollout.stable is None or servers[1] > 0,
             deployment_problem=problem,
             report_problem=report_problem(rollout.candidate, rollout.environment, rollout.report),
             digest_mismatch=mismatch_of(rollout),
         )
+        return prepared, carry
 
     def _take_back(self, rollout: Rollout, policy: Policy, seen: Seen, before: Carry) -> None:
         """What is left to do of a rollback: acknowledgement, confirmation by counters, the end."""

@@ -56,13 +56,53 @@ class Arms:
 
 
 @dataclass(frozen=True)
+class Failures:
+    """The candidate's failures in a row, as far as readings can tell; `since` and `until` are the row's first and last reading.
+
+    A reading with a success in it ends the row, since nobody knows what came first. One without attempts, as when the
+    gateway has set the server aside, neither ends nor extends it.
+    """
+
+    attempts: int = 0
+    since: float = 0.0
+    until: float = 0.0
+
+    def after(self, read_at: float, news: Counts) -> Failures:
+        if not news.attempts:
+            return self
+        if not _fails(news):
+            return Failures()
+        return Failures(self.attempts + news.attempts, self.since if self.attempts else read_at, read_at)
+
+    @property
+    def spread_s(self) -> float:
+        """Seconds between the first and the last reading; 0 for a single one, however many failures it brought."""
+        return self.until - self.since
+
+    def to_json(self) -> list[float]:
+        return [self.attempts, self.since, self.until]
+
+    @classmethod
+    def from_json(cls, value: list[float]) -> Failures:
+        return cls(int(value[0]), value[1], value[2])
+
+
+#: Fields of Carry that are JSON as they are.
+_PLAIN = (
+    "user_requests", "user_errors", "has_failed", "is_stable_failing", "candidate_seen_at", "read_at", "commanded_at",
+    "stage", "said", "gone_since", "asked_at", "is_promoting",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Carry:
     """Instants are seconds since the epoch (UTC).
 
     `step` counts since the gateways acknowledged this step's weight, `total` since the rollout began, `last` this tick's.
-    `all_failing` is how many attempts of the candidate in a row failed, as far as ticks can tell. `stage` names the step
-    that the evidence belongs to, `said` the last recorded decision, `gone_ticks` for how many ticks the candidate has had
-    no server. `is_promoting`: the route names the candidate as stable already, and its acknowledgement is awaited.
+    `has_failed`: the last reading with attempts of the candidate held a failed one. `stage` names the step that the
+    evidence belongs to, `said` the last recorded decision. `gone_since`: when the candidate was first found without a
+    server; `asked_at`: when its deployment was last asked for. `is_promoting`: the route names the candidate as stable
+    already, and its acknowledgement is awaited.
     """
 
     readings: Mapping[str, Reading] = field(default_factory=dict)
@@ -72,14 +112,16 @@ class Carry:
     user_requests: int = 0
     user_errors: int = 0
     watches: Mapping[str, Watch] = field(default_factory=dict)
-    all_failing: int = 0
+    failures: Failures = field(default_factory=Failures)
+    has_failed: bool = False
     is_stable_failing: bool = False
     candidate_seen_at: float | None = None
     read_at: float | None = None
     commanded_at: float | None = None
     stage: str = ""
     said: str = ""
-    gone_ticks: int = 0
+    gone_since: float | None = None
+    asked_at: float | None = None
     is_promoting: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -88,17 +130,9 @@ class Carry:
             "step": self.step.to_json(),
             "total": self.total.to_json(),
             "last": self.last.to_json(),
-            "user": [self.user_requests, self.user_errors],
             "watches": {name: watch.to_json() for name, watch in self.watches.items()},
-            "all_failing": self.all_failing,
-            "is_stable_failing": self.is_stable_failing,
-            "candidate_seen_at": self.candidate_seen_at,
-            "read_at": self.read_at,
-            "commanded_at": self.commanded_at,
-            "stage": self.stage,
-            "said": self.said,
-            "gone_ticks": self.gone_ticks,
-            "is_promoting": self.is_promoting,
+            "failures": self.failures.to_json(),
+            **{name: getattr(self, name) for name in _PLAIN},
         }
 
     @classmethod
@@ -110,18 +144,9 @@ class Carry:
             step=Arms.from_json(value["step"]),
             total=Arms.from_json(value["total"]),
             last=Arms.from_json(value["last"]),
-            user_requests=value["user"][0],
-            user_errors=value["user"][1],
             watches={name: Watch.from_json(watch) for name, watch in value["watches"].items()},
-            all_failing=value["all_failing"],
-            is_stable_failing=value["is_stable_failing"],
-            candidate_seen_at=value["candidate_seen_at"],
-            read_at=value["read_at"],
-            commanded_at=value["commanded_at"],
-            stage=value["stage"],
-            said=value["said"],
-            gone_ticks=value["gone_ticks"],
-            is_promoting=value["is_promoting"],
+            failures=Failures.from_json(value["failures"]),
+            **{name: value[name] for name in _PLAIN},
         )
 
     def entering(self, stage: str, at: float) -> Carry:
@@ -137,6 +162,12 @@ class Carry:
     def acknowledged(self, at: float) -> Carry:
         """The gateways follow the weight: from here on its samples and its split count."""
         return replace(self, step=Arms(), candidate_seen_at=at)
+
+    def looked_for_servers(self, at: float, candidate: int) -> Carry:
+        """With the number of the candidate's serving servers taken in."""
+        if candidate:
+            return replace(self, gone_since=None)
+        return replace(self, gone_since=at if self.gone_since is None else self.gone_since)
 
 
 def absorb(carry: Carry, *, tick: int, readings: Mapping[str, Reading], policy: Policy, has_stable: bool) -> Carry:
@@ -163,7 +194,8 @@ def absorb(carry: Carry, *, tick: int, readings: Mapping[str, Reading], policy: 
         user_requests=carry.user_requests + sum(part.user_requests for part in between.values()),
         user_errors=carry.user_errors + sum(part.user_errors for part in between.values()),
         watches=watches,
-        all_failing=_all_failing(carry.all_failing, news.candidate),
+        failures=carry.failures.after(read_at, news.candidate),
+        has_failed=news.candidate.bad.get(ERRORS, 0) > 0 if news.candidate.attempts else carry.has_failed,
         is_stable_failing=_fails(news.stable) if news.stable.attempts else carry.is_stable_failing,
         candidate_seen_at=read_at if news.candidate.attempts else carry.candidate_seen_at,
         read_at=read_at,
@@ -172,12 +204,6 @@ def absorb(carry: Carry, *, tick: int, readings: Mapping[str, Reading], policy: 
 
 def _fails(counts: Counts) -> bool:
     return counts.attempts > 0 and counts.bad.get(ERRORS, 0) >= counts.attempts
-
-
-def _all_failing(so_far: int, news: Counts) -> int:
-    if not news.attempts:
-        return so_far
-    return so_far + news.attempts if _fails(news) else 0
 
 
 def _watched(

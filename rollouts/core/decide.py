@@ -61,6 +61,9 @@ class Code(StrEnum):
 IGNORANCE = frozenset(
     {Code.PROVIDER_DOWN, Code.STALE, Code.NOT_ACKNOWLEDGED, Code.NO_DATA, Code.SPLIT_OFF, Code.BOTH_ARMS_BAD}
 )
+#: Failures that end at one instant (one poisoned batch, one cut connection) are one event, however many they are: the
+#: readings that show failures and nothing else must lie further apart than this, in seconds.
+FAILING_OVER_S = 0.4
 #: Fewer attempts of stable than this say nothing about whether stable burns too.
 LEAST_STABLE_ATTEMPTS = 20
 #: The split is off when it lies further from what was commanded than this many standard deviations and this share.
@@ -136,10 +139,11 @@ def _breach(s: Snapshot) -> Decision | None:
     for judged in s.judged:
         if judged.log_e_worse >= s.bar_worse and s.has_stable:
             return _take_back(s, Code.WORSE_THAN_STABLE, _worse(s, judged), judged)
-    if s.all_failing >= s.policy.all_failing_attempts:
+    if s.all_failing >= s.policy.all_failing_attempts and s.all_failing_s > FAILING_OVER_S:
         if s.has_stable and s.is_stable_failing:
             return _both_bad(s, "every attempt fails on both releases")
-        return _take_back(s, Code.ALL_FAILING, f"The last {s.all_failing} attempts on {s.candidate_name} all failed.")
+        said = f"The last {s.all_failing} attempts on {s.candidate_name} all failed, in readings {s.all_failing_s:.1f} s apart."
+        return _take_back(s, Code.ALL_FAILING, said)
     for judged in s.judged:
         if judged.log_e_over >= s.bar_worse:
             return _over(s, judged)
@@ -339,6 +343,7 @@ def _facts(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
         "elapsed_s": round(s.elapsed_s, 3),
         "step_attempts": s.step_attempts,
         "all_failing": s.all_failing,
+        "all_failing_s": round(s.all_failing_s, 3),
         "bar_worse": round(s.bar_worse, 4),
         "bar_fine": round(s.bar_fine, 4),
         "guards": {one.guard.name: evidence_of(one) for one in s.judged},

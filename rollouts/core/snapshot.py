@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollouts.core.carry import Carry, Watch
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, mixed
@@ -98,7 +98,8 @@ class Snapshot:
     step_stable_attempts: int = 0
     routed_candidate: int = 0
     routed_stable: int = 0
-    all_failing: int = 0
+    all_failing: int = 0  # attempts of the candidate in a row
+    all_failing_s: float = 0.0  # between the first and the last reading that showed them
     is_stable_failing: bool = False
     quiet_s: float = 0.0  # since the candidate's last attempt, or since the step began
     candidate_servers: int | None = None  # serving now; None: not known
@@ -141,4 +142,21 @@ def judged_all(carry: Carry, policy: Policy, *, has_stable: bool) -> tuple[Judge
     return tuple(
         judge(guard, carry.watches.get(guard.name, Watch()), has_stable=has_stable, alpha_promote=policy.alpha_promote)
         for guard in policy.guards
+    )
+
+
+def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
+    """The snapshot with all that the counters said."""
+    step, seen_at = carry.step, carry.candidate_seen_at
+    return replace(
+        snapshot,
+        judged=judged_all(carry, snapshot.policy, has_stable=snapshot.has_stable),
+        step_attempts=step.candidate.attempts,
+        step_stable_attempts=step.stable.attempts,
+        routed_candidate=step.candidate.routed,
+        routed_stable=step.stable.routed,
+        all_failing=carry.failures.attempts,
+        all_failing_s=carry.failures.spread_s,
+        is_stable_failing=carry.is_stable_failing,
+        quiet_s=max(0.0, snapshot.now - seen_at) if seen_at is not None else 0.0,
     )

@@ -67,7 +67,7 @@ def test_a_hold_says_in_numbers_what_is_missing() -> None:
 BREACHES = [
     ({"judged": (judged(0, bad_candidate=50, log_e_worse=30.0), judged(1))}, Code.WORSE_THAN_STABLE),
     ({"judged": (judged(0), judged(1, bad_candidate=90, log_e_over=30.0))}, Code.OBJECTIVE_BREACHED),
-    ({"all_failing": 20}, Code.ALL_FAILING),
+    ({"all_failing": 10, "all_failing_s": 1.0}, Code.ALL_FAILING),
     ({"candidate_servers": 0}, Code.SERVERS_GONE),
     ({"digest_mismatch": "The server runs other contents."}, Code.DIGEST_MISMATCH),
 ]
@@ -116,7 +116,7 @@ IGNORANT = [
     ({"quiet_s": 31.0}, Code.NO_DATA),
     ({"routed_candidate": 1200, "routed_stable": 800}, Code.SPLIT_OFF),
     ({"stable_servers": 0, "candidate_servers": 0}, Code.BOTH_ARMS_BAD),
-    ({"all_failing": 50, "is_stable_failing": True}, Code.BOTH_ARMS_BAD),
+    ({"all_failing": 50, "all_failing_s": 2.0, "is_stable_failing": True}, Code.BOTH_ARMS_BAD),
     ({"judged": (judged(0, bad_candidate=200, bad_stable=600, log_e_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
     ({"judged": (judged(0, bad_candidate=40, bad_stable=600, log_e_stable_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
 ]
@@ -224,6 +224,7 @@ def snapshots(draw: Any) -> Snapshot:
         routed_candidate=draw(counts),
         routed_stable=draw(counts),
         all_failing=draw(st.integers(0, 60)),
+        all_failing_s=draw(st.floats(0, 5)),
         is_stable_failing=draw(st.booleans()),
         quiet_s=draw(st.floats(0, 100)),
         candidate_servers=draw(st.sampled_from([None, 0, 1, 2])),

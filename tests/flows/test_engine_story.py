@@ -12,6 +12,7 @@ from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts import actions
 from rollouts import engine as engine_module
+from rollouts.core import decide as decide_module
 from rollouts.engine import Engine
 from rollouts.models import Decision, Observation, Rollout
 from rollouts.queries import live_view
@@ -93,8 +94,10 @@ class Story:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake gateway acknowledges between ticks, not during them."""
+    """The fake gateway acknowledges between ticks, not during them; and ticks follow at once, as if a second had passed."""
     monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
+    monkeypatch.setattr(engine_module, "GONE_OVER_S", 0.0)
+    monkeypatch.setattr(decide_module, "FAILING_OVER_S", 0.0)
     monkeypatch.setattr(engine_module, "dispatch_due", lambda: 0)
 
 
@@ -159,6 +162,23 @@ def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
     Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
     assert story.turn(requests=0).state == "shifting"  # one look may be a slow probe
     assert story.turn(requests=0).state == "rolling_back"
+    assert "servers_gone" in story.codes()
+
+
+def test_early_ticks_make_neither_a_slow_probe_nor_one_bad_moment_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "GONE_OVER_S", 60.0)
+    monkeypatch.setattr(decide_module, "FAILING_OVER_S", 60.0)
+    story = Story(guards=[{"indicator": "errors", "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}])
+    story.until("shifting")
+    story.turn()
+    servers = Server.objects.filter(deployment__release=story.candidate)
+    servers.update(is_serving=False)
+    assert [story.turn(requests=0).state for _ in range(4)] == ["shifting"] * 4
+    servers.update(is_serving=True)
+    story.gateway.set_arm(story.candidate.digest, is_up=False)
+    assert [story.turn(requests=50).state for _ in range(4)] == ["shifting"] * 4
+    servers.update(is_serving=False)
+    assert story.turn(requests=0).state == "rolling_back"  # failed attempts and no server: no second look
     assert "servers_gone" in story.codes()
 
 

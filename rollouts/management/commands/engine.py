@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 from types import FrameType
 from typing import Any
 
@@ -12,6 +11,7 @@ from django.core.management.base import BaseCommand
 
 from rollouts.engine import Engine
 from serving.envoy import EnvoyCounters
+from serving.xds import notices
 
 
 class Command(BaseCommand):
@@ -19,13 +19,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-        stop = threading.Event()
+        engine = Engine(EnvoyCounters())
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            stop.set()
+            engine.stop()
 
         signal.signal(signal.SIGTERM, on_signal)
         signal.signal(signal.SIGINT, on_signal)
-        engine = Engine(EnvoyCounters())
+        notices.listen(engine.wake)
         self.stdout.write(f"engine {engine.owner}: a tick every {engine.tick_s:g} s, lease {engine.lease_s:g} s")
-        engine.run(stop)
+        engine.run()

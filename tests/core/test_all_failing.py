@@ -1,0 +1,91 @@
+"""The hard rule for the obvious: a candidate that does nothing but fail is taken back, one that had a bad moment is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from rollouts.core.carry import ERRORS, Arms, Carry, Failures
+from rollouts.core.counting import Counts
+from rollouts.core.decide import Action, Code, Decision
+from rollouts.core.plan import parse_policy
+from rollouts.core.replay import Walk, walk
+
+#: Guards that nothing can breach, so that only the hard rule speaks.
+DEAF = {"indicator": "errors", "max_frac": 1.0, "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}
+STABLE = (16, 0)
+Ticks = Sequence[tuple[int, int]]  # attempts and errors of one arm in each tick
+
+
+def walked(candidate: Ticks, stable: Ticks | None = None, *, tick_s: float = 1.0, **policy: object) -> list[Walk]:
+    plan = parse_policy({"guards": [DEAF], **policy})
+    beside = stable or [STABLE] * len(candidate)
+
+    def feed(tick: int, weight_bp: int) -> Arms | None:
+        if tick > len(candidate):
+            return None
+        return Arms(*(Counts(n, n, {ERRORS: bad}) for n, bad in (candidate[tick - 1], beside[tick - 1])))
+
+    return list(walk(plan, feed, tick_s=tick_s))
+
+
+def last(walks: list[Walk]) -> Decision:
+    return walks[-1].decision
+
+
+def test_a_candidate_that_fails_throughout_is_taken_back_at_the_second_reading_that_shows_it() -> None:
+    walks = walked([(6, 0), (6, 0), (6, 3), (6, 6), (6, 6), (6, 6)])
+    assert (last(walks).action, last(walks).code) == (Action.ROLL_BACK, Code.ALL_FAILING)
+    assert walks[-1].tick == 5 and "The last 12 attempts" in last(walks).reason
+
+
+@pytest.mark.parametrize("batch", [8, 16, 500])
+@pytest.mark.parametrize("preset", ["standard", "demo"])
+def test_one_poisoned_batch_is_one_event_however_large(batch: int, preset: str) -> None:
+    alone = [(5, 0), (batch, batch), *[(5, 0)] * 5]
+    among_others = [(5, 0), (batch + 3, batch), *[(5, 0)] * 5]
+    then_quiet = [(5, 0), (batch, batch), *[(0, 0)] * 20, (5, 0)]
+    for ticks in (alone, among_others, then_quiet):
+        assert {walk.decision.action for walk in walked(ticks, preset=preset)} == {Action.HOLD}
+
+
+def test_a_success_between_two_poisoned_batches_ends_the_row() -> None:
+    assert last(walked([(16, 16), (1, 0), (16, 16), (17, 16), (16, 16)])).action is Action.HOLD
+
+
+def test_a_refused_candidate_that_the_gateway_keeps_setting_aside_is_taken_back() -> None:
+    """Five failures, then nothing while it is set aside: quiet readings neither break nor extend the row."""
+    quiet = [(0, 0)] * 3
+    walks = walked([(5, 5), *quiet, (5, 5), *quiet])
+    assert last(walks).code is Code.ALL_FAILING and walks[-1].tick == 5
+    assert last(walked([(5, 5), *quiet, (4, 4), *quiet])).action is Action.HOLD  # nine are not ten
+    assert last(walked([(5, 5), *quiet, (5, 4), *quiet])).action is Action.HOLD
+
+
+def test_the_row_may_be_shorter_where_the_policy_says_so() -> None:
+    assert last(walked([(3, 3), (2, 2)], preset="demo")).code is Code.ALL_FAILING
+    assert last(walked([(3, 3), (2, 2)], preset="standard")).action is Action.HOLD
+
+
+def test_early_looks_do_not_make_one_event_two() -> None:
+    """Two readings 0.2 s apart may show the two halves of one batch; a later one that still shows only failures tells."""
+    walks = walked([(8, 8), (8, 8)], tick_s=0.2)
+    assert last(walks).action is Action.HOLD
+    assert last(walked([(8, 8), (8, 8), (1, 1)], tick_s=0.21)).code is Code.ALL_FAILING
+
+
+def test_stable_failing_likewise_is_nobodys_fault_until_it_recovers() -> None:
+    bad = [(10, 10)] * 4
+    held = walked(bad, [(16, 16)] * 4)
+    assert (last(held).action, last(held).code) == (Action.HOLD, Code.BOTH_ARMS_BAD)
+    assert last(walked([*bad, (10, 10)], [*[(16, 16)] * 4, STABLE])).code is Code.ALL_FAILING
+    assert last(walked(bad, [(16, 15)] * 4)).code is Code.ALL_FAILING  # bad, but not likewise
+
+
+def test_the_row_survives_json() -> None:
+    row = Failures().after(3.5, Counts(4, 4, {ERRORS: 4})).after(4.25, Counts(2, 2, {ERRORS: 2}))
+    assert (row.attempts, row.spread_s) == (6, 0.75)
+    kept = Carry(failures=row, has_failed=True, gone_since=7.0, asked_at=1.0)
+    assert Carry.from_json(json.loads(json.dumps(kept.to_json()))) == kept
