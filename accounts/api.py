@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.contrib.auth import authenticate
@@ -11,7 +12,7 @@ from django.http import HttpRequest
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.exceptions import AuthenticationFailed, ErrorDetail, NotAuthenticated
 from rest_framework.generics import ListAPIView
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -22,7 +23,7 @@ from accounts import actions
 from accounts.authentication import BearerTokenAuthentication
 from accounts.core.access import Actor, Role, Verb, require
 from accounts.core.errors import Invalid, NotFound, PreconditionRequired
-from accounts.models import Membership, Team, User
+from accounts.models import Team, User
 
 _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 
@@ -51,9 +52,21 @@ def expected_version(request: Request | HttpRequest) -> int:
     return int(version["quoted"] or version["bare"])
 
 
-class LoginSerializer(serializers.Serializer[Any]):
+# A comment and no docstring: the schema would show it as that of every form.
+# Refuses members that it does not know: a misspelt field must not pass for one that was left out.
+class StrictSerializer(serializers.Serializer[Any]):
+    def to_internal_value(self, data: Any) -> Any:
+        known = ", ".join(self.fields)
+        unknown = [str(name) for name in data if name not in self.fields] if isinstance(data, Mapping) else []
+        if unknown:
+            said = ErrorDetail(f"There is no such field; the fields here are {known}.", "unknown_field")
+            raise serializers.ValidationError({name: [said] for name in unknown})
+        return super().to_internal_value(data)
+
+
+class LoginSerializer(StrictSerializer):
     username = serializers.CharField()
-    password = serializers.CharField()
+    password = serializers.CharField(trim_whitespace=False)
     name = serializers.CharField(default="cli", max_length=120)
 
 
@@ -61,19 +74,19 @@ class TokenSerializer(serializers.Serializer[Any]):
     token = serializers.CharField(help_text="shown once")
 
 
-class TokenNameSerializer(serializers.Serializer[Any]):
+class TokenNameSerializer(StrictSerializer):
     name = serializers.CharField(default="robot", max_length=120)
 
 
-class RoleSerializer(serializers.Serializer[Any]):
+class RoleSerializer(StrictSerializer):
     team = serializers.CharField(source="team.slug")
     role = serializers.ChoiceField(choices=[r.value for r in Role])
 
 
-class UserSerializer(serializers.ModelSerializer[User]):
+class UserSerializer(StrictSerializer, serializers.ModelSerializer[User]):
     roles = RoleSerializer(source="memberships", many=True, required=False)
     is_admin = serializers.BooleanField(source="is_superuser", required=False)
-    password = serializers.CharField(write_only=True, required=False)
+    password = serializers.CharField(write_only=True, required=False, trim_whitespace=False)
 
     class Meta:
         model = User
@@ -83,14 +96,14 @@ class UserSerializer(serializers.ModelSerializer[User]):
         }  # the action says it with a stable code
 
 
-class TeamSerializer(serializers.ModelSerializer[Team]):
+class TeamSerializer(StrictSerializer, serializers.ModelSerializer[Team]):
     class Meta:
         model = Team
         fields = ["slug", "title"]
         extra_kwargs: ClassVar[dict[str, Any]] = {"slug": {"validators": []}, "title": {"required": False}}
 
 
-class MembershipSerializer(serializers.Serializer[Membership]):
+class MembershipSerializer(StrictSerializer):
     username = serializers.CharField(source="user.username")
     role = serializers.ChoiceField(choices=[r.value for r in Role])
 

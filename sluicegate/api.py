@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import uuid
 from typing import Any
 
-from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation, ValidationError
 from django.db import DataError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.pagination import CursorPagination as DrfCursorPagination
+from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
 
 from accounts.core.errors import DomainError
@@ -42,7 +45,12 @@ KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]]
     (PermissionDenied, 403, "forbidden", "You may not do this."),
     (RequestDataTooBig, 413, "too_large", "The request's body is too large for this address."),
     (SuspiciousOperation, 400, "bad_request", "The request is malformed."),
-    (DataError, 422, "invalid", "A value is too long, out of range or holds a zero byte; shorten or correct it."),
+    (
+        (DataError, UnicodeEncodeError),
+        422,
+        "invalid",
+        "A value is too long, out of range or holds a zero byte or half a character; shorten or correct it.",
+    ),
     (
         IntegrityError,
         409,
@@ -56,6 +64,20 @@ KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]]
         "The database does not answer. Nothing was changed; try again soon.",
     ),
 ]
+#: What to do next, where REST framework only says what is wrong.
+NEXT_STEPS = {
+    "not_authenticated": "Send `Authorization: Bearer <token>`; `sluicegate login` gets one.",
+    "unsupported_media_type": "Send JSON, with `Content-Type: application/json`.",
+    "method_not_allowed": "See /api/v1/schema for what this address takes.",
+}
+#: The same for single fields, by the code of REST framework's own checks.
+FIXES = {
+    "required": "Add it.",
+    "null": "Write a value, or leave it out.",
+    "blank": "Write a text that is not empty.",
+    "unknown_field": "Remove it, or correct its name.",
+}
+OTHER_FIX = "Correct it; /api/v1/schema says what it may be."
 
 
 def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]:
@@ -109,25 +131,53 @@ def _describe_rest(error: exceptions.APIException) -> tuple[dict[str, Any], dict
     if (wait := getattr(error, "wait", None)) is not None:
         headers["Retry-After"] = str(math.ceil(wait))
     code = error.get_codes()
-    return problem(error.status_code, code if isinstance(code, str) else "invalid", str(error.detail)), headers
+    code = code if isinstance(code, str) else "invalid"
+    return problem(error.status_code, code, f"{error.detail} {NEXT_STEPS.get(code, '')}".strip()), headers
 
 
 def _field_errors(detail: Any, field: str = "") -> list[dict[str, str]]:
-    """DRF's nested error detail as a flat list of {field, message}; `roles.1.role` is the second role's."""
+    """DRF's nested error detail as a flat list of {field, message, fix}; `roles.1.role` is the second role's."""
     if isinstance(detail, dict):
         return [found for name, inner in detail.items() for found in _field_errors(inner, f"{field}.{name}".strip("."))]
     if isinstance(detail, list):
         named = [f"{field}.{i}" if isinstance(inner, dict) else field for i, inner in enumerate(detail)]
         return [found for name, inner in zip(named, detail, strict=True) for found in _field_errors(inner, name)]
-    name = field.removeprefix("non_field_errors") or "body"
-    return [{"field": name, "message": str(detail)}]
+    name = field.removesuffix("non_field_errors").strip(".") or "body"
+    return [{"field": name, "message": str(detail), "fix": FIXES.get(getattr(detail, "code", ""), OTHER_FIX)}]
 
 
+@csrf_exempt  # nothing happens here, and a program must be told so in its own words
 def unknown_address(request: HttpRequest, *args: object, **kwargs: object) -> JsonResponse:
     """Problem JSON for whatever under /api/ is no address of ours."""
     detail = f"There is no {request.path} in this API; see /api/v1/schema."
     body = problem(404, "not_found", detail) | {"instance": request.path}
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
+
+
+class JsonParser(JSONParser):
+    """JSON that everybody reads alike: a member that occurs twice, NaN and absurd depth are refused."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        try:
+            return json.loads(
+                stream.read().decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_once
+            )
+        except RecursionError:
+            raise exceptions.ParseError("The body is nested too deeply. Send it flatter.") from None
+        except ValueError as error:
+            raise exceptions.ParseError(f"The body is not JSON: {error}. Send one JSON object, in UTF-8.") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(members)
+    if len(read) < len(members):
+        names = [name for name, _ in members]
+        raise ValueError(f"the member {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return read
 
 
 class CursorPagination(DrfCursorPagination):
@@ -138,6 +188,14 @@ class CursorPagination(DrfCursorPagination):
 
     page_size_query_param = "page_size"
     max_page_size = 200
+
+    def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
+        try:
+            return super().paginate_queryset(queryset, request, view)
+        except (ValueError, TypeError, ValidationError, DataError):
+            if self.cursor_query_param not in request.query_params:
+                raise
+            raise exceptions.NotFound("This cursor is not one of ours. Start again without it.") from None
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         ordering = getattr(view, "pagination_ordering", "-pk")

@@ -21,7 +21,7 @@ from accounts.core import errors
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from ledger.actions import append_event
-from sluicegate.api import problem_handler
+from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from sluicegate.checks import refuse_unsafe_start
 from tests.factories import make_team, make_user
 
@@ -194,8 +194,61 @@ class TestProblems:
         error = exceptions.ValidationError({"roles": [{}, {"role": ["no such role"]}], "name": ["too long"]})
         response = problem_handler(error, {})
         assert response.data["errors"] == [
-            {"field": "roles.1.role", "message": "no such role"}, {"field": "name", "message": "too long"},
-        ]  # fmt: skip
+            {"field": "roles.1.role", "message": "no such role", "fix": OTHER_FIX},
+            {"field": "name", "message": "too long", "fix": OTHER_FIX},
+        ]
+
+    def test_a_list_that_is_none_is_named_as_its_field(self, api: Api) -> None:
+        root = api(make_user("root", is_admin=True))
+        body = assert_problem(
+            root.post("/api/v1/users", {"username": "u", "roles": "ci"}, format="json"), 422, "invalid"
+        )
+        assert [found["field"] for found in body["errors"]] == ["roles"]
+
+    @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
+    @pytest.mark.parametrize("path", ["/api/v1/nowhere", "/api/v1/releases/x/files/", "/api/v1/models/a/b%0Ac"])
+    def test_an_unknown_address_is_a_problem_for_every_method(self, method: str, path: str) -> None:
+        client = APIClient(enforce_csrf_checks=True)
+        assert_problem(getattr(client, method)(path, {}, format="json"), 404, "not_found")
+
+    @pytest.mark.parametrize(
+        ("body", "says"),
+        [
+            ("{", "Send one JSON object"),
+            ('{"a":' * 100_000 + "1" + "}" * 100_000, "flatter"),
+            ('{"slug": "search", "slug": "ads"}', "'slug' occurs twice"),
+            ('{"slug": NaN}', "NaN is no JSON number"),
+            (b'{"slug": "\xff"}', "UTF-8"),
+        ],
+    )
+    def test_a_body_that_others_may_read_otherwise(self, api: Api, body: str | bytes, says: str) -> None:
+        root = api(make_user("root", is_admin=True))
+        answer = root.post("/api/v1/teams", body, content_type="application/json")
+        assert says in assert_problem(answer, 400, "parse_error")["detail"]
+
+    def test_half_a_character_is_the_callers_mistake(self) -> None:
+        with pytest.raises(UnicodeEncodeError) as raised:
+            "\ud800".encode()
+        assert problem_handler(raised.value, {}).data["code"] == "invalid"
+
+    @pytest.mark.parametrize(
+        ("path", "body", "field"),
+        [
+            ("/api/v1/teams", {"slug": "search", "titel": "Search"}, "titel"),
+            ("/api/v1/users", {"username": "ci", "is_admn": True}, "is_admn"),
+            ("/api/v1/users", {"username": "ci", "roles": [{"team": "a", "role": "ci", "x": 1}]}, "roles.0.x"),
+            ("/api/v1/users/root/tokens", {"nme": "ci"}, "nme"),
+            ("/api/v1/teams/search/members", {"username": "root", "role": "ci", "x": 1}, "x"),
+            ("/api/v1/tokens", {"username": "root", "password": "x", "x": 1}, "x"),
+        ],
+    )
+    def test_a_field_that_is_not_there_is_named(self, api: Api, path: str, body: dict[str, Any], field: str) -> None:
+        root = api(make_user("root", is_admin=True))
+        found = assert_problem(root.post(path, body, format="json"), 422, "invalid")["errors"]
+        assert [(error["field"], error["fix"]) for error in found] == [(field, FIXES["unknown_field"])]
+
+    def test_nobody_is_told_how_to_sign_in(self, api: Api) -> None:
+        assert "sluicegate login" in assert_problem(api().get("/api/v1/me"), 401, "not_authenticated")["detail"]
 
     def test_the_unexpected_gets_an_id_and_no_traceback(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         from accounts import actions
@@ -250,8 +303,13 @@ class TestEvents:
         found = reader.get("/api/v1/events?subject_type=route&subject_id=1").json()["results"]
         assert [event["facts"]["n"] for event in found] == [3, 1]
 
-    def test_a_broken_cursor_is_a_problem(self, reader: APIClient) -> None:
-        assert_problem(reader.get("/api/v1/events?cursor=xyz"), 404, "not_found")
+    @pytest.mark.parametrize("cursor", ["xyz", "cD1hYmM="])  # nonsense, and p=abc where numbers are sorted
+    def test_a_broken_cursor_is_a_problem(self, reader: APIClient, cursor: str) -> None:
+        for path in ("events", "rollouts"):
+            assert_problem(reader.get(f"/api/v1/{path}?cursor={cursor}"), 404, "not_found")
+
+    def test_a_cursor_with_a_zero_byte_is_a_problem(self, reader: APIClient) -> None:
+        assert_problem(reader.get("/api/v1/teams?cursor=cD0lMDA="), 404, "not_found")
 
     def test_the_audit_is_for_administrators(self, reader: APIClient, api: Api) -> None:
         assert_problem(reader.get("/api/v1/audit"), 403, "forbidden")
