@@ -33,7 +33,9 @@ def sign(digest: str) -> tuple[str, str]:
 
 
 def verify(digest: str, signature_b64: str, key_id: str) -> bool:
-    """Whether this installation's key signed this digest; False for any other key."""
+    """Whether this installation's key signed this digest; False for any other key, and where there is none: looking makes none."""
+    if not Path(settings.SIGNING_KEY_FILE).exists():
+        return False
     public = _private_key().public_key()
     if key_id != _key_id(public):
         return False

@@ -22,8 +22,9 @@ from registry.queries import has_code_waiver, manifest_of
 from serving.core.lifecycle import LIVE, MOVES, DeploymentState
 from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import RunningServer
+from serving.routing import hold_routes
+from serving.xds.notices import CHANNEL
 
-ROUTES_CHANNEL = "sluicegate_routes"
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
     (DeploymentState.LOADING, DeploymentState.WARMING): "deployment.loaded",
@@ -53,9 +54,7 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
             digest=release.digest,
         )
     with transaction.atomic():
-        Environment.objects.select_for_update(no_key=True).get(
-            pk=environment.pk
-        )  # one request at a time, and none beside set_route
+        hold_routes(environment)
         found = _live().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
         if found is None:
             node = _node_for(release)
@@ -81,7 +80,7 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> De
     release, environment = deployment.release, deployment.environment
     require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
     with transaction.atomic():
-        Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+        hold_routes(environment)
         routed = Q(stable=release) | Q(candidate=release, candidate_bp__gt=0)
         if Route.objects.filter(routed, environment=environment).exists():
             raise StateChanged(
@@ -168,7 +167,7 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
 def notify_routes() -> None:
     """Wakes the control plane when this transaction commits."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [ROUTES_CHANNEL])
+        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 
 
 def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:

@@ -47,13 +47,14 @@ def live_deployments() -> QuerySet[Deployment]:
 
 
 def ready_server(release: Release, environment: Environment) -> Server | None:
-    """The newest server of a ready deployment that answered a real inference and is not known to be broken."""
+    """The newest server of a ready, wanted deployment that answered a real inference and is not known to be broken."""
     return (
         current_servers()
         .filter(
             deployment__release=release,
             deployment__environment=environment,
             deployment__state=DeploymentState.READY,
+            deployment__is_wanted=True,
             is_serving=True,
         )
         .order_by("-pk")

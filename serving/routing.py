@@ -33,6 +33,11 @@ class Ack:
     error: str
 
 
+def hold_routes(environment: Environment) -> Environment:
+    """The environment's row, locked until the transaction ends: its routes, and what they rest on, change one by one."""
+    return Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+
+
 def set_route(
     *,
     actor: Actor,
@@ -41,24 +46,25 @@ def set_route(
     stable: Release,
     candidate: Release | None = None,
     candidate_bp: int = 0,
-    fence: int = 0,
+    fence: int | None = None,
     reason: str,
 ) -> Route:
     """The route as asked for; `candidate_bp` is the candidate's share in basis points, 0 … 10000.
 
-    Writing what is already there changes nothing, but keeps the highest `fence`. Effects: the environment's generation
-    grows, an event is appended, and the control plane is told on commit.
+    Writing what is already there changes nothing, but keeps the highest `fence`. A person's verb has no token of its own
+    (None): it writes with the last leader's. Effects: the environment's generation grows, an event is appended, and the
+    control plane is told on commit.
 
     Raises Refused, Invalid (releases or weight make no sense), Stale (another engine has led
     since `fence` was given out).
     """
     with transaction.atomic():
         _check(model, stable, candidate, candidate_bp)
-        # The environment's row is the lock for all its routes: generations never cross.
-        generation = Environment.objects.select_for_update(no_key=True).get(pk=environment.pk).generation
+        generation = hold_routes(environment).generation  # so that generations never cross
         route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
         is_opening = candidate_bp > (route.candidate_bp if route is not None else 0)
         require(actor, Verb.START_ROLLOUT if is_opening else Verb.ROLL_BACK, model.team.slug)
+        fence = (route.fence if route is not None else 0) if fence is None else fence
         _refuse_outdated(route, fence)
         wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp)
         if route is not None and (route.stable_id, route.candidate_id, route.candidate_bp) == wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from django.db.models import QuerySet
@@ -59,10 +60,13 @@ def visible_report(actor: Actor, digest: str) -> Report:
 
 
 def is_authentic(report: Report) -> bool:
-    """Whether its body still has its digest, and this installation's key signed that."""
-    return sha256_of(report.body.encode()) == report.digest and signing.verify(
-        report.digest, report.signature, report.key_id
-    )
+    """Whether its body still has its digest, this installation's key signed that, and its columns say what the body says."""
+    if sha256_of(report.body.encode()) != report.digest:
+        return False
+    if not signing.verify(report.digest, report.signature, report.key_id):
+        return False
+    body = json.loads(report.body)
+    return all(body[name] == getattr(report, name) for name in ("manifest_digest", "policy_digest", "verdict"))
 
 
 def golden_sets_of(model: ServedModel) -> QuerySet[GoldenSet]:

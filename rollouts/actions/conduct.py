@@ -142,8 +142,18 @@ def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes
     )
 
 
+@transaction.atomic
 def write_route(rollout: Rollout, weight_bp: int, *, fence: int, reason: str, is_promoting: bool = False) -> None:
-    """What the gateways must do at this weight. Writing it again changes nothing."""
+    """What the gateways must do at this weight. Writing it again changes nothing.
+
+    Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
+    """
+    seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
+    if not seen.values_list("pk", flat=True).first():
+        raise StateChanged(
+            "rollout_changed",
+            f"Rollout {rollout.pk} moved while its route was being written; the next tick reads it again.",
+        )
     stable = None if is_promoting else rollout.stable
     set_route(
         actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,

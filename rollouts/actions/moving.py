@@ -12,7 +12,6 @@ from accounts.core.errors import StateChanged
 from ledger.actions import append_event
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import Decision, Rollout
-from serving.models import Route
 from serving.routing import set_route
 
 S = RolloutState
@@ -112,15 +111,9 @@ def shut(rollout: Rollout, *, actor: Actor, reason: str, fence: int | None = Non
         stable=rollout.stable,
         candidate=rollout.candidate,
         candidate_bp=0,
-        fence=current_fence(rollout) if fence is None else fence,
+        fence=fence,
         reason=reason,
     )
-
-
-def current_fence(rollout: Rollout) -> int:
-    """The token of the last writer: a person's verb writes with the leader's own, and is not fenced out by it."""
-    route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
-    return route.fence if route else 0
 
 
 def _named(rollout: Rollout) -> dict[str, Any]:

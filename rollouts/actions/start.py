@@ -18,9 +18,11 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.plan import Policy, parse_policy
 from rollouts.models import Rollout
 from serving.models import Environment, Route
+from serving.routing import hold_routes
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.core.verdict import Verdict
 from validators.models import Report
+from validators.queries import is_authentic
 
 
 def start_rollout(
@@ -45,22 +47,28 @@ def start_rollout(
     _check_release(candidate, environment)
     plan = parse_policy(model.rollout_policy if policy is None else policy, model.objectives)
     report = _report_for(candidate, environment)
-    route = Route.objects.select_related("stable").filter(environment=environment, model=model).first()
-    stable = route.stable if route else None
-    if stable is not None and stable.pk == candidate.pk:
-        raise StateChanged(
-            "already_stable",
-            f"{candidate.name} already serves all of {model.slug} in {environment.slug}; there is nothing to move.",
-        )
     _refuse_beside_another(candidate, environment)
     try:
         with transaction.atomic():
+            hold_routes(environment)  # so that the rollback target is the stable release of this very moment
+            stable = _stable_beside(candidate, environment)
             return _created(actor, candidate, environment, stable, plan, report, reason)
     except IntegrityError as error:
         if "rollout_one_active" not in str(error):
             raise
         _refuse_beside_another(candidate, environment)
         raise
+
+
+def _stable_beside(candidate: Release, environment: Environment) -> Release | None:
+    """The release that serves now, the rollback target. Raises StateChanged when it is the candidate itself."""
+    route = Route.objects.select_related("stable").filter(environment=environment, model=candidate.model).first()
+    if route is not None and route.stable_id == candidate.pk:
+        raise StateChanged(
+            "already_stable",
+            f"{candidate.name} already serves all of {candidate.model.slug} in {environment.slug}; there is nothing to move.",
+        )
+    return route.stable if route else None
 
 
 def _created(
@@ -123,6 +131,8 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
         return f"{candidate.name} has no report for its contents under the model's present gate policy. Run its gates first."
     if report.manifest_digest != candidate.digest:
         return f"The report {report.digest[:19]}… is about other contents than {candidate.name}. Run its gates."
+    if not is_authentic(report):
+        return f"The report {report.digest[:19]}… is not as this installation signed it. Run the gates of {candidate.name} again."
     if report.verdict != Verdict.PASSED:
         return f"The gates of {candidate.name} ended {report.verdict}. Fix the release and push it again, or run the gates again."
     return ""

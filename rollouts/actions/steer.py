@@ -13,14 +13,14 @@ from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.actions import append_event
 from registry.models import ServedModel
-from rollouts.actions.moving import current_fence, move, record, shut
+from rollouts.actions.moving import move, record, shut
 from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState
 from rollouts.core.plan import Policy, parse_policy
 from rollouts.models import Approval, Rollout
 from serving.actions import drain_deployment
 from serving.models import Environment, Route
 from serving.queries import deployment_of, ready_server
-from serving.routing import set_route
+from serving.routing import hold_routes, set_route
 
 S = RolloutState
 
@@ -115,7 +115,6 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
             stable=rollout.stable,
             candidate=rollout.candidate,
             candidate_bp=weight,
-            fence=current_fence(rollout),
             reason=said,
         )
     return _said(
@@ -166,48 +165,50 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
     Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm.
     """
     require(actor, Verb.ROLL_BACK, model.team.slug)
-    rollouts = Rollout.objects.filter(environment=environment, model=model)
-    active = rollouts.filter(state__in=sorted(state.value for state in ACTIVE)).first()
-    if active is not None and active.state == S.ROLLING_BACK:
-        return active
-    if active is not None:
-        return abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
+    states = sorted(state.value for state in ACTIVE)
     with transaction.atomic():
-        last = (
-            rollouts.select_related("candidate", "stable", "model__team", "environment")
-            .filter(state=S.PROMOTED)
-            .first()
+        # Held, so that the engine cannot move it on between this look and the abort: who shuts needs no version.
+        active = (
+            Rollout.objects.select_for_update().filter(environment=environment, model=model, state__in=states).first()
         )
-        route = Route.objects.filter(environment=environment, model=model).first()
-        is_warm = (
-            last is not None
-            and last.stable is not None
-            and route is not None
-            and route.stable_id == last.candidate_id
-            and ready_server(last.stable, environment) is not None
+        if active is not None and active.state == S.ROLLING_BACK:
+            return active
+        if active is not None:
+            return abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
+        hold_routes(environment)  # what is warm now stays so until the route is written
+        if Rollout.objects.filter(environment=environment, model=model, state__in=states).exists():
+            raise StateChanged("rollout_active", f"A rollout of {model.slug} was started just now. Roll back again.")
+        return _instantly_back(actor, model, environment, reason)
+
+
+def _instantly_back(actor: Actor, model: ServedModel, environment: Environment, reason: str) -> Rollout:
+    """The last promoted rollout, undone while the release before it is still warm. Holding the routes."""
+    last = (
+        Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
+        .filter(environment=environment, model=model, state=S.PROMOTED)
+        .first()
+    )
+    route = Route.objects.filter(environment=environment, model=model).first()
+    is_last = last is not None and route is not None and route.stable_id == last.candidate_id
+    if last is None or last.stable is None or not is_last or ready_server(last.stable, environment) is None:
+        before = (
+            f" {last.stable.name}, the release before, is no longer warm: start a rollout of it."
+            if last and last.stable
+            else " There is nothing to take back."
         )
-        if last is None or last.stable is None or route is None or not is_warm:
-            before = (
-                f" {last.stable.name}, the release before, is no longer warm: start a rollout of it."
-                if last and last.stable
-                else ""
-            )
-            raise NotFound(
-                "no_active_rollout",
-                f"No rollout of {model.slug} is active in {environment.slug}.{before or ' There is nothing to take back.'}",
-            )
-        said = f"{actor.name} went back to {last.stable.name}, still warm: {_given(reason)}"
-        set_route(actor=actor, environment=environment, model=model, stable=last.stable, fence=route.fence, reason=said)
-        append_event(
-            verb="rollout.taken_back",
-            subject_type="rollout",
-            subject_id=last.pk,
-            actor=actor,
-            reason=said,
-            facts={"from": last.candidate.name, "to": last.stable.name},
-        )
-        record(last, actor=actor, action="roll_back", reason=said, code="instant")
-        return last
+        raise NotFound("no_active_rollout", f"No rollout of {model.slug} is active in {environment.slug}.{before}")
+    said = f"{actor.name} went back to {last.stable.name}, still warm: {_given(reason)}"
+    set_route(actor=actor, environment=environment, model=model, stable=last.stable, reason=said)
+    append_event(
+        verb="rollout.taken_back",
+        subject_type="rollout",
+        subject_id=last.pk,
+        actor=actor,
+        reason=said,
+        facts={"from": last.candidate.name, "to": last.stable.name},
+    )
+    record(last, actor=actor, action="roll_back", reason=said, code="instant")
+    return last
 
 
 def _checked(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
@@ -10,11 +9,13 @@ from django.db import IntegrityError, connection, transaction
 
 from accounts.core.access import Actor, Role
 from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
-from ledger.core.canonical import digest_of
+from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
+from registry import signing
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, Waiver
 from rollouts import actions
+from rollouts.actions.conduct import write_route
 from rollouts.models import Approval, Decision, Observation, Rollout
 from serving.models import Deployment, Environment, Route
 from serving.routing import set_route
@@ -57,7 +58,15 @@ def put(rollout: Rollout, state: str, **columns: Any) -> Rollout:
     return rollout
 
 
-def report_for(release: Release, verdict: str = "passed", *, manifest: str = "", policy: str = "") -> Report:
+def report_for(
+    release: Release,
+    verdict: str = "passed",
+    *,
+    manifest: str = "",
+    policy: str = "",
+    forged: dict[str, str] | None = None,
+) -> Report:
+    """A report signed here; `forged` columns are changed after that."""
     policy_digest = policy or parse_gate_policy(release.model.gate_policy).digest
     validation = Validation.objects.create(
         release=release,
@@ -68,17 +77,11 @@ def report_for(release: Release, verdict: str = "passed", *, manifest: str = "",
         verdict=verdict,
         requested_by="test",
     )
-    return Report.objects.create(
-        validation=validation,
-        release=release,
-        manifest_digest=manifest or release.digest or "",
-        policy_digest=policy_digest,
-        verdict=verdict,
-        body="{}",
-        digest=digest_of(str(uuid.uuid4())),
-        signature="",
-        key_id="",
-    )
+    named = {"manifest_digest": manifest or release.digest or "", "policy_digest": policy_digest, "verdict": verdict}
+    body = canonical_bytes({**named, "validation": validation.pk})
+    signature, key_id = signing.sign(sha256_of(body))
+    signed = {"body": body.decode(), "digest": sha256_of(body), "signature": signature, "key_id": key_id}
+    return Report.objects.create(validation=validation, release=release, **{**named, **signed, **(forged or {})})
 
 
 def with_stable() -> tuple[Rollout, Release]:
@@ -137,6 +140,14 @@ def test_a_passed_report_of_exactly_these_contents_and_todays_policy_is_needed()
     refused("report_not_passed")
     report_for(candidate, "passed")
     assert actions.start_rollout(actor=admin, candidate=candidate, environment=environment).state == "preparing"
+
+
+@pytest.mark.parametrize("forged", [{"signature": ""}, {"key_id": "ed25519:0"}, {"body": "{}"}, {"verdict": "passed"}])
+def test_a_report_that_is_not_as_it_was_signed_here_admits_nothing(forged: dict[str, str]) -> None:
+    candidate = release_of()
+    report_for(candidate, "failed" if "verdict" in forged else "passed", forged=forged)
+    with pytest.raises(Refused, match="not as this installation signed it"):
+        actions.start_rollout(actor=make_admin(), candidate=candidate, environment=production(needs_passed_report=True))
 
 
 def test_a_later_failed_report_outweighs_an_older_passed_one() -> None:
@@ -344,6 +355,31 @@ def test_with_nothing_active_only_a_warm_release_can_be_gone_back_to() -> None:
     make_server(make_deployment(stable, environment, state="ready"))
     actions.roll_back_model(actor=admin, model=model, environment=environment, reason="Now.")
     assert Route.objects.get(model=model).stable_id == stable.pk
+
+
+def test_a_release_that_is_let_go_already_is_not_gone_back_to() -> None:
+    """Its server still answers, but its agent is about to end it."""
+    rollout, stable = with_stable()
+    put(rollout, "promoted")
+    set_route(
+        actor=Actor.system("test"),
+        environment=rollout.environment,
+        model=rollout.model,
+        stable=rollout.candidate,
+        reason=".",
+    )
+    make_server(make_deployment(stable, rollout.environment, state="ready", is_wanted=False))
+    with pytest.raises(NotFound, match="no longer warm"):
+        actions.roll_back_model(actor=make_admin(), model=rollout.model, environment=rollout.environment, reason="Now.")
+
+
+def test_an_engine_that_looked_before_a_person_shut_does_not_open_again() -> None:
+    rollout, _ = with_stable()
+    seen = Rollout.objects.get(pk=rollout.pk)
+    actions.abort(actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="It is bad.")
+    with pytest.raises(StateChanged):
+        write_route(seen, 2500, fence=7, reason="Step 1.")
+    assert Route.objects.get(model=rollout.model).candidate_bp == 0
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from serving import actions, keeper, queries
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError
 from serving.triton import TritonServer
+from serving.xds.notices import CHANNEL
 from tests.contracts import serving_models as made
 
 pytestmark = pytest.mark.real("triton")
@@ -182,7 +183,7 @@ def ask(server: Server, value: float, timeout_s: float = 5.0) -> list[float]:
 
 def test_a_release_without_code_serves_and_leaves_when_it_is_drained(machine: Machine) -> None:
     with psycopg.connect(machine.database, autocommit=True) as listener:
-        listener.execute(f"LISTEN {actions.ROUTES_CHANNEL}")
+        listener.execute(f"LISTEN {CHANNEL}")
         deployment = machine.deploy("words")
         server = machine.ready(deployment)
         assert next(listener.notifies(timeout=5, stop_after=1), None)  # the control plane was woken
