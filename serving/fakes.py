@@ -31,6 +31,7 @@ class FakeModel:
 
     `compute` gets a whole batch. `latency_s` is per batch. `breaks` is the error that every request meets;
     `is_dead` is a model process that died: every request fails until the model is unloaded and loaded.
+    `is_hung` is code that never returns: no request is answered and none finishes.
     """
 
     serving: dict[str, Any]
@@ -39,6 +40,7 @@ class FakeModel:
     load_error: str = ""
     breaks: InferenceError | None = None
     is_dead: bool = False
+    is_hung: bool = False
 
 
 @dataclass
@@ -89,6 +91,9 @@ class FakeInferenceServer:
         if unknown:
             raise InferenceError("rejected", f"{model} has no output {sorted(unknown)[0]!r}.")
         began = time.perf_counter()
+        if behaviour.is_hung:
+            time.sleep(timeout_s)
+            raise InferenceError("timeout", f"No answer within {timeout_s:g} s.")
         waiting = _Waiting(tensors, size)
         loaded.queue.append(waiting)
         while not waiting.is_done:

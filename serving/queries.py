@@ -76,6 +76,20 @@ def server_of(deployment: Deployment) -> Server | None:
     return current_servers().filter(deployment=deployment).first()
 
 
+def is_last_of_stable(deployment: Deployment) -> bool:
+    """Whether a route names its release as stable and no other deployment's server answers for that release there."""
+    release, environment = deployment.release_id, deployment.environment_id
+    if not Route.objects.filter(environment=environment, stable=release).exists():
+        return False
+    others = current_servers().exclude(deployment=deployment)
+    return not others.filter(
+        deployment__release=release,
+        deployment__environment=environment,
+        deployment__state=DeploymentState.READY,
+        is_serving=True,
+    ).exists()
+
+
 def nodes() -> QuerySet[Node]:
     return Node.objects.order_by("name")
 

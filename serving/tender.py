@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from accounts.core.errors import StateChanged
-from serving import actions, queries, warmup
+from serving import actions, probe, queries, warmup
+from serving.core.health import HUNG_AFTER_LAST_STABLE_S, HUNG_AFTER_S, Health, Look, Probe, Watch, verdict
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Server
 from serving.ports import InferenceError, InferenceServer, Launcher, LaunchError, LaunchSpec, RunningServer
 
 S = DeploymentState
+log = logging.getLogger(__name__)
 
 
 class NodeLauncher(Launcher, Protocol):
@@ -55,19 +58,23 @@ class Pace:
     probe_every: float = 1.0
     #: Above 1 s: Triton needs exactly that long to say that a model process died, and that answer is worth having.
     probe_timeout: float = 1.5
+    #: For the next probe after a late one. Triton runs a request to its end though the client gave up, so frequent
+    #: impatient probes would themselves keep a slow server slow.
+    patient_timeout: float = 4.5
+    hung_after: float = HUNG_AFTER_S
+    hung_after_last_stable: float = HUNG_AFTER_LAST_STABLE_S
     load_timeout: float = 120.0
     warmup_timeout: float = 60.0
     drain: float = 2.0  # for requests on their way after the gateways let go
     stop_grace: float = 10.0
     backoff: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each try to bring a server back; then it failed
+    backoff_most: float = 15.0  # between all further tries for the last server of a stable release, which never fails
     healthy_after: float = 60.0  # serving this long makes earlier setbacks count no more
     retry_failed_after: float = 60.0  # a deployment that once served is tried again
 
 
 #: What may be over at the next try; everything else is in the release itself.
 _PASSING = frozenset({"not_ready", "fetch_failed"})
-_STUB_DIED = "is not healthy"
-_FAILURES_TOLERATED = 1
 
 
 class Tender:
@@ -80,7 +87,7 @@ class Tender:
         self._running: RunningServer | None = None
         self._client: Client | None = None
         self._can_revive = False
-        self._failures = 0
+        self._seen = Watch()
         self._setbacks = 0
         self._since = time.monotonic()  # in this state
 
@@ -115,7 +122,7 @@ class Tender:
             deployment = self._load_and_warm(deployment)
         except (LaunchError, InferenceError) as error:
             return self._setback(error.reason, error.message)
-        self._failures, self._since = 0, time.monotonic()
+        self._since = time.monotonic()
         return self._pace.probe_every
 
     def _begin(self, deployment: Deployment) -> None:
@@ -135,7 +142,8 @@ class Tender:
             self._launcher.stop(running, grace_s=self._pace.stop_grace)
             raise
         if deployment.state == S.FETCHING:
-            self._move(deployment, S.LOADING, "its files are here and right", timings={"fetch_s": round(fetch_s, 3)})
+            reason = _loudly(deployment, "its files are here and right")
+            self._move(deployment, S.LOADING, reason, timings={"fetch_s": round(fetch_s, 3)})
 
     def _revive(self, deployment: Deployment) -> None:
         """Unload and load: a model process that died comes back only so. Source: Triton 2.51; a bare load does nothing.
@@ -154,7 +162,7 @@ class Tender:
         self._held_client().load(deployment.release.model.slug, timeout_s=load_timeout_s)
         timings["load_s"] = round(time.monotonic() - began, 3)
         if deployment.state == S.LOADING:
-            self._move(deployment, S.WARMING, "the server loaded it", timings=timings)
+            self._move(deployment, S.WARMING, _loudly(deployment, "the server loaded it"), timings=timings)
         began = time.monotonic()
         self._warm_up(deployment)
         timings["warmup_s"] = round(time.monotonic() - began, 3)
@@ -195,71 +203,74 @@ class Tender:
         deployment = queries.live_deployments().get(pk=self.deployment_id)
         self._setbacks += 1
         may_pass = reason in _PASSING or deployment.ready_at is not None
-        if may_pass and self._setbacks < len(self._pace.backoff):
-            return self._pace.backoff[self._setbacks]
+        if may_pass and (self._setbacks < len(self._pace.backoff) or _is_indispensable(deployment)):
+            trouble = _loudly(deployment, f"{reason}: {message} It is tried again ({self._setbacks} tries so far).")
+            Deployment.objects.filter(pk=deployment.pk, version=deployment.version).update(reason=trouble)
+            return self._pause(self._setbacks)
         tries = f" It was tried {self._setbacks} times." if self._setbacks > 1 else ""
         self._end_servers(deployment, f"{reason}: {message}")
         self._move(deployment, S.FAILED, f"{reason}: {message}{tries}")
         return self._pace.probe_every
 
+    def _pause(self, tries: int) -> float:
+        return self._pace.backoff[tries] if tries < len(self._pace.backoff) else self._pace.backoff_most
+
     # keep up
 
     def _watch(self, deployment: Deployment) -> float:
         began = time.monotonic()
-        lost = self._probe(deployment)
+        lost = self._examine(deployment)
         if lost:
             return self._lose(deployment, lost)
         if time.monotonic() - self._since > self._pace.healthy_after:
             self._setbacks = 0
         return max(0.05, self._pace.probe_every - (time.monotonic() - began))
 
-    def _probe(self, deployment: Deployment) -> str:
+    def _examine(self, deployment: Deployment) -> str:
         """Why the server is lost, or an empty string."""
         if self._running is None and not self._adopt(deployment):
             return "its server was gone when the agent came back"
-        assert self._running is not None and self._server is not None
-        if not self._launcher.is_alive(self._running):
-            return "its server process ended"
-        serving, model = json.loads(deployment.release.manifest)["serving"], deployment.release.model.slug
-        try:
-            warmup.check(
-                self._held_client().infer(model, warmup.requests(serving)[0], timeout_s=self._pace.probe_timeout),
-                serving,
-            )
-        except InferenceError as error:
-            if error.reason == "timeout" and self._is_busy(model):
-                return ""  # slow because it works for others: taking it away would only make that worse
-            self._failures += 1
-            is_certain = error.reason == "unreachable" or _STUB_DIED in error.message
-            return (
-                f"a real inference failed: {error.message}"
-                if is_certain or self._failures > _FAILURES_TOLERATED
-                else ""
-            )
-        self._failures = 0
-        Server.objects.filter(pk=self._server.pk).update(probed_at=timezone.now())
-        return ""
+        assert self._server is not None
+        was_quiet = self._seen.quiet_since is not None
+        # The first late probe is over long before either window is, so which one holds is asked only after it.
+        is_last = was_quiet and queries.is_last_of_stable(deployment)
+        window_s = self._pace.hung_after_last_stable if is_last else self._pace.hung_after
+        look, trouble = self._look(deployment, window_s)
+        self._seen = self._seen.after(look)
+        health = verdict(self._seen, look, hung_after_s=window_s)
+        if look.probe == Probe.RIGHT:
+            Server.objects.filter(pk=self._server.pk).update(probed_at=timezone.now())
+        if health == Health.SLOW and not was_quiet:
+            log.warning("deployment %s is slow, so it stays: %s", deployment.pk, trouble)
+        if health == Health.HUNG:
+            quiet_s = self._seen.quiet_s(look.ended_at)
+            return f"it hung: for {quiet_s:.0f} s it answered no probe and finished nothing ({trouble})"
+        return trouble if health.is_lost else ""
 
-    def _is_busy(self, model: str) -> bool:
-        """Whether the server goes on answering others."""
-        try:
-            before = _answered(self._held_client().statistics(model))
-            time.sleep(0.3)
-            return _answered(self._held_client().statistics(model)) > before
-        except InferenceError:
-            return False
+    def _look(self, deployment: Deployment, window_s: float) -> tuple[Look, str]:
+        """One look at the server, and what is wrong with it."""
+        assert self._running is not None
+        now = time.monotonic()
+        if not self._launcher.is_alive(self._running):
+            return Look(Probe.GONE, now, now), "its server process ended"
+        timeout_s = self._pace.probe_timeout
+        if self._seen.quiet_since is not None:
+            timeout_s = min(self._pace.patient_timeout, max(timeout_s, window_s - self._seen.quiet_s(now)))
+        serving = json.loads(deployment.release.manifest)["serving"]
+        return probe.look(self._held_client(), deployment.release.model.slug, serving, timeout_s=timeout_s)
 
     def _lose(self, deployment: Deployment, why: str) -> float:
         """First the gateways are told, then the server is brought back."""
+        why = _loudly(deployment, why)
         with transaction.atomic():
             if self._server is not None:
                 actions.mark_serving(actor=self._actor, server=self._server, is_serving=False, reason=why)
             self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
         self._can_revive = self._running is not None and self._launcher.is_alive(self._running)
-        self._failures, self._setbacks = 0, self._setbacks + 1
-        if self._setbacks > len(self._pace.backoff):
+        self._seen, self._setbacks = Watch(), self._setbacks + 1
+        if self._setbacks > len(self._pace.backoff) and not _is_indispensable(deployment):
             return self._give_up(deployment, why)
-        return self._pace.backoff[self._setbacks - 1]
+        return self._pause(self._setbacks - 1)
 
     def _give_up(self, deployment: Deployment, why: str) -> float:
         self._can_revive = False
@@ -289,7 +300,7 @@ class Tender:
             self._end_servers(deployment, deployment.reason)
         if deployment.ready_at and time.monotonic() - self._since > self._pace.retry_failed_after:
             self._setbacks = 0
-            self._move(deployment, S.FETCHING, "it once served, so it is tried again")
+            self._move(deployment, S.FETCHING, _loudly(deployment, "it once served, so it is tried again"))
             return 0.0
         return self._pace.probe_every
 
@@ -330,6 +341,7 @@ class Tender:
             self._client.close()
         self._server = self._running = self._client = None
         self._can_revive = False
+        self._seen = Watch()
 
     def _held_client(self) -> Client:
         assert self._client is not None, "a step that talks to a server holds one"
@@ -346,12 +358,17 @@ def _lifecycle(deployment: Deployment) -> dict[str, Any]:
     return envelope.get("lifecycle") or {}
 
 
-def _answered(statistics: dict[str, Any]) -> int:
-    """Requests answered well so far. Triton's JSON writes 64-bit counts as text and leaves zeros out."""
-    return sum(
-        int(one.get("inference_stats", {}).get("success", {}).get("count", 0))
-        for one in statistics.get("model_stats", [])
-    )
+def _is_indispensable(deployment: Deployment) -> bool:
+    """Whether users have nothing else: such a deployment never fails for good, it is tried again and again."""
+    return deployment.ready_at is not None and queries.is_last_of_stable(deployment)
+
+
+def _loudly(deployment: Deployment, reason: str) -> str:
+    """The reason, behind a warning if users have nothing else."""
+    if not _is_indispensable(deployment):
+        return reason
+    release, environment = deployment.release, deployment.environment
+    return f"STABLE {release.name} HAS NO SERVER in {environment.slug}; requests fail until it is back. {reason}"
 
 
 def _as_running(server: Server) -> RunningServer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,13 @@ from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from serving import actions, queries
 from serving.core.lifecycle import DeploymentState
+from serving.core.routes import RoutingTable, admit
 from serving.fakes import FakeLauncher, FakeModel
-from serving.models import Deployment, Environment, Node, Route
+from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
 from serving.tender import Pace, Tender
 from serving.warmup import array
+from serving.xds import store
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +35,17 @@ RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime", "pyth
 SYSTEM = Actor.system("test")
 S = DeploymentState
 QUICK = Pace(
-    probe_every=0.01, probe_timeout=0.1, drain=0.0, backoff=(0.0, 0.0, 0.0), healthy_after=1e9, retry_failed_after=0.0
+    probe_every=0.01,
+    probe_timeout=0.05,
+    patient_timeout=0.05,
+    hung_after=0.2,
+    hung_after_last_stable=0.5,
+    warmup_timeout=0.1,
+    drain=0.0,
+    backoff=(0.0, 0.0, 0.0),
+    backoff_most=7.0,
+    healthy_after=1e9,
+    retry_failed_after=0.0,
 )
 _numbers = itertools.count(1)
 
@@ -370,12 +384,28 @@ def test_one_odd_failure_is_forgiven_and_two_in_a_row_are_not(world: World) -> N
     assert world.state == S.LOADING
 
 
-def test_a_server_that_hangs_is_lost(world: World) -> None:
+def test_a_server_that_hangs_is_lost_when_the_window_is_over(world: World) -> None:
     world.until(S.READY)
-    world.behaviour.latency_s = 0.2
+    world.behaviour.is_hung = True
+    began = time.monotonic()
     world.tender.step()
     world.tender.step()
-    assert world.state == S.LOADING
+    assert world.state == S.READY  # two late answers are no proof
+    world.until(S.LOADING)
+    assert QUICK.hung_after <= time.monotonic() - began < QUICK.hung_after_last_stable
+    assert world.row.reason.startswith("it hung: for 0 s it answered no probe and finished nothing")
+    world.behaviour.is_hung = False
+    assert world.until(S.READY).recoveries == 1
+
+
+def test_a_server_that_is_slow_for_everybody_is_left_alone(world: World, release: Release) -> None:
+    """Each probe is given up, and finished all the same: slow, not dead."""
+    world.until(S.READY)
+    world.behaviour.latency_s = 2 * QUICK.probe_timeout
+    began = time.monotonic()
+    while time.monotonic() - began < 3 * QUICK.hung_after:
+        world.tender.step()
+    assert world.state == S.READY and world.row.recoveries == 0
 
 
 def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(
@@ -383,15 +413,117 @@ def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(
 ) -> None:
     world.until(S.READY)
     counts = itertools.count(1)
-    world.behaviour.latency_s = 0.2
+    world.behaviour.is_hung = True  # for the probes
     monkeypatch.setattr(
         world.server,
         "statistics",
-        lambda model: {"model_stats": [{"inference_stats": {"success": {"count": str(next(counts))}}}]},
+        lambda model: {"model_stats": [{"inference_stats": {"success": {"count": str(next(counts) // 2)}}}]},
     )
+    began = time.monotonic()
+    while time.monotonic() - began < 3 * QUICK.hung_after:
+        world.tender.step()
+    assert world.state == S.READY
+
+
+def test_a_full_queue_is_load_and_no_error(world: World) -> None:
+    world.until(S.READY)
+    world.behaviour.breaks = InferenceError("server_error", "Exceeds maximum queue size")
     for _ in range(4):
         world.tender.step()
     assert world.state == S.READY
+
+
+# the last server of a stable release
+
+
+@pytest.fixture
+def stable(release: Release, production: Environment, node: Node) -> World:
+    """A ready deployment, alone behind a route's stable release."""
+    world = World(release, production)
+    world.until(S.READY)
+    Route.objects.create(environment=production, model=release.model, stable=release, changed_at=timezone.now())
+    return world
+
+
+def test_the_last_server_of_stable_gets_longer_and_its_loss_is_said_loudly(stable: World) -> None:
+    stable.behaviour.is_hung = True
+    began = time.monotonic()
+    stable.until(S.LOADING)
+    assert time.monotonic() - began >= QUICK.hung_after_last_stable
+    alarm = f"STABLE {stable.row.release.name} HAS NO SERVER in production; requests fail until it is back. it hung"
+    assert stable.row.reason.startswith(alarm)
+    assert Event.objects.get(verb="server.lost").reason.startswith(alarm)
+    stable.tender.step()
+    assert stable.state == S.WARMING and "HAS NO SERVER" in stable.row.reason and "hang" not in stable.row.reason
+    stable.behaviour.is_hung = False
+    assert "HAS NO SERVER" not in stable.until(S.READY).reason
+
+
+def test_the_last_server_of_stable_is_dead_at_once_all_the_same(stable: World) -> None:
+    stable.server.is_down = True
+    stable.tender.step()
+    assert stable.state == S.LOADING and not queries.current_servers()[0].is_serving
+    assert "HAS NO SERVER" in stable.row.reason and "server process ended" in stable.row.reason
+
+
+def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
+    """Hangs, loads that fail, and warm-ups that are late, many more times than any other deployment gets."""
+    pauses = []
+    for n in range(len(QUICK.backoff) + 2):
+        stable.until(S.READY)
+        stable.behaviour.is_hung = True
+        while stable.state == S.READY:
+            pauses.append(stable.tender.step())
+        stable.behaviour.load_error = "no memory" if n == 1 else ""
+        if stable.behaviour.load_error:
+            stable.server.is_down = True
+            for _ in range(2 * len(QUICK.backoff)):
+                pauses.append(stable.tender.step())
+                assert stable.state == S.LOADING
+            assert "HAS NO SERVER" in stable.row.reason and "load_failed: no memory" in stable.row.reason
+        stable.behaviour.is_hung, stable.behaviour.load_error = False, ""
+    stable.until(S.READY)
+    assert "deployment.failed" not in verbs_of(stable.row)
+    assert pauses[-1] == QUICK.backoff_most  # and ever more slowly
+
+
+def test_stable_with_another_server_is_not_the_last(stable: World, release: Release, production: Environment) -> None:
+    row = queries.live_deployments().get(pk=stable.row.pk)
+    assert queries.is_last_of_stable(row)
+    other = Deployment.objects.create(
+        release=release, environment=production, node=Node.objects.create(name="two"), state=S.READY
+    )
+    server = Server.objects.create(
+        deployment=other, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/b", is_serving=True
+    )
+    assert not queries.is_last_of_stable(row)
+    Server.objects.filter(pk=server.pk).update(is_serving=False)
+    assert queries.is_last_of_stable(row)
+
+
+def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable: World) -> None:
+    def admitted(last: RoutingTable | None) -> RoutingTable:
+        loaded = store.load()
+        return admit(loaded.tables["production"], last, loaded.known["production"]).table
+
+    def ports(table: RoutingTable) -> list[int]:
+        return [endpoint.http_port for endpoint in table.models[0].stable.endpoints]
+
+    before = admitted(None)
+    assert ports(before) == [queries.current_servers()[0].http_port]
+    row = queries.live_deployments().get(pk=stable.row.pk)
+    actions.report_state(actor=SYSTEM, deployment=row, to=S.FAILED, reason="whatever it was")
+    stable.tender.step()  # it ends the server
+    assert queries.current_servers().count() == 0
+    meanwhile = admitted(before)
+    assert ports(meanwhile) == ports(before)  # its last address: better than nothing
+    start = stable.launcher.start
+    stable.launcher.start = lambda spec: dataclasses.replace(start(spec), http_port=77)  # type: ignore[method-assign]
+    stable.until(S.READY)
+    assert ports(admitted(meanwhile)) == [77] and ports(admitted(None)) == [77]
+
+
+# what breaks again and again, what leaves, and who takes over
 
 
 def test_a_server_that_breaks_again_and_again_has_failed(world: World) -> None:
