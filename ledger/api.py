@@ -15,6 +15,7 @@ from accounts.api import actor_of
 from accounts.core.access import Verb, require
 from ledger.audit import verify_chain
 from ledger.models import Event
+from ledger.scope import visible_events
 
 
 class EventSerializer(serializers.ModelSerializer[Event]):
@@ -50,7 +51,7 @@ class EventsView(ListAPIView[Event]):
             for name in ("subject_type", "subject_id", "verb")
             if name in self.request.query_params
         }
-        return Event.objects.filter(**wanted)
+        return visible_events(actor_of(self.request)).filter(**wanted)
 
 
 class AuditView(APIView):

@@ -148,7 +148,7 @@ def record_judgement(*, actor: Actor, gate_run: GateRun, judgement: Judgement) -
                 actor=actor,
                 to_state=judgement.verdict,
                 reason=judgement.reason,
-                facts={"gate": gate_run.gate},
+                facts={"model": gate_run.validation.release.model.slug, "gate": gate_run.gate},
             )
     gate_run.refresh_from_db()
     return bool(written)
@@ -192,6 +192,7 @@ def finish_validation(*, actor: Actor, validation: Validation, facts: dict[str, 
             to_state=verdict,
             reason=reason,
             facts={
+                "model": report.release.model.slug,
                 "digest": digest,
                 "manifest_digest": report.manifest_digest,
                 "policy_digest": report.policy_digest,

@@ -46,7 +46,9 @@ def create_draft(
         )
     if read is not None:
         problems += against_contract(read.serving, model.contract)
-    listed, of_files = read_files(files or [], read.backend if read and files else None, settings.MAX_UPLOAD_BYTES)
+    listed, of_files = read_files(
+        [] if files is None else files, read.backend if read and files else None, settings.MAX_UPLOAD_BYTES
+    )
     refuse("invalid_spec", "The release", problems + of_files)
     assert read is not None  # there is one when there is no problem
     with transaction.atomic():
@@ -213,10 +215,16 @@ def discard_draft(*, actor: Actor, release: Release) -> None:
 def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
     """Deletes a draft whose row is held. Its bytes follow after the commit."""
     blobs = list(release.files.values_list("blob_id", flat=True))
-    pk, state = str(release.pk), release.state
+    pk, state, model = str(release.pk), release.state, release.model.slug
     release.delete()
     append_event(
-        verb="release.discarded", subject_type="release", subject_id=pk, actor=actor, from_state=state, reason=reason
+        verb="release.discarded",
+        subject_type="release",
+        subject_id=pk,
+        actor=actor,
+        from_state=state,
+        reason=reason,
+        facts={"model": model},
     )
     transaction.on_commit(lambda: forget_unused(blobs))
 

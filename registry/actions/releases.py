@@ -150,7 +150,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str) -> Waiver:
         subject_id=str(release.pk),
         actor=actor,
         reason=reason.strip(),
-        facts={"digest": release.digest, "kind": waiver.kind},
+        facts={"model": release.model.slug, "digest": release.digest, "kind": waiver.kind},
     )
     return waiver
 

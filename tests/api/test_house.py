@@ -23,7 +23,7 @@ from accounts.models import User
 from ledger.actions import append_event
 from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from sluicegate.checks import refuse_unsafe_start
-from tests.factories import make_team, make_user
+from tests.factories import make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).resolve().parents[2]
@@ -286,7 +286,7 @@ class TestEvents:
                 append_event(
                     verb="route.set", subject_type="route", subject_id=n % 2, actor=Actor(name="anna"), facts={"n": n}
                 )
-        return api(make_user("reader"))
+        return api(make_user("anna"))
 
     def test_events_come_newest_first_in_pages(self, reader: APIClient) -> None:
         first = reader.get("/api/v1/events?verb=route.set&page_size=3").json()
@@ -298,6 +298,25 @@ class TestEvents:
         first = reader.get("/api/v1/events?verb=route.set&page_size=3").json()
         append_event(verb="route.set", subject_type="route", subject_id=1, actor=Actor(name="anna"), facts={"n": 5})
         assert [event["facts"]["n"] for event in reader.get(first["next"]).json()["results"]] == [1, 0]
+
+    def test_events_are_those_of_models_that_one_may_read(self, reader: APIClient, api: Api) -> None:
+        make_model("ranker", team=make_team("search"))
+        with transaction.atomic():
+            for facts, subject in (({"model": "ranker"}, "route"), ({"model": "other"}, "route"), ({}, "model")):
+                append_event(
+                    verb="route.set", subject_type=subject, subject_id="ranker", actor=Actor(name="bo"), facts=facts
+                )
+
+        def seen(user: User) -> list[tuple[str, dict[str, Any]]]:
+            found = api(user).get("/api/v1/events?subject_id=ranker").json()["results"]
+            return [(event["subject_type"], event["facts"]) for event in found]
+
+        assert seen(make_user("member", team="search", role=Role.CI)) == [("model", {}), ("route", {"model": "ranker"})]
+        assert seen(make_user("outsider", team="ads")) == []
+        assert (
+            seen(make_user("bo")) == seen(make_user("root", is_admin=True))
+            and len(seen(make_user("chief", is_admin=True))) == 3
+        )
 
     def test_events_of_one_thing(self, reader: APIClient) -> None:
         found = reader.get("/api/v1/events?subject_type=route&subject_id=1").json()["results"]

@@ -6,22 +6,13 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from accounts.core.errors import NotFound
+from accounts.api import actor_of
 from validators.models import Validation
-from web.pages.models import readable_model
+from validators.queries import visible_validation
 
 
 def _validation(request: HttpRequest, pk: int) -> Validation:
-    found = (
-        Validation.objects.select_related("release__model", "baseline")
-        .prefetch_related("gate_runs")
-        .filter(pk=pk)
-        .first()
-    )
-    if found is None:
-        raise NotFound("gate_run_unknown", f"There is no gate run {pk}.")
-    readable_model(request, found.release.model.slug)
-    return found
+    return visible_validation(actor_of(request), pk)
 
 
 @login_required

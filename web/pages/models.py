@@ -10,10 +10,10 @@ from django.shortcuts import render
 from django.urls import reverse
 
 from accounts.api import actor_of
-from accounts.core.access import Verb, may, require
+from accounts.core.access import Verb, may
 from accounts.core.errors import Invalid
 from registry.models import Release, ServedModel
-from registry.queries import get_model
+from registry.queries import visible_model
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.models import Environment, Route
@@ -37,10 +37,8 @@ def models(request: HttpRequest) -> HttpResponse:
 
 
 def readable_model(request: HttpRequest, slug: str) -> ServedModel:
-    """The model, or NotFound, also for a person who may not read it."""
-    model = get_model(slug)
-    require(actor_of(request), Verb.READ, model.team.slug)
-    return model
+    """The model, or NotFound in the same words for a person who may not read it."""
+    return visible_model(actor_of(request), slug)
 
 
 @login_required

@@ -18,7 +18,6 @@ from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries import live_view
 from web.pages.forms import act, reason_in, version_in
-from web.pages.models import readable_model
 from web.pages.overview import visible_models
 
 ROLLOUTS_PER_PAGE = 25
@@ -42,9 +41,8 @@ def _rollout(request: HttpRequest, pk: int) -> Rollout:
         .filter(pk=pk)
         .first()
     )
-    if found is None:
-        raise NotFound("rollout_unknown", f"There is no rollout {pk}.")
-    readable_model(request, found.model.slug)
+    if found is None or not may(actor_of(request), Verb.READ, found.model.team.slug):
+        raise NotFound("rollout_unknown", f"There is no rollout {pk} that you may see.")
     return found
 
 
