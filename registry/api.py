@@ -64,7 +64,7 @@ class ModelsView(generics.ListAPIView[Any]):
             "invalid_model",
             "The model",
             [
-                Problem(name, "the field is missing.", f"Add {name}, as text.")
+                Problem(name, "the field is missing or not text.", f"Write {name}, as text in quotes.")
                 for name in ("slug", "team")
                 if not isinstance(body.get(name), str)
             ],

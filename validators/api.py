@@ -14,6 +14,8 @@ from rest_framework.views import APIView
 
 from accounts.api import actor_of, expected_version
 from accounts.core.errors import Invalid
+from registry.core.fields import Problem, Text
+from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
 from registry.serializers import body_of, known_members
 from serving.queries import get_environment
@@ -71,8 +73,8 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
     )
     def post(self, request: Request, slug: str, name: str) -> Response:
         actor = actor_of(request)
-        body = known_members(body_of(request.data or {}), "environment")
-        environment = get_environment(str(body["environment"])) if "environment" in body else None
+        body = known_members(body_of(request.data), "environment")
+        environment = get_environment(_text(body, "environment")) if "environment" in body else None
         validation = actions.request_validation(
             actor=actor, release=visible_release(actor, slug, name), environment=environment
         )
@@ -95,11 +97,11 @@ class CancelView(APIView):
     )
     def post(self, request: Request, pk: int) -> Response:
         actor = actor_of(request)
-        body = known_members(body_of(request.data or {}), "reason")
+        body = known_members(body_of(request.data), "reason")
         validation = actions.cancel_validation(
             actor=actor,
             validation=queries.visible_validation(actor, pk),
-            reason=str(body.get("reason", "")),
+            reason=_text(body, "reason"),
             expected_version=expected_version(request),
         )
         return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)))
@@ -110,6 +112,14 @@ class ReportView(APIView):
     def get(self, request: Request, digest: str) -> Response:
         report = queries.visible_report(actor_of(request), digest)
         return Response(ReportOut(report, context={"is_authentic": queries.is_authentic(report)}).data)
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    """The member as text; empty when it is not there. Raises Invalid."""
+    problems: list[Problem] = []
+    read = Text(2000).read(body.get(name, ""), name, problems)
+    refuse("invalid", "The body", problems)
+    return str(read)
 
 
 def _versioned(shape: Serializer[Any], status: int = 200) -> Response:

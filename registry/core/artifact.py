@@ -66,6 +66,8 @@ def path_problems(path: str) -> list[Problem]:
         )
     if any(unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for char in path):
         return problem("holds control or invisible characters", "Use printable characters.")
+    if "\ufffd" in path:  # what a name that is not UTF-8 is read as, so that two such names may look like one
+        return problem("is not UTF-8", "Rename the file.")
     if "\\" in path:
         return problem("has a backslash", "Separate folders with forward slashes.")
     if path.startswith("/") or (len(path) > 1 and path[1] == ":"):

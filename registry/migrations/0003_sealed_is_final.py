@@ -1,7 +1,7 @@
 """The database itself refuses to change what is sealed: releases, their files, blobs' identity and waivers.
 
 Each refusal is an integrity error (SQLSTATE 23000), which Django raises as IntegrityError, whoever asks: the ORM,
-raw SQL or psql. TRUNCATE is not refused; it takes the table's owner.
+raw SQL or psql. The next migration refuses TRUNCATE as well.
 """
 
 from django.db import migrations

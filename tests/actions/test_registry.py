@@ -373,6 +373,16 @@ def test_raw_sql_cannot_change_what_is_sealed(dev: Actor, model: ServedModel, sq
         cursor.execute(sql)
 
 
+@pytest.mark.parametrize(
+    "tables", ["registry_release CASCADE", "registry_releasefile", "registry_blob CASCADE", "registry_waiver"]
+)
+def test_no_table_of_sealed_things_can_be_emptied(dev: Actor, model: ServedModel, tables: str) -> None:
+    sealed(dev, model)
+    connection.check_constraints()  # else PostgreSQL itself refuses, for the rows of this very transaction
+    with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {tables}")
+
+
 def test_the_orm_cannot_change_what_is_sealed(dev: Actor, model: ServedModel) -> None:
     release = sealed(dev, model)
     file = release.files.get()

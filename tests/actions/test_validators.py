@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 import validators.deployment
@@ -550,6 +550,12 @@ def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release
 
 
 # evidence is final
+
+
+@pytest.mark.parametrize("tables", ["validators_gaterun", "validators_report CASCADE", "validators_goldenset"])
+def test_no_table_of_evidence_can_be_emptied(tables: str) -> None:
+    with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic():
+        connection.cursor().execute(f"TRUNCATE {tables}")
 
 
 def test_the_database_refuses_to_change_evidence(stage: Stage, developer: Actor, release: Release) -> None:

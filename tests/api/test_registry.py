@@ -192,6 +192,8 @@ def test_drafts_can_be_discarded_and_releases_cannot(dev: Any) -> None:
         ({}, [{"path": "/etc/x.json", "sha256": "0" * 64, "size_bytes": 0}], "files[0].path", "relative"),
         ({}, [{"path": "artifact/model.onnx", "sha256": "zz", "size_bytes": 0}], "files[0].sha256", "64 hex digits"),
         ({}, {"artifact/model.onnx": "x"}, "files", "list"),
+        ({}, {}, "files", "list"),
+        ({}, "", "files", "list"),
     ],
 )  # fmt: skip
 def test_a_bad_release_is_refused_and_leaves_nothing(

@@ -127,10 +127,16 @@ def test_a_policy_that_cannot_be_read_names_field_and_fix(api: Api, developer: U
     assert not Validation.objects.exists()
 
 
-@pytest.mark.parametrize("body", [{"enviroment": "staging"}, {"environment": "moon"}])
-def test_a_wrong_body_starts_nothing(api: Api, developer: User, model: ServedModel, body: dict[str, str]) -> None:
-    release = make_release(model)
-    answer = api(developer).post(f"/api/v1/models/sentiment/releases/{release.name}/gate-runs", body, format="json")
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({"enviroment": "staging"}, {"environment": "moon"}, {"environment": None}, {"environment": {"a": 1}}),
+        *({"environment": "a\x00b"}, {"environment": "\ud800"}, [], [1], "staging"),
+    ],
+)
+def test_a_wrong_body_starts_nothing(api: Api, developer: User, model: ServedModel, body: Any) -> None:
+    address = f"/api/v1/models/sentiment/releases/{make_release(model).name}/gate-runs"
+    answer = api(developer).post(address, json.dumps(body), content_type="application/json")
     assert answer.status_code in (404, 422)
     assert not Validation.objects.exists()
 

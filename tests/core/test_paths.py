@@ -42,6 +42,7 @@ def test_good_paths(path: str) -> None:
         ("other/model.onnx", "neither under"), ("Artifact/model.onnx", "neither under"), ("tokenizer", "neither under"),
         ("artifact/model.pkl", "can run code"), ("artifact/pytorch_model.bin", "can run code"), ("artifact/model.PTH", "can run code"),
         ("artifact/run.sh", "not of an allowed format"), ("artifact/lib.so", "not of an allowed format"), ("artifact/model", "no ending"),
+        ("artifact/\ufffd.onnx", "not UTF-8"),
         ("artifact/.onnx", "no ending"),
     ],
 )  # fmt: skip
