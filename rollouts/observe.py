@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import structlog
+
 from rollouts.core.carry import ERRORS
 from rollouts.core.counting import Counts, Reading
 from rollouts.core.decide import Code
@@ -14,6 +16,7 @@ from rollouts.models import Rollout
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
 
+log = structlog.get_logger(__name__)
 READ_TIMEOUT_S = 1.0
 #: Readers wait for gateways, not for this machine.
 _AT_ONCE = 8
@@ -45,6 +48,9 @@ def read_all(rollouts: Iterable[Rollout], counters: TrafficCounters) -> Raw:
             return counters.read(gateway=name, admin_url=wanted[key], model=model, timeout_s=READ_TIMEOUT_S)
         except GatewayError as error:
             return f"gateway {name} does not tell its counters ({error.reason}: {error.message})"
+        except Exception as error:  # what one gateway says must not blind the engine to all the others
+            log.exception("counters_not_read", gateway=name, model=model)
+            return f"the counters of gateway {name} cannot be made out ({type(error).__name__}: {error})"
 
     if not wanted:
         return {}

@@ -6,7 +6,7 @@ import math
 from datetime import datetime
 from typing import Any
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
 from registry.models import Release, ServedModel
 from rollouts.core.carry import Arms, Carry
@@ -25,13 +25,12 @@ _WHOLE = ("model__team", "environment", "candidate__author", "stable", "report",
 def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     """Raises NotFound, also where the actor may not read the model's team."""
     rollout = Rollout.objects.select_related(*_WHOLE).filter(pk=rollout_id).first()
-    if rollout is None:
+    if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug):
         raise NotFound(
             "no_such_rollout",
-            f"There is no rollout {rollout_id}. List the rollouts to see their numbers.",
+            f"There is no rollout {rollout_id} that you may see. List the rollouts to see their numbers.",
             rollout=rollout_id,
         )
-    require(actor, Verb.READ, rollout.model.team.slug)
     return rollout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -120,29 +121,30 @@ class _Admin:
             ) from error
 
     def get(self, path: str) -> str:
-        parts = urlsplit(self.url)
-        line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=self._left())
         try:
-            line.request("GET", path)
-            answer = line.getresponse()
-            pieces, size = [], 0
-            while piece := answer.read1(2**16):
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_ANSWER_BYTES:
-                    raise GatewayError("malformed", f"{self.gateway} answered with more than {MAX_ANSWER_BYTES} bytes")
-                self._left()
-            if answer.status != 200:
-                raise GatewayError("malformed", f"{self.gateway} answered {answer.status} to {path}")
-            return b"".join(pieces).decode()
+            parts = urlsplit(self.url)
+            line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=self._left())
+            with contextlib.closing(line):
+                line.request("GET", path)
+                return self._body(line.getresponse(), path)
         except TimeoutError as error:
             raise GatewayError("timeout", f"{self.gateway} did not answer at {self.url} in time") from error
         except OSError as error:
             raise GatewayError("unreachable", f"{self.gateway} cannot be reached at {self.url}: {error}") from error
         except (http.client.HTTPException, UnicodeDecodeError) as error:
             raise GatewayError("malformed", f"{self.gateway} does not speak HTTP at {self.url}") from error
-        finally:
-            line.close()
+
+    def _body(self, answer: http.client.HTTPResponse, path: str) -> str:
+        pieces, size = [], 0
+        while piece := answer.read1(2**16):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_ANSWER_BYTES:
+                raise GatewayError("malformed", f"{self.gateway} answered with more than {MAX_ANSWER_BYTES} bytes")
+            self._left()
+        if answer.status != 200:
+            raise GatewayError("malformed", f"{self.gateway} answered {answer.status} to {path}")
+        return b"".join(pieces).decode()
 
     def _left(self) -> float:
         left = self.deadline - time.monotonic()

@@ -80,14 +80,14 @@ class LocalLauncher:
                 "not_ready",
                 f"No free ports were found for the server of {spec.model} {spec.release_name} in {_TRIES} tries; try again.",
             )
-        except LaunchError:
-            self._clear(spec.folder)
-            raise
         except OSError as error:
             self._clear(spec.folder)
             raise LaunchError(
                 "not_ready", f"The server's folder could not be made: {error.strerror}. Check the disk of this node."
             ) from error
+        except BaseException:
+            self._clear(spec.folder)
+            raise
 
     def is_alive(self, server: RunningServer) -> bool:
         record = _record(server.folder)

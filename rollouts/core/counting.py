@@ -24,11 +24,14 @@ class Counts:
         )
 
     def since(self, before: Counts) -> Counts:
-        """What was added since; everything, where a counter fell, because then it began anew."""
+        """What was added since; nothing where a counter fell, because then nobody can tell.
+
+        A gateway that restarted is known by its epoch. Taking a fall for a new start would count all its past again.
+        """
         pairs = [(self.attempts, before.attempts), (self.routed, before.routed)]
         pairs += [(count, before.bad.get(name, 0)) for name, count in self.bad.items()]
         if any(now < then for now, then in pairs):
-            return self
+            return Counts()
         return Counts(
             self.attempts - before.attempts,
             self.routed - before.routed,

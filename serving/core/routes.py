@@ -184,8 +184,11 @@ def _admit_route(
 def _last_endpoints(
     digest: str, before: ModelRoute | None, known: Mapping[str, tuple[Endpoint, ...]], claimed: Mapping[Endpoint, str]
 ) -> tuple[Endpoint, ...]:
-    """The last addresses of a release that no other release has taken over since: a freed port may be anybody's."""
+    """The last addresses of a stable release that no other release has taken over since: a freed port may be anybody's.
+
+    A release that becomes stable now must have a server that lives: otherwise the one before it stays.
+    """
     candidates: Iterable[Endpoint] = known.get(digest, ())
-    if not candidates and before is not None:
-        candidates = next((arm.endpoints for arm in before.arms if arm.digest == digest), ())
+    if not candidates and before is not None and before.stable.digest == digest:
+        candidates = before.stable.endpoints
     return tuple(sorted(endpoint for endpoint in candidates if claimed.get(endpoint, digest) == digest))

@@ -91,16 +91,21 @@ class ControlPlane:
                 await asyncio.sleep(RETRY_S)
 
     async def _refresh(self) -> bool:
-        """Reads, checks and publishes. False when the database does not answer: what is published stays."""
+        """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""
         try:
             loaded = await self._in_thread(self._reader, store.load)
-        except db.Error as error:
-            self._say("database", f"the database does not answer, gateways keep what they have: {str(error).strip()}")
+        except Exception as error:  # whatever a row holds: gateways that follow something are better than none that do
+            self._say("database", f"the routes cannot be read, gateways keep what they have: {str(error).strip()}")
             return False
         self._say("database", "")
         self._gateways = loaded.gateways
         for environment, table in loaded.tables.items():
-            self._publish(environment, table, loaded.known[environment])
+            try:
+                self._publish(environment, table, loaded.known[environment])
+            except Exception as error:  # one environment's table must not keep the others' from being published
+                self._say(
+                    environment, f"{environment}: gateways keep what they have, its routes make no table: {error}"
+                )
         return True
 
     def _publish(self, environment: str, table: RoutingTable, known: dict[str, tuple[store.Endpoint, ...]]) -> None:

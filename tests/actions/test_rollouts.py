@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
@@ -17,7 +18,9 @@ from registry.models import Release, Waiver
 from rollouts import actions
 from rollouts.actions.conduct import write_route
 from rollouts.models import Approval, Decision, Observation, Rollout
-from serving.models import Deployment, Environment, Route
+from rollouts.observe import plan_of, read_all, seen_of
+from serving.models import Deployment, Environment, Gateway, Route
+from serving.ports import GatewayCounters
 from serving.routing import set_route
 from tests.factories import (
     make_actor,
@@ -404,3 +407,23 @@ def test_the_database_refuses_to_change_what_was_decided_observed_or_approved() 
                 connection.cursor() as cursor,
             ):
                 cursor.execute(sql, [row.pk])
+
+
+# --- observing --------------------------------------------------------------------------------------------------------
+
+
+class _OneTalksNonsense:
+    def read(self, *, gateway: str, admin_url: str, model: str, timeout_s: float) -> GatewayCounters:
+        if gateway == "odd":
+            raise ValueError("no number")
+        return GatewayCounters(gateway, "one", timezone.now(), {})
+
+
+def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others() -> None:
+    rollout, _ = with_stable()
+    for name in ("odd", "sound"):
+        Gateway.objects.create(environment=rollout.environment, name=name, admin_url="", http_url="", grpc_address="")
+    found = read_all([rollout], _OneTalksNonsense())
+    assert "odd cannot be made out" in str(found["odd", rollout.model.slug])
+    assert isinstance(found["sound", rollout.model.slug], GatewayCounters)
+    assert seen_of(rollout, found, plan_of(rollout), timezone.now().timestamp()).problem == "provider_down"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import psycopg
@@ -16,10 +17,13 @@ from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.core.lifecycle import DeploymentState
+from serving.core.routes import RoutingTable
 from serving.fake_gateway import FakeGateway
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
 from serving.routing import SEEN_WITHIN_S, acknowledged, register_gateway, set_route
+from serving.xds import plane as plane_module
 from serving.xds import store
+from serving.xds.snapshot import Snapshot
 
 ENGINE = Actor.system("engine")
 
@@ -320,3 +324,38 @@ def test_a_stable_without_servers_is_held_back_and_reported(world: World) -> Non
     assert not found.all_acked
     assert "stable r3 has no server" in found.error
     assert {one.release for one in gateway.traffic(5)} == {world.r1.digest}
+
+
+def test_one_environments_broken_table_does_not_keep_the_others_from_being_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = {slug: RoutingTable(slug, 0) for slug in ("broken", "sound")}
+    monkeypatch.setattr(store, "load", lambda: store.Loaded(tables, {slug: {} for slug in tables}, {}))
+    compiled = plane_module.compile_table
+
+    def compile_table(table: RoutingTable, last: Snapshot | None) -> Snapshot:
+        if table.environment == "broken":
+            raise ValueError("no such field")
+        return compiled(table, last)
+
+    monkeypatch.setattr(plane_module, "compile_table", compile_table)
+    plane = plane_module.ControlPlane()
+    assert asyncio.run(plane._refresh())
+    assert plane.snapshot("broken") is None
+    assert plane.snapshot("sound") is not None
+
+
+def test_a_route_that_cannot_be_read_leaves_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> store.Loaded:
+        raise ValueError("a port is no number")
+
+    monkeypatch.setattr(store, "load", load)
+    assert not asyncio.run(plane_module.ControlPlane()._refresh())
+
+
+def test_a_person_writes_with_the_last_leaders_token(world: World) -> None:
+    world.route(500, fence=4)
+    assert (
+        set_route(actor=ENGINE, environment=world.environment, model=world.model, stable=world.r1, reason="Shut.").fence
+        == 4
+    )

@@ -102,6 +102,14 @@ def test_a_new_stable_without_servers_is_held_back_and_the_old_one_stays() -> No
     assert admission.problems[0].generation == 2
 
 
+def test_a_candidate_whose_server_died_does_not_become_stable_at_its_dead_address() -> None:
+    proposed = table(route(stable=down(B), candidate=None, bp=0, generation=2), generation=2)
+    admission = admit(proposed, table(route(stable=A, candidate=B, bp=9500)))
+    (published,) = admission.table.models
+    assert (published.stable, published.candidate_bp, published.generation) == (A, 9500, 1)
+    assert admission.problems[0].is_held
+
+
 def test_a_model_that_never_had_a_server_is_published_empty_and_said_so() -> None:
     admission = admit(table(route(stable=down(A), candidate=None, bp=0)), None)
     assert admission.table.models[0].stable.endpoints == ()
