@@ -192,7 +192,7 @@ def _roll_back(tick: Tick) -> None:
 
 
 def _first_bad_at(tick: Tick) -> datetime | None:
-    """The earliest instant at which the fault behind this decision can have begun; the last reading's where nothing was counted."""
+    """The earliest instant that can have shown the fault behind this decision; the last reading's where nothing was counted."""
     guard = tick.decision.facts.get("guard", "errors")
     watch = tick.carry.watches.get(guard)
     at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.carry.read_at

@@ -17,8 +17,8 @@ ERRORS = "errors"  # counted for every rollout, guarded or not
 class Watch:
     """One guard's evidence in this step, the scatter of its reference arm, and when the candidate was first seen bad.
 
-    `first_bad_at` is the time of the last reading without a bad attempt: the earliest instant at which the fault can
-    have begun, so that a measured reaction time is never flattered.
+    `first_bad_at` is the time of the last reading without a bad attempt: no earlier instant can have shown the fault, so
+    that a measured reaction time is never flattered.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
