@@ -42,7 +42,7 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.plan import Policy
 from rollouts.core.snapshot import Snapshot, counted
 from rollouts.models import Rollout
-from rollouts.observe import Raw, Seen, plan_of, read_all, seen_of
+from rollouts.observe import Raw, Seen, read_all, seen_of
 from rollouts.queries import active_rollouts
 from serving.actions import ensure_deployment
 from serving.core.lifecycle import DeploymentState
@@ -170,7 +170,7 @@ class Engine:
     def tick(self, rollout: Rollout, raw: Raw) -> None:
         """Observe, decide, apply, record for one rollout. Leaves `rollout` as it is in the database afterwards."""
         now = timezone.now()
-        policy = plan_of(rollout)
+        policy = rollout.plan
         seen = seen_of(rollout, raw, policy, now.timestamp())
         before = Carry.from_json(rollout.engine_state)
         if rollout.state in {S.ROLLING_BACK, S.STUCK}:
@@ -318,7 +318,7 @@ class Engine:
 
     def _guarded_zero(self, rollout: Rollout) -> bool:
         try:
-            return rollout.stable is None or self._look_for_zero(rollout, plan_of(rollout))
+            return rollout.stable is None or self._look_for_zero(rollout, rollout.plan)
         except (StateChanged, Stale) as error:
             log.info("zero_poll_dropped", rollout=rollout.pk, error=error.message)
             return True

@@ -8,6 +8,7 @@ from django.db.models import Q
 from accounts.models import User
 from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.plan import Policy, parse_policy
 from serving.models import Environment
 from validators.models import Report
 
@@ -45,9 +46,7 @@ class Rollout(models.Model):
     due_at = models.DateTimeField(null=True)  # the step's (or bake's) deadline
     ended_at = models.DateTimeField(null=True)
     # the clock of a rollback, all measured
-    first_bad_at = models.DateTimeField(
-        null=True
-    )  # first observation with a bad attempt of the candidate in this rollout
+    first_bad_at = models.DateTimeField(null=True)  # the last reading before the candidate's first bad attempt
     decided_at = models.DateTimeField(null=True)  # when the roll back was decided
     zero_at = models.DateTimeField(null=True)  # when every gateway had acknowledged weight 0
     confirmed_at = models.DateTimeField(null=True)  # when counters showed no more traffic on the candidate
@@ -63,6 +62,11 @@ class Rollout(models.Model):
             ),
         ]
         indexes = [models.Index(fields=["state"], name="rollout_by_state")]  # the engine's tick
+
+    @property
+    def plan(self) -> Policy:
+        """The policy as it can be followed with or without a stable release."""
+        return parse_policy(self.policy).facing(has_stable=self.stable_id is not None)
 
 
 class Observation(models.Model):

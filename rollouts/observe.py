@@ -11,7 +11,7 @@ import structlog
 from rollouts.core.carry import ERRORS
 from rollouts.core.counting import Counts, Reading
 from rollouts.core.decide import Code
-from rollouts.core.plan import Policy, parse_policy
+from rollouts.core.plan import Policy
 from rollouts.models import Rollout
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
@@ -97,8 +97,3 @@ def _counts(arm: ArmCounters | None, policy: Policy) -> Counts:
         if guard.indicator == "slow":
             bad[guard.name] = max(0, arm.attempts - arm.latency_us.get(guard.threshold_us, 0)) if arm.latency_us else 0
     return Counts(arm.attempts, arm.routed, bad)
-
-
-def plan_of(rollout: Rollout) -> Policy:
-    """The rollout's own policy, as it can be followed with or without a stable release."""
-    return parse_policy(rollout.policy).facing(has_stable=rollout.stable_id is not None)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from typing import Any
 
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
 from registry.models import Release, ServedModel
-from rollouts.core.carry import Arms, Carry
+from rollouts.core.carry import Carry
 from rollouts.core.decide import evidence_of
 from rollouts.core.lifecycle import ACTIVE, FINAL, LIVE, RolloutState
-from rollouts.core.plan import Policy, parse_policy
+from rollouts.core.plan import Policy
 from rollouts.core.snapshot import Judged, judged_all
 from rollouts.models import Decision, Rollout
 from serving.models import Environment, Route
@@ -55,7 +54,7 @@ def active_rollouts() -> list[Rollout]:
 
 def live_view(rollout: Rollout) -> dict[str, Any]:
     """Everything that a page or `rollout watch` shows of one rollout, as JSON. Instants are ISO 8601 in UTC."""
-    policy = parse_policy(rollout.policy).facing(has_stable=rollout.stable_id is not None)
+    policy = rollout.plan
     carry = Carry.from_json(rollout.engine_state)
     decisions = list(rollout.decisions.order_by("-pk")[:DECISIONS_SHOWN])
     return {
@@ -67,7 +66,7 @@ def live_view(rollout: Rollout) -> dict[str, Any]:
         "step_index": rollout.step_index, "steps": _steps(rollout, policy, decisions), "step_started_at": _iso(rollout.step_started_at),
         "due_at": _iso(rollout.due_at), "weight_bp": rollout.weight_bp, "weight": _weight(rollout),
         "guards": [_guard(one, policy) for one in judged_all(carry, policy, has_stable=rollout.stable_id is not None)],
-        "arms": {"step": _arms(carry.step), "total": _arms(carry.total), "last_tick": _arms(carry.last)},
+        "arms": {"step": carry.step.to_json(), "total": carry.total.to_json(), "last_tick": carry.last.to_json()},
         "users": {"requests": carry.user_requests, "errors": carry.user_errors},
         "clock": _clock(rollout, carry), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
@@ -135,8 +134,7 @@ def _steps(rollout: Rollout, policy: Policy, decisions: list[Decision]) -> list[
 def _guard(judged: Judged, policy: Policy) -> dict[str, Any]:
     """One guard with its evidence and the bars it is held against; e-values as log E, progress as shares of the bar."""
     guard = judged.guard
-    bar_worse = max(1e-9, _log_inverse(policy.alpha_of_one_test))
-    bar_fine = max(1e-9, _log_inverse(policy.alpha_promote))
+    bar_worse, bar_fine = policy.bar_worse, policy.bar_fine
     return {
         "name": guard.name, "words": guard.words, "indicator": guard.indicator, "threshold_ms": guard.threshold_us / 1000 or None,
         "max_frac": guard.max_frac, "limit_frac": judged.limit, "rate_candidate": judged.rate_candidate, "rate_stable": judged.rate_stable,
@@ -146,16 +144,8 @@ def _guard(judged: Judged, policy: Policy) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _log_inverse(alpha: float) -> float:
-    return -math.log(alpha)
-
-
 def _within(value: float) -> float:
     return round(min(1.0, max(0.0, value)), 4)
-
-
-def _arms(arms: Arms) -> dict[str, Any]:
-    return arms.to_json()
 
 
 def _clock(rollout: Rollout, carry: Carry) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from ledger.actions import append_event
 from registry.models import ServedModel
 from rollouts.actions.moving import move, record, shut
 from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState
-from rollouts.core.plan import Policy, parse_policy
 from rollouts.models import Approval, Rollout
 from serving.actions import drain_deployment
 from serving.models import Environment, Route
@@ -80,7 +79,7 @@ def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
     """Back to where it was paused. The step's clock starts again; its evidence is kept."""
     rollout = _checked(actor, Verb.RESUME_ROLLOUT, rollout, expected_version, {S.PAUSED}, "resume")
     to = S(rollout.resume_state or S.SHIFTING)
-    plan = _plan(rollout)
+    plan = rollout.plan
     stage = plan.bake if to is S.BAKING else plan.steps[min(max(rollout.step_index, 0), len(plan.steps) - 1)]
     now = timezone.now()
     clock: dict[str, Any] = (
@@ -102,7 +101,7 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
             "still_baking",
             "The bake is the last look before stable is let go; it ends by evidence. Wait for it, or abort.",
         )
-    plan = _plan(rollout)
+    plan = rollout.plan
     index = rollout.step_index + 1
     is_last = index >= len(plan.steps)
     weight = plan.bake.weight_bp if is_last else plan.steps[index].weight_bp
@@ -263,10 +262,6 @@ def _given(reason: str) -> str:
             errors=[{"field": "reason", "message": "the reason is empty.", "fix": "Write one sentence."}],
         )
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _plan(rollout: Rollout) -> Policy:
-    return parse_policy(rollout.policy).facing(has_stable=rollout.stable_id is not None)
 
 
 def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:

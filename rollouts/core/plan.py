@@ -5,6 +5,7 @@ Units: weights in percent (JSON) or basis points (`weight_bp`), times in seconds
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -101,6 +102,16 @@ class Policy:
         Each guard has two tests (against stable, against the objective) in every step and in the bake. Source: union bound.
         """
         return self.alpha_roll_back / (2 * len(self.guards) * (len(self.steps) + 1))
+
+    @property
+    def bar_worse(self) -> float:
+        """The log evidence that proves a breach."""
+        return -math.log(self.alpha_of_one_test)
+
+    @property
+    def bar_fine(self) -> float:
+        """The log evidence that proves a guard good enough."""
+        return -math.log(self.alpha_promote)
 
 
 _SECONDS = Number(0, 30 * 86_400, unit="seconds")

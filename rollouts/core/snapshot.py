@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from rollouts.core.carry import Carry, Watch
@@ -45,7 +44,7 @@ class Judged:
         return self.guard.roll_back_over.of(self.guard.max_frac)
 
 
-def judge(guard: Guard, watch: Watch, *, has_stable: bool, alpha_promote: float) -> Judged:
+def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> Judged:
     """The evidence of one guard as it stands."""
     seen, phi = watch.evidence, watch.dispersion.phi
     limit = guard.roll_back_over.of(guard.max_frac)
@@ -65,7 +64,7 @@ def judge(guard: Guard, watch: Watch, *, has_stable: bool, alpha_promote: float)
         log_e_fine=mixed(fine, phi),
         log_e_over=mixed(fixed_sums(seen.bad_candidate, seen.candidate, limit, Side.WORSE), phi),
         log_e_stable_over=mixed(fixed_sums(seen.bad_stable, seen.stable, limit, Side.WORSE), phi),
-        to_go=attempts_to_go(fine, seen.candidate, phi, -math.log(alpha_promote)),
+        to_go=attempts_to_go(fine, seen.candidate, phi, bar_fine),
     )
 
 
@@ -130,17 +129,17 @@ class Snapshot:
 
     @property
     def bar_worse(self) -> float:
-        return -math.log(self.policy.alpha_of_one_test)
+        return self.policy.bar_worse
 
     @property
     def bar_fine(self) -> float:
-        return -math.log(self.policy.alpha_promote)
+        return self.policy.bar_fine
 
 
 def judged_all(carry: Carry, policy: Policy, *, has_stable: bool) -> tuple[Judged, ...]:
     """Every guard of the policy, in its order."""
     return tuple(
-        judge(guard, carry.watches.get(guard.name, Watch()), has_stable=has_stable, alpha_promote=policy.alpha_promote)
+        judge(guard, carry.watches.get(guard.name, Watch()), has_stable=has_stable, bar_fine=policy.bar_fine)
         for guard in policy.guards
     )
 

@@ -18,7 +18,7 @@ from registry.models import Release, Waiver
 from rollouts import actions
 from rollouts.actions.conduct import write_route
 from rollouts.models import Approval, Decision, Observation, Rollout
-from rollouts.observe import plan_of, read_all, seen_of
+from rollouts.observe import read_all, seen_of
 from serving.models import Deployment, Environment, Gateway, Route
 from serving.ports import GatewayCounters
 from serving.routing import set_route
@@ -426,4 +426,4 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     found = read_all([rollout], _OneTalksNonsense())
     assert "odd cannot be made out" in str(found["odd", rollout.model.slug])
     assert isinstance(found["sound", rollout.model.slug], GatewayCounters)
-    assert seen_of(rollout, found, plan_of(rollout), timezone.now().timestamp()).problem == "provider_down"
+    assert seen_of(rollout, found, rollout.plan, timezone.now().timestamp()).problem == "provider_down"
