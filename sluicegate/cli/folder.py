@@ -17,6 +17,8 @@ CHUNK_BYTES = 1 << 20
 DOCUMENT = "release.yaml"
 #: The parts of a release folder that are sent.
 PARTS = ("artifact", "tokenizer")
+#: Sent too, where it is there: the server compares it with `serving`.
+CONFIG = "config.pbtxt"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def read_document(folder: Path) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise refuse(
             f"{path} cannot be read: {' '.join(str(error).split())}.", "Mend it, then repeat the command."
@@ -52,13 +54,39 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return document
 
 
-def find_files(folder: Path) -> list[tuple[str, Path]]:
-    """(path in the release, path on disk) of every file under artifact/ and tokenizer/, by path.
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a field that is written twice: YAML would silently take the last."""
 
-    Raises CommandError for symbolic links (what they point at may change, and may lie outside), for special files, and
-    when there is nothing under artifact/.
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:str":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the field {key.value!r} occurs twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def find_files(folder: Path) -> list[tuple[str, Path]]:
+    """(path in the release, path on disk) of config.pbtxt and of every file under artifact/ and tokenizer/, by path.
+
+    Loose files beside them, such as notes, are not sent. Raises CommandError for symbolic links (what they point at may
+    change, and may lie outside), for special files, for other folders (a misspelt tokenizer/ must not be left behind),
+    and when there is nothing under artifact/.
     """
     found = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name == CONFIG:
+            if entry.is_symlink():
+                raise _refuse_link(entry)
+            found.append((CONFIG, entry))
+        elif entry.is_dir() and entry.name not in PARTS and not entry.name.startswith("."):
+            raise refuse(
+                f"{entry} is neither artifact/ nor tokenizer/, and would not be sent.",
+                "Move it under one of the two, or out of the release folder.",
+            )
     for part in PARTS:
         if (folder / part).is_symlink():
             raise _refuse_link(folder / part)

@@ -11,6 +11,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.folder import read_yaml
+from sluicegate.cli.naming import model_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 
@@ -62,7 +63,7 @@ def add_golden_set(client: Client, model: str, file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise refuse(f"{file} is not a file.", "Name a file of JSON lines {id, inputs, label, slice}.")
     added: dict[str, Any] = client.post_bytes(
-        f"/models/{model}/golden-sets", file.read_bytes(), content_type="application/jsonl"
+        f"{model_path(model)}/golden-sets", file.read_bytes(), content_type="application/jsonl"
     )
     return added
 
@@ -96,8 +97,8 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        model = client.get(f"/models/{arguments.model}")
-        releases = list(client.pages(f"/models/{arguments.model}/releases", limit=5))
+        model = client.get(model_path(arguments.model))
+        releases = list(client.pages(f"{model_path(arguments.model)}/releases", limit=5))
     lines = [f"{model['slug']}  {model.get('title', '')}", f"team {model.get('team')}"]
     for side in ("inputs", "outputs"):
         for tensor in model.get("contract", {}).get(side, []):

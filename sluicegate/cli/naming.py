@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 from sluicegate.cli.errors import refuse
 
@@ -13,6 +14,11 @@ def release_of(name: str) -> tuple[str, str]:
     if not match:
         raise refuse(f"{name!r} does not name a release.", "Write MODEL/rN, such as sentiment/r2.")
     return match[1], match[2] if match[2].startswith("r") else f"r{match[2]}"
+
+
+def model_path(slug: str) -> str:
+    """The model's address under /api/v1; an odd name stays one name."""
+    return f"/models/{quote(slug, safe='').replace('.', '%2E')}"
 
 
 def release_path(name: str) -> str:

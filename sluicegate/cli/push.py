@@ -13,11 +13,12 @@ from sluicegate.cli import exits, gates
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.folder import LocalFile, chunks_of, find_files, hash_files, read_document
+from sluicegate.cli.naming import model_path
 from sluicegate.cli.output import Meter, Output, bytes_text, short
 from sluicegate.cli.session import connect
 
 HELP = "Send a release folder: release.yaml, artifact/… and tokenizer/…"
-ABOUT = """Reads DIR/release.yaml, hashes everything under artifact/ and tokenizer/, sends what the server lacks,
+ABOUT = """Reads DIR/release.yaml, hashes config.pbtxt and everything under artifact/ and tokenizer/, sends what the server lacks,
 and seals the release. If anything fails, the draft is discarded: a release is there as a whole or not at all.
 Pushing the same bytes twice gives the same release. Symbolic links are refused."""
 
@@ -56,7 +57,9 @@ def push(client: Client, folder: Path, output: Output, *, model: str | None = No
     found = find_files(folder)
     with output.progress("Hashing", is_bytes=True) as meter:
         files = hash_files(found, meter)
-    draft = client.post(f"/models/{slug}/releases", {**document, "model": slug, "files": [f.as_json() for f in files]})
+    draft = client.post(
+        f"{model_path(slug)}/releases", {**document, "model": slug, "files": [f.as_json() for f in files]}
+    )
     try:
         _send(client, draft, files, output)
         sealed: dict[str, Any] = client.post(f"/releases/{draft['id']}/seal", version=draft.get("version"))

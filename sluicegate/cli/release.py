@@ -12,7 +12,7 @@ from ledger.core.canonical import digest_of
 from sluicegate.cli import compare, exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, refuse
-from sluicegate.cli.naming import release_path
+from sluicegate.cli.naming import model_path, release_path
 from sluicegate.cli.output import Output, bytes_text, short
 from sluicegate.cli.session import connect
 
@@ -65,7 +65,7 @@ def run_waive(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        releases = list(client.pages(f"/models/{arguments.model}/releases", limit=arguments.limit))
+        releases = list(client.pages(f"{model_path(arguments.model)}/releases", limit=arguments.limit))
     rows = (
         [r.get("name") or "draft", r.get("state"), short(r.get("digest")), r.get("author"), r.get("sealed_at")]
         for r in releases

@@ -12,7 +12,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import Problem
 from sluicegate.cli.folder import read_yaml
-from sluicegate.cli.naming import release_of
+from sluicegate.cli.naming import model_path, release_of
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
@@ -191,7 +191,7 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
 def run_rollback(arguments: argparse.Namespace, output: Output) -> int:
     body = {"environment": arguments.environment, "reason": arguments.reason}
     with connect(arguments.server) as client:
-        done = client.post(f"/models/{arguments.model}/rollback", body)
+        done = client.post(f"{model_path(arguments.model)}/rollback", body)
     output.result(
         done,
         [f"{arguments.model} in {arguments.environment}: {status_line(done) if 'state' in done else 'rolled back'}"],

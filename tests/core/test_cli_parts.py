@@ -13,7 +13,7 @@ from sluicegate.cli import compare, exits, session
 from sluicegate.cli.errors import CommandError, Problem
 from sluicegate.cli.folder import find_files, hash_files, read_document
 from sluicegate.cli.main import main
-from sluicegate.cli.naming import release_of, release_path
+from sluicegate.cli.naming import model_path, release_of, release_path
 from sluicegate.cli.output import Output, bytes_text
 from sluicegate.cli.rollout import status_line
 
@@ -93,6 +93,40 @@ def test_a_linked_part_is_refused_too(tmp_path: Path) -> None:
     (folder / "tokenizer").symlink_to(folder / "artifact")
     with pytest.raises(CommandError, match="symbolic link"):
         find_files(folder)
+
+
+def test_a_config_that_comes_along_is_sent_too(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    (folder / "config.pbtxt").write_text("max_batch_size: 9\n")
+    assert [path for path, _ in find_files(folder)][-3:] == [
+        "artifact/model.onnx", "config.pbtxt", "tokenizer/tokenizer.json",
+    ]  # fmt: skip
+    (folder / "config.pbtxt").unlink()
+    (folder / "config.pbtxt").symlink_to("/etc/hostname")
+    with pytest.raises(CommandError, match="symbolic link"):
+        find_files(folder)
+
+
+def test_a_folder_of_another_name_is_not_left_behind(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    (folder / ".git").mkdir()
+    find_files(folder)
+    (folder / "tokeniser").mkdir()
+    with pytest.raises(CommandError, match="neither artifact/ nor tokenizer/"):
+        find_files(folder)
+
+
+def test_a_field_that_is_written_twice_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    (folder / "release.yaml").write_text("model: a\nserving: {max_batch_size: 1, max_batch_size: 2}\n")
+    with pytest.raises(CommandError, match="'max_batch_size' occurs twice.*line 2"):
+        read_document(folder)
+
+
+@pytest.mark.parametrize("name", ["../../me", "..", "a/b", "a?b", "a#b"])
+def test_a_models_name_is_one_part_of_its_address(name: str) -> None:
+    rest = model_path(name).removeprefix("/models/")
+    assert not set(rest) & set("/?#.")
 
 
 def test_a_folder_without_its_parts_is_refused_by_name(tmp_path: Path) -> None:

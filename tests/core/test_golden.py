@@ -70,6 +70,14 @@ def test_all_mistakes_are_named_at_once_and_an_empty_file_is_one() -> None:
         parse_golden_set(b"\n\xff")
 
 
+@pytest.mark.parametrize("member", ["id", "label", "slice"])
+@pytest.mark.parametrize("text", ["a\x00", "\ud800"])
+def test_names_that_no_database_can_keep_are_named(member: str, text: str) -> None:
+    item = {"id": "a", "inputs": {"x": 2**60}, "label": "yes", "slice": "all"} | {member: text}
+    with pytest.raises(Invalid, match="line 1: id, label or slice"):
+        parse_golden_set(json.dumps(item).encode())
+
+
 def test_answers_come_from_scores_numbers_and_text() -> None:
     assert answers_in(np.array([[0.2, 0.8], [0.9, 0.1]], np.float32), 2) == [1, 0]
     assert answers_in(np.array([[0.2], [0.5]], np.float32), 2) == [0, 1]

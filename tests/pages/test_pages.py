@@ -136,6 +136,9 @@ def test_pause_from_the_page(shifting: Rollout, member: User) -> None:
         ({"reason": "why"}, "version"),
         ({"version": "99", "reason": "why"}, "version"),
         ({"version": "1", "reason": " "}, "Say why"),
+        ({"version": "²", "reason": "why"}, "version"),
+        ({"version": "1", "reason": "x" * 2001}, "the most"),
+        ({"version": "1", "reason": "a\x00b"}, "zero byte"),
     ],
 )
 def test_a_bad_form_is_a_sentence_and_changes_nothing(
@@ -145,6 +148,12 @@ def test_a_bad_form_is_a_sentence_and_changes_nothing(
     shifting.refresh_from_db()
     assert shifting.state == RolloutState.SHIFTING
     assert says in answer.content.decode()
+
+
+def test_an_environment_that_cannot_be_is_a_sentence(shifting: Rollout, member: User) -> None:
+    for address in (reverse("release_start", args=["sentiment", 2]), reverse("model_roll_back", args=["sentiment"])):
+        answer = signed_in(member).post(address, {"environment": "a\x00", "reason": "why"})
+        assert answer.status_code == 422 and "zero byte" in answer.content.decode()
 
 
 def test_an_unknown_verb_is_refused(shifting: Rollout, member: User) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from django.contrib.auth.views import LoginView, LogoutView
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from accounts.core.errors import DomainError
+from accounts.core.errors import DomainError, Invalid
 
 sign_in = LoginView.as_view(template_name="web/sign_in.html", redirect_authenticated_user=True)
 sign_out = LogoutView.as_view()
@@ -24,6 +25,10 @@ class RefusalPages:
         return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        if isinstance(error, (DataError, UnicodeEncodeError)):
+            error = Invalid(
+                "invalid", "A value is too long, out of range or holds a zero byte. Go back and correct it."
+            )
         if isinstance(error, DomainError) and not request.path.startswith("/api/"):
             return render(request, "web/refusal.html", {"error": error}, status=error.status)
         return None
