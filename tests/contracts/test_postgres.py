@@ -101,6 +101,7 @@ def test_a_taken_port_is_chosen_anew(postgres: Postgres) -> None:
     url = postgres.start()
     postgres.stop()
     with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may linger in TIME_WAIT
         thief.bind(("127.0.0.1", postgres.port))
         thief.listen(1)
         assert postgres.start() != url
