@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from django.db.models import Prefetch, QuerySet
 
 from accounts.core.errors import NotFound
@@ -92,7 +90,3 @@ def is_last_of_stable(deployment: Deployment) -> bool:
 
 def nodes() -> QuerySet[Node]:
     return Node.objects.order_by("name")
-
-
-def nodes_seen_since(instant: datetime) -> QuerySet[Node]:
-    return nodes().filter(seen_at__gte=instant)

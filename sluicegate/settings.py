@@ -91,7 +91,10 @@ def _database(url: str) -> dict[str, object]:
         "HOST": query.get("host", parts.hostname or ""),
         "PORT": str(parts.port or query.get("port", "")),
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"options": "-c lock_timeout=4000 -c statement_timeout=30000"},
+        # A process that freezes inside a transaction holds locks that every event and every rollback waits for.
+        "OPTIONS": {
+            "options": "-c lock_timeout=4000 -c statement_timeout=30000 -c idle_in_transaction_session_timeout=30000"
+        },
     }
 
 
@@ -99,7 +102,7 @@ DATABASES = {"default": _database(env.text("DATABASE_URL", "postgresql://sluiceg
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 
-#: A folder's path, or s3://bucket?endpoint=… in a later issue's store.
+#: A folder's path; a URL is refused, because only folders are stores in this version.
 BLOB_STORE = env.text("SLUICEGATE_BLOB_STORE", str(STATE_DIR / "blobs"))
 MAX_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_UPLOAD_BYTES", 20 * 2**30, least=1))
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularJSONAPIView
 
@@ -13,7 +11,7 @@ API_APPS = ["accounts", "ledger", "registry", "serving", "validators", "rollouts
 
 urlpatterns = [
     path("api/v1/schema", SpectacularJSONAPIView.as_view(permission_classes=[], authentication_classes=[])),
-    *(path("api/v1/", include(f"{app}.urls")) for app in API_APPS if find_spec(f"{app}.urls")),
+    *(path("api/v1/", include(f"{app}.urls")) for app in API_APPS),
     re_path(r"^api/", unknown_address),
-    *(path("", include(f"{app}.urls")) for app in ["web"] if find_spec(f"{app}.urls")),
+    path("", include("web.urls")),
 ]

@@ -24,14 +24,13 @@ from validators.core.answers import choose_output
 from validators.core.contract import tensors_of
 from validators.core.evidence import plain
 from validators.core.golden_set import parse_golden_set, slices_of
-from validators.core.lifecycle import MOVES, ValidationState
+from validators.core.lifecycle import MOVES, UNFINISHED, ValidationState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict, combine
 from validators.models import GateRun, GoldenSet, Report, Validation
 
 QUEUE = "validate"
 JOB_KIND = "validation"
-_UNFINISHED = (ValidationState.QUEUED, ValidationState.RUNNING)
 
 
 def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> GoldenSet:
@@ -76,7 +75,7 @@ def request_validation(*, actor: Actor, release: Release, environment: Environme
     where = environment or get_environment("staging")
     with transaction.atomic():
         Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one validation
-        found = queries.validations().filter(release=release, state__in=_UNFINISHED).first()
+        found = queries.validations().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found
         validation = Validation.objects.create(

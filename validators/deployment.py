@@ -14,6 +14,7 @@ from serving.actions import drain_deployment, ensure_deployment
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment
 from serving.queries import deployment_of, ready_server
+from validators import queries
 from validators.core.fault import verdict_of_failure
 from validators.core.verdict import Judgement, Verdict
 from validators.models import Validation
@@ -73,8 +74,8 @@ def staged(
 
 
 def withdraw(validation: Validation, *, actor: Actor) -> None:
-    """Gives the server back. Not in an environment with a gateway: there others may need it."""
-    if validation.environment.is_routed:
+    """Gives the server back, unless another validation needs it. Not in an environment with a gateway: there users may."""
+    if validation.environment.is_routed or queries.is_needed_by_another(validation):
         return
     deployment = deployment_of(validation.release, validation.environment)
     if deployment is None or not deployment.is_wanted:

@@ -15,6 +15,7 @@ from registry.models import Release, ServedModel
 from registry.storage import store
 from serving.models import Route
 from validators.core.golden_set import GoldenItem, Label, parse_golden_set
+from validators.core.lifecycle import UNFINISHED
 from validators.models import GateRun, GoldenSet, Report, Validation
 
 #: The environment whose stable release is the one to compare with, where a model is routed in several.
@@ -26,15 +27,16 @@ def latest_report(release: Release) -> Report | None:
     return release.reports.order_by("-pk").first()
 
 
-def validation_of(release: Release) -> Validation | None:
-    """The newest validation of the release, running or not."""
-    return validations().filter(release=release).order_by("-pk").first()
-
-
 def validations() -> QuerySet[Validation]:
     return Validation.objects.select_related("release__model__team", "environment", "baseline").prefetch_related(
         "gate_runs"
     )
+
+
+def is_needed_by_another(validation: Validation) -> bool:
+    """Whether another validation that has not ended tries the same release in the same environment."""
+    others = Validation.objects.exclude(pk=validation.pk).filter(state__in=[s.value for s in UNFINISHED])
+    return others.filter(release=validation.release_id, environment=validation.environment_id).exists()
 
 
 def visible_validation(actor: Actor, pk: int) -> Validation:

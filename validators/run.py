@@ -23,7 +23,7 @@ from serving.queries import ready_server
 from serving.triton import redacted
 from serving.wiring import inference_server
 from validators import actions, queries
-from validators.core.lifecycle import ValidationState
+from validators.core.lifecycle import UNFINISHED, ValidationState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.deployment import Ready, staged, withdraw
@@ -47,16 +47,18 @@ class _GateTimedOut(Exception):
 
 
 def run_validation(pk: int, beat: Beat) -> None:
-    """Runs what is left of a validation to its report. Returns quietly for one that is finished, cancelled or lost."""
+    """Runs what is left of a validation to its report, and gives its server back.
+
+    Returns quietly for one that is finished, cancelled or lost; an earlier worker may have died before it gave the server back.
+    """
     validation = queries.validations().get(pk=pk)
-    if validation.state not in (ValidationState.QUEUED, ValidationState.RUNNING):
-        return
-    validation = actions.begin_validation(actor=ACTOR, validation=validation)
-    try:
-        _Run(validation, beat).to_the_end()
-    except Interrupted:
-        validation.refresh_from_db()
-        log.info("validation_interrupted", validation=pk, state=validation.state)
+    if validation.state in UNFINISHED:
+        validation = actions.begin_validation(actor=ACTOR, validation=validation)
+        try:
+            _Run(validation, beat).to_the_end()
+        except Interrupted:
+            validation.refresh_from_db()
+            log.info("validation_interrupted", validation=pk, state=validation.state)
     if validation.state in (ValidationState.FINISHED, ValidationState.CANCELLED):
         withdraw(validation, actor=ACTOR)
 

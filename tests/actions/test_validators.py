@@ -226,6 +226,25 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
     assert not deployment.is_wanted
 
 
+def test_a_worker_that_died_after_the_report_has_its_server_given_back_by_the_next(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
+    validation = validated(developer, release)
+    Deployment.objects.update(is_wanted=True)  # as if it had died before it said so
+    run_validation(validation.pk, beat)
+    assert not Deployment.objects.get().is_wanted
+
+
+def test_a_server_that_the_next_validation_uses_is_not_taken_from_it(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
+    validation = validated(developer, release)
+    Deployment.objects.update(is_wanted=True)
+    actions.request_validation(actor=developer, release=release)
+    run_validation(validation.pk, beat)
+    assert Deployment.objects.get().is_wanted
+
+
 def test_its_report_is_canonical_signed_and_names_what_was_judged(
     stage: Stage, developer: Actor, release: Release
 ) -> None:

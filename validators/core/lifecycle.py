@@ -24,3 +24,4 @@ MOVES: dict[ValidationState, frozenset[ValidationState]] = {
     S.FINISHED: frozenset(),
     S.CANCELLED: frozenset(),
 }
+UNFINISHED = (S.QUEUED, S.RUNNING)
