@@ -266,7 +266,9 @@ class Tender:
             if self._server is not None:
                 actions.mark_serving(actor=self._actor, server=self._server, is_serving=False, reason=why)
             self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
-        self._can_revive = self._running is not None and self._launcher.is_alive(self._running)
+        # A server that is frozen as a whole would keep its own reload waiting for as long as a load may take.
+        is_alive = self._running is not None and self._launcher.is_alive(self._running)
+        self._can_revive = is_alive and self._held_client().is_live()
         self._seen, self._setbacks = Watch(), self._setbacks + 1
         if self._setbacks > len(self._pace.backoff) and not _is_indispensable(deployment):
             return self._give_up(deployment, why)
