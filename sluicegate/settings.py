@@ -182,8 +182,8 @@ ENGINE_LEASE_S = env.number("SLUICEGATE_ENGINE_LEASE_S", 3.0, least=0.5, most=60
 # The control plane that gateways connect to.
 XDS_ADDRESS = env.text("SLUICEGATE_XDS_ADDRESS", "127.0.0.1:18000")
 # How long a user's request may take in all, and one attempt of it on one server, in seconds.
-GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, most=3600)
-GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=3600)
+GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, most=600)
+GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=GATEWAY_TIMEOUT_S)
 # This machine's agent.
 NODE_NAME = env.text("SLUICEGATE_NODE", "local")
 SERVING_VENV = Path(env.text("SLUICEGATE_SERVING_VENV", str(BASE_DIR / ".venv-serving")))

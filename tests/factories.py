@@ -23,7 +23,7 @@ CONTRACT = {
     "inputs": [{"name": "TEXT", "data_type": "BYTES", "dims": [1]}],
     "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],
 }
-OBJECTIVES = {"error_frac": 0.001, "slow": {"ms": 250, "frac": 0.01}}
+OBJECTIVES = {"errors_max_frac": 0.001, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
 
 
 def make_team(slug: str = "", **over: Any) -> Team:

@@ -10,9 +10,13 @@ from registry.core.serving import TENSOR
 from registry.core.spec import SLUG
 
 CONTRACT: Final = Record({"inputs": may(Many(TENSOR, most=200), []), "outputs": may(Many(TENSOR, most=200), [])})
-#: An objective that is not stated is not watched.
+_LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.core.routes.Limits
+_WAIT: Final = Number(above=True, most=_LONGEST_S, unit="seconds")
+#: An objective that is not stated is not watched; a time-out that is not stated is the installation's.
 OBJECTIVES: Final = Record(
     {
+        "timeout_s": may(_WAIT),  # what a user waits for at most
+        "attempt_timeout_s": may(_WAIT),  # what one attempt may take before stable is asked instead
         "errors_max_frac": may(Number(most=1)),
         "slow": may(
             Record(
@@ -55,6 +59,15 @@ def read_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[Pro
     read = SETTINGS.read(settings, "", problems)
     if not isinstance(read, dict):
         return {}, problems
+    objectives = read.get("objectives", {})
+    if objectives.get("attempt_timeout_s", 0) > objectives.get("timeout_s", _LONGEST_S):
+        problems.append(
+            Problem(
+                "objectives.attempt_timeout_s",
+                f"it is longer than objectives.timeout_s, which is {objectives['timeout_s']}.",
+                "Give the whole request at least the time of one attempt.",
+            )
+        )
     for side in ("inputs", "outputs"):
         names = [tensor.get("name") for tensor in read.get("contract", {}).get(side, [])]
         problems += [

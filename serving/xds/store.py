@@ -101,14 +101,13 @@ def _model_route(route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forc
 
 
 def _limits(route: Route) -> Limits:
-    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`, else those of the settings."""
+    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it."""
     default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
     objectives = route.model.objectives if isinstance(route.model.objectives, dict) else {}
     try:
-        return Limits(
-            float(objectives.get("timeout_s", default.timeout_s)),
-            float(objectives.get("attempt_timeout_s", default.attempt_timeout_s)),
-        )
+        stated = objectives.get("attempt_timeout_s")
+        whole = float(objectives.get("timeout_s", max(default.timeout_s, float(stated or 0))))
+        return Limits(whole, min(default.attempt_timeout_s, whole) if stated is None else float(stated))
     except (TypeError, ValueError) as error:
         log.warning("%s: %s; the defaults are used", route.model.slug, error)
         return default

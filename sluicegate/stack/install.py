@@ -82,7 +82,7 @@ def _venv_without_ensurepip() -> None:
             f"{sys.executable} can make no virtual environments: install Debian's package python3-venv "
             "(apt-get install python3-venv), or set PYTHON to another Python 3.11, and run `make setup` again."
         ) from None
-    pip = [sys.executable, "-m", "pip", "--python", INSTALLER / "bin" / "python"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", INSTALLER / "bin" / "python"]
     run([*pip, "install", "--quiet", "--require-hashes", "-r", lock])
 
 
@@ -118,8 +118,8 @@ def _install(venv: Path, lock: Path) -> None:
 
 def install_folder(folder: Path, lock: Path) -> None:
     """The packages of a lock, without what they need, in a plain folder. Raises SetupFailed."""
-    python, target = INSTALLER / "bin" / "python", ["--target", folder, "--no-deps", "-r", lock]
-    _by_uv_or_pip(["--python", python, *target], [], ["--upgrade", *target])
+    target: list[str | Path] = ["--target", folder, "--no-deps", "-r", lock]
+    _by_uv_or_pip(["--python", INSTALLER / "bin" / "python", *target], [], ["--upgrade", *target])
 
 
 def _by_uv_or_pip(uv: Words, pip: Words, pip_install: Words) -> None:

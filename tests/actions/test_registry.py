@@ -81,6 +81,14 @@ def test_a_bad_model_names_every_field(dev: Actor) -> None:
     assert not ServedModel.objects.exists()
 
 
+def test_a_model_states_its_own_time_outs_and_they_must_agree(dev: Actor) -> None:
+    with pytest.raises(Invalid) as caught:
+        served_model(dev, objectives={"timeout_s": 5, "attempt_timeout_s": 6})
+    assert [e["field"] for e in caught.value.facts["errors"]] == ["objectives.attempt_timeout_s"]
+    waits = {"timeout_s": 60, "attempt_timeout_s": 20}
+    assert served_model(dev, objectives=waits).objectives == waits
+
+
 def test_only_a_model_team_creates_models(dev: Actor) -> None:
     for role in (Role.CI, Role.RELEASE_MANAGER):
         with pytest.raises(Refused, match="model_team"):

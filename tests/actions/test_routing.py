@@ -17,7 +17,7 @@ from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.core.lifecycle import DeploymentState
-from serving.core.routes import RoutingTable
+from serving.core.routes import Limits, RoutingTable
 from serving.fake_gateway import FakeGateway
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
 from serving.routing import SEEN_WITHIN_S, acknowledged, register_gateway, set_route
@@ -295,10 +295,16 @@ def test_a_models_own_time_outs_are_used_unless_they_are_nonsense(world: World) 
     world.route(0)
     world.model.objectives = {"timeout_s": 60, "attempt_timeout_s": 20}
     world.model.save()
-    assert published(world).models[0].limits.attempt_timeout_s == 20
+    assert published(world).models[0].limits == Limits(60, 20)
+    world.model.objectives = {"timeout_s": 1}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(1, 1)
+    world.model.objectives = {"attempt_timeout_s": 30}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(30, 30)
     world.model.objectives = {"timeout_s": 1, "attempt_timeout_s": "x"}
     world.model.save()
-    assert published(world).models[0].limits == store.Limits()
+    assert published(world).models[0].limits == Limits()
 
 
 def test_the_fake_gateway_obeys_the_database_and_acknowledges(world: World) -> None:
