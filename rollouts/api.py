@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of, expected_version
+from accounts.api import StrictSerializer, actor_of, expected_version
 from accounts.core.errors import NotFound
 from registry.queries import get_release, visible_model, visible_models
 from rollouts import actions, queries
@@ -25,7 +25,7 @@ _IF_MATCH = OpenApiParameter(
 _FILTERS = [OpenApiParameter(name, str) for name in ("model", "environment", "state")]
 
 
-class StartIn(serializers.Serializer[Any]):
+class StartIn(StrictSerializer):
     model = serializers.CharField()
     candidate = serializers.CharField(help_text="r2")
     environment = serializers.CharField()
@@ -38,11 +38,11 @@ class StartIn(serializers.Serializer[Any]):
         return value
 
 
-class ReasonIn(serializers.Serializer[Any]):
+class ReasonIn(StrictSerializer):
     reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
 
 
-class RollbackIn(serializers.Serializer[Any]):
+class RollbackIn(StrictSerializer):
     environment = serializers.CharField()
     reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
 

@@ -65,7 +65,7 @@ def request_validation(*, actor: Actor, release: Release, environment: Environme
     Raises:
         StateChanged: the release is a draft or retired.
         Refused: it brings code that nobody waived.
-        Invalid: the gate policy cannot be read, or does not fit the release.
+        Invalid: the gate policy cannot be read, or does not fit the release; the environment has users.
         NotFound: the policy names a golden set that the model does not have.
     """
     model = release.model
@@ -73,6 +73,13 @@ def request_validation(*, actor: Actor, release: Release, environment: Environme
     _refuse_unrunnable(release)
     policy = _fitting_policy(release)
     where = environment or get_environment("staging")
+    if where.is_routed:
+        raise Invalid(
+            "environment_has_users",
+            f"{where.slug} serves users, and a gate's load must not reach them. Run the gates in an environment without a "
+            "gateway, such as staging.",
+            field="environment",
+        )
     with transaction.atomic():
         Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one validation
         found = queries.validations().filter(release=release, state__in=UNFINISHED).first()

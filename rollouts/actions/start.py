@@ -8,7 +8,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, may, require
 from accounts.core.errors import Invalid, Refused, StateChanged
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
@@ -38,12 +38,14 @@ def start_rollout(
     `policy` replaces the model's own. The rollback target and the report are pinned now.
 
     Raises:
-        Refused: the actor may not; no passed report for exactly this manifest and gate policy; unwaived code.
+        Refused: the actor may not, or not under a policy of their own; no passed report for exactly this manifest and
+            gate policy; unwaived code.
         Invalid: the policy cannot be read, or the environment has no gateway.
         StateChanged: not sealed, already stable there, or another rollout is active (facts["rollout"] names it).
     """
     model = candidate.model
     require(actor, Verb.START_ROLLOUT, model.team.slug)
+    _refuse_own_policy(actor, candidate, policy)
     _check_release(candidate, environment)
     plan = parse_policy(model.rollout_policy if policy is None else policy, model.objectives)
     report = _report_for(candidate, environment)
@@ -58,6 +60,19 @@ def start_rollout(
             raise
         _refuse_beside_another(candidate, environment)
         raise
+
+
+def _refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any] | None) -> None:
+    """A policy of one's own could open the gate at once, so it takes somebody who answers for the model's policy."""
+    model = candidate.model
+    if policy is None or any(may(actor, verb, model.team.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT)):
+        return
+    raise Refused(
+        "policy_not_yours",
+        f"{actor.name} may start rollouts of {model.slug} only under the model's own policy. Leave `policy` out, or ask the "
+        "model's team or a release manager to start this one.",
+        field="policy",
+    )
 
 
 def _stable_beside(candidate: Release, environment: Environment) -> Release | None:

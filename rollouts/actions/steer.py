@@ -204,7 +204,7 @@ def _instantly_back(actor: Actor, model: ServedModel, environment: Environment, 
         subject_id=last.pk,
         actor=actor,
         reason=said,
-        facts={"from": last.candidate.name, "to": last.stable.name},
+        facts={"model": model.slug, "from": last.candidate.name, "to": last.stable.name},
     )
     record(last, actor=actor, action="roll_back", reason=said, code="instant")
     return last
@@ -267,6 +267,7 @@ def _given(reason: str) -> str:
 def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
     said = f"Cancelled by {actor.name} before any traffic: {_given(reason)}"
     was_preparing = rollout.state == S.PREPARING
+    hold_routes(rollout.environment)  # before the first event: whoever takes both locks takes the log's last
     _said(rollout, S.CANCELLED, actor, "cancel", said)
     deployment = deployment_of(rollout.candidate, rollout.environment) if was_preparing else None
     if deployment is not None:

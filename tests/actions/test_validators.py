@@ -182,6 +182,12 @@ def test_asking_twice_makes_one_validation_and_one_job(stage: Stage, developer: 
     assert first.environment.slug == "staging"
 
 
+def test_gates_keep_away_from_users(stage: Stage, developer: Actor, release: Release) -> None:
+    with pytest.raises(Invalid) as caught:
+        actions.request_validation(actor=developer, release=release, environment=make_environment("production"))
+    assert caught.value.code == "environment_has_users"
+
+
 def test_drafts_unwaived_code_and_unfit_policies_are_refused(
     stage: Stage, developer: Actor, model: ServedModel
 ) -> None:

@@ -52,6 +52,13 @@ def test_start_then_look(client: APIClient, body: dict[str, Any]) -> None:
     assert [row["id"] for row in rows] == [data["id"]]
 
 
+def test_a_misspelt_field_starts_nothing(client: APIClient, body: dict[str, Any]) -> None:
+    answer = client.post("/api/v1/rollouts", {**body, "polcy": {"preset": "careful"}}, format="json")
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.data["errors"]] == ["polcy"]
+    assert client.get("/api/v1/rollouts").data["results"] == []
+
+
 def test_a_policy_may_be_sent_along_and_its_mistakes_come_back(client: APIClient, body: dict[str, Any]) -> None:
     wrong = client.post("/api/v1/rollouts", {**body, "policy": {"preset": "fats", "holdback_pct": 80}}, format="json")
     assert wrong.status_code == 422 and wrong.data["code"] == "rollout_policy_invalid"
