@@ -19,7 +19,7 @@ from rollouts.core.snapshot import Snapshot
 from rollouts.models import Observation, Rollout
 from serving.actions import drain_deployment
 from serving.queries import deployment_of
-from serving.routing import set_route
+from serving.routing import hold_routes, set_route
 
 S = RolloutState
 ENGINE = Actor.system("engine")
@@ -56,6 +56,7 @@ def commit_tick(tick: Tick) -> Rollout:
         _observe(tick)
     is_effect = decision.action is not Action.HOLD
     if is_effect:
+        hold_routes(rollout.environment)  # before the first event: whoever takes both locks takes the log's last
         _apply(tick)
     if is_effect or is_new:
         record(
