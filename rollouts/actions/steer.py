@@ -204,7 +204,7 @@ def _instantly_back(actor: Actor, model: ServedModel, environment: Environment, 
         subject_id=last.pk,
         actor=actor,
         reason=said,
-        facts={"from": last.candidate.name, "to": last.stable.name},
+        facts={"model": model.slug, "from": last.candidate.name, "to": last.stable.name},
     )
     record(last, actor=actor, action="roll_back", reason=said, code="instant")
     return last

@@ -213,6 +213,15 @@ def test_only_those_who_may_start_start() -> None:
         actions.start_rollout(actor=stranger, candidate=release_of(), environment=production())
 
 
+def test_ci_starts_under_the_models_policy_only() -> None:
+    candidate, robot = release_of(), make_actor(Role.CI)
+    with pytest.raises(Refused) as caught:
+        actions.start_rollout(actor=robot, candidate=candidate, environment=production(), policy={"preset": "fast"})
+    assert caught.value.code == "policy_not_yours"
+    assert not Rollout.objects.exists()
+    assert actions.start_rollout(actor=robot, candidate=candidate, environment=production()).state == "preparing"
+
+
 # --- approving --------------------------------------------------------------------------------------------------------
 
 
@@ -439,3 +448,11 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     assert "odd cannot be made out" in str(found["odd", rollout.model.slug])
     assert isinstance(found["sound", rollout.model.slug], GatewayCounters)
     assert seen_of(rollout, found, rollout.plan, timezone.now().timestamp()).problem == "provider_down"
+
+
+@pytest.mark.parametrize(
+    "table", ["rollouts_rollout", "rollouts_decision", "rollouts_approval", "rollouts_observation"]
+)
+def test_no_record_of_a_rollout_can_be_emptied(table: str) -> None:
+    with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {table} CASCADE")
