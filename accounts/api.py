@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from django.contrib.auth import authenticate
 from django.db import transaction
 from django.http import HttpRequest
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed, ErrorDetail, NotAuthenticated
@@ -23,7 +23,7 @@ from accounts import actions
 from accounts.authentication import BearerTokenAuthentication
 from accounts.core.access import Actor, Role, Verb, require
 from accounts.core.errors import Invalid, NotFound, PreconditionRequired
-from accounts.models import Team, User
+from accounts.models import Team, Token, User
 
 _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 
@@ -180,18 +180,45 @@ class UsersView(APIView):
         return Response(UserSerializer(user).data, status=status.HTTP_201_CREATED)
 
 
+class TokenRowSerializer(serializers.ModelSerializer[Token]):
+    class Meta:
+        model = Token
+        fields = ["name", "prefix", "created_at", "last_used_at", "expires_at", "revoked_at"]
+
+
 class UserTokensView(APIView):
-    """A token for a robot, from an administrator, or one more for oneself."""
+    """A user's tokens: a list, a new one, and an end to those of a name. For oneself, or for administrators."""
+
+    @extend_schema(responses=TokenRowSerializer(many=True))
+    def get(self, request: Request, username: str) -> Response:
+        rows = self._user(request, username).tokens.order_by("-pk")
+        return Response({"results": TokenRowSerializer(rows, many=True).data})
 
     @extend_schema(request=TokenNameSerializer, responses={201: TokenSerializer})
     def post(self, request: Request, username: str) -> Response:
+        user = self._user(request, username)
+        form = TokenNameSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        token = actions.issue_token(user=user, name=form.validated_data["name"], actor=actor_of(request))
+        return Response({"token": token}, status=status.HTTP_201_CREATED)
+
+    @extend_schema(parameters=[OpenApiParameter("name", str, required=True)], responses={204: None})
+    def delete(self, request: Request, username: str) -> Response:
+        user, name = self._user(request, username), request.query_params.get("name", "")
+        tokens = list(user.tokens.filter(name=name, revoked_at__isnull=True))
+        if not tokens:
+            raise NotFound(
+                "token_unknown", f"{username} has no living token named {name!r}; list them to see their names."
+            )
+        for token in tokens:
+            actions.revoke_token(actor=actor_of(request), token=token)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _user(self, request: Request, username: str) -> User:
         actor = actor_of(request)
         if actor.name != username:
             require(actor, Verb.ADMINISTER, "*")
-        form = TokenNameSerializer(data=request.data)
-        form.is_valid(raise_exception=True)
         user = User.objects.filter(username=username).first()
         if user is None:
             raise NotFound("user_unknown", f"There is no user {username}; create the user first.", username=username)
-        token = actions.issue_token(user=user, name=form.validated_data["name"], actor=actor)
-        return Response({"token": token}, status=status.HTTP_201_CREATED)
+        return user

@@ -7,6 +7,7 @@ import getpass
 import platform
 import sys
 from typing import Any
+from urllib.parse import quote
 
 from sluicegate.cli import exits
 from sluicegate.cli.client import Client
@@ -47,6 +48,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("username", metavar="USERNAME")
     parser.add_argument("--name", default="issued by an administrator", help="what it is for")
     parser.set_defaults(run=run_token)
+    parser = user.add_parser("revoke", help="End every token of a user that has this name")
+    parser.add_argument("username", metavar="USERNAME")
+    parser.add_argument("--name", required=True, help="as it was named when it was issued")
+    parser.set_defaults(run=run_revoke)
 
 
 def run_login(arguments: argparse.Namespace, output: Output) -> int:
@@ -122,4 +127,12 @@ def run_token(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         token = issue_token_for(client, arguments.username, name=arguments.name)
     output.result({"username": arguments.username, "token": token}, [token])
+    return exits.OK
+
+
+def run_revoke(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        client.delete(f"/users/{quote(arguments.username, safe='')}/tokens?name={quote(arguments.name, safe='')}")
+    named = {"username": arguments.username, "name": arguments.name}
+    output.result(named, [f"The tokens of {arguments.username} named {arguments.name!r} let nobody in any more."])
     return exits.OK

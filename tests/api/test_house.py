@@ -16,6 +16,7 @@ from django.test import RequestFactory
 from rest_framework import exceptions
 from rest_framework.test import APIClient
 
+from accounts import actions
 from accounts.api import actor_of, expected_version
 from accounts.core import errors
 from accounts.core.access import Actor, Role
@@ -113,6 +114,16 @@ class TestPeople:
         robot.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
         assert robot.get("/api/v1/me").json()["roles"] == [{"team": "search", "role": "ci"}]
         assert [team["slug"] for team in root.get("/api/v1/teams").json()["results"]] == ["search"]
+
+    def test_a_revoked_token_lets_nobody_in(self, api: Api) -> None:
+        user = make_user("ada", team="search")
+        token = actions.issue_token(user=user, name="laptop", actor=actions.actor_for(user))
+        hers = {"HTTP_AUTHORIZATION": f"Bearer {token}"}
+        client = APIClient()
+        assert [row["name"] for row in client.get("/api/v1/users/ada/tokens", **hers).data["results"]] == ["laptop"]
+        assert_problem(client.delete("/api/v1/users/ada/tokens?name=desktop", **hers), 404, "token_unknown")
+        assert client.delete("/api/v1/users/ada/tokens?name=laptop", **hers).status_code == 204
+        assert client.get("/api/v1/me", **hers).status_code == 401
 
     def test_others_do_not(self, api: Api) -> None:
         anna = api(make_user("anna", team="search"))
