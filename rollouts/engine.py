@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.db import OperationalError, close_old_connections
+from django.db import OperationalError, close_old_connections, connection
 from django.utils import timezone
 
 from accounts.core.errors import DomainError, Stale, StateChanged
@@ -26,8 +26,8 @@ from ledger.actions import dispatch_due
 from ledger.core.canonical import sha256_of
 from ledger.leases import acquire, release, renew
 from rollouts.actions.conduct import (
-    ENGINE,
     Tick,
+    ask_for_candidate,
     commit_tick,
     finish_rollback,
     note_acknowledged_zero,
@@ -44,7 +44,6 @@ from rollouts.core.snapshot import Snapshot, counted
 from rollouts.models import Rollout
 from rollouts.observe import Raw, Seen, read_all, seen_of
 from rollouts.queries import active_rollouts
-from serving.actions import ensure_deployment
 from serving.core.lifecycle import DeploymentState
 from serving.models import Route
 from serving.ports import TrafficCounters
@@ -94,7 +93,6 @@ class Engine:
                 self.step()
             except OperationalError as error:
                 log.warning("database_away", error=str(error))
-                self.token = None
                 close_old_connections()
             except Exception:  # a loop that guards traffic does not end over one bad tick
                 self.bad_attempts += 1
@@ -160,9 +158,9 @@ class Engine:
             self.token = None
         except StateChanged as error:
             log.info("tick_dropped", rollout=rollout.pk, error=error.message)
-        except OperationalError:
-            raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error, OperationalError) and (connection.connection is None or connection.connection.closed):
+                raise  # the database is away for all of them; a lock that was not had concerns this one alone
             self.bad_attempts += 1
             # rendering a traceback with all its locals would take longer than a tick: plain text
             log.error("rollout_tick_failed", rollout=rollout.pk, traceback=traceback.format_exc())
@@ -232,6 +230,7 @@ class Engine:
             problem=str(seen.problem),
             problem_sentence=seen.sentence,
             is_promoting=carry.is_promoting,
+            digest_mismatch=mismatch_of(rollout),
         )
         snapshot = counted(snapshot, carry)
         return self._prepared(rollout, snapshot, carry, servers) if rollout.state == S.PREPARING else (snapshot, carry)
@@ -250,10 +249,7 @@ class Engine:
         ):
             carry = replace(carry, asked_at=at)
             try:
-                why = f"Rollout {rollout.pk} prepares it."
-                deployment = ensure_deployment(
-                    actor=ENGINE, release=rollout.candidate, environment=rollout.environment, reason=why
-                )
+                deployment = ask_for_candidate(rollout)
             except DomainError as error:
                 problem = error.message
         if not problem and deployment is not None and deployment.state == DeploymentState.FAILED:
@@ -265,7 +261,6 @@ class Engine:
             is_stable_ready=rollout.stable is None or servers[1] > 0,
             deployment_problem=problem,
             report_problem=report_problem(rollout.candidate, rollout.environment, rollout.report),
-            digest_mismatch=mismatch_of(rollout),
         )
         return prepared, carry
 
@@ -290,10 +285,16 @@ class Engine:
         zero = rollout.zero_at.timestamp()
         is_after = bool(seen.readings) and all(_began_after(before, gateway, zero) for gateway in seen.readings)
         is_silent = carry.last.candidate.attempts == 0 and carry.last.candidate.routed == 0
-        if is_after and is_silent and not seen.problem and carry.read_at is not None:
-            finish_rollback(rollout, confirmed_at=datetime.fromtimestamp(carry.read_at, UTC), fence=token)
-        elif (timezone.now() - rollout.zero_at).total_seconds() > CONFIRM_WITHIN_S:
-            finish_rollback(rollout, confirmed_at=None, fence=token)
+        is_confirmed = is_after and is_silent and not seen.problem and carry.read_at is not None
+        is_late = (timezone.now() - rollout.zero_at).total_seconds() > CONFIRM_WITHIN_S
+        is_still_reached = is_after and not seen.problem and carry.last.candidate.routed > 0
+        if is_late and is_still_reached:
+            if rollout.state == S.ROLLING_BACK:
+                note_stuck(rollout, f"The counters still show requests for {rollout.candidate.name} at weight 0")
+        elif is_confirmed or is_late:
+            note_acknowledged_zero(rollout, rollout.zero_at)  # one that was stuck goes on
+            confirmed_at = datetime.fromtimestamp(carry.read_at, UTC) if is_confirmed and carry.read_at else None
+            finish_rollback(rollout, confirmed_at=confirmed_at, fence=token)
 
     def _look_for_zero(self, rollout: Rollout, policy: Policy) -> bool:
         """Whether every gateway has acknowledged weight 0, noted with the gateways' own time."""
@@ -305,7 +306,8 @@ class Engine:
             return True
         waited = (timezone.now() - (rollout.decided_at or timezone.now())).total_seconds()
         if rollout.state == S.ROLLING_BACK and waited >= policy.ack_deadline_s:
-            note_stuck(rollout, ack.error, waited)
+            why = f": {ack.error.rstrip('.')}" if ack.error else ""
+            note_stuck(rollout, f"The gateways have not acknowledged weight 0 for {waited:.0f} s{why}")
             log.error("rollback_stuck", rollout=rollout.pk, waited_s=round(waited, 1), error=ack.error)
         return False
 
@@ -335,7 +337,12 @@ def serving_servers(rollout: Rollout) -> tuple[int, int]:
     wanted = [pk for pk in (rollout.candidate_id, rollout.stable_id) if pk]
     rows: list[UUID | None] = list(
         current_servers()
-        .filter(is_serving=True, deployment__environment_id=rollout.environment_id, deployment__release_id__in=wanted)
+        .filter(
+            is_serving=True,
+            deployment__is_wanted=True,  # one that is being drained answers still, but not for long
+            deployment__environment_id=rollout.environment_id,
+            deployment__release_id__in=wanted,
+        )
         .values_list("deployment__release_id", flat=True)
     )
     return rows.count(rollout.candidate_id), rows.count(rollout.stable_id) if rollout.stable_id else 0

@@ -169,11 +169,12 @@ class Tender:
         assert self._server is not None
         self._server.deployment = deployment
         with transaction.atomic():
-            actions.mark_serving(
-                actor=self._actor, server=self._server, is_serving=True, reason="it answered its warm-up requests"
-            )
+            # The deployment's row first, as whoever drains it does: two orders of locks would wait for each other.
             self._move(
                 deployment, S.READY, "it answered its warm-up requests", timings=timings, ready_at=timezone.now()
+            )
+            actions.mark_serving(
+                actor=self._actor, server=self._server, is_serving=True, reason="it answered its warm-up requests"
             )
         return deployment
 
@@ -263,9 +264,9 @@ class Tender:
         """First the gateways are told, then the server is brought back."""
         why = _loudly(deployment, why)
         with transaction.atomic():
+            self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
             if self._server is not None:
                 actions.mark_serving(actor=self._actor, server=self._server, is_serving=False, reason=why)
-            self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
         # A server that is frozen as a whole would keep its own reload waiting for as long as a load may take.
         is_alive = self._running is not None and self._launcher.is_alive(self._running)
         self._can_revive = is_alive and self._held_client().is_live()

@@ -17,7 +17,8 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.plan import FULL_BP, Policy
 from rollouts.core.snapshot import Snapshot
 from rollouts.models import Observation, Rollout
-from serving.actions import drain_deployment
+from serving.actions import drain_deployment, ensure_deployment
+from serving.models import Deployment
 from serving.queries import deployment_of
 from serving.routing import hold_routes, set_route
 
@@ -149,17 +150,34 @@ def write_route(rollout: Rollout, weight_bp: int, *, fence: int, reason: str, is
 
     Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
     """
-    seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
-    if not seen.values_list("pk", flat=True).first():
-        raise StateChanged(
-            "rollout_changed",
-            f"Rollout {rollout.pk} moved while its route was being written; the next tick reads it again.",
-        )
+    _hold(rollout)
     stable = None if is_promoting else rollout.stable
     set_route(
         actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,
         candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0, fence=fence, reason=reason,
     )  # fmt: skip
+
+
+@transaction.atomic
+def ask_for_candidate(rollout: Rollout) -> Deployment:
+    """The candidate's deployment, asked for unless it is there. Raises what `ensure_deployment` does, and StateChanged.
+
+    A rollout that was cancelled meanwhile asks for nothing: nobody would drain it.
+    """
+    _hold(rollout)
+    return ensure_deployment(
+        actor=ENGINE,
+        release=rollout.candidate,
+        environment=rollout.environment,
+        reason=f"Rollout {rollout.pk} prepares it.",
+    )
+
+
+def _hold(rollout: Rollout) -> None:
+    """Locks the row as it was read, until the transaction ends. Raises StateChanged when it moved since."""
+    seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
+    if not seen.values_list("pk", flat=True).first():
+        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} moved meanwhile; the next tick reads it again.")
 
 
 def _promote(tick: Tick) -> None:
@@ -213,13 +231,9 @@ def note_acknowledged_zero(rollout: Rollout, acked_at: datetime) -> None:
 
 
 @transaction.atomic
-def note_stuck(rollout: Rollout, error: str, waited_s: float) -> None:
-    """Loudly: the gateways do not acknowledge weight 0. The engine keeps asking."""
-    why = f": {error}" if error else ""
-    reason = (
-        f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}. "
-        f"Traffic may still reach {rollout.candidate.name}; look at the gateways."
-    )
+def note_stuck(rollout: Rollout, why: str) -> None:
+    """Loudly: the rollback cannot be verified. The engine keeps trying. `why` is a sentence without its full stop."""
+    reason = f"{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
     move(rollout, S.STUCK, actor=ENGINE, reason=reason)
     record(rollout, actor=ENGINE, action="hold", code="stuck", reason=reason)
 

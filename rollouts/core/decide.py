@@ -144,10 +144,9 @@ def _breach(s: Snapshot) -> Decision | None:
             return _both_bad(s, "every attempt fails on both releases")
         said = f"The last {s.all_failing} attempts on {s.candidate_name} all failed, in readings {s.all_failing_s:.1f} s apart."
         return _take_back(s, Code.ALL_FAILING, said)
-    for judged in s.judged:
-        if judged.log_e_over >= s.bar_worse:
-            return _over(s, judged)
-    return None
+    over = [found for judged in s.judged if judged.log_e_over >= s.bar_worse and (found := _over(s, judged))]
+    # What both arms share excuses only itself: another guard that the candidate alone breaks is still a breach.
+    return next((found for found in over if found.code is not Code.BOTH_ARMS_BAD), over[0] if over else None)
 
 
 def _over(s: Snapshot, judged: Judged) -> Decision | None:
@@ -211,6 +210,9 @@ def _ignorance(s: Snapshot) -> Decision | None:
         )
     if s.is_promoting:
         return None
+    if s.has_stable and s.stable_servers == 0:
+        said = f"{at}: {s.stable_name}, the rollback target, has no serving server."
+        return Decision(Action.HOLD, Code.STABLE_NOT_READY, said, _facts(s))
     if s.commanded_bp > 0 and s.quiet_s >= s.policy.no_data_s:
         return _cannot_tell(s, Code.NO_DATA, f"{at}: no attempt reached {s.candidate_name} for {s.quiet_s:.0f} s")
     if is_split_off(s):
@@ -244,7 +246,9 @@ def _cannot_tell(s: Snapshot, code: Code, said: str, judged: Judged | None = Non
 
 
 def _is_late(s: Snapshot) -> bool:
-    return s.step_started_at is not None and s.elapsed_s >= s.stage.deadline_s
+    """Past the stage's deadline, counted from its acknowledgement, or from its command if that never came."""
+    waited_s = s.unacknowledged_s if s.step_started_at is None else s.elapsed_s
+    return waited_s >= s.stage.deadline_s
 
 
 def _undecided(s: Snapshot, said: str, code: Code, facts: dict[str, Any]) -> Decision:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rollouts.core.decide import IGNORANCE, Action, Code, decide, is_split_off
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.plan import parse_policy
+from rollouts.core.plan import OnUndecided, parse_policy
 from rollouts.core.snapshot import Judged, Snapshot
 
 S = RolloutState
@@ -266,3 +266,27 @@ def test_every_code_can_be_reached_or_is_named_elsewhere() -> None:
     reached = {decide(snapshot(**{**t, **b})).code for (b, _), t in itertools.product(BREACHES + IGNORANT, TROUBLES)}
     assert {Code.WORSE_THAN_STABLE, Code.ALL_FAILING, Code.BOTH_ARMS_BAD, Code.SPLIT_OFF} <= reached
     assert math.isfinite(snapshot().bar_worse)
+
+
+def test_what_both_arms_share_does_not_hide_what_the_candidate_alone_breaks() -> None:
+    shared = judged(0, bad_candidate=60, bad_stable=180, log_e_over=30.0)
+    alone = judged(1, bad_candidate=90, log_e_over=30.0)
+    assert decide(snapshot(judged=(shared, judged(1)))).code is Code.BOTH_ARMS_BAD
+    done = decide(snapshot(judged=(shared, alone)))
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.OBJECTIVE_BREACHED)
+
+
+@pytest.mark.parametrize("state", [S.SHIFTING, S.BAKING])
+def test_nothing_advances_without_a_rollback_target_that_serves(state: RolloutState) -> None:
+    done = decide(snapshot(state=state, stable_servers=0, routed_stable=1500))
+    assert (done.action, done.code) == (Action.HOLD, Code.STABLE_NOT_READY)
+    late = decide(snapshot(state=state, stable_servers=0, now=10_000.0))
+    assert late.action is Action.HOLD  # not back to a release that serves nobody either
+
+
+def test_a_weight_that_is_never_acknowledged_has_a_deadline_too() -> None:
+    policy = replace(POLICY, on_undecided=OnUndecided.ROLL_BACK)
+    waiting = snapshot(policy=policy, is_acknowledged=False, step_started_at=None, unacknowledged_s=30.0)
+    assert decide(waiting).action is Action.HOLD
+    done = decide(replace(waiting, unacknowledged_s=10_000.0))
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.UNDECIDED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -289,6 +290,51 @@ def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway
     story.gateway.obey()
     done = story.until("rolled_back", turns=6)
     assert done.zero_at is not None
+
+
+def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "CONFIRM_WITHIN_S", 0.0)
+    story = Story()
+    story.until("shifting")
+    story.turn()
+    version = story.rollout.version
+    actions.roll_back(actor=story.admin, rollout=story.rollout, expected_version=version, reason="A hunch.")
+    story.gateway.obey()
+    assert story.stable is not None
+    wrong = {"stable": story.stable.digest, "candidate": story.candidate.digest, "candidate_bp": 5000}
+    for _ in range(4):
+        story.gateway.set_route(story.model.slug, **wrong)  # acknowledged, and not done
+        story.gateway.traffic(100)
+        story.engine.step()
+    story.rollout.refresh_from_db()
+    assert story.rollout.state == "stuck" and "still show requests" in story.rollout.reason
+    story.gateway.obey()
+    assert story.until("rolled_back", turns=6).confirmed_at is not None
+
+
+def test_a_lock_that_one_rollout_did_not_get_costs_neither_the_others_nor_the_lead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    other = make_model(objectives=OBJECTIVES, rollout_policy=POLICY)
+    held = actions.start_rollout(actor=story.admin, candidate=make_release(other), environment=story.environment)
+    tick = Engine.tick
+
+    def waiting_in_vain(engine: Engine, rollout: Rollout, raw: object) -> None:
+        if rollout.pk == held.pk:
+            raise OperationalError("canceling statement due to lock timeout")
+        tick(engine, rollout, raw)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "tick", waiting_in_vain)
+    story.until("promoted")
+    assert Lease.objects.get(name="engine").token == 1
+
+
+def test_a_server_that_is_being_drained_is_none_to_start_on() -> None:
+    story = Story()
+    Deployment.objects.filter(release=story.candidate).update(is_wanted=False, state="draining")
+    assert story.turn().state == "preparing"
+    assert story.route().candidate_bp == 0
 
 
 def test_one_broken_rollout_does_not_stop_the_others() -> None:
