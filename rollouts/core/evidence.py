@@ -21,7 +21,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 #: The alternatives "g times the tolerated ratio" that the evidence is averaged over; the other side takes 1/g.
-#: Source: research note on validation, section 2.1; the weights fall with the square root, so mild faults weigh more.
+#: Source: a mixture over the event-split test of Lindon & Malek (arXiv 2011.03567); any fixed grid and weights keep it valid.
+#: The weights fall with the square root, so that mild faults weigh more.
 GRID: Floats = np.array([1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0])
 _LOG_WEIGHTS: Floats = -0.5 * np.log(GRID) - math.log(float(np.sum(GRID**-0.5)))
 ZERO = (0.0,) * len(GRID)

@@ -27,7 +27,7 @@ LENIENT = Tolerance(1.2, 0.001)
 PROMOTE = Tolerance(2.0, 0.001)
 
 #: (xc, nc, xb, nb) windows → log E for [ratio 1 | ratio 1.2 + .001 | promote side, ratio 2 + .001].
-#: Source: research note on validation, section 2.1.
+#: Source: computed apart from this code, from the formula in docs/rollouts.md.
 VECTORS = [
     ([(5, 1000, 9, 9000)], 2.239694, 0.639301, -1.330827),
     ([(10, 1000, 9, 9000)], 8.833256, 4.871050, -2.624140),
