@@ -107,11 +107,18 @@ def test_it_comes_up_and_says_where(stack: Stack) -> None:
     assert sorted(KEPT) == sorted(name for name in KEPT if stack.pid_of(name))
 
 
-def test_it_listens_on_loopback_only(stack: Stack) -> None:
-    ports = set(json.loads((stack.state_dir / "ports.json").read_text()).values())
+def listening_on(ports: set[int]) -> dict[int, str]:
+    """{port: address as the kernel writes it} for those of the ports on which something listens."""
     rows = [line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/net/{file}").read_text().splitlines()[1:]]
     listening = [row[1].split(":") for row in rows if row[3] == "0A"]
-    ours = {int(port, 16): address for address, port in listening if int(port, 16) in ports}
+    return {int(port, 16): address for address, port in listening if int(port, 16) in ports}
+
+
+def test_it_listens_on_loopback_only(stack: Stack) -> None:
+    ports = set(json.loads((stack.state_dir / "ports.json").read_text()).values())
+    deadline = time.monotonic() + 20  # a process that another test killed may still be starting
+    while set(ours := listening_on(ports)) != ports and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert set(ours) == ports
     assert set(ours.values()) <= {
         "0100007F",

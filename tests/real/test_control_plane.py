@@ -274,7 +274,7 @@ def test_traffic_and_control_plane_survive_the_loss_of_the_database(world: World
     world.apply(5000)
     traffic = Traffic(world.envoy)
     world.wire.cut()
-    wait_until(lambda: world.plane.says("the database does not answer"), "the loss is logged")
+    wait_until(lambda: world.plane.says("the routes cannot be read"), "the loss is logged")
     late = world.decide(0)
     time.sleep(1.0)
     assert world.releases() == {"r1", "r2"}
@@ -290,7 +290,7 @@ def test_the_port_stays_shut_until_the_database_was_read(world: World) -> None:
     world.wire.cut()
     world.plane.start()
     world.envoy.start()
-    wait_until(lambda: world.plane.says("the database does not answer"), "it says so", 30)
+    wait_until(lambda: world.plane.says("the routes cannot be read"), "it says so", 30)
     time.sleep(1.0)
     assert not world.plane.is_open()
     assert not world.envoy.is_open()
