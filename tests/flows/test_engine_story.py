@@ -196,6 +196,8 @@ def test_breach_is_seen_in_every_live_state(state: str) -> None:
     story.gateway.set_arm(story.candidate.digest, error_frac=0.5)
     story.until("rolling_back", turns=6)
     story.until("rolled_back", turns=6)
+    assert Decision.objects.filter(rollout=story.rollout, action="roll_back").count() == 1
+    assert story.route().stable_id == story.rollout.stable_id and story.route().candidate_bp == 0
 
 
 def test_a_paused_rollout_never_advances_and_goes_on_when_resumed() -> None:

@@ -125,6 +125,7 @@ def test_a_killed_supervisor_leaves_nothing_running(drive: Callable[[str], Drive
     driven = drive("orderly")
     driven.until_ready()
     pids = driven.pids()
+    assert pids and all(is_alive(pid) for pid in pids.values())
     driven.process.kill()
     driven.until(lambda: not any(is_alive(pid) for pid in pids.values()))
 
