@@ -33,6 +33,8 @@ class Rollout(models.Model):
     resume_state = models.CharField(max_length=20, blank=True)  # where `paused` goes back to
     step_index = models.IntegerField(default=-1)  # -1 before the first step
     weight_bp = models.PositiveIntegerField(default=0)  # commanded share of the candidate, basis points
+    mirror_bp = models.PositiveIntegerField(default=0)  # share of the requests that are mirrored, basis points
+    promote_now = models.BooleanField(default=False)  # a person asked to skip what is left, but for the breach checks
     observed_bp = models.PositiveIntegerField(null=True)  # measured share over the last window
     reason = models.TextField(blank=True)  # one sentence: state, why, and what comes next
     engine_state = models.JSONField(default=dict)
@@ -45,6 +47,8 @@ class Rollout(models.Model):
     step_started_at = models.DateTimeField(null=True)
     due_at = models.DateTimeField(null=True)  # the step's (or bake's) deadline
     ended_at = models.DateTimeField(null=True)
+    warm_until = models.DateTimeField(null=True)  # promoted: until then the old stable stays loaded for an instant rollback
+    supersedes = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="superseded_by")
     # the clock of a rollback, all measured
     first_bad_at = models.DateTimeField(null=True)  # the last reading before the candidate's first bad attempt
     decided_at = models.DateTimeField(null=True)  # when the roll back was decided
@@ -70,19 +74,27 @@ class Rollout(models.Model):
 
 
 class Observation(models.Model):
-    """What one tick saw: counts since the tick before, of both arms, and the evidence after it. Append-only."""
+    """What a block of successive ticks saw: counts of both arms, and the evidence at its end.
+
+    Append-only by trigger, but for one thing: blocks may be replaced by one coarser block that covers their ticks, so that
+    a long rollout does not grow without bound. `ticks` holds the single ticks as `rollouts.core.history` encodes them.
+    """
 
     rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="observations")
-    tick = models.BigIntegerField()
+    first_tick = models.BigIntegerField()
+    tick = models.BigIntegerField()  # the last one
+    from_at = models.DateTimeField()
     at = models.DateTimeField()
+    state = models.CharField(max_length=20)
     weight_bp = models.PositiveIntegerField()
-    candidate = models.JSONField()  # {"attempts", "errors", "routed", "slow": {"250": n}}
+    ticks = models.JSONField(default=list)
+    candidate = models.JSONField()  # {"attempts", "routed", "bad": {"errors": n, "slow_250ms": n}}, summed over the block
     stable = models.JSONField()
     evidence = models.JSONField()  # {guard: {"log_e_worse", "log_e_fine", …}}
-    problem = models.CharField(max_length=60, blank=True)  # why this tick could not be judged, if so
+    problem = models.CharField(max_length=60, blank=True)  # why its ticks could not be judged, if so
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["rollout", "tick"], name="observation_once")]
+        constraints = [models.UniqueConstraint(fields=["rollout", "first_tick", "tick"], name="observation_once")]
 
 
 class Decision(models.Model):
@@ -99,16 +111,60 @@ class Decision(models.Model):
 
 
 class Approval(models.Model):
-    """One person's yes to exactly these digests at this step. Append-only by trigger."""
+    """One person's yes to exactly these digests before one stage (`start`, `step 2`, `bake`, `promote`). Append-only by trigger.
+
+    It counts until `expires_at`, and while the release's newest report is the one that was seen.
+    """
 
     rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="approvals")
     approver = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
     manifest_digest = models.CharField(max_length=71)
     report_digest = models.CharField(max_length=71, blank=True)
     policy_digest = models.CharField(max_length=71)
-    step_index = models.IntegerField(default=-1)
+    stage = models.CharField(max_length=20, default="start")
+    step_index = models.IntegerField(default=-1)  # where the rollout stood
     comment = models.TextField(blank=True)
     at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["rollout", "approver", "step_index"], name="approval_once")]
+        indexes = [models.Index(fields=["rollout", "stage"], name="approval_by_stage")]
+
+
+class ProbeTally(models.Model):
+    """What the prober has counted for one guard of one rollout since its `epoch` began. Cumulative; one row, overwritten."""
+
+    rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="tallies")
+    guard = models.CharField(max_length=60)
+    epoch = models.CharField(max_length=60)
+    candidate_attempts = models.BigIntegerField(default=0)
+    candidate_bad = models.BigIntegerField(default=0)
+    stable_attempts = models.BigIntegerField(default=0)
+    stable_bad = models.BigIntegerField(default=0)
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["rollout", "guard"], name="tally_once")]
+
+
+class Mismatch(models.Model):
+    """One answer of the candidate that was not as it should be: an example for people, never the whole evidence."""
+
+    rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="mismatches")
+    at = models.DateTimeField()
+    source = models.CharField(max_length=10)  # golden or shadow
+    summary = models.TextField()
+    facts = models.JSONField(default=dict)
+
+
+class SelfTest(models.Model):
+    """The statistic tried on a stable release against itself: it must not reject more often than its alpha says."""
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="self_tests")
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="self_tests")
+    state = models.JSONField(default=dict)  # rollouts.core.selftest.SelfTest
+    at = models.DateTimeField()
+    alarmed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["environment", "model"], name="self_test_once")]

@@ -96,8 +96,11 @@ def _observe(tick: Tick) -> None:
     last = tick.carry.last
     Observation.objects.create(
         rollout=tick.rollout,
+        first_tick=tick.rollout.tick,
         tick=tick.rollout.tick,
+        from_at=tick.at,
         at=tick.at,
+        state=tick.rollout.state,
         weight_bp=tick.rollout.weight_bp,
         candidate=last.candidate.to_json(),
         stable=last.stable.to_json(),

@@ -20,6 +20,7 @@ ARRIVED = {
     S.REQUESTED: "rollout.requested",
     S.AWAITING_APPROVAL: "rollout.approval_requested",
     S.PREPARING: "rollout.preparing",
+    S.SHADOWING: "rollout.shadowing",
     S.SHIFTING: "rollout.started",
     S.PAUSED: "rollout.paused",
     S.BAKING: "rollout.baking",

@@ -1,13 +1,15 @@
 """The life of a rollout.
 
-requested → awaiting_approval → preparing → shifting ⇄ paused → baking → promoted
+requested → awaiting_approval → preparing → shadowing → shifting ⇄ paused → baking → promoted
 requested → preparing                       (nothing to approve)
+preparing → shifting                        (the policy asks for no shadowing)
 requested | awaiting_approval → rejected | cancelled
 preparing → cancelled                       (the candidate never became ready; no traffic ever)
-preparing | shifting | paused | baking → rolling_back → rolled_back | stuck
-stuck → rolling_back                        (a person tries again)
-baking → paused → baking
-requested | awaiting_approval → superseded
+requested | awaiting_approval | preparing → superseded
+shadowing | shifting | baking ⇄ paused
+shifting → baking                           (after the last step, or when a person promotes at once)
+preparing | shadowing | shifting | paused | baking → rolling_back → rolled_back | stuck
+stuck → rolling_back                        (the gateways follow after all, or a person tries again)
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ class RolloutState(StrEnum):
     REQUESTED = "requested"
     AWAITING_APPROVAL = "awaiting_approval"
     PREPARING = "preparing"
+    SHADOWING = "shadowing"
     SHIFTING = "shifting"
     PAUSED = "paused"
     BAKING = "baking"
@@ -35,9 +38,10 @@ S = RolloutState
 MOVES: dict[RolloutState, frozenset[RolloutState]] = {
     S.REQUESTED: frozenset({S.AWAITING_APPROVAL, S.PREPARING, S.REJECTED, S.CANCELLED, S.SUPERSEDED}),
     S.AWAITING_APPROVAL: frozenset({S.PREPARING, S.REJECTED, S.CANCELLED, S.SUPERSEDED}),
-    S.PREPARING: frozenset({S.SHIFTING, S.CANCELLED, S.ROLLING_BACK}),
+    S.PREPARING: frozenset({S.SHADOWING, S.SHIFTING, S.CANCELLED, S.SUPERSEDED, S.ROLLING_BACK}),
+    S.SHADOWING: frozenset({S.SHIFTING, S.PAUSED, S.BAKING, S.ROLLING_BACK}),
     S.SHIFTING: frozenset({S.PAUSED, S.BAKING, S.ROLLING_BACK}),
-    S.PAUSED: frozenset({S.SHIFTING, S.BAKING, S.ROLLING_BACK}),
+    S.PAUSED: frozenset({S.SHADOWING, S.SHIFTING, S.BAKING, S.ROLLING_BACK}),
     S.BAKING: frozenset({S.PROMOTED, S.PAUSED, S.ROLLING_BACK}),
     S.ROLLING_BACK: frozenset({S.ROLLED_BACK, S.STUCK}),
     S.STUCK: frozenset({S.ROLLING_BACK}),
@@ -49,5 +53,5 @@ MOVES: dict[RolloutState, frozenset[RolloutState]] = {
 }
 FINAL = frozenset(state for state, to in MOVES.items() if not to)
 ACTIVE = frozenset(set(S) - FINAL)
-#: States in which the candidate may be serving users, so breach is checked in each of them.
-LIVE = frozenset({S.SHIFTING, S.PAUSED, S.BAKING})
+#: States in which the candidate may be serving users, or copies of their requests, so breach is checked in each of them.
+LIVE = frozenset({S.SHADOWING, S.SHIFTING, S.PAUSED, S.BAKING})

@@ -412,9 +412,7 @@ def test_the_logs_lock_is_taken_after_that_of_the_routes() -> None:
 def test_the_database_refuses_to_change_what_was_decided_observed_or_approved() -> None:
     rollout, _, manager = awaiting()
     actions.approve(actor=manager, rollout=rollout, expected_version=rollout.version)
-    Observation.objects.create(
-        rollout=rollout, tick=1, at=rollout.created_at, weight_bp=0, candidate={}, stable={}, evidence={}
-    )
+    observed(rollout, 1, 1)
     for table in (Decision, Approval, Observation):
         row = table.objects.filter(rollout=rollout).first()
         assert row is not None
@@ -423,11 +421,30 @@ def test_the_database_refuses_to_change_what_was_decided_observed_or_approved() 
             f"DELETE FROM {table._meta.db_table} WHERE id = %s",
         ):
             with (
-                pytest.raises(IntegrityError, match="append-only"),
+                pytest.raises(IntegrityError, match="append-only|only replaced"),
                 transaction.atomic(),
                 connection.cursor() as cursor,
             ):
                 cursor.execute(sql, [row.pk])
+
+
+def observed(rollout: Rollout, first: int, last: int) -> Observation:
+    at = rollout.created_at
+    return Observation.objects.create(
+        rollout=rollout, first_tick=first, tick=last, from_at=at, at=at, state="shifting", weight_bp=0, candidate={},
+        stable={}, evidence={},
+    )  # fmt: skip
+
+
+def test_an_observation_goes_only_when_a_coarser_one_covers_it() -> None:
+    rollout, *_ = awaiting()
+    first, second = observed(rollout, 1, 5), observed(rollout, 6, 9)
+    whole = observed(rollout, 1, 9)
+    first.delete()
+    second.delete()
+    with pytest.raises(IntegrityError, match="only replaced"), transaction.atomic():
+        whole.delete()
+    assert list(Observation.objects.filter(rollout=rollout)) == [whole]
 
 
 # --- observing --------------------------------------------------------------------------------------------------------

@@ -119,8 +119,11 @@ def test_observations_and_decisions_are_pages(client: APIClient, body: dict[str,
     for tick in range(3):
         Observation.objects.create(
             rollout=rollout,
+            first_tick=tick,
             tick=tick,
+            from_at=rollout.created_at,
             at=rollout.created_at,
+            state="shifting",
             weight_bp=500,
             candidate={"attempts": tick},
             stable={},
