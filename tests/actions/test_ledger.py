@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from celery import current_app
 from django.conf import settings as django_settings
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
@@ -17,6 +18,8 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from accounts.core.errors import Invalid
 from ledger import actions, jobs, leases
+from ledger.actions.jobs import _move as move_job
+from ledger.actions.sweep import RESEND_AFTER_S
 from ledger.audit import verify_chain
 from ledger.core.lifecycle import MOVES, JobState
 from ledger.core.verbs import EventVerb
@@ -242,7 +245,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def apply_async(self) -> None:
             ids.extend(self.args)
 
-    monkeypatch.setattr(actions.current_app, "signature", Signature)
+    monkeypatch.setattr(current_app, "signature", Signature)
     return ids
 
 
@@ -285,7 +288,7 @@ class TestQueue:
         def away(*_: Any, **__: Any) -> None:
             raise ConnectionError("no broker")
 
-        monkeypatch.setattr(actions.current_app, "signature", away)
+        monkeypatch.setattr(current_app, "signature", away)
         with django_capture_on_commit_callbacks(execute=True):
             job = enqueue()
         assert Job.objects.get(pk=job.pk).state == JobState.QUEUED
@@ -299,7 +302,7 @@ class TestQueue:
 
         lonely = Celery("lonely", broker="redis://127.0.0.1:1/0", set_as_current=False)
         lonely.conf.broker_transport_options = django_settings.CELERY_BROKER_TRANSPORT_OPTIONS
-        monkeypatch.setattr(actions, "current_app", lonely)
+        monkeypatch.setattr("ledger.actions.jobs.current_app", lonely)
         began = time.monotonic()
         with pytest.raises(OperationalError):
             actions.send(enqueue())
@@ -354,10 +357,10 @@ class TestLeaseOfAJob:
         job = enqueue()
         Job.objects.filter(pk=job.pk).update(state=seen, owner="a")
         if to in MOVES[seen]:
-            assert actions._move(job.pk, seen, to, owner="a")
+            assert move_job(job.pk, seen, to, owner="a")
         else:
             with pytest.raises(ValueError, match="does not go from"):
-                actions._move(job.pk, seen, to, owner="a")
+                move_job(job.pk, seen, to, owner="a")
 
 
 class TestSweep:
@@ -365,7 +368,7 @@ class TestSweep:
         job = enqueue()
         assert actions.dispatch_due() == 1
         assert actions.dispatch_due() == 0
-        Job.objects.update(sent_at=timezone.now() - timedelta(seconds=actions.RESEND_AFTER_S + 1))
+        Job.objects.update(sent_at=timezone.now() - timedelta(seconds=RESEND_AFTER_S + 1))
         assert actions.dispatch_due() == 1
         assert sent == [str(job.pk)] * 2
 

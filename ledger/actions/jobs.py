@@ -1,66 +1,20 @@
-"""The verbs of the ledger: append an event; enqueue, claim, extend, finish and re-send jobs."""
+"""The verbs of jobs: enqueue, call, claim, extend, finish and send."""
 
 from __future__ import annotations
 
-import logging
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from celery import current_app
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from accounts.core.access import Actor
-from ledger.audit import link_of
-from ledger.core.chain import GENESIS, storable
 from ledger.core.lifecycle import MOVES, JobState
-from ledger.core.verbs import EventVerb
-from ledger.models import ChainHead, Event, Job
+from ledger.models import Job
 
-log = logging.getLogger(__name__)
-#: The advisory lock that makes writers of events take turns; any number that nobody else uses.
-_CHAIN_LOCK = 0x51_0C_6A_7E
-#: A job whose id was sent this long ago and which nobody took is sent again. Celery may have lost it.
-RESEND_AFTER_S = 30.0
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
-
-
-def append_event(
-    *,
-    verb: str,
-    subject_type: str,
-    subject_id: str | int | uuid.UUID,
-    actor: Actor,
-    from_state: str = "",
-    to_state: str = "",
-    reason: str = "",
-    facts: dict[str, Any] | None = None,
-    act_id: uuid.UUID | None = None,
-) -> Event:
-    """The event, written at the end of the chain in the caller's transaction.
-
-    Writers take turns from here until they commit, so append late and keep the transaction short. `facts` may hold
-    anything; see `ledger.core.chain.storable` for what becomes of it.
-    Raises ValueError for a verb that is not in EventVerb, TransactionManagementError outside of a transaction.
-    """
-    if not connection.in_atomic_block:
-        raise transaction.TransactionManagementError(
-            "append_event belongs into the transaction of the change that it tells of."
-        )
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_CHAIN_LOCK])
-    head = ChainHead.objects.filter(pk=1).first() or ChainHead(seq=0, hash=GENESIS)
-    event = Event(
-        seq=head.seq + 1, at=datetime.now(UTC), act_id=act_id or uuid.uuid4(), verb=EventVerb(verb).value,
-        subject_type=subject_type, subject_id=str(subject_id), actor=storable(actor.name), from_state=str(from_state),
-        to_state=str(to_state), reason=storable(reason), facts=storable(facts or {}), prev_hash=head.hash,
-    )  # fmt: skip
-    event.hash = link_of(event).expected_hash()
-    event.save(force_insert=True)
-    ChainHead.objects.update_or_create(pk=1, defaults={"seq": event.seq, "hash": event.hash})
-    return event
 
 
 def enqueue(
@@ -89,6 +43,16 @@ def enqueue(
         job = Job.objects.get(pk=job.pk)
         if due_at is None:
             # Robust: the row is the truth. If Celery's broker is away, the sweep sends the id later.
+            transaction.on_commit(lambda: send(job), robust=True)
+        return job
+
+
+def call(*, kind: str, key: str) -> Job:
+    """The unfinished job of this (kind, key), due now: the one that waits for later is pulled forward, else a new one."""
+    with transaction.atomic():
+        job = enqueue(kind=kind, key=key, args={})
+        later = Job.objects.filter(pk=job.pk, state=JobState.QUEUED, due_at__gt=Now())
+        if later.update(due_at=Now(), sent_at=None):
             transaction.on_commit(lambda: send(job), robust=True)
         return job
 
@@ -166,24 +130,3 @@ def _move(job_id: uuid.UUID | str, seen: JobState, to: JobState, *, owner: str, 
         raise ValueError(f"a job does not go from {seen} to {to}")
     held = Q(pk=job_id, state=seen) & (Q(owner=owner) if seen is JobState.RUNNING else Q())
     return Job.objects.filter(held).update(state=to, **columns) == 1
-
-
-def dispatch_due(limit: int = 200) -> int:
-    """How many ids were sent again: waiting jobs that are due and running ones whose lease ran out.
-
-    Never twice within RESEND_AFTER_S, so that a long queue does not fill with copies. A copy that does arrive is harmless:
-    its claim finds nothing. Stops quietly while the transport is away.
-    """
-    unsent = Q(sent_at__isnull=True) | Q(sent_at__lt=Now() - timedelta(seconds=RESEND_AFTER_S))
-    waiting = Q(state=JobState.QUEUED, due_at__lte=Now()) & unsent
-    abandoned = Q(state=JobState.RUNNING, lease_until__lt=Now()) & (unsent | Q(sent_at__lt=F("lease_until")))
-    sent = 0
-    for job in Job.objects.filter(waiting | abandoned).order_by("due_at")[:limit]:
-        try:
-            send(job)
-        except Exception as error:  # the transport's own error families are many (kombu, redis, OSError)
-            log.warning("Jobs cannot be handed to Celery now: %s. They stay queued and are tried again.", error)
-            Job.objects.filter(pk=job.pk, state__in=UNFINISHED).update(sent_at=None)
-            break
-        sent += 1
-    return sent
