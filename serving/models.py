@@ -98,6 +98,7 @@ class Route(models.Model):
     stable = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="+")
     candidate = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")
     candidate_bp = models.PositiveIntegerField(default=0)  # basis points, 0 … 10000
+    mirror_bp = models.PositiveIntegerField(default=0)  # of the split's requests, copied to the prober; 0 … 10000
     generation = models.BigIntegerField(default=0)  # of the environment, when this row last changed
     fence = models.BigIntegerField(default=0)  # the highest engine lease token that wrote here
     changed_at = models.DateTimeField()
@@ -111,6 +112,10 @@ class Route(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(candidate__isnull=True) | ~Q(candidate=F("stable")), name="route_arms_differ"
+            ),
+            models.CheckConstraint(condition=Q(mirror_bp__lte=10000), name="route_mirror_in_range"),
+            models.CheckConstraint(
+                condition=Q(mirror_bp=0) | Q(candidate__isnull=False), name="route_mirror_has_candidate"
             ),
         ]
 

@@ -46,10 +46,14 @@ def set_route(
     stable: Release,
     candidate: Release | None = None,
     candidate_bp: int = 0,
+    mirror_bp: int = 0,
     fence: int | None = None,
     reason: str,
 ) -> Route:
     """The route as asked for; `candidate_bp` is the candidate's share in basis points, 0 … 10000.
+
+    `mirror_bp` of the split's requests are copied to the prober, which compares the two releases' answers; who does not
+    name it ends the mirroring.
 
     Writing what is already there changes nothing, but keeps the highest `fence`. A person's verb has no token of its own
     (None): it writes with the last leader's. Effects: the environment's generation grows, an event is appended, and the
@@ -59,22 +63,24 @@ def set_route(
     since `fence` was given out).
     """
     with transaction.atomic():
-        _check(model, stable, candidate, candidate_bp)
+        _check(model, stable, candidate, candidate_bp, mirror_bp)
         generation = hold_routes(environment).generation  # so that generations never cross
         route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
-        is_opening = candidate_bp > (route.candidate_bp if route is not None else 0)
+        before_bp = (route.candidate_bp, route.mirror_bp) if route is not None else (0, 0)
+        is_opening = candidate_bp > before_bp[0] or mirror_bp > before_bp[1]
         require(actor, Verb.START_ROLLOUT if is_opening else Verb.ROLL_BACK, model.team.slug)
         fence = (route.fence if route is not None else 0) if fence is None else fence
         _refuse_outdated(route, fence)
-        wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp)
-        if route is not None and (route.stable_id, route.candidate_id, route.candidate_bp) == wanted:
+        wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp, mirror_bp)
+        if route is not None and (route.stable_id, route.candidate_id, *before_bp) == wanted:
             if fence > route.fence:
                 Route.objects.filter(pk=route.pk).update(fence=fence)
                 route.fence = fence
             return route
         before = _in_words(route)
         route = route or Route(environment=environment, model=model)
-        route.stable, route.candidate, route.candidate_bp, route.fence = stable, candidate, candidate_bp, fence
+        route.stable, route.candidate, route.fence = stable, candidate, fence
+        route.candidate_bp, route.mirror_bp = candidate_bp, mirror_bp
         route.generation, route.changed_at = generation + 1, timezone.now()
         route.save()
         Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
@@ -105,6 +111,7 @@ def _tell_of_change(route: Route, before: str, *, actor: Actor, reason: str) -> 
         "stable": route.stable.digest,
         "candidate": route.candidate.digest if route.candidate else None,
         "candidate_bp": route.candidate_bp,
+        "mirror_bp": route.mirror_bp,
     }
     append_event(
         verb=EventVerb.ROUTE_SET, subject_type="route", subject_id=route.pk, actor=actor, reason=reason, facts=facts
@@ -167,7 +174,7 @@ def _announce(environment: Environment) -> None:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, environment.slug])
 
 
-def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int) -> None:
+def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int, mirror_bp: int) -> None:
     for release in (stable, candidate):
         if release is not None and (release.model_id != model.pk or release.state == ReleaseState.DRAFT):
             raise Invalid("route_release", f"{release} is not a sealed release of {model.slug}; name one that is.")
@@ -177,6 +184,10 @@ def _check(model: ServedModel, stable: Release, candidate: Release | None, candi
         raise Invalid("route_weight", f"A weight of {candidate_bp} basis points is not between 0 and {WHOLE_BP}.")
     if candidate_bp and candidate is None:
         raise Invalid("route_weight", "A weight needs a candidate; name one or use weight 0.")
+    if not 0 <= mirror_bp <= WHOLE_BP:
+        raise Invalid("route_mirror", f"A mirrored share of {mirror_bp} basis points is not between 0 and {WHOLE_BP}.")
+    if mirror_bp and candidate is None:
+        raise Invalid("route_mirror", "Mirroring needs a candidate to compare with; name one or mirror nothing.")
 
 
 def _check_addresses(admin_url: str, http_url: str, grpc_address: str) -> None:
@@ -197,4 +208,5 @@ def _in_words(route: Route | None) -> str:
     if route.candidate is None:
         return f"{route.stable.name} 100 %"
     shares = (route.candidate_bp / 100, (WHOLE_BP - route.candidate_bp) / 100)
-    return f"{route.candidate.name} {shares[0]:g} %, {route.stable.name} {shares[1]:g} %"
+    mirrored = f", {route.mirror_bp / 100:g} % mirrored" if route.mirror_bp else ""
+    return f"{route.candidate.name} {shares[0]:g} %, {route.stable.name} {shares[1]:g} %{mirrored}"

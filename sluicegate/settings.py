@@ -102,6 +102,11 @@ DATABASES = {"default": _database(env.text("DATABASE_URL", "postgresql://sluiceg
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 
+#: Where guards with PromQL are asked, such as http://prometheus:9090; empty: nowhere, and such guards cannot tell.
+PROMETHEUS_URL = env.text("PROMETHEUS_URL")
+if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
+    raise ImproperlyConfigured("PROMETHEUS_URL must begin with http:// or https://, such as http://127.0.0.1:9090.")
+
 #: A folder's path; a URL is refused, because only folders are stores in this version.
 BLOB_STORE = env.text("SLUICEGATE_BLOB_STORE", str(STATE_DIR / "blobs"))
 MAX_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_UPLOAD_BYTES", 20 * 2**30, least=1))
@@ -181,6 +186,8 @@ ENGINE_TICK_S = env.number("SLUICEGATE_ENGINE_TICK_S", 1.0, least=0.05, most=60)
 ENGINE_LEASE_S = env.number("SLUICEGATE_ENGINE_LEASE_S", 3.0, least=0.5, most=60)
 # The control plane that gateways connect to.
 XDS_ADDRESS = env.text("SLUICEGATE_XDS_ADDRESS", "127.0.0.1:18000")
+# Where gateways send copies of requests, to be asked of both releases of a rollout; host:port, none without a prober.
+PROBER_ADDRESS = env.text("SLUICEGATE_PROBER_ADDRESS")
 # How long a user's request may take in all, and one attempt of it on one server, in seconds.
 GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, most=600)
 GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=GATEWAY_TIMEOUT_S)

@@ -57,8 +57,29 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Prober:
+    """Where the prober takes mirrored requests, HTTP and gRPC on one port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def at(cls, address: str) -> Prober | None:
+        """From host:port; None where there is none. Raises ValueError for anything else."""
+        if not address:
+            return None
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ValueError(f"the prober's address {address!r} is not host:port")
+        return cls(host.strip("[]"), int(port))
+
+
+@dataclass(frozen=True)
 class ModelRoute:
-    """One model's traffic. `others` are releases that a request may force and the split never picks."""
+    """One model's traffic. `others` are releases that a request may force and the split never picks.
+
+    `mirror_bp` of the split's inference requests are copied to the prober, whose answers nobody sees.
+    """
 
     route_id: int
     model: str
@@ -68,14 +89,15 @@ class ModelRoute:
     candidate_bp: int = 0
     others: tuple[Arm, ...] = ()
     limits: Limits = Limits()
+    mirror_bp: int = 0
+    prober: Prober | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.candidate_bp <= WHOLE_BP:
-            raise ValueError(
-                f"{self.model}: a candidate weight of {self.candidate_bp} bp is not between 0 and {WHOLE_BP}"
-            )
-        if self.candidate_bp and self.candidate is None:
-            raise ValueError(f"{self.model}: weight without a candidate")
+        for what, bp in (("candidate weight", self.candidate_bp), ("mirrored share", self.mirror_bp)):
+            if not 0 <= bp <= WHOLE_BP:
+                raise ValueError(f"{self.model}: a {what} of {bp} bp is not between 0 and {WHOLE_BP}")
+            if bp and self.candidate is None:
+                raise ValueError(f"{self.model}: a {what} without a candidate")
 
     @property
     def split(self) -> tuple[tuple[Arm, int], ...]:
@@ -83,6 +105,11 @@ class ModelRoute:
         if self.candidate is None:
             return ((self.stable, WHOLE_BP),)
         return ((self.candidate, self.candidate_bp), (self.stable, WHOLE_BP - self.candidate_bp))
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether there is something to mirror, and somebody who takes it."""
+        return self.mirror_bp > 0 and self.prober is not None
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -151,7 +178,17 @@ def admit(
         kept, problem = _admit_route(route, before, known or {}, claimed)
         routes.append(kept)
         problems += [problem] if problem else []
+        if kept.mirror_bp and kept.prober is None:
+            problems.append(_unmirrored(kept))
     return Admission(replace(proposed, models=tuple(routes)), tuple(problems))
+
+
+def _unmirrored(route: ModelRoute) -> Problem:
+    message = (
+        f"{route.model}: {route.mirror_bp / 100:g} % of its requests should be mirrored, and this control plane knows no "
+        "prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port."
+    )
+    return Problem(route.route_id, route.model, route.generation, message, is_held=False)
 
 
 def _admit_route(

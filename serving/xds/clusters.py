@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Any
 
-from serving.core.routes import Arm, ModelRoute
+from serving.core.routes import Arm, ModelRoute, Prober
 
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
 PROTOCOLS = ("http", "grpc")
 #: More than this at once on one release is refused quickly rather than queued without end.
 MAX_CONCURRENT = 4096
+#: Bodies up to this size can be sent again to stable, searched for their model's name, and mirrored.
+MAX_BODY_BYTES = 64 * 2**20
+#: Never the name of a release's cluster.
+PROBER_CLUSTER = "prober"
+#: Copies on their way to the prober at once; what comes on top is not copied.
+MAX_MIRRORED = 16
+#: The prober takes a copy at once and works on it later; one that does not is frozen, and its copy is let go.
+MIRROR_TIMEOUT_S = 0.5
 
 
 def cluster_name(model: str, arm: Arm, protocol: str) -> str:
@@ -39,6 +48,8 @@ def clusters(route: ModelRoute) -> dict[str, dict[str, Any]]:
         if route.candidate is not None:
             name = entry_name(route, route.candidate, protocol)
             found[name] = _fallback_cluster(name, route, route.candidate, protocol)
+    if route.is_mirrored and route.prober is not None:
+        found[PROBER_CLUSTER] = _prober_cluster(route.prober)
     return found
 
 
@@ -64,6 +75,51 @@ def endpoints(route: ModelRoute) -> dict[str, dict[str, Any]]:
 
 def _address(host: str, port: int) -> dict[str, Any]:
     return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _prober_cluster(prober: Prober) -> dict[str, Any]:
+    """One for all models, over HTTP/1.1 for both protocols: nobody waits for the answers, so gRPC's trailers are not missed.
+
+    Its hosts carry no metadata: attempts there belong to no release. A prober that is frozen, gone or slow must cost users
+    nothing: few copies at once, let go soon, and room for the largest body, because a copy that has to wait for room makes
+    the user's own request wait.
+    """
+    return {
+        "name": PROBER_CLUSTER,
+        "type": "STATIC" if _is_ip(prober.host) else "STRICT_DNS",
+        "wait_for_warm_on_init": False,
+        "connect_timeout": "0.25s",
+        "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
+        "load_assignment": {
+            "cluster_name": PROBER_CLUSTER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(prober.host, prober.port)}}]}],
+        },
+        "circuit_breakers": {
+            "thresholds": [
+                {
+                    "max_connections": MAX_MIRRORED,
+                    "max_pending_requests": MAX_MIRRORED,
+                    "max_requests": MAX_MIRRORED,
+                    "max_retries": 0,
+                }
+            ]
+        },
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "common_http_protocol_options": {"max_stream_duration": f"{MIRROR_TIMEOUT_S}s"},
+                "explicit_http_config": {"http_protocol_options": {}},
+            }
+        },
+    }
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:

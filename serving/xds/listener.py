@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.xds.clusters import NAMESPACE
-from serving.xds.vhosts import MAX_BODY_BYTES, MODEL_HEADER, ROUTE_CONFIG, unknown_model_vhost
+from serving.xds.clusters import MAX_BODY_BYTES, NAMESPACE
+from serving.xds.vhosts import MODEL_HEADER, ROUTE_CONFIG, unknown_model_vhost
 
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"

@@ -7,14 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import connection, transaction
 
-from registry.models import Release
+from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, RoutingTable
+from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable
 from serving.models import Environment, Gateway, Route, Server
 from serving.xds.server import GatewayIdentity
 
@@ -96,20 +97,32 @@ def _model_route(route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forc
         candidate=arm(route.candidate) if route.candidate else None,
         candidate_bp=route.candidate_bp,
         others=tuple(arm(one) for one in sorted(others, key=lambda one: one.number or 0)),
-        limits=_limits(route),
+        limits=limits_of(route.model),
+        mirror_bp=route.mirror_bp,
+        prober=_prober_at(settings.PROBER_ADDRESS) if route.mirror_bp else None,
     )
 
 
-def _limits(route: Route) -> Limits:
+@cache
+def _prober_at(address: str) -> Prober | None:
+    """The settings' prober. One that makes no sense is none: mirroring is left out, and traffic goes on. Said once."""
+    try:
+        return Prober.at(address)
+    except ValueError as error:
+        log.warning("%s; nothing is mirrored", error)
+        return None
+
+
+def limits_of(model: ServedModel) -> Limits:
     """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it."""
     default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
-    objectives = route.model.objectives if isinstance(route.model.objectives, dict) else {}
+    objectives = model.objectives if isinstance(model.objectives, dict) else {}
     try:
         stated = objectives.get("attempt_timeout_s")
         whole = float(objectives.get("timeout_s", max(default.timeout_s, float(stated or 0))))
         return Limits(whole, min(default.attempt_timeout_s, whole) if stated is None else float(stated))
     except (TypeError, ValueError) as error:
-        log.warning("%s: %s; the defaults are used", route.model.slug, error)
+        log.warning("%s: %s; the defaults are used", model.slug, error)
         return default
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.routes import Arm, ModelRoute
-from serving.xds.clusters import NAMESPACE, cluster_name, entry_name
+from serving.xds.clusters import MAX_BODY_BYTES, NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
 
 ROUTE_CONFIG = "gateway"
 MODEL_HEADER = "x-sluicegate-model"
 RELEASE_HEADER = "x-sluicegate-release"
-#: Bodies up to this size can be sent again to stable, and searched for their model's name.
-MAX_BODY_BYTES = 64 * 2**20
+#: On a mirrored request: the number of the route that it was split by.
+MIRROR_HEADER = "x-sluicegate-mirror"
 
 _TYPES = "type.googleapis.com/"
 _SERVICE = r"/inference\.GRPCInferenceService/"
@@ -133,6 +133,7 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
             "timeout": _seconds(limits.timeout_s),
             "max_stream_duration": {"grpc_timeout_header_max": _seconds(limits.timeout_s)},
             "weighted_clusters": _weighted(route, protocol),
+            "request_mirror_policies": _mirrors(route),
             "retry_policy": {
                 # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
                 "retry_on": "5xx,reset,connect-failure,refused-stream,retriable-headers",
@@ -146,6 +147,24 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
+    """Of what the split answers, whichever release answers it. Forced requests and streams are never mirrored."""
+    if not route.is_mirrored:
+        return []
+    tell = {
+        "header": {"key": MIRROR_HEADER, "value": str(route.route_id)},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
+    share = {"numerator": route.mirror_bp, "denominator": "TEN_THOUSAND"}
+    return [
+        {
+            "cluster": PROBER_CLUSTER,
+            "runtime_fraction": {"default_value": share},
+            "request_headers_mutations": [{"append": tell}],
+        }
+    ]
 
 
 def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:

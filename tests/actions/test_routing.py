@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection
 from django.utils import timezone
 
-from accounts.core.access import Actor, Role
+from accounts.core.access import Actor, Role, Verb
 from accounts.core.errors import Invalid, Refused, Stale
 from accounts.models import Team
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
+from serving import routing
 from serving.core.lifecycle import DeploymentState
-from serving.core.routes import Limits, RoutingTable
+from serving.core.routes import Limits, Prober, RoutingTable, admit
 from serving.fake_gateway import FakeGateway
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
 from serving.routing import SEEN_WITHIN_S, acknowledged, register_gateway, set_route
@@ -92,6 +94,32 @@ def test_writing_the_same_route_changes_nothing_but_keeps_the_fence(world: World
     assert again.generation == 1
     assert Route.objects.get().fence == 4
     assert len(events("route.set")) == 1
+
+
+def test_mirroring_is_part_of_the_route_and_ends_when_it_is_not_asked_for(world: World) -> None:
+    assert world.route(0, mirror_bp=2000).generation == 1
+    assert world.route(0, mirror_bp=2000).generation == 1
+    ended = world.route(0)
+    assert (ended.generation, ended.mirror_bp) == (2, 0)
+    begun, over = events("route.set")
+    assert begun.facts["after"] == "r2 0 %, r1 100 %, 20 % mirrored"
+    assert (begun.facts["mirror_bp"], over.facts["mirror_bp"]) == (2000, 0)
+
+
+@pytest.mark.parametrize(("bp", "more"), [(-1, {}), (10_001, {}), (1, {"candidate": None})])
+def test_a_mirrored_share_that_makes_no_sense_is_refused(world: World, bp: int, more: dict[str, object]) -> None:
+    with pytest.raises(Invalid) as caught:
+        world.route(0, mirror_bp=bp, **more)
+    assert caught.value.code == "route_mirror"
+    assert not Route.objects.exists()
+
+
+def test_to_mirror_more_is_to_open_and_to_mirror_less_is_to_shut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Verb] = []
+    monkeypatch.setattr(routing, "require", lambda actor, verb, team: asked.append(verb))
+    for mirror_bp in (1000, 1001, 500, 0):
+        world.route(0, mirror_bp=mirror_bp)
+    assert asked == [Verb.START_ROLLOUT, Verb.START_ROLLOUT, Verb.ROLL_BACK, Verb.ROLL_BACK]
 
 
 def test_an_engine_that_no_longer_leads_is_fenced_out(world: World) -> None:
@@ -289,6 +317,18 @@ def test_a_ready_release_can_be_forced_where_that_is_allowed(world: World) -> No
     assert published(world).models[0].others == ()
     Environment.objects.filter(pk=world.environment.pk).update(allows_forced_release=True)
     assert [arm.name for arm in published(world).models[0].others] == ["r3"]
+
+
+def test_the_settings_say_where_the_prober_is(world: World, settings: Any) -> None:
+    world.route(0, mirror_bp=2000)
+    settings.PROBER_ADDRESS = "127.0.0.1:18010"
+    (route,) = published(world).models
+    assert (route.mirror_bp, route.prober) == (2000, Prober("127.0.0.1", 18010))
+    for none in ("", "nonsense"):
+        settings.PROBER_ADDRESS = none
+        (route,) = published(world).models
+        assert (route.is_mirrored, route.prober) == (False, None)
+        assert "SLUICEGATE_PROBER_ADDRESS" in admit(published(world), None).problems[-1].message
 
 
 def test_a_models_own_time_outs_are_used_unless_they_are_nonsense(world: World) -> None:

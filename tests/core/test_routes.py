@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from serving.core.buckets import EDGES_US, is_failure
-from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, RoutingTable, TableRefused, admit
+from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable, TableRefused, admit
+from serving.xds.clusters import PROBER_CLUSTER, clusters, endpoints
+from serving.xds.vhosts import vhost
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
 B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))
@@ -40,6 +42,63 @@ def test_without_a_candidate_everything_goes_to_stable() -> None:
 def test_a_weight_that_makes_no_sense_is_refused(candidate: Arm | None, bp: int) -> None:
     with pytest.raises(ValueError, match="sentiment"):
         route(candidate=candidate, bp=bp)
+
+
+@pytest.mark.parametrize(("candidate", "mirror_bp"), [(B, 10_001), (B, -1), (None, 1)])
+def test_a_mirrored_share_that_makes_no_sense_is_refused(candidate: Arm | None, mirror_bp: int) -> None:
+    with pytest.raises(ValueError, match="sentiment: a mirrored share"):
+        ModelRoute(7, "sentiment", 1, A, candidate, mirror_bp=mirror_bp)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("", None), ("127.0.0.1:18010", Prober("127.0.0.1", 18010)), ("[::1]:5", Prober("::1", 5)), ("p.example:1", Prober("p.example", 1))],
+)  # fmt: skip
+def test_a_probers_address_is_read(address: str, expected: Prober | None) -> None:
+    assert Prober.at(address) == expected
+
+
+@pytest.mark.parametrize("address", ["prober", ":18010", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:65536"])
+def test_an_address_that_makes_no_sense_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="is not host:port"):
+        Prober.at(address)
+
+
+def mirrors_by_route(route: ModelRoute) -> dict[str, list[int]]:
+    """The mirrored share, in basis points, of every route of the virtual host that passes requests on."""
+    found: dict[str, list[int]] = {}
+    for one in vhost(route, allows_forced=True)["routes"]:
+        if "route" in one:
+            policies = one["route"].get("request_mirror_policies", [])
+            key = f"{one['name']} {'stream' if one['route']['timeout'] == '0s' else 'unary'}"
+            found.setdefault(key, []).extend(two["runtime_fraction"]["default_value"]["numerator"] for two in policies)
+    return found
+
+
+def test_only_what_the_split_answers_is_mirrored() -> None:
+    mirrored = dataclasses.replace(route(), mirror_bp=2000, prober=Prober("127.0.0.1", 9999))
+    assert mirrors_by_route(mirrored) == {"forced unary": [], "split unary": [2000, 2000], "split stream": []}
+    cluster = clusters(mirrored)[PROBER_CLUSTER]
+    address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
+    assert address == {"socket_address": {"address": "127.0.0.1", "port_value": 9999}}
+    assert "metadata" not in cluster  # attempts there belong to no release
+    assert PROBER_CLUSTER not in endpoints(mirrored)
+
+
+@pytest.mark.parametrize("changes", [{"mirror_bp": 2000}, {"prober": Prober("127.0.0.1", 9999)}])
+def test_without_a_share_or_without_a_prober_nothing_is_mirrored(changes: dict[str, object]) -> None:
+    plain = dataclasses.replace(route(), **changes)  # type: ignore[arg-type]
+    assert PROBER_CLUSTER not in clusters(plain)
+    assert set(map(tuple, mirrors_by_route(plain).values())) == {()}
+
+
+def test_mirroring_without_a_prober_is_said_and_the_route_is_published() -> None:
+    wanted = table(dataclasses.replace(route(), mirror_bp=2000))
+    admission = admit(wanted, None)
+    assert admission.table == wanted
+    (problem,) = admission.problems
+    assert not problem.is_held
+    assert "SLUICEGATE_PROBER_ADDRESS" in problem.message and "20 %" in problem.message
 
 
 def test_an_attempt_cannot_take_longer_than_the_whole() -> None:
