@@ -17,6 +17,7 @@ from rollouts.core.freeze import DAYS, FreezeWindow
 from rollouts.core.plan import SOURCES, Guard, OnUndecided, Policy, Shadow, Step
 from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
 from serving.core.buckets import EDGES_US
+from serving.core.promql import mistakes
 
 _SECONDS = Number(0, 30 * 86_400, unit="seconds")
 _DEADLINE = Number(0, 30 * 86_400, above=True, unit="seconds")
@@ -225,9 +226,8 @@ def _check_queries(guard: Mapping[str, Any], at: str, problems: list[Problem]) -
                     f"{at}.{name}", f"{guard['indicator']} are not queried.", "Remove it, or write indicator: external."
                 )
             )
-        elif is_external and name != "label" and not re.search(r"\$(release|digest)\b", guard[name]):
-            fix = 'Put "$release" or "$digest" into it, so that the arms can be told apart.'
-            problems.append(Problem(f"{at}.{name}", "the query asks the same of both releases.", fix))
+        elif is_external and name != "label":
+            problems += mistakes(guard[name], f"{at}.{name}")
 
 
 # --- what does not fit together ---------------------------------------------------------------------------------------

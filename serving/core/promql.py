@@ -14,7 +14,7 @@ from registry.core.fields import Problem
 PLACEHOLDERS = ("release", "digest", "model", "environment")
 #: One of these must: without it both releases would be asked for the same number.
 _NAMES_A_RELEASE = frozenset({"release", "digest"})
-MOST_CHARACTERS = 4000
+MOST_CHARACTERS = 2000
 
 _PLACE = re.compile(r"\$(?:\{(?P<braced>[^{}\"'`]*)(?P<end>\}?)|(?P<plain>[A-Za-z_]\w*))")
 _QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`[^`]*`|\#[^\n]*")
