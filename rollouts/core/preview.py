@@ -1,0 +1,173 @@
+"""What a policy will mean at a model's own traffic: how long each stage takes, and how fast a fault is found.
+
+Everything follows from expected counts: evidence grows by what an average second adds to it. So the figures are about
+medians, not promises; `benchmarks.calibration` measures their spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollouts.core.evidence import Side, fixed_sums, increments_of, mixed_of
+from rollouts.core.plan import FULL_BP, Guard, Policy, Source, Step
+
+FAILURES = (0.01, 0.05, 0.20)
+#: Beyond this many seconds nobody waits: it counts as never.
+FOREVER_S = 30 * 86_400.0
+#: From the count to the weight 0: half a tick until it is read, and the gateways' acknowledgement.
+REACTION_S = 1.0
+
+
+@dataclass(frozen=True)
+class StagePreview:
+    """One stage. `expected_s` is None where it cannot be told, or where it will not end by proof before its deadline."""
+
+    name: str
+    weight_bp: int
+    min_s: float
+    min_samples: int
+    deadline_s: float
+    approvals: int
+    samples_s: float | None  # until `min_samples` attempts are seen
+    proof_s: float | None  # until a healthy candidate is proven
+    expected_s: float | None
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A candidate of which `fail_frac` of the attempts fail, at one weight: how long until it is rolled back, at what cost."""
+
+    fail_frac: float
+    stage: str
+    weight_bp: int
+    seconds: float | None  # None: not within FOREVER_S
+    bad_requests: float | None
+
+
+@dataclass(frozen=True)
+class Preview:
+    stages: tuple[StagePreview, ...]
+    detect: tuple[Detection, ...]
+    total_s: float | None
+    is_thin: bool  # some stage will not see its samples, or its proof, before its deadline
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stages": [one.__dict__ for one in self.stages],
+            "detect": [one.__dict__ for one in self.detect],
+            "total_s": self.total_s,
+            "is_thin": self.is_thin,
+        }
+
+
+def preview(policy: Policy, *, rate_per_s: float | None, error_frac: float = 0.0, has_stable: bool) -> Preview:
+    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors."""
+    plan = policy.facing(has_stable=has_stable)
+    named = [(plan.stage_name(i), step) for i, step in enumerate(plan.steps)] + [("bake", plan.bake)]
+    stages = [_stage(plan, name, step, rate_per_s, error_frac, has_stable) for name, step in named]
+    if plan.shadow is not None:
+        stages.insert(0, _shadow(plan, rate_per_s))
+    detect = (
+        [
+            _detection(plan, name, step, fail, rate_per_s, error_frac, has_stable)
+            for name, step in named
+            for fail in FAILURES
+        ]
+        if rate_per_s
+        else []
+    )
+    times = [one.expected_s for one in stages]
+    total = None if None in times else sum(one for one in times if one is not None)
+    return Preview(tuple(stages), tuple(detect), total, is_thin=bool(rate_per_s) and total is None)
+
+
+def _stage(plan: Policy, name: str, step: Step, rate: float | None, base: float, has_stable: bool) -> StagePreview:
+    samples_s = proof_s = expected = None
+    if rate:
+        nc, nb = _loads(step.weight_bp, rate)
+        samples_s = step.min_samples / nc if nc else None
+        proof_s = _longest(
+            _until(_fine_sums(guard, nc, nb, base, has_stable), plan.bar_fine)
+            for guard in plan.guards
+            if guard.source is Source.GATEWAY and not guard.is_dry_run
+        )
+        longest = None if samples_s is None or proof_s is None else max(step.min_s, samples_s, proof_s)
+        expected = longest if longest is not None and longest < step.deadline_s else None
+    wanted = plan.approvals.get(name, 0)
+    return StagePreview(
+        name, step.weight_bp, step.min_s, step.min_samples, step.deadline_s, wanted, samples_s, proof_s, expected
+    )
+
+
+def _shadow(plan: Policy, rate: float | None) -> StagePreview:
+    shadow = plan.shadow
+    assert shadow is not None
+    samples_s = shadow.min_samples / (rate * shadow.sample_bp / FULL_BP) if rate else None
+    longest = max(shadow.min_s, samples_s) if samples_s is not None else None
+    expected = longest if longest is not None and longest < shadow.deadline_s else None
+    return StagePreview(
+        "shadow", 0, shadow.min_s, shadow.min_samples, shadow.deadline_s, 0, samples_s, samples_s, expected
+    )
+
+
+def _detection(
+    plan: Policy, name: str, step: Step, fail: float, rate: float, base: float, has_stable: bool
+) -> Detection:
+    """By the errors guard, or by the first one where errors are not guarded."""
+    guard = next((one for one in plan.guards if one.name == "errors"), plan.guards[0])
+    nc, nb = _loads(step.weight_bp, rate)
+    bar, bad = plan.bar_worse_of(guard), max(fail, base)
+    limit = guard.roll_back_over.of(guard.max_frac)
+    ways = [_until(lambda t: fixed_sums(t * nc * bad, t * nc, limit, Side.WORSE), bar)]
+    if has_stable and nb:
+        each = _increments(guard, nc, nb, bad, base, Side.WORSE)
+        ways.append(_until(lambda t: t * each, bar))
+    found = min((one for one in ways if one is not None), default=None)
+    if found is None:
+        return Detection(fail, name, step.weight_bp, None, None)
+    seconds = max(found, 1.0 / (nc * bad)) + REACTION_S  # no evidence before the first bad attempt
+    return Detection(fail, name, step.weight_bp, round(seconds, 1), round(seconds * nc * bad, 1))
+
+
+def _loads(weight_bp: int, rate: float) -> tuple[float, float]:
+    return rate * weight_bp / FULL_BP, rate * (FULL_BP - weight_bp) / FULL_BP
+
+
+def _fine_sums(guard: Guard, nc: float, nb: float, base: float, has_stable: bool) -> Callable[[float], Any]:
+    """A healthy candidate's evidence after t seconds. Slow attempts are taken to be half of what the objective allows."""
+    share = base if guard.indicator == "errors" else guard.max_frac / 2
+    if has_stable and nb:
+        each = _increments(guard, nc, nb, share, share, Side.FINE)
+        return lambda t: t * each
+    limit = guard.promote_within.of(guard.max_frac)
+    return lambda t: fixed_sums(t * nc * share, t * nc, limit, Side.FINE)
+
+
+def _increments(guard: Guard, nc: float, nb: float, candidate: float, stable: float, side: Side) -> Any:
+    tolerance = guard.roll_back_over if side is Side.WORSE else guard.promote_within
+    counts = (np.float64(nc * candidate), np.float64(nc), np.float64(nb * stable), np.float64(nb))
+    return increments_of(*counts, tolerance, side)  # type: ignore[arg-type]
+
+
+def _until(sums: Callable[[float], Any], bar: float) -> float | None:
+    """Seconds until the evidence reaches the bar; None if not within FOREVER_S."""
+
+    def reached(t: float) -> bool:
+        return float(mixed_of(np.asarray(sums(t), dtype=np.float64))) >= bar
+
+    if not reached(FOREVER_S):
+        return None
+    low, high = 0.0, FOREVER_S
+    while high - low > max(0.05, low * 0.01):
+        middle = (low + high) / 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def _longest(times: Any) -> float | None:
+    found = list(times)
+    return None if None in found else max(found, default=0.0)
