@@ -132,9 +132,9 @@ def _invalid(problems: list[Problem]) -> Invalid:
 def _guards(whole: Mapping[str, Any], objectives: Mapping[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
     given = whole.get("guards")
     if given is None:
-        given = [
-            {"indicator": name} for name in ("errors", "slow", "wrong") if name == "errors" or objectives.get(name)
-        ]
+        asked = {"errors"} | {name for name in ("slow", "wrong") if objectives.get(name)}
+        asked |= {"wrong"} if whole["shadow"].get("sample_pct") else set()
+        given = [{"indicator": name} for name in ("errors", "slow", "wrong") if name in asked]
     out = []
     for i, guard in enumerate(given):
         if isinstance(guard, dict) and guard.get("indicator", BAD) is not BAD:
@@ -246,6 +246,9 @@ def _contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> l
         for at, stage in stages
         if stage.get("deadline_s", 1) <= stage.get("min_s", 0)
     ]
+    if whole["shadow"].get("sample_pct") and not any(guard["indicator"] == "wrong" for guard in guards):
+        fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
+        problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
     return problems + _alphas(whole, guards) + _stage_names(whole) + _freezes(whole)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rollouts.core.carry import ERRORS, Arms, Carry, Failures
 from rollouts.core.counting import Counts
-from rollouts.core.decide import Action, Code, Decision
+from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.plan import parse_policy
 from rollouts.core.replay import Walk, walk
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollouts.core.decide import IGNORANCE, Action, Code, decide, is_split_off
+from rollouts.core.confounders import is_split_off
+from rollouts.core.decide import decide
+from rollouts.core.decision import IGNORANCE, Action, Code
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.plan import OnUndecided, parse_policy
 from rollouts.core.snapshot import Judged, Snapshot

@@ -15,7 +15,8 @@ OBJECTIVES = {"errors_max_frac": 0.002, "slow": {"threshold_ms": 250, "max_frac"
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_is_whole_and_reads_back_to_the_same_digest(preset: str) -> None:
     policy = parse_policy({"preset": preset}, OBJECTIVES)
-    assert [guard.name for guard in policy.guards] == ["errors", "slow_250ms"]
+    shadowed = ["wrong"] if policy.shadow else []
+    assert [guard.name for guard in policy.guards] == ["errors", "slow_250ms", *shadowed]
     assert policy.guards[0].max_frac == 0.002
     assert policy.on_undecided is OnUndecided.HOLD
     again = parse_policy(policy.document)
@@ -189,6 +190,7 @@ _ASKED = {"indicator": "external", "label": "x", "bad_query": "b", "total_query"
             "Swap",
         ),
         ({"freeze_windows": [{"first_day": "2026-02-31"}]}, "freeze_windows[0]", "2026-12-20"),
+        ({"preset": "careful", "guards": [{"indicator": "errors"}]}, "guards", "{indicator: wrong}"),
         ({"shadow": {"sample_pct": 5, "min_s": 60, "min_samples": 1, "deadline_s": 30}}, "shadow.deadline_s", "min_s"),
     ],
 )

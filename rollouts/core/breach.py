@@ -1,0 +1,140 @@
+"""Is the candidate broken? Asked in every live state, before anything else.
+
+Hard facts first (contents, servers, a row of failures), then the evidence of each guard, then the budget. What proves that
+the candidate fares worse is not yet the release's fault: confounders are looked for before it is blamed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rollouts.core import confounders
+from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold, percent, share
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.snapshot import Judged, Snapshot
+
+#: Failures that end at one instant (one poisoned batch, one cut connection) are one event, however many they are: the
+#: readings that show failures and nothing else must lie further apart than this, in seconds.
+FAILING_OVER_S = 0.4
+#: Fewer attempts of stable than this say nothing about whether stable burns too.
+LEAST_STABLE_ATTEMPTS = 20
+#: Bad attempts beyond stable's count against the budget only as far as they exceed what chance may add, in standard deviations.
+BUDGET_SIGMAS = 4.0
+
+
+def breach(s: Snapshot) -> Decision | None:
+    """A reason to take traffic away, or to say that it cannot be taken anywhere; None if nothing is proven broken."""
+    hard = _hard_fact(s)
+    if hard is not None:
+        return hard
+    found = (_relative(s), _failing(s), _over_objective(s), _spent(s))
+    # What both arms share excuses only itself: another guard that the candidate alone breaks is still a breach.
+    return _sharpest([one for one in found if one is not None])
+
+
+def _hard_fact(s: Snapshot) -> Decision | None:
+    if s.digest_mismatch:
+        return take_back(s, Code.DIGEST_MISMATCH, s.digest_mismatch)
+    if s.candidate_servers == 0:
+        if s.has_stable and s.stable_servers == 0:
+            return both_bad(s, "neither release has a serving server")
+        return take_back(s, Code.SERVERS_GONE, f"{s.candidate_name} has no serving server left.")
+    return None
+
+
+def _failing(s: Snapshot) -> Decision | None:
+    if s.all_failing < s.policy.all_failing_attempts or s.all_failing_s <= FAILING_OVER_S:
+        return None
+    if s.has_stable and s.is_stable_failing:
+        return both_bad(s, "every attempt fails on both releases")
+    said = f"The last {s.all_failing} attempts on {s.candidate_name} all failed, in readings {s.all_failing_s:.1f} s apart."
+    return take_back(s, Code.ALL_FAILING, said)
+
+
+def _relative(s: Snapshot) -> Decision | None:
+    """The first guard on which the candidate is proven worse than stable, and is to blame; else the first that is excused."""
+    if not s.has_stable:
+        return None
+    found = [
+        confounders.excuse(s, judged) or take_back(s, Code.WORSE_THAN_STABLE, _worse(s, judged), judged)
+        for judged in s.acting
+        if judged.log_e_worse >= s.policy.bar_worse_of(judged.guard)
+    ]
+    return _sharpest(found)
+
+
+def _over_objective(s: Snapshot) -> Decision | None:
+    found = [
+        over
+        for judged in s.acting
+        if judged.log_e_over >= s.policy.bar_worse_of(judged.guard) and (over := _over(s, judged))
+    ]
+    return _sharpest(found)
+
+
+def _over(s: Snapshot, judged: Judged) -> Decision | None:
+    """The candidate is over the objective. It is blamed only where stable, at the same time, is not over it too."""
+    if s.has_stable and judged.stable < LEAST_STABLE_ATTEMPTS:
+        return None
+    if s.has_stable and judged.rate_stable > judged.limit:
+        return both_bad(
+            s,
+            f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name} "
+            f"and at {share(judged.rate_stable)} on {s.stable_name}, over {share(judged.limit)}",
+            judged,
+        )
+    said = (
+        f"{capital(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} "
+        f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}."
+    )
+    return confounders.excuse(s, judged) or take_back(s, Code.OBJECTIVE_BREACHED, said, judged)
+
+
+def _spent(s: Snapshot) -> Decision | None:
+    """The blast radius: bad attempts beyond those that stable would have had, over the whole rollout."""
+    if s.policy.budget_bad is None or not s.has_stable:
+        return None
+    for judged in s.acting:
+        excess, variance = s.harm.get(judged.guard.name, (0.0, 0.0))
+        sure = excess - BUDGET_SIGMAS * math.sqrt(max(0.0, judged.phi * variance))
+        if sure < s.policy.budget_bad:
+            continue
+        said = (
+            f"{s.candidate_name} has cost {excess:.0f} {judged.guard.words} more than {s.stable_name} would have, "
+            f"surely over the budget of {s.policy.budget_bad}."
+        )
+        return confounders.excuse(s, judged) or take_back(s, Code.BUDGET_SPENT, said, judged)
+    return None
+
+
+def _sharpest(found: list[Decision]) -> Decision | None:
+    """What rolls back before what pauses before what only holds."""
+    order = {Action.ROLL_BACK: 0, Action.PAUSE: 1}
+    return min(found, key=lambda one: order.get(one.action, 2), default=None)
+
+
+def take_back(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -> Decision:
+    """All traffic back to stable; a pause where the guard is not critical, or where there is no stable to go back to."""
+    facts = facts_of(s, judged) | {"breach": code.value}
+    stop = Action.HOLD if s.state is RolloutState.PAUSED else Action.PAUSE
+    if not s.has_stable:
+        said = f"{why} There is no earlier release to go back to: it keeps its traffic, and a person must act."
+        return Decision(stop, Code.NO_ROLLBACK_TARGET, said, facts)
+    if judged is not None and not judged.guard.is_critical:
+        said = f"{why} The guard is not critical: staying at {percent(s.commanded_bp)} until a person decides."
+        return Decision(stop, code, said, facts)
+    return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.stable_name}.", facts)
+
+
+def both_bad(s: Snapshot, what: str, judged: Judged | None = None) -> Decision:
+    """A hold: stable suffers too, so the release is not blamed."""
+    said = f"Holding at {percent(s.commanded_bp)}: {what}, so it is not the release that is to blame."
+    return hold(s, Code.BOTH_ARMS_BAD, said, judged)
+
+
+def _worse(s: Snapshot, judged: Judged) -> str:
+    return (
+        f"{capital(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} ({judged.bad_candidate} of "
+        f"{judged.candidate} attempts) against {share(judged.rate_stable)} ({judged.bad_stable} of {judged.stable}) on "
+        f"{s.stable_name} at the same time: worse beyond doubt."
+    )

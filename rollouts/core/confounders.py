@@ -1,0 +1,61 @@
+"""What else could make the candidate look worse than stable, looked for before it is blamed.
+
+Each has a code of its own. They excuse evidence, not hard facts: a candidate whose every attempt fails is taken back
+whatever the mix of its requests. A split that is not as commanded excuses nothing, because the evidence rests on the
+realised counts; it keeps the rollout from advancing.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rollouts.core.decision import Code, Decision, hold, percent, share
+from rollouts.core.plan import FULL_BP
+from rollouts.core.snapshot import Judged, Snapshot
+
+#: The split is off when it lies further from what was commanded than this many standard deviations and this share.
+SPLIT_SIGMAS, SPLIT_SLACK, LEAST_ROUTED = 5.0, 0.02, 200
+#: A server that is younger than this may still have been warming up when it was slow; `recent` must rest on so many attempts.
+YOUNG_S, LEAST_RECENT = 300.0, 20
+
+
+def excuse(s: Snapshot, judged: Judged) -> Decision | None:
+    """Why this guard's evidence does not convict the release; None if nothing speaks for it."""
+    at = f"Holding at {percent(s.commanded_bp)}"
+    looks = f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name}"
+    if s.has_stable and s.mix.differs:
+        said = f"{at}: {looks}, but it gets other requests than {s.stable_name} (their sizes differ, index {s.mix.psi:.2f})"
+        return hold(s, Code.MIX_SHIFT, said, judged)
+    if judged.guard.indicator != "slow":
+        return None
+    if s.has_stable and s.hardware:
+        return hold(s, Code.HARDWARE_DIFFERS, f"{at}: {looks}, but {s.hardware}", judged)
+    return _cold(s, judged, f"{at}: {looks}")
+
+
+def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
+    """Warm-up is proven by evidence: by attempts since the server came, and by whether slowness goes on."""
+    if s.attempts_since_server is not None and s.attempts_since_server < s.policy.cold_attempts:
+        said = (
+            f"{looks}, but its server has answered only {s.attempts_since_server} of {s.policy.cold_attempts} attempts"
+        )
+        return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
+    bad, attempts = s.recent.get(judged.guard.name, (0, 0))
+    is_young = s.server_age_s is not None and s.server_age_s < YOUNG_S
+    if is_young and attempts >= LEAST_RECENT and bad / attempts <= judged.guard.roll_back_over.of(judged.rate_stable):
+        found = hold(
+            s, Code.COLD_START, f"{looks}, but the last {attempts} attempts are well: it was warming up", judged
+        )
+        found.facts["forget"] = judged.guard.name  # the evidence of the warm-up; the engine drops it
+        return found
+    return None
+
+
+def is_split_off(s: Snapshot) -> bool:
+    """Whether the measured split cannot be the commanded one by chance."""
+    routed = s.routed_candidate + s.routed_stable
+    if not s.has_stable or routed < LEAST_ROUTED:
+        return False
+    wanted = s.commanded_bp / FULL_BP
+    slack = SPLIT_SLACK + SPLIT_SIGMAS * math.sqrt(wanted * (1 - wanted) / routed)
+    return abs(s.routed_candidate / routed - wanted) > slack

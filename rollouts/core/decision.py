@@ -1,0 +1,166 @@
+"""What can be decided of a rollout, the stable codes of the reasons, and how numbers are said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rollouts.core.snapshot import Judged, Snapshot
+
+
+class Action(StrEnum):
+    HOLD = "hold"  # keep the weight, look again
+    SHADOW = "shadow"  # copy requests to the candidate, serve nobody from it
+    START = "start"  # the first step
+    ADVANCE = "advance"
+    BAKE = "bake"
+    PROMOTE = "promote"
+    PAUSE = "pause"  # a person must look
+    ROLL_BACK = "roll_back"
+    CANCEL = "cancel"  # before any traffic
+
+
+#: What opens the gate further: never in a freeze window, never without the approvals that the policy asks for.
+OPENING = frozenset({Action.SHADOW, Action.START, Action.ADVANCE, Action.BAKE, Action.PROMOTE})
+
+
+class Code(StrEnum):
+    """Stable reason codes, explained in docs/rollouts.md."""
+
+    NOT_STARTED = "not_started"
+    PREPARING = "preparing"
+    READY = "ready"
+    STABLE_NOT_READY = "stable_not_ready"
+    REPORT_NOT_VALID = "report_not_valid"
+    NEVER_READY = "never_ready"
+    # broken
+    WORSE_THAN_STABLE = "worse_than_stable"
+    OBJECTIVE_BREACHED = "objective_breached"
+    ALL_FAILING = "all_failing"
+    SERVERS_GONE = "servers_gone"
+    DIGEST_MISMATCH = "digest_mismatch"
+    BUDGET_SPENT = "budget_spent"
+    NO_ROLLBACK_TARGET = "no_rollback_target"
+    # cannot tell
+    BOTH_ARMS_BAD = "both_arms_bad"
+    MIX_SHIFT = "mix_shift"
+    HARDWARE_DIFFERS = "hardware_differs"
+    COLD_START = "cold_start"
+    SPLIT_OFF = "split_off"
+    TELEMETRY_GAP = "telemetry_gap"
+    PROVIDER_DOWN = "provider_down"
+    STALE = "stale"
+    NO_DATA = "no_data"
+    BLIND = "blind"
+    NOT_ACKNOWLEDGED = "not_acknowledged"
+    # waiting
+    PAUSED = "paused"
+    FROZEN = "frozen"
+    AWAITING_APPROVAL = "awaiting_approval"
+    NEED_MORE = "need_more"
+    UNDECIDED = "undecided"
+    OVERDUE = "overdue"
+    # going on
+    PROVEN = "proven"
+    PROMOTED_BY_HAND = "promoted_by_hand"
+    PROMOTING = "promoting"
+    ROLLING_BACK = "rolling_back"
+    ENDED = "ended"
+
+
+#: Codes that mean "cannot tell": the weight stays whatever the clock says.
+IGNORANCE = frozenset(
+    {
+        Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.SPLIT_OFF, Code.TELEMETRY_GAP,
+        Code.PROVIDER_DOWN, Code.STALE, Code.NO_DATA, Code.BLIND, Code.NOT_ACKNOWLEDGED,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Decision:
+    action: Action
+    code: Code
+    reason: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def hold(s: Snapshot, code: Code, said: str, judged: Judged | None = None) -> Decision:
+    """The weight stays, for this reason."""
+    return Decision(Action.HOLD, code, sentence(said), facts_of(s, judged))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def percent(basis_points: int) -> str:
+    """`25 %`, `0.5 %`."""
+    return f"{basis_points / 100:g} %"
+
+
+def share(value: float) -> str:
+    """A share in [0, 1] as a percentage with three significant digits."""
+    return f"{value * 100:.3g} %"
+
+
+def capital(text: str) -> str:
+    """The text with its first letter large."""
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    parts = list(words)
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def facts_of(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
+    """Numbers behind the sentence, for machines; evidence as log E with the bar that it is compared with."""
+    facts: dict[str, Any] = {
+        "weight_bp": s.commanded_bp,
+        "step_index": s.step_index,
+        "elapsed_s": round(s.elapsed_s, 3),
+        "step_attempts": s.step_attempts,
+        "all_failing": s.all_failing,
+        "all_failing_s": round(s.all_failing_s, 3),
+        "bar_worse": round(s.bar_worse, 4),
+        "bar_fine": round(s.bar_fine, 4),
+        "guards": {one.guard.name: evidence_of(one) for one in s.judged},
+    }
+    dry = [one.guard.name for one in s.judged if one.guard.is_dry_run and is_breached(s, one)]
+    if dry:
+        facts["dry_run_breaches"] = dry
+    if judged is not None:
+        facts["guard"] = judged.guard.name
+    return facts
+
+
+def is_breached(s: Snapshot, judged: Judged) -> bool:
+    """Whether one of the guard's two tests has reached its bar."""
+    bar = s.policy.bar_worse_of(judged.guard)
+    return (s.has_stable and judged.log_e_worse >= bar) or judged.log_e_over >= bar
+
+
+def evidence_of(judged: Judged) -> dict[str, Any]:
+    """One guard's numbers as JSON."""
+    return {
+        "bad_candidate": judged.bad_candidate,
+        "candidate": judged.candidate,
+        "bad_stable": judged.bad_stable,
+        "stable": judged.stable,
+        "phi": round(judged.phi, 4),
+        "log_e_worse": round(judged.log_e_worse, 4),
+        "log_e_fine": round(judged.log_e_fine, 4),
+        "log_e_over": round(judged.log_e_over, 4),
+        "log_e_stable_over": round(judged.log_e_stable_over, 4),
+    }

@@ -1,0 +1,127 @@
+"""Can we tell? If not, the weight stays, whatever the clock says; and nothing ever rolls back on ignorance alone,
+unless the policy asks for it after a time that it names."""
+
+from __future__ import annotations
+
+from rollouts.core.breach import both_bad
+from rollouts.core.confounders import is_split_off
+from rollouts.core.decision import Action, Code, Decision, facts_of, hold, percent, sentence, share
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.plan import OnUndecided, Source
+from rollouts.core.snapshot import Judged, Snapshot
+
+
+def doubt(s: Snapshot) -> Decision | None:
+    """A hold, if anything keeps us from judging; None when the numbers can be trusted."""
+    found = _blindness(s) or _unfollowed(s)
+    if found is None and s.state is RolloutState.PAUSED:
+        return hold(s, Code.PAUSED, f"Paused at {percent(s.commanded_bp)} until someone resumes it.")
+    if found is None and not s.is_promoting:
+        found = _no_target(s) or _silence(s) or _split(s) or _gap(s) or _incident(s)
+    return found and late(s, found)
+
+
+def _blindness(s: Snapshot) -> Decision | None:
+    if not s.problem:
+        return None
+    at = f"Holding at {percent(s.commanded_bp)}"
+    code = Code.STALE if s.problem == Code.STALE else Code.PROVIDER_DOWN
+    why = s.problem_sentence or "the counters cannot be read"
+    if s.blind_s < s.policy.blind_limit_s:
+        return hold(s, code, f"{at}: {why}")
+    said = f"{at}, blind for over {s.policy.blind_limit_s:.0f} s: {why}"
+    facts = facts_of(s) | {"because": code.value}
+    if s.policy.on_blind is OnUndecided.ROLL_BACK and s.has_stable and s.state is not RolloutState.PAUSED:
+        return Decision(Action.ROLL_BACK, Code.BLIND, f"{sentence(said)} The policy then rolls back.", facts)
+    return Decision(Action.HOLD, Code.BLIND, f"{sentence(said)} A person should look.", facts)
+
+
+def _unfollowed(s: Snapshot) -> Decision | None:
+    if s.is_acknowledged:
+        return None
+    late = f" for {s.unacknowledged_s:.0f} s" if s.unacknowledged_s >= s.policy.ack_deadline_s else ""
+    why = f": {s.ack_error}" if s.ack_error else ""
+    said = f"Waiting{late} for the gateways to acknowledge {percent(s.commanded_bp)}{why}"
+    return hold(s, Code.NOT_ACKNOWLEDGED, said)
+
+
+def _no_target(s: Snapshot) -> Decision | None:
+    if not s.has_stable or s.stable_servers != 0:
+        return None
+    said = f"Holding at {percent(s.commanded_bp)}: {s.stable_name}, the rollback target, has no serving server."
+    return hold(s, Code.STABLE_NOT_READY, said)
+
+
+def _silence(s: Snapshot) -> Decision | None:
+    at = f"Holding at {percent(s.commanded_bp)}"
+    if s.commanded_bp > 0 and s.quiet_s >= s.policy.no_data_s:
+        return hold(s, Code.NO_DATA, f"{at}: no attempt reached {s.candidate_name} for {s.quiet_s:.0f} s")
+    for judged in s.acting:
+        silent_s = s.silent_s.get(judged.guard.name, 0.0)
+        is_here = judged.guard.source is Source.GATEWAY
+        if not is_here and judged.guard.must_have_data and silent_s >= s.policy.no_data_s:
+            why = (
+                s.source_problems.get(judged.guard.name)
+                or f"no count of {judged.guard.words} came for {silent_s:.0f} s"
+            )
+            return hold(s, Code.NO_DATA, f"{at}: {why}", judged)
+    return None
+
+
+def _split(s: Snapshot) -> Decision | None:
+    if not is_split_off(s):
+        return None
+    got = share(s.observed_frac or 0.0)
+    said = (
+        f"Holding at {percent(s.commanded_bp)}: the gateways send {got} of the requests to {s.candidate_name} instead"
+    )
+    return hold(s, Code.SPLIT_OFF, said)
+
+
+def _gap(s: Snapshot) -> Decision | None:
+    """Counts were lost in this stage: what they hid cannot be known, so it takes some whole telemetry before going on."""
+    wanted_s = min(s.stage.min_s, s.policy.no_data_s)
+    if s.since_gap_s is None or s.since_gap_s >= wanted_s:
+        return None
+    said = (
+        f"Holding at {percent(s.commanded_bp)}: counts were lost {s.since_gap_s:.0f} s ago; "
+        f"waiting for {wanted_s:.0f} s without a gap"
+    )
+    return hold(s, Code.TELEMETRY_GAP, said)
+
+
+def _incident(s: Snapshot) -> Decision | None:
+    for judged in s.acting:
+        burning = s.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
+        if burning and judged.rate_candidate > judged.limit:
+            return both_bad(s, _burns(s, judged), judged)
+    return None
+
+
+def _burns(s: Snapshot, judged: Judged) -> str:
+    return f"{judged.guard.words} are at {share(judged.rate_stable)} on {s.stable_name} too"
+
+
+# --- past a deadline --------------------------------------------------------------------------------------------------
+
+
+def late(s: Snapshot, found: Decision) -> Decision:
+    """The hold; past the stage's deadline, what the policy says, once."""
+    if found.action is not Action.HOLD or s.state is RolloutState.PAUSED or not is_late(s):
+        return found
+    return undecided(s, found.reason, found.code, found.facts)
+
+
+def is_late(s: Snapshot) -> bool:
+    """Past the stage's deadline, counted from its acknowledgement, or from its command if that never came."""
+    waited_s = s.unacknowledged_s if s.step_started_at is None else s.elapsed_s
+    return waited_s >= s.stage.deadline_s
+
+
+def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> Decision:
+    """Past the deadline without proof: what the policy says. What both arms share never rolls back."""
+    late = f"{said.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
+    facts = {**facts, "is_late": True}
+    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.has_stable and code is not Code.BOTH_ARMS_BAD:
+        return Decision(Action.ROLL_BACK, Code.UNDECIDED, f"{late}, and the policy then rolls back.", facts)
+    return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)

@@ -1,0 +1,54 @@
+"""Do both arms get the same kind of requests? Compared by their sizes, which every gateway counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+#: The mix differs when more than this share of one arm's requests would have to change their size class, and chance cannot
+#: explain it: the index of validation.md 3.3, PSI > (1/n + 1/m) chi2(.99) and PSI > 0.1.
+PSI_MATTERS, LEAST_MIXED = 0.1, 200
+#: 99 % quantiles of chi-square by degrees of freedom. Source: any table of the distribution.
+_CHI2_99 = (0.0, 6.63, 9.21, 11.34, 13.28, 15.09, 16.81, 18.48, 20.09, 21.67, 23.21)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How each arm's requests fall into classes of size: counts by class, in the same order."""
+
+    candidate: tuple[int, ...] = ()
+    stable: tuple[int, ...] = ()
+
+    @property
+    def psi(self) -> float:
+        """The population stability index, with half a request added to every class so that none is empty."""
+        n, m = sum(self.candidate), sum(self.stable)
+        if not n or not m:
+            return 0.0
+        classes = len(self.candidate)
+        total = 0.0
+        for c, b in zip(self.candidate, self.stable, strict=True):
+            p, q = (c + 0.5) / (n + classes / 2), (b + 0.5) / (m + classes / 2)
+            total += (p - q) * math.log(p / q)
+        return total
+
+    @property
+    def differs(self) -> bool:
+        n, m = sum(self.candidate), sum(self.stable)
+        used = sum(1 for c, b in zip(self.candidate, self.stable, strict=True) if c or b)
+        if min(n, m) < LEAST_MIXED or used < 2:
+            return False
+        noise = (1 / n + 1 / m) * _CHI2_99[min(used - 1, len(_CHI2_99) - 1)]
+        return self.psi > max(noise, PSI_MATTERS)
+
+
+def mix_of(candidate: Mapping[str, int], n: int, stable: Mapping[str, int], m: int, edges: tuple[str, ...]) -> Mix:
+    """The classes between edges from cumulative "over this edge" counters of the arms' n and m requests."""
+
+    def classes(over: Mapping[str, int], all_of_them: int) -> tuple[int, ...]:
+        falling = [all_of_them, *(over.get(edge, 0) for edge in edges), 0]
+        return tuple(max(0, larger - smaller) for larger, smaller in pairwise(falling))
+
+    return Mix(classes(candidate, n), classes(stable, m)) if any(edge in candidate for edge in edges) else Mix()

@@ -1,0 +1,267 @@
+"""What is looked for before a release is blamed, and what stops it from being opened although it is proven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollouts.core.decide import decide
+from rollouts.core.decision import Action, Code
+from rollouts.core.freeze import FreezeWindow
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.mix import Mix, mix_of
+from rollouts.core.plan import OnUndecided
+from rollouts.core.policy import parse_policy
+from rollouts.core.snapshot import Judged, Snapshot
+from tests.core.test_decide import OBJECTIVES, POLICY, STEPS, judged, snapshot
+
+S = RolloutState
+WORSE: dict[str, Any] = {"bad_candidate": 60, "log_e_worse": 30.0}
+ERRORS_WORSE = (judged(0, **WORSE), judged(1))
+SLOW_WORSE = (judged(0), judged(1, **WORSE))
+OTHER_MIX = Mix((900, 100, 0), (100, 900, 0))
+
+
+# --- mix --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_mix_differs_only_when_it_matters_and_chance_cannot_explain_it() -> None:
+    assert OTHER_MIX.differs
+    assert not Mix((90, 10, 0), (10, 90, 0)).differs  # too few
+    assert not Mix((500, 500), (520, 480)).differs  # too little
+    assert not Mix((1000, 0), (900, 0)).differs  # one class only
+    assert not Mix().differs
+
+
+def test_classes_come_from_counters_over_an_edge() -> None:
+    found = mix_of({"over_1k": 30, "over_8k": 10}, 100, {"over_1k": 5, "over_8k": 0}, 50, ("over_1k", "over_8k"))
+    assert found == Mix((70, 20, 10), (45, 5, 0))
+    assert mix_of({}, 100, {}, 50, ("over_1k",)) == Mix()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_another_mix_excuses_the_evidence_of_every_guard(index: int) -> None:
+    held = decide(snapshot(judged=(ERRORS_WORSE, SLOW_WORSE)[index], mix=OTHER_MIX))
+    assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "other requests than r1" in held.reason
+    over = tuple(replace(one, log_e_worse=-2.0, log_e_over=30.0) for one in (ERRORS_WORSE, SLOW_WORSE)[index])
+    assert decide(snapshot(judged=over, mix=OTHER_MIX)).code in {Code.MIX_SHIFT, Code.PROVEN}
+
+
+# --- hardware and cold start ------------------------------------------------------------------------------------------
+
+
+def test_other_hardware_excuses_slowness_and_nothing_else() -> None:
+    differs = {"hardware": "r2 runs on L4, r1 on H100"}
+    held = decide(snapshot(judged=SLOW_WORSE, **differs))
+    assert (held.action, held.code) == (Action.HOLD, Code.HARDWARE_DIFFERS) and "runs on L4" in held.reason
+    assert decide(snapshot(judged=ERRORS_WORSE, **differs)).code is Code.WORSE_THAN_STABLE
+
+
+def test_a_server_that_has_hardly_answered_is_cold() -> None:
+    held = decide(snapshot(judged=SLOW_WORSE, attempts_since_server=5))
+    assert (held.action, held.code) == (Action.HOLD, Code.COLD_START) and "5 of 20" in held.reason
+    assert decide(snapshot(judged=ERRORS_WORSE, attempts_since_server=5)).code is Code.WORSE_THAN_STABLE
+
+
+def test_slowness_that_is_over_was_warm_up_and_its_evidence_is_dropped() -> None:
+    young = snapshot(judged=SLOW_WORSE, attempts_since_server=400, server_age_s=30.0)
+    over = decide(replace(young, recent={"slow_250ms": (0, 60)}))
+    assert (over.action, over.code, over.facts["forget"]) == (Action.HOLD, Code.COLD_START, "slow_250ms")
+    assert decide(replace(young, recent={"slow_250ms": (12, 60)})).code is Code.WORSE_THAN_STABLE  # it goes on
+    assert decide(replace(young, recent={"slow_250ms": (0, 3)})).code is Code.WORSE_THAN_STABLE  # too few to tell
+    old = replace(young, server_age_s=4000.0, recent={"slow_250ms": (0, 60)})
+    assert decide(old).code is Code.WORSE_THAN_STABLE
+
+
+@pytest.mark.parametrize("excuse", [{"mix": OTHER_MIX}, {"attempts_since_server": 1}, {"hardware": "other hardware"}])
+def test_no_excuse_helps_against_hard_facts(excuse: dict) -> None:
+    for fact in (
+        {"all_failing": 10, "all_failing_s": 1.0},
+        {"candidate_servers": 0},
+        {"digest_mismatch": "Other bytes."},
+    ):
+        assert decide(snapshot(judged=SLOW_WORSE, **excuse, **fact)).action is Action.ROLL_BACK
+
+
+def test_an_excuse_of_one_guard_does_not_cover_another() -> None:
+    both = (judged(0, **WORSE), judged(1, **WORSE))
+    assert decide(snapshot(judged=both, attempts_since_server=1)).code is Code.WORSE_THAN_STABLE
+
+
+# --- guards that do not roll back -------------------------------------------------------------------------------------
+
+
+def _with(index: int, **over: Any) -> tuple[Any, tuple[Judged, ...]]:
+    guards = tuple(replace(one, **over) if i == index else one for i, one in enumerate(POLICY.guards))
+    policy = replace(POLICY, guards=guards)
+    return policy, tuple(judged(i, policy, **(WORSE if i == index else {})) for i in range(2))
+
+
+def test_a_guard_that_is_not_critical_pauses() -> None:
+    policy, found = _with(0, is_critical=False)
+    done = decide(snapshot(policy=policy, judged=found))
+    assert (done.action, done.code) == (Action.PAUSE, Code.WORSE_THAN_STABLE) and "not critical" in done.reason
+    paused = decide(snapshot(policy=policy, judged=found, state=S.PAUSED))
+    assert paused.action is Action.HOLD
+
+
+def test_a_critical_guard_speaks_before_one_that_is_not() -> None:
+    policy, found = _with(0, is_critical=False)
+    both = (found[0], replace(found[1], log_e_worse=30.0))
+    assert decide(snapshot(policy=policy, judged=both)).action is Action.ROLL_BACK
+
+
+def test_a_dry_run_is_recorded_and_never_acts() -> None:
+    policy, found = _with(0, is_dry_run=True)
+    done = decide(snapshot(policy=policy, judged=found))
+    assert done.action is Action.ADVANCE and done.facts["dry_run_breaches"] == ["errors"]
+
+
+# --- budget -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_blast_radius_ends_the_rollout_before_more_users_pay() -> None:
+    spent = decide(snapshot(policy=replace(POLICY, budget_bad=50), harm={"errors": (90.0, 64.0)}))
+    assert (spent.action, spent.code) == (
+        Action.ROLL_BACK,
+        Code.BUDGET_SPENT,
+    ) and "90 errors more than r1" in spent.reason
+    for harm in ((49.0, 0.0), (90.0, 400.0)):  # under the budget; not surely over it
+        assert decide(snapshot(policy=replace(POLICY, budget_bad=50), harm={"errors": harm})).action is Action.ADVANCE
+    assert (
+        decide(snapshot(policy=replace(POLICY, budget_bad=None), harm={"errors": (1e6, 0.0)})).action is Action.ADVANCE
+    )
+
+
+# --- cannot tell ------------------------------------------------------------------------------------------------------
+
+
+def test_after_the_blind_limit_it_is_said_loudly_and_the_weight_stays() -> None:
+    blind = snapshot(problem="provider_down", problem_sentence="g1 does not answer", blind_s=119.0)
+    assert decide(blind).code is Code.PROVIDER_DOWN
+    loud = decide(replace(blind, blind_s=120.0))
+    assert (loud.action, loud.code, loud.facts["because"]) == (Action.HOLD, Code.BLIND, "provider_down")
+    asked = replace(blind, blind_s=500.0, policy=replace(POLICY, on_blind=OnUndecided.ROLL_BACK))
+    assert (decide(asked).action, decide(asked).code) == (Action.ROLL_BACK, Code.BLIND)
+    assert decide(replace(asked, state=S.PAUSED)).action is Action.HOLD
+
+
+def test_lost_counts_hold_until_the_telemetry_was_whole_for_a_while() -> None:
+    held = decide(snapshot(since_gap_s=3.0))
+    assert (held.action, held.code) == (Action.HOLD, Code.TELEMETRY_GAP)
+    assert decide(snapshot(since_gap_s=31.0)).action is Action.ADVANCE
+    assert decide(snapshot(since_gap_s=3.0, judged=ERRORS_WORSE)).code is Code.WORSE_THAN_STABLE
+
+
+_WRONG = parse_policy({"steps": STEPS, "guards": [{"indicator": "errors"}, {"indicator": "wrong"}]}, OBJECTIVES).facing(
+    has_stable=True
+)
+
+
+def test_a_guard_that_must_have_data_holds_when_its_source_is_silent() -> None:
+    base = snapshot(policy=_WRONG, judged=(judged(0, _WRONG), judged(1, _WRONG)), silent_s={"wrong": 45.0})
+    held = decide(base)
+    assert (held.action, held.code) == (Action.HOLD, Code.NO_DATA) and "wrong answers" in held.reason
+    told = decide(replace(base, source_problems={"wrong": "the prober has not written for 45 s"}))
+    assert "the prober has not written for 45 s" in told.reason
+    guards = (_WRONG.guards[0], replace(_WRONG.guards[1], must_have_data=False))
+    lenient = replace(_WRONG, guards=guards)
+    free = replace(base, policy=lenient, judged=(judged(0, lenient), judged(1, lenient, candidate=0, log_e_fine=0.0)))
+    assert decide(free).action is Action.ADVANCE
+
+
+# --- may it be opened now? --------------------------------------------------------------------------------------------
+
+ALWAYS = FreezeWindow(why="Year end.")
+
+
+def test_nothing_opens_in_a_freeze_window_and_a_breach_still_shuts() -> None:
+    frozen = replace(POLICY, freeze_windows=(ALWAYS,))
+    held = decide(snapshot(policy=frozen))
+    assert (held.action, held.code, held.facts["held"]) == (
+        Action.HOLD,
+        Code.FROZEN,
+        "advance",
+    ) and "Year end" in held.reason
+    ready = snapshot(state=S.PREPARING, policy=frozen, is_candidate_ready=True)
+    assert decide(ready).code is Code.FROZEN
+    assert decide(snapshot(policy=frozen, judged=ERRORS_WORSE)).action is Action.ROLL_BACK
+    assert decide(snapshot(policy=frozen, is_promoting=True)).action is Action.PROMOTE  # the route says so already
+
+
+@pytest.mark.parametrize(
+    ("stage", "over"),
+    [
+        ("step 3", {}),
+        ("bake", {"step_index": 2, "commanded_bp": 5000, "routed_candidate": 1000, "routed_stable": 1000}),
+        ("promote", {"state": S.BAKING, "commanded_bp": 9500, "routed_candidate": 950, "routed_stable": 50}),
+    ],
+)
+def test_a_stage_waits_for_its_approvals(stage: str, over: dict) -> None:
+    policy = replace(POLICY, approvals={stage: 2})
+    held = decide(snapshot(policy=policy, **over, approvals={stage: 1}))
+    assert (held.action, held.code, held.facts["stage"]) == (Action.HOLD, Code.AWAITING_APPROVAL, stage)
+    assert "1 more approval." in held.reason
+    assert decide(snapshot(policy=policy, **over, approvals={stage: 2})).action is not Action.HOLD
+
+
+def test_past_the_deadline_of_the_rollout_nothing_opens_by_itself() -> None:
+    late = snapshot(total_s=POLICY.deadline_s)
+    assert (decide(late).action, decide(late).code) == (Action.HOLD, Code.OVERDUE)
+    back = replace(late, policy=replace(POLICY, on_undecided=OnUndecided.ROLL_BACK))
+    assert (decide(back).action, decide(back).code) == (Action.ROLL_BACK, Code.OVERDUE)
+
+
+def test_promote_now_skips_the_wait_and_no_check() -> None:
+    now = snapshot(
+        state=S.BAKING, commanded_bp=9500, routed_candidate=950, routed_stable=50, now=901.0, promote_now=True
+    )
+    assert (decide(now).action, decide(now).code) == (Action.PROMOTE, Code.PROMOTED_BY_HAND)
+    assert decide(replace(now, judged=ERRORS_WORSE)).action is Action.ROLL_BACK
+    assert decide(replace(now, problem="stale")).code is Code.STALE
+    assert decide(replace(now, policy=replace(POLICY, approvals={"promote": 1}))).code is Code.AWAITING_APPROVAL
+
+
+# --- shadowing --------------------------------------------------------------------------------------------------------
+
+SHADOWED = parse_policy(
+    {"preset": "careful", "guards": [{"indicator": "errors"}, {"indicator": "wrong"}]}, OBJECTIVES
+).facing(has_stable=True)
+
+
+def shadowing(**over: Any) -> Snapshot:
+    found = (judged(0, SHADOWED, candidate=0, log_e_fine=0.0), judged(1, SHADOWED, candidate=300))
+    facts = {
+        "state": S.SHADOWING,
+        "policy": SHADOWED,
+        "step_index": -1,
+        "commanded_bp": 0,
+        "judged": found,
+        "now": 1100.0,
+    }
+    return snapshot(**{**facts, "routed_candidate": 0, "routed_stable": 900, "step_attempts": 0, **over})
+
+
+def test_a_warm_candidate_is_shadowed_first_where_the_policy_says_so() -> None:
+    done = decide(snapshot(state=S.PREPARING, policy=SHADOWED, is_candidate_ready=True))
+    assert done.action is Action.SHADOW and "copies of 10 %" in done.reason
+
+
+def test_shadowing_ends_by_comparisons_not_by_users_requests() -> None:
+    done = decide(shadowing())
+    assert (done.action, done.facts["to_index"]) == (Action.START, 0) and "300 comparisons" in done.reason
+    few = shadowing(judged=(shadowing().judged[0], judged(1, SHADOWED, candidate=150)))
+    assert decide(few).code is Code.NEED_MORE and "150 of 200 comparisons" in decide(few).reason
+
+
+def test_wrong_answers_on_copies_roll_back_before_any_user_saw_one() -> None:
+    wrong = shadowing(judged=(shadowing().judged[0], judged(1, SHADOWED, candidate=300, **WORSE)))
+    done = decide(wrong)
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.WORSE_THAN_STABLE) and "Wrong answers" in done.reason
+
+
+def test_shadowing_without_a_prober_waits_and_says_why() -> None:
+    held = decide(shadowing(silent_s={"wrong": 60.0}, source_problems={"wrong": "no prober runs"}))
+    assert (held.action, held.code) == (Action.HOLD, Code.NO_DATA) and "no prober runs" in held.reason
