@@ -1,4 +1,4 @@
-"""Honest stand-ins for an inference server and a launcher, in this process.
+"""Honest stand-ins for an inference server, a launcher and a metrics server, in this process.
 
 "Honest": they refuse what the real ones refuse, join requests to batches as the real ones do, let one bad request
 spoil its batch as user code does, and forget a dead model process only after unload and load. The same contract
@@ -8,6 +8,8 @@ tests run on these and on the real ones.
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +20,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.ports import Inference, InferenceError, LaunchError, LaunchSpec, RunningServer, Tensors, TensorSpec
+from serving.core.promql import selectors
+from serving.ports import (
+    CounterQuery,
+    CounterSample,
+    Inference,
+    InferenceError,
+    LaunchError,
+    LaunchSpec,
+    MetricsError,
+    RunningServer,
+    Tensors,
+    TensorSpec,
+)
 from serving.warmup import NUMPY_TYPES
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -281,3 +295,69 @@ class FakeLauncher:
         for folder in left:
             self.stop(self.running[folder][0], grace_s=0)
         return left
+
+
+@dataclass
+class _Series:
+    value: float
+    resets: int = 0
+
+
+class FakeMetrics:
+    """ExternalMetrics over series that a test sets. It knows `metric{label="value"}`, `sum(…)` of it, and `or vector(0)`."""
+
+    _QUERY = re.compile(
+        r"(?P<sum>sum\()?\s*(?P<metric>\w+)\{(?P<labels>[^}]*)\}\s*(?(sum)\))(?P<or>\s+or\s+vector\(0\))?"
+    )
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, frozenset[tuple[str, str]]], _Series] = {}
+        self._fails: MetricsError | None = None
+        self._age_s = 0.0
+        self.reads = 0
+
+    def set(self, metric: str, value: float, **labels: str) -> None:
+        """The counter stands at `value` from now on; one that falls began anew."""
+        series = self._series.setdefault((metric, frozenset(labels.items())), _Series(value))
+        series.resets += value < series.value
+        series.value = value
+
+    def add(self, metric: str, more: float, **labels: str) -> None:
+        found = self._series.get((metric, frozenset(labels.items())))
+        self.set(metric, (found.value if found else 0.0) + more, **labels)
+
+    def drop(self, metric: str, **labels: str) -> None:
+        """Nobody exposes it any more."""
+        self._series.pop((metric, frozenset(labels.items())), None)
+
+    def fail(self, reason: str | None) -> None:
+        """From now on every query fails with this reason of MetricsError; None ends it."""
+        self._fails = MetricsError(reason, f"the metrics server is told to fail: {reason}") if reason else None
+
+    def freeze(self, age_s: float) -> None:
+        """The samples are this old; 0 ends it."""
+        self._age_s = age_s
+
+    def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> dict[str, CounterSample | MetricsError]:
+        self.reads += 1
+        return {one.name: self._fails or self._answer(one.query) for one in queries}
+
+    def _answer(self, query: str) -> CounterSample | MetricsError:
+        found = self._QUERY.fullmatch(query.strip())
+        if found is None:
+            return MetricsError("refused", f"the fake does not know this query: {query}")
+        wanted = set(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+        series = {key: one for key, one in self._series.items() if key[0] == found["metric"] and wanted <= key[1]}
+        if not series and not found["or"]:
+            return MetricsError("no_data", f"nothing matches the query: {query}")
+        if len(series) > 1 and not found["sum"]:
+            return MetricsError("many_series", f"the query gives {len(series)} series: {query}")
+        value = sum(one.value for one in series.values())
+        if not math.isfinite(value):
+            return MetricsError("not_a_number", f"the query gives {value}: {query}")
+        if value < 0:
+            return MetricsError("negative", f"the query gives {value:g}: {query}")
+        if series and self._age_s > 150:
+            return MetricsError("stale", f"the newest sample is {self._age_s:.0f} s old: {query}")
+        names = frozenset(f"{selectors(query)[0]} {sorted(labels)}" for _, labels in series)
+        return CounterSample(float(value), self._age_s, names, float(sum(one.resets for one in series.values())))

@@ -173,3 +173,57 @@ class TrafficCounters(Protocol):
     def read(self, *, gateway: str, admin_url: str, model: str, timeout_s: float) -> GatewayCounters:
         """Raises GatewayError."""
         ...
+
+
+class MetricsError(PortError):
+    """Why one query gave no counter.
+
+    `unreachable` · `timeout` · `refused`: 4xx, with the other side's own words · `server_error`: 5xx · `malformed`: no answer
+    of a metrics server, or none that is a number · `no_data`: nothing matches · `many_series` · `not_a_number`: NaN or ±Inf ·
+    `negative` · `stale`: the newest sample is too old.
+    """
+
+    REASONS = frozenset(
+        {
+            "unreachable",
+            "timeout",
+            "refused",
+            "server_error",
+            "malformed",
+            "no_data",
+            "many_series",
+            "not_a_number",
+            "negative",
+            "stale",
+        }
+    )
+
+
+@dataclass(frozen=True)
+class CounterQuery:
+    """A query whose answer is one cumulative counter. `name` is the asker's own."""
+
+    name: str
+    query: str
+
+
+@dataclass(frozen=True)
+class CounterSample:
+    """What a counter had reached, `age_s` seconds before it was asked for (the other side's clock measures that).
+
+    `series` names the counters that it is made of, `resets` how many of them began anew in the last minutes: two samples
+    can be compared where no series vanished, none came back, and none began anew in between.
+    """
+
+    value: float
+    age_s: float
+    series: frozenset[str] = frozenset()
+    resets: float = 0.0
+
+
+class ExternalMetrics(Protocol):
+    """Reads counters that others keep: business signals, or whatever the users' own monitoring counts."""
+
+    def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> Mapping[str, CounterSample | MetricsError]:
+        """Every query's answer by its name, all of one instant. `timeout_s` is for all of it together. Never raises."""
+        ...

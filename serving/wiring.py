@@ -8,7 +8,8 @@ from registry.storage import store
 from serving.keeper import is_locked
 from serving.local_launcher import LocalLauncher
 from serving.models import Server
-from serving.ports import RunningServer
+from serving.ports import ExternalMetrics, RunningServer
+from serving.prometheus import Prometheus
 from serving.triton import TritonServer
 
 
@@ -26,3 +27,8 @@ def launcher() -> LocalLauncher:
 def inference_server(server: Server | RunningServer) -> TritonServer:
     """A client of a server. Whoever asks for it closes it."""
     return TritonServer(server.host, server.http_port, server.grpc_port)
+
+
+def external_metrics() -> ExternalMetrics | None:
+    """Where guards with PromQL are asked; None where no such place is configured."""
+    return Prometheus(settings.PROMETHEUS_URL) if settings.PROMETHEUS_URL else None

@@ -23,6 +23,12 @@ def _envoy() -> Path:
     return Path(os.environ.get("SLUICEGATE_ENVOY_BINARY", ROOT / ".venv-gateway" / "envoy" / "_bin" / "envoy"))
 
 
+def prometheus() -> str | None:
+    """The program: the machine's own, or the one that `make setup` unpacked."""
+    own = ROOT / ".build" / "prometheus" / "usr" / "bin" / "prometheus"
+    return shutil.which("prometheus") or (str(own) if own.is_file() else None)
+
+
 def _triton_is_here() -> bool:
     return any(_serving_venv().glob("lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
 
@@ -37,7 +43,7 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "gpu": (lambda: Path("/dev/nvidiactl").exists(), "a machine with an NVIDIA GPU"),
     "root": (lambda: os.geteuid() == 0, "run as root"),
     "chromium": (lambda: any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "install chromium"),
-    "prometheus": (lambda: shutil.which("prometheus") is not None, "install prometheus"),
+    "prometheus": (lambda: prometheus() is not None, "install Debian's package prometheus"),
 }
 
 
