@@ -10,7 +10,7 @@ import structlog
 
 from rollouts.core.carry import ERRORS
 from rollouts.core.counting import Counts, Reading
-from rollouts.core.decide import Code
+from rollouts.core.decision import Code
 from rollouts.core.plan import Policy
 from rollouts.models import Rollout
 from serving.models import Gateway
@@ -45,7 +45,8 @@ def read_all(rollouts: Iterable[Rollout], counters: TrafficCounters) -> Raw:
     def read(key: tuple[str, str]) -> GatewayCounters | str:
         name, model = key
         try:
-            return counters.read(gateway=name, admin_url=wanted[key], model=model, timeout_s=READ_TIMEOUT_S)
+            read = counters.read(gateway=name, admin_url=wanted[key], models=[model], timeout_s=READ_TIMEOUT_S)
+            return read[model]
         except GatewayError as error:
             return f"gateway {name} does not tell its counters ({error.reason}: {error.message})"
         except Exception as error:  # what one gateway says must not blind the engine to all the others

@@ -7,10 +7,9 @@ import http.client
 import json
 import re
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from urllib.parse import quote, urlsplit
 
 from django.utils import timezone
@@ -22,9 +21,17 @@ from serving.ports import ArmCounters, GatewayCounters, GatewayError
 #: Source: Envoy's access log documentation, %RESPONSE_FLAGS%.
 CUT_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
 MAX_ANSWER_BYTES = 64 * 2**20
+#: More models than this are not named to Envoy: matching every stat with a long pattern takes longer than writing it.
+_NAMED_AT_MOST = 20
+#: `server.uptime` is whole seconds, set with every flush of the statistics.
+_UPTIME_STEP_S = 1.0
 
-_LINE = re.compile(r"^envoy_sli_(attempt_count|latency_bucket|request_count)\{(.*)\} (\d+)$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(
+    r"sli\.(attempt|latency|request)\.model\.(.+)\.digest\.([^.]*)\.entry\.([^.]*)"
+    r"(?:\.code\.([^.]*)\.grpc\.([^.]*)\.flags\.(.*))?"
+)
+_EDGE = re.compile(r"B([\d.e+]+)\(")
+_SINCE_START = re.compile(r",(\d+)\)")
 
 
 class EnvoyCounters:
@@ -33,84 +40,204 @@ class EnvoyCounters:
     Requests that forced a release are left out: nobody drew lots for them, so they say nothing in a comparison.
     Attempts are counted when they end, refused and timed-out ones too, and each has a latency, in whole milliseconds:
     an edge that is not whole, such as 7500 µs, counts what took less than the next whole one.
+
+    Connections are kept from reading to reading. `now` is the clock that readings are dated by.
     """
 
-    def read(self, *, gateway: str, admin_url: str, model: str, timeout_s: float) -> GatewayCounters:
-        """Never older than `envoy_bootstrap.FLUSH_S`. Raises GatewayError."""
-        admin = _Admin(admin_url, gateway, time.monotonic() + timeout_s)
-        wanted = quote(rf"^(sli\.\w+\.model\.{re.escape(model)}\.digest\.|server\.uptime$)")
+    def __init__(self, now: Callable[[], datetime] = timezone.now) -> None:
+        self._now = now
+        self._kept: dict[tuple[str, str], _Admin] = {}
+
+    def read(
+        self, *, gateway: str, admin_url: str, timeout_s: float, models: Collection[str] | None = None
+    ) -> dict[str, GatewayCounters]:
+        """Never older than `envoy_bootstrap.FLUSH_S`, or dated back. Raises GatewayError."""
+        admin = self._kept.pop((gateway, admin_url), None) or _Admin(gateway, admin_url)
+        try:
+            page, read_at = self._page(admin, time.monotonic() + timeout_s, models)
+        except GatewayError:
+            admin.close()
+            raise
+        finally:
+            self._kept[gateway, admin_url] = admin
+        counted = parse(page, admin.series)
+        missing = _Counted()
+        return {
+            model: counted.get(model, missing).counters(gateway, admin.epoch, read_at)
+            for model in (counted if models is None else models)
+        }
+
+    def _page(self, admin: _Admin, deadline: float, models: Collection[str] | None) -> tuple[str, datetime]:
+        """The statistics, and when the gateway last brought them up to date."""
+        path = f"/stats?histogram_buckets=cumulative&filter={quote(_pattern(models))}"
         for _ in range(3):
-            epoch = admin.epoch()
-            read_at = timezone.now()
-            page = admin.get(f"/stats/prometheus?filter={wanted}")
-            if admin.epoch() != epoch:
-                continue  # it restarted in between: counts and epoch do not belong together
-            if "envoy_server_uptime" not in page:
-                raise GatewayError(
-                    "malformed",
-                    f"{gateway} answers at {admin_url}, but not with Envoy's statistics; check its admin_url",
-                )
-            tally = _Tally(model)
-            for stat, labels, value in _samples(page):
-                tally.add(stat, labels, value)
-            return tally.counters(gateway, epoch, read_at)
-        raise GatewayError("unreachable", f"{gateway} keeps restarting; see its log")
-
-
-@dataclass
-class _Tally:
-    model: str
-    attempts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    errors: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    routed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    latency_us: defaultdict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    user_requests: int = 0
-    user_errors: int = 0
-
-    def add(self, stat: str, labels: dict[str, str], value: int) -> None:
-        if labels.get("model") != self.model or labels.get("entry") != "split":
-            return
-        digest = labels.get("digest", "")
-        if stat == "latency_bucket":
-            if labels["le"] != "+Inf":
-                self.latency_us[digest][round(float(labels["le"]) * 1000)] = value
-        elif stat == "attempt_count":
-            self.attempts[digest] += value
-            self.errors[digest] += value * _failed(labels)
+            page = admin.page(path, deadline)
+            if page is not None:
+                break
         else:
-            self.routed[digest] += value
-            self.user_requests += value
-            self.user_errors += value * _failed(labels)
+            raise GatewayError("unreachable", f"{admin.gateway} keeps restarting; see its log")
+        found = re.search(r"^server\.uptime: (\d+)$", page, re.MULTILINE)
+        if found is None:
+            raise GatewayError(
+                "malformed",
+                f"{admin.gateway} answers at {admin.url}, but not with Envoy's statistics; check its admin_url",
+            )
+        return page, self._now() - timedelta(seconds=admin.age_s(int(found[1])))
 
-    def counters(self, gateway: str, epoch: str, read_at: datetime) -> GatewayCounters:
-        digests = {one for one in (*self.attempts, *self.routed) if one}
-        return GatewayCounters(
-            gateway=gateway,
-            epoch=epoch,
-            read_at=read_at,
-            by_release={
-                digest: ArmCounters(
-                    attempts=self.attempts[digest],
-                    errors=self.errors[digest],
-                    routed=self.routed[digest],
-                    latency_us={edge: self.latency_us[digest].get(edge, 0) for edge in EDGES_US},
-                )
-                for digest in sorted(digests)
-            },
-            user_requests=self.user_requests,
-            user_errors=self.user_errors,
-        )
+
+def _pattern(models: Collection[str] | None) -> str:
+    """Of the names of the statistics that are asked for."""
+    if models is None or not 0 < len(models) <= _NAMED_AT_MOST:
+        return r"^(sli\.|server\.uptime$)"
+    return rf"^(sli\.\w+\.model\.({'|'.join(map(re.escape, sorted(models)))})\.digest\.|server\.uptime$)"
 
 
 @dataclass(frozen=True)
+class _Series:
+    """What one line of the page is about, from its name. `stat` is empty for a line that is not counted."""
+
+    stat: str = ""
+    model: str = ""
+    digest: str = ""
+    is_failed: bool = False
+
+
+_UNCOUNTED = _Series()
+
+
+@dataclass
+class _Counted:
+    """One model's counts while a page is read."""
+
+    attempts: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    routed: dict[str, int] = field(default_factory=dict)
+    latency_us: dict[str, dict[int, int]] = field(default_factory=dict)
+    user_requests: int = 0
+    user_errors: int = 0
+
+    def counters(self, gateway: str, epoch: str, read_at: datetime) -> GatewayCounters:
+        by_release = {
+            digest: ArmCounters(
+                self.attempts.get(digest, 0),
+                self.errors.get(digest, 0),
+                self.routed.get(digest, 0),
+                self.latency_us.get(digest) or dict.fromkeys(EDGES_US, 0),
+            )
+            for digest in sorted({*self.attempts, *self.routed})
+        }
+        return GatewayCounters(gateway, epoch, read_at, by_release, self.user_requests, self.user_errors)
+
+
+def parse(page: str, series: dict[str, _Series]) -> dict[str, _Counted]:
+    """Counts by model, from Envoy's page in text with cumulative buckets. `series` remembers what names mean.
+
+    Raises GatewayError("malformed").
+    """
+    models: dict[str, _Counted] = {}
+    edges: list[int] = []
+    for line in page.splitlines():
+        name, _, buckets = line.partition(": ")
+        one = series.get(name) or series.setdefault(name, _series_of(name))
+        if not one.stat:
+            continue
+        model = models.get(one.model) or models.setdefault(one.model, _Counted())
+        values = _SINCE_START.findall(buckets)
+        if one.stat == "latency":
+            if len(edges) != len(values):
+                edges = [round(float(edge) * 1000) for edge in _EDGE.findall(buckets)]
+            found = dict(zip(edges, map(int, values), strict=True))
+            model.latency_us[one.digest] = found if edges == _EDGES else {e: found.get(e, 0) for e in EDGES_US}
+            continue
+        if not values:
+            raise GatewayError("malformed", f"Envoy's statistics have a line that is no histogram: {line[:200]}")
+        _count(model, one, int(values[-1]))
+    return models
+
+
+_EDGES = list(EDGES_US)
+
+
+def _count(model: _Counted, one: _Series, value: int) -> None:
+    if one.stat == "attempt":
+        model.attempts[one.digest] = model.attempts.get(one.digest, 0) + value
+        model.errors[one.digest] = model.errors.get(one.digest, 0) + value * one.is_failed
+    else:
+        if one.digest:
+            model.routed[one.digest] = model.routed.get(one.digest, 0) + value
+        model.user_requests += value
+        model.user_errors += value * one.is_failed
+
+
+def _series_of(name: str) -> _Series:
+    found = _NAME.fullmatch(name)
+    if found is None or found[4] != "split" or not (found[3] or found[1] == "request"):
+        return _UNCOUNTED
+    return _Series(found[1], found[2], found[3], found[1] != "latency" and _failed(found[5], found[6], found[7]))
+
+
+def _failed(code: str, grpc: str, flags: str) -> bool:
+    return is_failure(
+        http_status=int(code) if code.isdigit() else 0,
+        grpc_status=int(grpc) if grpc.isdigit() else None,
+        was_cut=not CUT_FLAGS.isdisjoint(flags.split(",")),
+    )
+
+
 class _Admin:
-    """Envoy's admin interface. `deadline` (monotonic seconds) holds for everything asked of it."""
+    """Envoy's admin interface over one connection, and what is remembered of the process at its other end."""
 
-    url: str
-    gateway: str
-    deadline: float
+    def __init__(self, gateway: str, url: str) -> None:
+        self.gateway, self.url = gateway, url
+        self.epoch = ""
+        self.series: dict[str, _Series] = {}
+        self._line: http.client.HTTPConnection | None = None
+        self._connections = 0
+        self._deadline = 0.0
+        self._uptime, self._uptime_since = -1, 0.0
 
-    def epoch(self) -> str:
+    def page(self, path: str, deadline: float) -> str | None:
+        """What stands at `path`, asked of the process that `epoch` names; None when that one ended meanwhile.
+
+        No connection outlives its process, so on a kept one the epoch is asked but once. `deadline` in monotonic seconds.
+        """
+        self._deadline = deadline
+        if self._line is not None and not _is_quiet(self._line):
+            self.close()
+        if self._line is None:
+            self._begin(self._ask_epoch())
+        connections = self._connections
+        page = self.get(path)
+        if self._connections == connections:
+            return page
+        was = self.epoch
+        self._begin(self._ask_epoch())
+        return page if self.epoch == was else None
+
+    def _begin(self, epoch: str) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.series, self._uptime = epoch, {}, -1
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def age_s(self, uptime: int) -> float:
+        """Seconds since the statistics were brought up to date, by the monotonic clock; 0 while that cannot be told.
+
+        A hung worker keeps Envoy from merging what its workers counted; the page is then served as it was, and `uptime`
+        with it.
+        """
+        now = time.monotonic()
+        if uptime != self._uptime:
+            self._uptime, self._uptime_since = uptime, now
+        return max(0.0, now - self._uptime_since - _UPTIME_STEP_S)
+
+    def _ask_epoch(self) -> str:
         """When this Envoy read its configuration: another one after every restart."""
         try:
             configs = json.loads(self.get("/config_dump?mask=last_updated"))["configs"]
@@ -122,11 +249,9 @@ class _Admin:
 
     def get(self, path: str) -> str:
         try:
-            parts = urlsplit(self.url)
-            line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=self._left())
-            with contextlib.closing(line):
-                line.request("GET", path)
-                return self._body(line.getresponse(), path)
+            line = self._connected()
+            line.request("GET", path)
+            return self._body(line, line.getresponse(), path)
         except TimeoutError as error:
             raise GatewayError("timeout", f"{self.gateway} did not answer at {self.url} in time") from error
         except OSError as error:
@@ -134,35 +259,46 @@ class _Admin:
         except (http.client.HTTPException, UnicodeDecodeError) as error:
             raise GatewayError("malformed", f"{self.gateway} does not speak HTTP at {self.url}") from error
 
-    def _body(self, answer: http.client.HTTPResponse, path: str) -> str:
+    def _connected(self) -> http.client.HTTPConnection:
+        line = self._line
+        if line is None or line.sock is None:
+            parts = urlsplit(self.url)
+            line = self._line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=self._left())
+            line.connect()
+            self._connections += 1
+        line.sock.settimeout(self._left())
+        return line
+
+    def _body(self, line: http.client.HTTPConnection, answer: http.client.HTTPResponse, path: str) -> str:
         pieces, size = [], 0
-        while piece := answer.read1(2**16):
+        while piece := answer.read1(2**20):
             pieces.append(piece)
             size += len(piece)
             if size > MAX_ANSWER_BYTES:
                 raise GatewayError("malformed", f"{self.gateway} answered with more than {MAX_ANSWER_BYTES} bytes")
-            self._left()
+            left_s = self._left()
+            if line.sock is not None:  # one that is not kept is closed already, and read to its end
+                line.sock.settimeout(left_s)
+        answer.close()  # read to its end, so the connection is free for the next question
         if answer.status != 200:
             raise GatewayError("malformed", f"{self.gateway} answered {answer.status} to {path}")
         return b"".join(pieces).decode()
 
     def _left(self) -> float:
-        left = self.deadline - time.monotonic()
+        left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
 
-def _samples(page: str) -> Iterator[tuple[str, dict[str, str], int]]:
-    for line in page.splitlines():
-        if found := _LINE.match(line):
-            yield found[1], dict(_LABEL.findall(found[2])), int(found[3])
-
-
-def _failed(labels: dict[str, str]) -> bool:
-    code, status = labels.get("code", ""), labels.get("grpc", "")
-    return is_failure(
-        http_status=int(code) if code.isdigit() else 0,
-        grpc_status=int(status) if status.isdigit() else None,
-        was_cut=not CUT_FLAGS.isdisjoint(labels.get("flags", "").split(",")),
-    )
+def _is_quiet(line: http.client.HTTPConnection) -> bool:
+    """Whether a kept connection stands: one whose other end is gone has something to say, namely its end."""
+    if line.sock is None:
+        return False
+    with contextlib.suppress(OSError):
+        line.sock.settimeout(0)
+        try:
+            line.sock.recv(1)
+        except BlockingIOError:
+            return True
+    return False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from django.utils import timezone
 
@@ -60,14 +61,17 @@ class _Split:
 class FakeGateway:
     """Implements TrafficCounters. `name` is that of its Gateway row, if any. The same seed gives the same traffic."""
 
-    def __init__(self, name: str = "gateway-1", *, seed: int = 1) -> None:
+    def __init__(self, name: str = "gateway-1", *, seed: int = 1, now: Callable[[], datetime] = timezone.now) -> None:
         self.name = name
+        self._now = now
         self._random = random.Random(seed)
         self._splits: dict[str, _Split] = {}
         self._behaviours: dict[str, Behaviour] = {}
         self._table: RoutingTable | None = None
         self._starts = 0
         self._fails: GatewayError | None = None
+        self._frozen: dict[str, GatewayCounters] | None = None
+        self._frozen_at = now()
         self.restart()
 
     # -- what it is told --------------------------------------------------------------------------------------------
@@ -127,6 +131,12 @@ class FakeGateway:
         """From now on readings fail with this reason of GatewayError; None ends it."""
         self._fails = GatewayError(reason, f"{self.name} is told to fail: {reason}") if reason else None
 
+    def freeze(self, is_frozen: bool = True) -> None:
+        """From now on readings repeat what was counted until now, and are dated back to now; traffic goes on."""
+        self._frozen_at = self._now()
+        counters = {model: self._counters(self.name, model, self._frozen_at) for model in self._counts}
+        self._frozen = counters if is_frozen else None
+
     # -- traffic ----------------------------------------------------------------------------------------------------
 
     def traffic(self, n: int, model: str | None = None) -> list[UserAnswer]:
@@ -172,21 +182,61 @@ class FakeGateway:
     def _arm(self, model: str, digest: str) -> _Counts:
         return self._counts.setdefault(model, {}).setdefault(digest, _Counts())
 
+    def count(
+        self, model: str, digest: str, *, attempts: int, errors: int = 0, slow: int = 0, users: int | None = None
+    ) -> None:
+        """Attempts that were made elsewhere, all first picks: `slow` of them took 2 s, the others 20 ms, failures no time."""
+        counts = self._arm(model, digest)
+        counts.attempts += attempts
+        counts.errors += errors
+        counts.routed += attempts
+        for edge in EDGES_US:
+            fast = errors + (attempts - errors - slow) * (edge > 20_000)
+            counts.latency_us[edge] += attempts if edge > 2_000_000 else fast
+        self._users.setdefault(model, [0, 0])[0] += attempts if users is None else users
+
     # -- TrafficCounters --------------------------------------------------------------------------------------------
 
-    def read(self, *, gateway: str, admin_url: str, model: str, timeout_s: float) -> GatewayCounters:
+    def read(
+        self, *, gateway: str, admin_url: str, timeout_s: float, models: Collection[str] | None = None
+    ) -> dict[str, GatewayCounters]:
         if self._fails is not None:
             raise self._fails
-        users = self._users.get(model, [0, 0])
+        if self._frozen is None:
+            read_at = self._now()
+            return {model: self._counters(gateway, model, read_at) for model in (models or self._counts)}
+        empty = GatewayCounters(gateway, self._epoch, self._frozen_at, {})
+        return {model: self._frozen.get(model, empty) for model in (models or self._frozen)}
+
+    @property
+    def _epoch(self) -> str:
+        return f"start-{self._starts}"
+
+    def _counters(self, gateway: str, model: str, read_at: datetime) -> GatewayCounters:
         arms: Mapping[str, _Counts] = self._counts.get(model, {})
-        return GatewayCounters(
-            gateway=gateway,
-            epoch=f"start-{self._starts}",
-            read_at=timezone.now(),
-            by_release={
-                digest: ArmCounters(one.attempts, one.errors, one.routed, dict(one.latency_us))
-                for digest, one in sorted(arms.items())
-            },
-            user_requests=users[0],
-            user_errors=users[1],
-        )
+        by_release = {
+            digest: ArmCounters(one.attempts, one.errors, one.routed, dict(one.latency_us))
+            for digest, one in sorted(arms.items())
+        }
+        return GatewayCounters(gateway, self._epoch, read_at, by_release, *self._users.get(model, (0, 0)))
+
+
+def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str:
+    """The counters, by model, as an Envoy shows them to `serving.envoy.EnvoyCounters`."""
+    attempts, latencies, requests = [], [], []
+    for model, counted in counters.items():
+        errors_left = counted.user_errors
+        for digest, arm in counted.by_release.items():
+            labels = f"model.{model}.digest.{digest}.entry.split"
+            failed = min(errors_left, arm.routed)
+            errors_left -= failed
+            attempts += _outcomes(f"sli.attempt.{labels}", arm.attempts - arm.errors, arm.errors)
+            requests += _outcomes(f"sli.request.{labels}", arm.routed - failed, failed)
+            buckets = " ".join(f"B{edge / 1000:g}(0,{count})" for edge, count in arm.latency_us.items())
+            latencies.append(f"sli.latency.{labels}: {buckets}")
+    return "\n".join([f"server.uptime: {uptime_s}", *attempts, *latencies, *requests, ""])
+
+
+def _outcomes(name: str, right: int, failed: int) -> list[str]:
+    outcomes = (("code.200.grpc.0.flags.-", right), ("code.500.grpc..flags.-", failed))
+    return [f"{name}.{outcome}: B1e+09(0,{count})" for outcome, count in outcomes if count]

@@ -6,7 +6,7 @@ Each port has one error family (see `PortError`), one adapter for each real syst
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -157,7 +157,10 @@ class ArmCounters:
 
 @dataclass(frozen=True)
 class GatewayCounters:
-    """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew."""
+    """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew.
+
+    `read_at` is when the counts were true: it stays where it was while a gateway repeats itself.
+    """
 
     gateway: str
     epoch: str
@@ -170,8 +173,13 @@ class GatewayCounters:
 class TrafficCounters(Protocol):
     """Reads what gateways counted."""
 
-    def read(self, *, gateway: str, admin_url: str, model: str, timeout_s: float) -> GatewayCounters:
-        """Raises GatewayError."""
+    def read(
+        self, *, gateway: str, admin_url: str, timeout_s: float, models: Collection[str] | None = None
+    ) -> dict[str, GatewayCounters]:
+        """All that one gateway counted, in one go, by model: each of `models`, or whatever it has counts of (None).
+
+        One thread per gateway may call it. Raises GatewayError.
+        """
         ...
 
 

@@ -13,7 +13,7 @@ from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts import actions
 from rollouts import engine as engine_module
-from rollouts.core import decide as decide_module
+from rollouts.core import breach as breach_module
 from rollouts.engine import Engine
 from rollouts.models import Decision, Observation, Rollout
 from rollouts.queries import live_view
@@ -98,7 +98,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake gateway acknowledges between ticks, not during them; and ticks follow at once, as if a second had passed."""
     monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
     monkeypatch.setattr(engine_module, "GONE_OVER_S", 0.0)
-    monkeypatch.setattr(decide_module, "FAILING_OVER_S", 0.0)
+    monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
     monkeypatch.setattr(engine_module, "dispatch_due", lambda: 0)
 
 
@@ -168,7 +168,7 @@ def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
 
 def test_early_ticks_make_neither_a_slow_probe_nor_one_bad_moment_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "GONE_OVER_S", 60.0)
-    monkeypatch.setattr(decide_module, "FAILING_OVER_S", 60.0)
+    monkeypatch.setattr(breach_module, "FAILING_OVER_S", 60.0)
     story = Story(guards=[{"indicator": "errors", "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}])
     story.until("shifting")
     story.turn()
@@ -389,7 +389,8 @@ def test_dying_in_the_middle_of_a_tick_leaves_it_whole_or_undone(line: str, monk
     ticks = list(Observation.objects.filter(rollout=story.rollout).values_list("tick", flat=True))
     assert len(ticks) == len(set(ticks))
     counted = live_view(story.rollout)["users"]["requests"]
-    seen = story.gateway.read(gateway="gateway-1", admin_url="", model=story.model.slug, timeout_s=1).user_requests
+    slug = story.model.slug
+    seen = story.gateway.read(gateway="gateway-1", admin_url="", models=[slug], timeout_s=1)[slug].user_requests
     assert counted <= seen and counted >= seen - 400  # the first reading is the baseline; nothing counted twice
 
 

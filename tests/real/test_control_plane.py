@@ -341,7 +341,8 @@ def test_counts_are_by_the_releases_digests_and_a_polite_end_is_clean(world: Wor
     world.backends["r2"].mode = "error"
     assert world.releases(6) == {"r1"}
     time.sleep(0.3)
-    counters = EnvoyCounters().read(gateway=world.envoy.name, admin_url=world.envoy.admin_url, model=MODEL, timeout_s=2)
+    read = EnvoyCounters().read(gateway=world.envoy.name, admin_url=world.envoy.admin_url, models=[MODEL], timeout_s=2)
+    counters = read[MODEL]
     assert counters.by_release[str(world.r2.digest)].errors == 6
     assert counters.by_release[str(world.r1.digest)].attempts == 6
     assert counters.user_errors == 0

@@ -31,7 +31,9 @@ def parts(tmp_path: Path) -> Iterator[Rig]:
 
 def read(parts: Rig) -> GatewayCounters:
     time.sleep(2 * FLUSH_S + 0.05)
-    return EnvoyCounters().read(gateway="gateway-1", admin_url=parts.envoy.admin_url, model=MODEL, timeout_s=2.0)
+    return EnvoyCounters().read(gateway="gateway-1", admin_url=parts.envoy.admin_url, models=[MODEL], timeout_s=2.0)[
+        MODEL
+    ]
 
 
 def arm(counters: GatewayCounters, digest: str) -> ArmCounters:
@@ -251,7 +253,9 @@ def test_counts_are_never_older_than_the_flush(parts: Rig) -> None:
     for expected in range(2, 6):
         parts.envoy.http()
         time.sleep(FLUSH_S + 0.1)
-        counters = EnvoyCounters().read(gateway="g", admin_url=parts.envoy.admin_url, model=MODEL, timeout_s=1)
+        counters = EnvoyCounters().read(gateway="g", admin_url=parts.envoy.admin_url, models=[MODEL], timeout_s=1)[
+            MODEL
+        ]
         assert counters.user_requests == arm(counters, STABLE).attempts == expected
 
 
@@ -259,7 +263,7 @@ def test_counts_are_never_older_than_the_flush(parts: Rig) -> None:
 
 
 def read_at(port: int) -> GatewayCounters:
-    return EnvoyCounters().read(gateway="g", admin_url=f"http://127.0.0.1:{port}", model=MODEL, timeout_s=0.5)
+    return EnvoyCounters().read(gateway="g", admin_url=f"http://127.0.0.1:{port}", models=[MODEL], timeout_s=0.5)[MODEL]
 
 
 def test_no_gateway_is_unreachable() -> None:
