@@ -2,40 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollouts.core.counting import Counts, Reading, difference
-from rollouts.core.evidence import Dispersion, Evidence, Window
-from rollouts.core.plan import Guard, Policy
+from rollouts.core.dispersion import Dispersion
+from rollouts.core.evidence import Evidence, Tempering
+from rollouts.core.plan import Guard, Policy, Source
 
 ERRORS = "errors"  # counted for every rollout, guarded or not
+#: `Recent` covers the last 5 to 10 seconds.
+HALF_S = 5.0
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The candidate's attempts of about the last ten seconds, and the bad ones, kept as two halves of which the older is dropped."""
+
+    halves: tuple[int, int, int, int] = (0, 0, 0, 0)  # bad and attempts before `since`, bad and attempts from then on
+    since: float = 0.0
+
+    def after(self, at: float, bad: int, attempts: int) -> Recent:
+        old_bad, old, new_bad, new = self.halves
+        age_s = at - self.since
+        if age_s < HALF_S:
+            return Recent((old_bad, old, new_bad + bad, new + attempts), self.since)
+        if age_s < 2 * HALF_S:
+            return Recent((new_bad, new, bad, attempts), self.since + HALF_S)
+        return Recent((0, 0, bad, attempts), at)
+
+    @property
+    def bad(self) -> int:
+        return self.halves[0] + self.halves[2]
+
+    @property
+    def attempts(self) -> int:
+        return self.halves[1] + self.halves[3]
+
+    def to_json(self) -> list[float]:
+        return [*self.halves, self.since]
+
+    @classmethod
+    def from_json(cls, value: Sequence[float]) -> Recent:
+        old_bad, old, new_bad, new, since = value
+        return cls((int(old_bad), int(old), int(new_bad), int(new)), since)
 
 
 @dataclass(frozen=True)
 class Watch:
-    """One guard's evidence in this step, the scatter of its reference arm, and when the candidate was first seen bad.
+    """One guard's evidence in this step, the scatter of its counters, and when the candidate was first seen bad.
 
     `first_bad_at` is the time of the last reading without a bad attempt: no earlier instant can have shown the fault, so
-    that a measured reaction time is never flattered.
+    that a measured reaction time is never flattered. `seen_at`: the reading that last brought an attempt of the candidate.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
-    dispersion: Dispersion = field(default_factory=Dispersion)
+    dispersion: Mapping[str, Dispersion] = field(default_factory=dict)  # by point
     first_bad_at: float | None = None
+    seen_at: float | None = None
+    recent: Recent = field(default_factory=Recent)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "evidence": self.evidence.to_json(),
-            "dispersion": self.dispersion.to_json(),
+            "dispersion": {name: one.to_json() for name, one in self.dispersion.items()},
             "first_bad_at": self.first_bad_at,
+            "seen_at": self.seen_at,
+            "recent": self.recent.to_json(),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Watch:
+        scatter = value.get("dispersion")
         return cls(
-            Evidence.from_json(value["evidence"]), Dispersion.from_json(value["dispersion"]), value["first_bad_at"]
+            Evidence.from_json(value["evidence"]),
+            {name: Dispersion.from_json(one) for name, one in scatter.items()} if isinstance(scatter, dict) else {},
+            value.get("first_bad_at"),
+            value.get("seen_at"),
+            Recent.from_json(value["recent"]) if "recent" in value else Recent(),
         )
 
 
@@ -90,7 +135,7 @@ class Failures:
 #: Fields of Carry that are JSON as they are.
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "is_stable_failing", "candidate_seen_at", "read_at", "commanded_at",
-    "stage", "said", "gone_since", "asked_at", "is_promoting",
+    "stage", "said", "gone_since", "asked_at", "is_promoting", "tick",
 )  # fmt: skip
 
 
@@ -98,6 +143,7 @@ _PLAIN = (
 class Carry:
     """Instants are seconds since the epoch (UTC).
 
+    `readings` are the last ones by gateway, `external` those by guard that counts elsewhere; `tick` is the last one taken in.
     `step` counts since the gateways acknowledged this step's weight, `total` since the rollout began, `last` this tick's.
     `has_failed`: the last reading with attempts of the candidate held a failed one. `stage` names the step that the
     evidence belongs to, `said` the last recorded decision. `gone_since`: when the candidate was first found without a
@@ -106,6 +152,7 @@ class Carry:
     """
 
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    external: Mapping[str, Reading] = field(default_factory=dict)
     step: Arms = field(default_factory=Arms)
     total: Arms = field(default_factory=Arms)
     last: Arms = field(default_factory=Arms)
@@ -123,10 +170,12 @@ class Carry:
     gone_since: float | None = None
     asked_at: float | None = None
     is_promoting: bool = False
+    tick: int = -1
 
     def to_json(self) -> dict[str, Any]:
         return {
             "readings": {name: reading.to_json() for name, reading in self.readings.items()},
+            "external": {name: reading.to_json() for name, reading in self.external.items()},
             "step": self.step.to_json(),
             "total": self.total.to_json(),
             "last": self.last.to_json(),
@@ -137,17 +186,17 @@ class Carry:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Carry:
-        if not value:
-            return cls()
-        return cls(
-            readings={name: Reading.from_json(reading) for name, reading in value["readings"].items()},
-            step=Arms.from_json(value["step"]),
-            total=Arms.from_json(value["total"]),
-            last=Arms.from_json(value["last"]),
-            watches={name: Watch.from_json(watch) for name, watch in value["watches"].items()},
-            failures=Failures.from_json(value["failures"]),
-            **{name: value[name] for name in _PLAIN},
-        )
+        """The state as it was kept; what an older version did not keep is as at the beginning."""
+        arms: dict[str, Any] = {
+            name: Arms.from_json(value[name]) for name in ("step", "total", "last") if name in value
+        }
+        read: dict[str, Any] = {
+            "readings": {name: Reading.from_json(one) for name, one in value.get("readings", {}).items()},
+            "external": {name: Reading.from_json(one) for name, one in value.get("external", {}).items()},
+            "watches": {name: Watch.from_json(one) for name, one in value.get("watches", {}).items()},
+            "failures": Failures.from_json(value.get("failures", [0, 0.0, 0.0])),
+        }
+        return cls(**arms, **read, **{name: value[name] for name in _PLAIN if name in value})
 
     def entering(self, stage: str, at: float) -> Carry:
         """Unchanged in the same stage. In another one a new weight was written, and evidence begins afresh.
@@ -156,7 +205,7 @@ class Carry:
         """
         if stage == self.stage:
             return self
-        watches = {name: replace(watch, evidence=watch.evidence.fresh()) for name, watch in self.watches.items()}
+        watches = {name: replace(watch, evidence=Evidence()) for name, watch in self.watches.items()}
         return replace(self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None)
 
     def acknowledged(self, at: float) -> Carry:
@@ -170,35 +219,72 @@ class Carry:
         return replace(self, gone_since=at if self.gone_since is None else self.gone_since)
 
 
-def absorb(carry: Carry, *, tick: int, readings: Mapping[str, Reading], policy: Policy, has_stable: bool) -> Carry:
-    """The state with this tick's readings (by gateway) taken in. Total; no reading leaves all but `last` as it was."""
-    if not readings:
-        return replace(carry, last=Arms())
-    between = {name: difference(carry.readings.get(name), reading) for name, reading in readings.items()}
-    news = Arms()
-    for part in between.values():
-        news = news + Arms(part.candidate, part.stable)
-    read_at = max(reading.at for reading in readings.values())
-    watches = {
-        guard.name: _watched(
-            carry, guard, between, news, tick=tick, read_at=read_at, policy=policy, has_stable=has_stable
-        )
-        for guard in policy.guards
-    }
+def absorb(
+    carry: Carry,
+    *,
+    tick: int,
+    readings: Mapping[str, Reading],
+    policy: Policy,
+    has_stable: bool,
+    external: Mapping[str, Reading] | None = None,
+) -> Carry:
+    """The state with this tick's readings taken in: `readings` by gateway, `external` by guard that counts elsewhere.
+
+    Total. A tick that was taken in before changes nothing; what happened meanwhile is in the next one's difference. No
+    reading leaves all but `last` as it was.
+    """
+    if tick <= carry.tick:
+        return carry
+    external = external or {}
+    news = _News.between(carry.readings, readings)
+    watches = dict(carry.watches)
+    for guard in policy.guards:
+        if guard.source is Source.GATEWAY:
+            own = news
+        else:
+            mine = {guard.name: external[guard.name]} if guard.name in external else {}
+            own = _News.between(carry.external, mine)
+        if own.parts:
+            watch = watches.get(guard.name, Watch())
+            watches[guard.name] = _watched(watch, guard, own, policy=policy, has_stable=has_stable)
+    carry = replace(carry, tick=tick, watches=watches, external={**carry.external, **external}, last=news.arms)
+    return _counted(carry, news, readings) if readings else carry
+
+
+@dataclass(frozen=True)
+class _News:
+    """What happened since the readings before: by source and in sum, and when that was read."""
+
+    parts: Mapping[str, Reading]
+    arms: Arms
+    read_at: float
+    before_at: Mapping[str, float]  # by source: when it was read before
+
+    @classmethod
+    def between(cls, before: Mapping[str, Reading], now: Mapping[str, Reading]) -> _News:
+        parts = {name: difference(before.get(name), reading) for name, reading in now.items()}
+        arms = Arms()
+        for part in parts.values():
+            arms = arms + Arms(part.candidate, part.stable)
+        read_at = max((reading.at for reading in now.values()), default=0.0)
+        return cls(parts, arms, read_at, {name: before[name].at if name in before else read_at for name in now})
+
+
+def _counted(carry: Carry, news: _News, readings: Mapping[str, Reading]) -> Carry:
+    """With the gateways' counts in the sums of both arms and of users."""
+    candidate, stable = news.arms.candidate, news.arms.stable
     return replace(
         carry,
         readings={**carry.readings, **readings},
-        step=carry.step + news,
-        total=carry.total + news,
-        last=news,
-        user_requests=carry.user_requests + sum(part.user_requests for part in between.values()),
-        user_errors=carry.user_errors + sum(part.user_errors for part in between.values()),
-        watches=watches,
-        failures=carry.failures.after(read_at, news.candidate),
-        has_failed=news.candidate.bad.get(ERRORS, 0) > 0 if news.candidate.attempts else carry.has_failed,
-        is_stable_failing=_fails(news.stable) if news.stable.attempts else carry.is_stable_failing,
-        candidate_seen_at=read_at if news.candidate.attempts else carry.candidate_seen_at,
-        read_at=read_at,
+        step=carry.step + news.arms,
+        total=carry.total + news.arms,
+        user_requests=carry.user_requests + sum(part.user_requests for part in news.parts.values()),
+        user_errors=carry.user_errors + sum(part.user_errors for part in news.parts.values()),
+        failures=carry.failures.after(news.read_at, candidate),
+        has_failed=candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else carry.has_failed,
+        is_stable_failing=_fails(stable) if stable.attempts else carry.is_stable_failing,
+        candidate_seen_at=news.read_at if candidate.attempts else carry.candidate_seen_at,
+        read_at=news.read_at,
     )
 
 
@@ -206,32 +292,48 @@ def _fails(counts: Counts) -> bool:
     return counts.attempts > 0 and counts.bad.get(ERRORS, 0) >= counts.attempts
 
 
-def _watched(
-    carry: Carry,
-    guard: Guard,
-    between: Mapping[str, Reading],
-    news: Arms,
-    *,
-    tick: int,
-    read_at: float,
-    policy: Policy,
-    has_stable: bool,
-) -> Watch:
-    watch = carry.watches.get(guard.name, Watch())
-    name = guard.name
-    window = Window(
-        news.candidate.bad.get(name, 0), news.candidate.attempts, news.stable.bad.get(name, 0), news.stable.attempts
-    )
-    reference = news.stable if has_stable else news.candidate
+def _watched(watch: Watch, guard: Guard, news: _News, *, policy: Policy, has_stable: bool) -> Watch:
+    """The guard's watch with the news in it.
+
+    Points that no gateway counts are left out. Without a stable only the objective is tested, so only at its own threshold.
+    """
+    candidate, stable = news.arms.candidate, news.arms.stable
+    counted = [name for name in guard.points if name in candidate.bad or name in stable.bad] if has_stable else []
+    bad = {
+        name: (candidate.bad.get(name, 0), stable.bad.get(name, 0)) for name in dict.fromkeys((*counted, guard.name))
+    }
+    dispersion = {
+        name: watch.dispersion.get(name, Dispersion()).after(
+            news.read_at,
+            stable.bad.get(name, 0) if has_stable else candidate.bad.get(name, 0),
+            stable.attempts if has_stable else candidate.attempts,
+            window_s=policy.dispersion_window_s,
+        )
+        for name in bad
+    }
+    tempering = {
+        name: Tempering(watch.dispersion.get(name, Dispersion()).phi, scatter.phi)
+        for name, scatter in dispersion.items()
+    }
+    own = bad[guard.name][0]
     first_bad_at = watch.first_bad_at
-    if first_bad_at is None and window.bad_candidate:
+    if first_bad_at is None and own:
         # the reading before this one may be of another second at each gateway: the earliest of them is the safe one
-        seen = [gateway for gateway, part in between.items() if part.candidate.bad.get(name, 0)]
-        first_bad_at = min(carry.readings[gateway].at if gateway in carry.readings else read_at for gateway in seen)
+        first_bad_at = min(
+            news.before_at[name] for name, part in news.parts.items() if part.candidate.bad.get(guard.name, 0)
+        )
     return Watch(
-        evidence=watch.evidence.after(tick, window, guard.roll_back_over, guard.promote_within),
-        dispersion=watch.dispersion.after(
-            read_at, reference.bad.get(name, 0), reference.attempts, window_s=policy.dispersion_window_s
+        evidence=watch.evidence.after(
+            bad,
+            candidate.attempts,
+            stable.attempts,
+            worse=guard.roll_back_over,
+            fine=guard.promote_within,
+            tempering=tempering,
+            over=None if has_stable else guard.roll_back_over.of(guard.max_frac),
         ),
+        dispersion=dispersion,
         first_bad_at=first_bad_at,
+        seen_at=news.read_at if candidate.attempts else watch.seen_at,
+        recent=watch.recent.after(news.read_at, own, candidate.attempts),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rollouts.core.carry import Carry, Watch
-from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, mixed
+from rollouts.core.dispersion import Dispersion
+from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.plan import Guard, Policy, Step
 
@@ -14,8 +15,10 @@ from rollouts.core.plan import Guard, Policy, Step
 class Judged:
     """What one guard's counts say in this step. Every `log_e_*` is compared with the bar of its side.
 
-    `log_e_worse`: the candidate is worse than stable. `log_e_fine`: it is close enough to the reference. `log_e_over`,
-    `log_e_stable_over`: the arm is over the objective, whatever the other does.
+    `log_e_worse`: the candidate is worse than stable, as the average over the guard's points. `log_e_fine`: it is close
+    enough to the reference, at the point where that is proven least. `log_e_over`, `log_e_stable_over`: the arm is over
+    the objective, whatever the other does. Counts and `phi` are those of the guard's own name. `loudest` is the point
+    that speaks most for "worse", and how many bad attempts of the candidate and of stable it counted.
     """
 
     guard: Guard
@@ -29,6 +32,7 @@ class Judged:
     log_e_over: float
     log_e_stable_over: float
     to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
+    loudest: tuple[str, int, int] | None = None
 
     @property
     def rate_candidate(self) -> float:
@@ -45,27 +49,41 @@ class Judged:
 
 
 def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> Judged:
-    """The evidence of one guard as it stands."""
-    seen, phi = watch.evidence, watch.dispersion.phi
+    """The evidence of one guard as it stands.
+
+    An average of e-values is one, however they depend on each other: it disproves "worse at no point". "Worse at some
+    point" is disproven only when it is at each of them, so the promote side takes the least.
+    """
+    seen, own = watch.evidence, watch.evidence.point(guard.name)
     limit = guard.roll_back_over.of(guard.max_frac)
-    fine = (
-        seen.fine
-        if has_stable
-        else fixed_sums(seen.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)
-    )
+    points = tuple(name for name in guard.points if name in seen.points) if has_stable else ()
+    points = points or (guard.name,)
+    phis = {name: watch.dispersion.get(name, _CALM).phi for name in dict.fromkeys((*points, guard.name))}
+    phi = phis[guard.name]
+    worse = {name: seen.log_e_worse(name) for name in points}
+    fixed = fixed_sums(own.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)
+    fine = {name: seen.point(name).fine for name in points} if has_stable else {guard.name: fixed}
+    to_go = [attempts_to_go(sums, seen.candidate, phis[name], bar_fine) for name, sums in fine.items()]
+    loudest = max(worse, key=worse.__getitem__)
     return Judged(
         guard,
-        seen.bad_candidate,
+        own.bad_candidate,
         seen.candidate,
-        seen.bad_stable,
+        own.bad_stable,
         seen.stable,
         phi,
-        log_e_worse=mixed(seen.worse, phi),
-        log_e_fine=mixed(fine, phi),
-        log_e_over=mixed(fixed_sums(seen.bad_candidate, seen.candidate, limit, Side.WORSE), phi),
-        log_e_stable_over=mixed(fixed_sums(seen.bad_stable, seen.stable, limit, Side.WORSE), phi),
-        to_go=attempts_to_go(fine, seen.candidate, phi, bar_fine),
+        log_e_worse=log_mean(list(worse.values())) if has_stable else 0.0,
+        log_e_fine=min(mixed(sums, phis[name]) for name, sums in fine.items()),
+        log_e_over=mixed(fixed_sums(own.bad_candidate, seen.candidate, limit, Side.WORSE), phi)
+        if has_stable
+        else worse[guard.name],
+        log_e_stable_over=mixed(fixed_sums(own.bad_stable, seen.stable, limit, Side.WORSE), phi),
+        to_go=None if None in to_go else max(one for one in to_go if one is not None),
+        loudest=(loudest, seen.point(loudest).bad_candidate, seen.point(loudest).bad_stable),
     )
+
+
+_CALM = Dispersion()
 
 
 @dataclass(frozen=True)

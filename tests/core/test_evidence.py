@@ -11,15 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollouts.core.evidence import (
-    Dispersion,
+    GRID,
+    ZERO,
     Evidence,
     Side,
+    Tempering,
     Tolerance,
     Window,
     attempts_to_go,
     fixed_sums,
+    fixed_sums_of,
     increments,
+    increments_of,
+    log_mean,
     mixed,
+    mixed_of,
+    onset_mixed,
+    onset_mixed_of,
+    onset_prior,
+    onset_step,
+    onset_step_of,
 )
 
 PLAIN = Tolerance()
@@ -38,15 +49,29 @@ VECTORS = [
 ]
 
 
+def taken(evidence: Evidence, window: Window, worse: Tolerance = LENIENT, **more) -> Evidence:
+    bad = {"errors": (window.bad_candidate, window.bad_stable)}
+    return evidence.after(bad, window.candidate, window.stable, worse=worse, fine=PROMOTE, **more)
+
+
+def summed(windows, tolerance: Tolerance, side: Side) -> tuple[float, ...]:
+    each = [increments(Window(*counts), tolerance, side) for counts in windows]
+    return tuple(sum(parts) for parts in zip(*each, strict=True))
+
+
 @pytest.mark.parametrize(("windows", "plain", "lenient", "promote"), VECTORS)
 def test_log_evidence_matches_the_published_vectors(windows, plain, lenient, promote) -> None:
-    strict = generous = Evidence()
-    for tick, counts in enumerate(windows):
-        strict = strict.after(tick, Window(*counts), PLAIN, PROMOTE)
-        generous = generous.after(tick, Window(*counts), LENIENT, PROMOTE)
-    assert mixed(strict.worse) == pytest.approx(plain, abs=1e-6)
-    assert mixed(generous.worse) == pytest.approx(lenient, abs=1e-6)
-    assert mixed(strict.fine) == pytest.approx(promote, abs=1e-6)
+    assert mixed(summed(windows, PLAIN, Side.WORSE)) == pytest.approx(plain, abs=1e-6)
+    assert mixed(summed(windows, LENIENT, Side.WORSE)) == pytest.approx(lenient, abs=1e-6)
+    kept = Evidence()
+    for counts in windows:
+        kept = taken(kept, Window(*counts))
+    assert mixed(kept.point("errors").fine) == pytest.approx(promote, abs=1e-6)
+    columns = [np.array(column, dtype=float) for column in zip(*windows, strict=True)]
+    for tolerance, expected in ((PLAIN, plain), (LENIENT, lenient)):
+        assert float(mixed_of(increments_of(*columns, tolerance, Side.WORSE).sum(axis=0))) == pytest.approx(
+            expected, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize(
@@ -74,29 +99,136 @@ def test_expected_evidence_at_the_boundary_by_enumeration(nc, nb, base, toleranc
         assert total <= 1
 
 
-def test_a_tick_taken_in_twice_counts_once() -> None:
-    window = Window(3, 100, 0, 900)
-    once = Evidence().after(7, window, LENIENT, PROMOTE)
-    assert once.after(7, window, LENIENT, PROMOTE) == once
-    assert once.after(6, window, LENIENT, PROMOTE) == once
-    assert once.after(8, window, LENIENT, PROMOTE).bad_candidate == 6
+def test_expected_evidence_over_two_ticks_and_all_onsets_is_at_most_one() -> None:
+    """The same for the mixture over onsets, with every outcome of two ticks enumerated."""
+    n, base = 6, 0.2
+    mass = [math.comb(n, x) * base**x * (1 - base) ** (n - x) for x in range(n + 1)]
+    total = 0.0
+    for first in np.ndindex(n + 1, n + 1):
+        once = onset_step((), increments(Window(first[0], n, first[1], n), PLAIN, Side.WORSE), 1)
+        chance = mass[first[0]] * mass[first[1]]
+        for second in np.ndindex(n + 1, n + 1):
+            twice = onset_step(once, increments(Window(second[0], n, second[1], n), PLAIN, Side.WORSE), 2)
+            total += chance * mass[second[0]] * mass[second[1]] * math.exp(onset_mixed(twice, 2))
+    assert 0.7 < total <= 1
 
 
-def test_evidence_survives_json_to_the_last_bit() -> None:
-    kept = Evidence().after(1, Window(5, 1000, 9, 9000), LENIENT, PROMOTE)
-    assert Evidence.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+def test_the_prior_of_onsets_sums_to_one_and_no_evidence_stays_one() -> None:
+    spent = 0.0
+    for tick in range(1, 5000):
+        now, later = onset_prior(tick)
+        spent += math.exp(now)
+        assert spent + math.exp(later) == pytest.approx(1, abs=1e-9)
+    log_m: tuple[float, ...] = ()
+    for tick in range(1, 100):
+        log_m = onset_step(log_m, ZERO, tick)
+        assert onset_mixed(log_m, tick) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_new_step_forgets_the_evidence_but_not_the_tick() -> None:
-    fresh = Evidence().after(4, Window(5, 10, 0, 90), LENIENT, PROMOTE).fresh()
-    assert mixed(fresh.worse) == pytest.approx(0, abs=1e-12)
-    assert fresh.tick == 4 and fresh.candidate == 0
+def test_the_mixture_over_onsets_is_the_sum_over_every_onset() -> None:
+    rng = np.random.default_rng(11)
+    steps = [tuple(rng.normal(0, 0.5, len(GRID))) for _ in range(30)]
+    log_m: tuple[float, ...] = ()
+    for tick, more in enumerate(steps, start=1):
+        log_m = onset_step(log_m, more, tick)
+    by_onset = [onset_prior(begin)[0] + mixed(np.sum(steps[begin - 1 :], axis=0)) for begin in range(1, len(steps) + 1)]
+    expected = np.logaddexp.reduce([*by_onset, onset_prior(len(steps))[1]])
+    assert onset_mixed(log_m, len(steps)) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_a_late_fault_is_found_though_an_hour_was_healthy() -> None:
+    log_m: tuple[float, ...] = ()
+    total = np.zeros(len(GRID))
+    for tick in range(1, 3601):
+        more = increments(Window(0, 10, 0, 90), LENIENT, Side.WORSE)
+        log_m, total = onset_step(log_m, more, tick), total + more
+    for tick in range(3601, 3661):
+        more = increments(Window(2, 10, 0, 90), LENIENT, Side.WORSE)
+        log_m, total = onset_step(log_m, more, tick), total + more
+    assert onset_mixed(log_m, 3660) > math.log(1e6)
+    assert mixed(total) < onset_mixed(log_m, 3660)
+
+
+counts = st.integers(0, 500)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0, 200), st.integers(0, 200)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.floats(1.0, 3.0),
+    st.floats(0.0, 0.1),
+    st.sampled_from(list(Side)),
+)
+@settings(max_examples=150, deadline=None)
+def test_scalars_and_arrays_agree(windows, ratio, plus, side) -> None:
+    tolerance = Tolerance(ratio, plus)
+    windows = [(min(xc, nc), nc, min(xb, nb), nb) for xc, nc, xb, nb in windows]
+    columns = [np.array(column, dtype=float) for column in zip(*windows, strict=True)]
+    array = increments_of(*columns, tolerance, side)
+    log_m: tuple[float, ...] = ()
+    log_m_of = np.zeros(len(GRID))
+    for tick, counts in enumerate(windows, start=1):
+        more = increments(Window(*counts), tolerance, side)
+        assert np.allclose(more, array[tick - 1], atol=1e-9)
+        log_m, log_m_of = onset_step(log_m, more, tick), onset_step_of(log_m_of, array[tick - 1], tick)
+        assert np.allclose(log_m, log_m_of, atol=1e-9)
+        assert onset_mixed(log_m, tick) == pytest.approx(float(onset_mixed_of(log_m_of, tick)), abs=1e-9)
+        assert mixed(more, 1.7) == pytest.approx(float(mixed_of(array[tick - 1] / 1.7)), abs=1e-9)
+    bad, attempts = columns[0], columns[1]
+    fixed = [fixed_sums(b, n, 0.03, side) for b, n in zip(bad, attempts, strict=True)]
+    assert np.allclose(fixed, fixed_sums_of(bad, attempts, 0.03, side), atol=1e-9)
+
+
+def test_an_average_of_e_values_is_between_the_least_and_the_most() -> None:
+    assert log_mean([1.5]) == pytest.approx(1.5)
+    assert log_mean([0.0, math.log(3)]) == pytest.approx(math.log(2))
+
+
+def test_evidence_survives_json_to_a_millionth_and_goes_on_from_it() -> None:
+    kept = Evidence()
+    for _ in range(50):
+        kept = taken(kept, Window(5, 1000, 9, 9000))
+    read = Evidence.from_json(json.loads(json.dumps(kept.to_json())))
+    assert read.log_e_worse("errors") == pytest.approx(kept.log_e_worse("errors"), abs=2e-6)
+    assert read.ticks == 50 and read.candidate == kept.candidate and read.point("errors").bad_stable == 450
+    assert taken(read, Window(9, 10, 0, 90)).log_e_worse("errors") > read.log_e_worse("errors")
+
+
+def test_evidence_of_an_older_shape_begins_afresh() -> None:
+    assert Evidence.from_json({"worse": [0.0] * 8, "fine": [0.0] * 8, "tick": 4, "counts": [1, 2, 3, 4]}) == Evidence()
+
+
+def test_a_window_without_one_arm_says_nothing_but_counts() -> None:
+    for window in (Window(3, 100, 0, 0), Window(0, 0, 5, 100)):
+        kept = taken(Evidence(), window)
+        assert kept.log_e_worse("errors") == 0.0 and kept.ticks == 0
+        assert (kept.candidate, kept.stable) == (window.candidate, window.stable)
+
+
+def test_without_a_stable_the_candidate_is_held_to_a_fixed_share() -> None:
+    bad = fine = Evidence()
+    for _ in range(20):
+        bad = taken(bad, Window(4, 20, 0, 0), over=0.02)
+        fine = taken(fine, Window(0, 20, 0, 0), over=0.02)
+    assert bad.log_e_worse("errors") > math.log(1e6)
+    assert fine.log_e_worse("errors") < 0
 
 
 def test_dispersion_tempers_evidence() -> None:
     sums = increments(Window(10, 1000, 9, 9000), PLAIN, Side.WORSE)
     assert 0 < mixed(sums, phi=3.0) < mixed(sums)
     assert mixed(sums, phi=0.2) == mixed(sums)  # never sharpened
+
+
+@given(st.lists(st.floats(-20, 20), min_size=8, max_size=8), st.floats(1, 20), st.floats(1, 20))
+@settings(max_examples=100, deadline=None)
+def test_a_phi_of_the_same_tick_never_gives_more_than_the_one_known_before(more, before, now) -> None:
+    tempered = Tempering(before, now).of(more)
+    assert all(one <= plain / before + 1e-12 for one, plain in zip(tempered, more, strict=True))
+    assert all(one <= plain / now + 1e-12 for one, plain in zip(tempered, more, strict=True) if plain > 0)
 
 
 @given(
@@ -111,8 +243,8 @@ def test_dispersion_tempers_evidence() -> None:
 def test_more_bad_attempts_of_the_candidate_never_look_better(xc, nc, xb, nb, ratio, plus) -> None:
     xc, xb = min(xc, nc), min(xb, nb)
     tolerance = Tolerance(ratio, plus)
-    one = increments(Window(xc, nc, xb, nb), tolerance, Side.WORSE)
-    two = increments(Window(xc + 1, nc, xb, nb), tolerance, Side.WORSE)
+    one = np.array(increments(Window(xc, nc, xb, nb), tolerance, Side.WORSE))
+    two = np.array(increments(Window(xc + 1, nc, xb, nb), tolerance, Side.WORSE))
     assert np.all(np.isfinite(one)) and np.all(two >= one)
 
 
@@ -142,19 +274,15 @@ def test_attempts_to_go_is_enough_and_not_far_too_many() -> None:
     assert mixed(fixed_sums(0, 40 + more - 3, 0.05, Side.FINE)) < bar
     assert attempts_to_go(fixed_sums(20, 40, 0.05, Side.FINE), 40, 1.0, bar) is None
     assert attempts_to_go(sums, 0, 1.0, bar) is None
+    assert attempts_to_go(fixed_sums(0, 400, 0.05, Side.FINE), 400, 1.0, bar) == 0
 
 
-def test_dispersion_stays_one_for_independent_errors_and_grows_for_clusters() -> None:
-    rng = np.random.default_rng(7)
-
-    def phi(counts: np.ndarray) -> float:
-        kept = Dispersion()
-        for second, bad in enumerate(counts):
-            kept = kept.after(float(second + 1), int(bad), 400, window_s=1.0)
-        return Dispersion.from_json(json.loads(json.dumps(kept.to_json()))).phi
-
-    independent = [phi(rng.binomial(400, 0.02, size=60)) for _ in range(40)]
-    assert np.mean([p == 1.0 for p in independent]) > 0.9
-    clustered = [phi(rng.poisson(1.6, size=60) * 5) for _ in range(40)]
-    assert np.mean(clustered) > 4
-    assert Dispersion().phi == 1.0
+@given(st.lists(st.floats(-30, 30), min_size=8, max_size=8), st.floats(1, 10), st.floats(0.5, 12))
+@settings(max_examples=200, deadline=None)
+def test_attempts_to_go_agrees_with_looking_for_it(sums, phi, bar) -> None:
+    found = attempts_to_go(sums, 1000, phi, bar)
+    if found is None:
+        assert mixed([total * 1025 for total in sums], phi) < bar or max(sums) < 0.02
+    elif found:
+        assert mixed([total * (1 + (found + 1) / 1000) for total in sums], phi) >= bar - 1e-6
+        assert mixed([total * (1 + (found - 1.01) / 1000) for total in sums], phi) < bar

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.false_rollbacks import e_process_alarms, naive_alarms, simulate, whole_rollout
-from rollouts.core.evidence import Dispersion, Side, Tolerance, increments_of, mixed_of
+from rollouts.core.dispersion import Dispersion
+from rollouts.core.evidence import Side, Tolerance, increments_of, mixed_of
 
 RUNS = 1000
 

@@ -18,6 +18,8 @@ from rollouts.core.plan import parse_policy
 from rollouts.core.replay import walk
 
 HERE = Path(__file__).parent
+#: A history goes on for so long after its end, for rules that need a moment more than those it was recorded with.
+SPARE_S = 60
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.02}}
 Rates = tuple[float, float]  # shares of errors and of slow requests
 
@@ -44,8 +46,9 @@ def record(
         rows.append([*arm(60 * share, *of_candidate), *arm(60 * (1 - share), *of_stable)])
         return arms_of(rows[-1])
 
-    for _ in walk(parse_policy(policy, OBJECTIVES), feed):
-        pass
+    *_, last = walk(parse_policy(policy, OBJECTIVES), feed)
+    for tick in range(last.tick + 1, min(last.tick + SPARE_S, seconds) + 1):
+        feed(tick, last.weight_bp)
     head = {"policy": policy, "objectives": OBJECTIVES, "ends": ends}
     (HERE / f"{name}.jsonl").write_text("\n".join(json.dumps(row) for row in [head, *rows]) + "\n")
 

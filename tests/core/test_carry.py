@@ -1,0 +1,199 @@
+"""What is carried from tick to tick: every tick once, every source by itself, small, and readable by the next version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rollouts.core.carry import Carry, Recent, absorb
+from rollouts.core.counting import Counts, Reading
+from rollouts.core.evidence import Tolerance
+from rollouts.core.plan import Guard, Policy
+from rollouts.core.policy import parse_policy
+from rollouts.core.snapshot import judge, judged_all
+
+OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.05}}
+SLOW = ("slow_100ms", "slow_250ms", "slow_500ms")
+POLICY = parse_policy(
+    {"guards": [{"indicator": "errors"}, {"indicator": "slow", "thresholds_ms": [100, 250, 500]}]}, OBJECTIVES
+)
+WRONG = Guard("wrong", 0.01, Tolerance(1.5, 0.01), Tolerance(2.0, 0.05))
+WITH_PROBES = replace(POLICY, guards=(*POLICY.guards, WRONG))
+
+
+def reading(at: float, candidate: int, bad: int, stable: int, stable_bad: int = 0, **slow: int) -> Reading:
+    names = dict.fromkeys(("errors", *SLOW), 0)
+    return Reading(
+        "one",
+        at,
+        Counts(candidate, candidate, {**names, "errors": bad, **slow}),
+        Counts(stable, stable, {**names, "errors": stable_bad}),
+        candidate + stable,
+        bad,
+    )
+
+
+def probes(at: float, calls: int, wrong: int) -> Reading:
+    return Reading("p", at, Counts(calls, 0, {"wrong": wrong}), Counts(calls, 0, {"wrong": 0}))
+
+
+def take(
+    carry: Carry, tick: int, *readings: Reading, policy: Policy = POLICY, has_stable: bool = True, **more
+) -> Carry:
+    named = {f"gateway{i}": one for i, one in enumerate(readings)}
+    return absorb(carry, tick=tick, readings=named, policy=policy, has_stable=has_stable, **more)
+
+
+def watched(
+    seconds: int, *, bad: int = 0, slow: dict[str, int] | None = None, policy: Policy = POLICY, has_stable: bool = True
+) -> Carry:
+    """After so many seconds of 10 attempts of the candidate and 90 of stable, `bad` and `slow` of the candidate's bad each."""
+    slow = slow or {}
+    carry = Carry(readings={"gateway0": reading(1000.0, 0, 0, 0)})
+    for t in range(1, seconds + 1):
+        now = reading(1000.0 + t, 10 * t, bad * t, 90 * t, **{name: count * t for name, count in slow.items()})
+        carry = take(carry, t, now, policy=policy, has_stable=has_stable)
+    return carry
+
+
+def test_a_tick_taken_in_twice_changes_nothing_and_loses_nothing() -> None:
+    once = watched(5, bad=1)
+    again = take(once, 5, reading(1006.0, 90, 30, 500))
+    assert again == once
+    later = take(again, 6, reading(1006.0, 90, 30, 500))
+    assert later.step.candidate.attempts == 90 and later.watches["errors"].evidence.candidate == 90
+
+
+def test_no_reading_leaves_all_but_the_last_tick_as_it_was() -> None:
+    carry = watched(3, bad=1)
+    blind = take(carry, 4)
+    assert blind.last.candidate.attempts == 0 and carry.last.candidate.attempts == 10
+    assert replace(blind, last=carry.last, tick=3) == carry
+
+
+def test_slow_requests_are_judged_at_every_point_and_averaged() -> None:
+    """The tail doubles over 100 ms only: the objective's own threshold sees nothing, the average does."""
+    carry = watched(40, slow={"slow_100ms": 3})
+    errors, slow = judged_all(carry, POLICY, has_stable=True)
+    assert errors.log_e_worse < 0
+    assert slow.bad_candidate == 0 and slow.log_e_over < 0
+    assert slow.log_e_worse > POLICY.bar_worse_of(slow.guard)
+    assert slow.loudest == ("slow_100ms", 120, 0)
+    own = carry.watches[slow.guard.name].evidence
+    assert slow.log_e_worse == pytest.approx(own.log_e_worse("slow_100ms") - 1.0986, abs=0.01)
+
+
+def test_the_promote_side_needs_every_point() -> None:
+    fine = judged_all(watched(100), POLICY, has_stable=True)[1]
+    assert fine.log_e_fine > POLICY.bar_fine and fine.to_go == 0
+    slower = judged_all(watched(100, slow={"slow_100ms": 1}), POLICY, has_stable=True)[1]
+    assert slower.log_e_fine < 0 and slower.to_go is None
+
+
+def test_a_point_that_no_gateway_counts_is_left_out() -> None:
+    old = Counts(100, 100, {"errors": 0, "slow_250ms": 2})
+    carry = Carry(readings={"gateway0": Reading("one", 1000.0, Counts(), Counts())})
+    carry = take(carry, 1, Reading("one", 1001.0, old, old))
+    assert set(carry.watches["slow_250ms"].evidence.points) == {"slow_250ms"}
+    slow = judged_all(carry, POLICY, has_stable=True)[1]
+    assert slow.log_e_worse == carry.watches["slow_250ms"].evidence.log_e_worse("slow_250ms")
+
+
+def test_other_sources_count_for_their_own_guard_only() -> None:
+    carry = replace(watched(3, policy=WITH_PROBES), external={"wrong": probes(1003.0, 100, 2)})
+    before = carry.step
+    carry = take(carry, 4, reading(1004.0, 40, 0, 360), policy=WITH_PROBES, external={"wrong": probes(1004.0, 110, 7)})
+    assert carry.step.candidate.attempts == before.candidate.attempts + 10
+    assert carry.last.candidate.attempts == 10 and carry.total.candidate.attempts == 40
+    watch = carry.watches["wrong"]
+    assert (watch.evidence.candidate, watch.evidence.point("wrong").bad_candidate) == (10, 5)
+    assert watch.seen_at == 1004.0 and watch.first_bad_at == 1003.0
+    again = take(carry, 5, reading(1005.0, 50, 0, 450), policy=WITH_PROBES, external={"wrong": probes(1004.0, 110, 7)})
+    assert again.watches["wrong"].evidence == watch.evidence
+    assert again.watches["wrong"].seen_at == 1004.0
+    assert again.watches["errors"].seen_at == 1005.0
+
+
+def test_another_source_speaks_also_while_gateways_are_silent() -> None:
+    carry = replace(watched(3, policy=WITH_PROBES), external={"wrong": probes(1003.0, 100, 0)})
+    carry = take(carry, 4, policy=WITH_PROBES, external={"wrong": probes(1004.0, 110, 5)})
+    assert carry.watches["wrong"].evidence.candidate == 10
+    assert carry.read_at == 1003.0 and carry.last.candidate.attempts == 0
+    judged = judge(WRONG, carry.watches["wrong"], has_stable=True, bar_fine=3.0)
+    assert (judged.bad_candidate, judged.candidate, judged.stable) == (5, 10, 10)
+
+
+def test_recent_is_the_last_five_to_ten_seconds() -> None:
+    recent = Recent()
+    for second in range(100, 120):
+        recent = recent.after(float(second), 1, 10)
+    assert 50 <= recent.attempts <= 100 and recent.bad * 10 == recent.attempts
+    for second in range(120, 131):
+        recent = recent.after(float(second), 0, 10)
+    assert recent.bad == 0 and recent.attempts >= 50
+    assert recent.after(500.0, 0, 0).attempts == 0
+    assert Recent.from_json(json.loads(json.dumps(recent.to_json()))) == recent
+
+
+def test_slowness_that_is_over_is_no_longer_recent() -> None:
+    carry = watched(20, slow=dict.fromkeys(SLOW, 5))
+    assert carry.watches["slow_250ms"].recent.bad >= 25
+    last = carry.readings["gateway0"]
+    for t in range(21, 35):
+        later = replace(
+            last,
+            at=1000.0 + t,
+            candidate=replace(last.candidate, attempts=10 * t),
+            stable=replace(last.stable, attempts=90 * t),
+        )
+        carry = take(carry, t, later)
+    watch = carry.watches["slow_250ms"]
+    assert watch.recent.bad == 0 and watch.recent.attempts >= 50
+    assert watch.evidence.point("slow_250ms").bad_candidate == 100
+
+
+def test_an_empty_state_and_one_of_an_older_version_can_be_read() -> None:
+    assert Carry.from_json({}) == Carry()
+    old = {
+        "readings": {"gateway0": reading(1000.0, 10, 1, 90).to_json()},
+        "step": {"candidate": Counts(5, 5, {}).to_json(), "stable": Counts(6, 6, {}).to_json()},
+        "watches": {
+            "errors": {
+                "evidence": {"worse": [0.1] * 8, "fine": [0.1] * 8, "tick": 7, "counts": [1, 10, 0, 90]},
+                "dispersion": [0, 0, 0, 0, 0, 0, 0],
+                "first_bad_at": 12.5,
+            }
+        },
+        "said": "hold:need_more",
+    }
+    carry = Carry.from_json(old)
+    assert carry.said == "hold:need_more" and carry.step.candidate.attempts == 5
+    assert carry.watches["errors"].first_bad_at == 12.5 and carry.watches["errors"].evidence.candidate == 0
+    assert take(carry, 8, reading(1001.0, 20, 2, 180)).watches["errors"].evidence.candidate == 10
+
+
+def test_a_rollout_read_back_from_json_goes_on_the_same_way() -> None:
+    kept = stored = watched(50, bad=1, slow={"slow_100ms": 2})
+    for t in range(51, 61):
+        now = reading(1000.0 + t, 10 * t, t, 90 * t, slow_100ms=2 * t)
+        kept, stored = take(kept, t, now), take(Carry.from_json(json.loads(json.dumps(stored.to_json()))), t, now)
+    for one, other in zip(
+        judged_all(kept, POLICY, has_stable=True), judged_all(stored, POLICY, has_stable=True), strict=True
+    ):
+        assert one.log_e_worse == pytest.approx(other.log_e_worse, abs=1e-3)
+        assert one.log_e_fine == pytest.approx(other.log_e_fine, abs=1e-3)
+
+
+def test_a_new_weight_begins_afresh_but_knows_the_scatter() -> None:
+    carry = watched(40, bad=1).entering("shifting:1", 1040.0)
+    watch = carry.watches["errors"]
+    assert watch.evidence.candidate == 0 and watch.evidence.log_e_worse("errors") == 0
+    assert watch.dispersion == watched(40, bad=1).watches["errors"].dispersion
+    assert carry.step.candidate.attempts == 0 and carry.tick == 40
+
+
+def test_the_state_stays_small() -> None:
+    carry = watched(2000, bad=1, slow={"slow_100ms": 3, "slow_250ms": 1})
+    assert len(json.dumps(carry.to_json(), separators=(",", ":"))) <= 3072
