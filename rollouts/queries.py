@@ -9,7 +9,7 @@ from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
 from registry.models import Release, ServedModel
 from rollouts.core.carry import Carry
-from rollouts.core.decide import evidence_of
+from rollouts.core.decision import evidence_of
 from rollouts.core.lifecycle import ACTIVE, FINAL, LIVE, RolloutState
 from rollouts.core.plan import Policy
 from rollouts.core.snapshot import Judged, judged_all

@@ -7,18 +7,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from accounts.core.access import Actor
 from accounts.core.errors import DomainError, StateChanged
-from rollouts.actions.moving import move, record, reread, shut
+from ledger.actions import append_event
+from registry.models import Release
+from rollouts.actions.moving import move, named, record, reread, shut
 from rollouts.core.carry import Carry
-from rollouts.core.decide import Action, Decision, evidence_of
-from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.decision import Action, Code, Decision, evidence_of
+from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState
 from rollouts.core.plan import FULL_BP, Policy
 from rollouts.core.snapshot import Snapshot
 from rollouts.models import Observation, Rollout
 from serving.actions import drain_deployment, ensure_deployment
-from serving.models import Deployment
+from serving.models import Deployment, Route
 from serving.queries import deployment_of
 from serving.routing import hold_routes, set_route
 
@@ -47,7 +50,7 @@ def commit_tick(tick: Tick) -> Rollout:
     Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes it: nothing is written then.
     """
     rollout, decision = tick.rollout, tick.decision
-    said = f"{decision.action}:{decision.code}"
+    said = f"{decision.action}:{decision.code}{':late' if decision.facts.get('is_late') else ''}"
     is_new = said != tick.carry.said
     carry = replace(tick.carry, said=said)
     if decision.action is Action.PROMOTE and not carry.is_promoting:
@@ -68,7 +71,21 @@ def commit_tick(tick: Tick) -> Rollout:
             code=decision.code.value,
             facts=decision.facts,
         )
+    if is_new:
+        _warn(tick)
     return rollout
+
+
+def _warn(tick: Tick) -> None:
+    """The event of something that people should hear of though nothing moves: blindness, and a deadline that passed."""
+    decision = tick.decision
+    is_overdue = decision.code is Code.OVERDUE or decision.facts.get("is_late")
+    verb = "rollout.blind" if decision.code is Code.BLIND else "rollout.overdue" if is_overdue else ""
+    if verb and decision.action is Action.HOLD:
+        append_event(
+            verb=verb, subject_type="rollout", subject_id=tick.rollout.pk, actor=ENGINE, reason=decision.reason,
+            facts={**named(tick.rollout), "code": decision.code.value},
+        )  # fmt: skip
 
 
 def _write(tick: Tick, carry: Carry) -> None:
@@ -112,7 +129,10 @@ def _observe(tick: Tick) -> None:
 def _apply(tick: Tick) -> None:
     rollout, decision = tick.rollout, tick.decision
     action = decision.action
-    if action in {Action.START, Action.ADVANCE}:
+    if action is Action.SHADOW:
+        mirror_bp = tick.policy.shadow.sample_bp if tick.policy.shadow else 0
+        _weigh(tick, S.SHADOWING, 0, verb="rollout.shadowing", mirror_bp=mirror_bp)
+    elif action in {Action.START, Action.ADVANCE}:
         index = 0 if action is Action.START else rollout.step_index + 1
         verb = "rollout.started" if action is Action.START else "rollout.advanced"
         _weigh(tick, S.SHIFTING, tick.policy.steps[index].weight_bp, verb=verb, step_index=index)
@@ -132,7 +152,8 @@ def _apply(tick: Tick) -> None:
 def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes: Any) -> None:
     """Writes a weight; the step's clock starts when the gateways have acknowledged it."""
     rollout, reason = tick.rollout, tick.decision.reason
-    write_route(rollout, weight_bp, fence=tick.fence, reason=reason)
+    mirror_bp = changes.get("mirror_bp", rollout.mirror_bp)
+    write_route(rollout, weight_bp, fence=tick.fence, reason=reason, mirror_bp=mirror_bp)
     move(
         rollout,
         to,
@@ -148,16 +169,20 @@ def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes
 
 
 @transaction.atomic
-def write_route(rollout: Rollout, weight_bp: int, *, fence: int, reason: str, is_promoting: bool = False) -> None:
-    """What the gateways must do at this weight. Writing it again changes nothing.
+def write_route(
+    rollout: Rollout, weight_bp: int, *, fence: int, reason: str, is_promoting: bool = False, mirror_bp: int | None = None
+) -> None:
+    """What the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
 
     Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
     """
     _hold(rollout)
     stable = None if is_promoting else rollout.stable
+    mirror_bp = rollout.mirror_bp if mirror_bp is None else mirror_bp
     set_route(
         actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,
-        candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0, fence=fence, reason=reason,
+        candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0,
+        mirror_bp=mirror_bp if stable else 0, fence=fence, reason=reason,
     )  # fmt: skip
 
 
@@ -190,9 +215,30 @@ def _promote(tick: Tick) -> None:
         write_route(rollout, FULL_BP, fence=tick.fence, reason=reason, is_promoting=True)
         Rollout.objects.filter(pk=rollout.pk).update(weight_bp=FULL_BP, reason=reason)
         return
-    move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=tick.decision.facts, weight_bp=FULL_BP)
-    if rollout.stable is not None:
+    window_s = tick.policy.instant_window_s if rollout.stable is not None else 0
+    warm_until = tick.at + timedelta(seconds=window_s) if window_s else None
+    facts = {**tick.decision.facts, "warm_until": warm_until.isoformat() if warm_until else None}
+    changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "warm_until": warm_until}
+    move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
+    if rollout.stable is not None and warm_until is None:
         _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} was promoted over it.")
+
+
+@transaction.atomic
+def let_go(rollout: Rollout) -> None:
+    """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
+    if Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, warm_until__isnull=False).update(warm_until=None):
+        hold_routes(rollout.environment)
+        if rollout.stable is not None and not _is_routed(rollout, rollout.stable):
+            _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
+
+
+def _is_routed(rollout: Rollout, release: Release) -> bool:
+    """Whether the release serves again, or is about to: somebody went back to it, or rolls it out anew."""
+    route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
+    active = Rollout.objects.filter(environment_id=rollout.environment_id, state__in=sorted(s.value for s in ACTIVE))
+    is_wanted = active.filter(Q(candidate=release) | Q(stable=release)).exists()
+    return is_wanted or (route is not None and release.pk in {route.stable_id, route.candidate_id})
 
 
 def _roll_back(tick: Tick) -> None:
@@ -268,7 +314,7 @@ def drain(rollout: Rollout, reason: str) -> None:
     _drain_release(rollout, rollout.candidate, reason)
 
 
-def _drain_release(rollout: Rollout, release: Any, reason: str) -> None:
+def _drain_release(rollout: Rollout, release: Release, reason: str) -> None:
     deployment = deployment_of(release, rollout.environment)
     if deployment is None:
         return

@@ -42,12 +42,13 @@ def move(
     reason: str,
     verb: str = "",
     facts: dict[str, Any] | None = None,
+    keeps_reason: bool = False,
     **changes: Any,
 ) -> Rollout:
     """The rollout in another state, or in the same one with other fields (a step further). Must run in a transaction.
 
-    A compare-and-set on (state, version); appends the event. Raises StateChanged when the table has no such move, or
-    when the row moved meanwhile.
+    A compare-and-set on (state, version); appends the event. `keeps_reason`: the row goes on saying what it said, and
+    only the event tells this one. Raises StateChanged when the table has no such move, or when the row moved meanwhile.
     """
     was = S(rollout.state)
     if to is not was and to not in MOVES[was]:
@@ -57,9 +58,11 @@ def move(
             rollout=rollout.pk,
             state=was.value,
         )
-    ended = {"ended_at": timezone.now()} if to in FINAL else {}
+    changes |= {"ended_at": timezone.now()} if to in FINAL and to is not was else {}
+    changes |= {} if keeps_reason else {"reason": reason}
+    changes |= {"mirror_bp": 0} if to is S.ROLLING_BACK else {}
     if not Rollout.objects.filter(pk=rollout.pk, state=was, version=rollout.version).update(
-        state=to, reason=reason, version=F("version") + 1, **ended, **changes
+        state=to, version=F("version") + 1, **changes
     ):
         raise StateChanged(
             "rollout_changed",
@@ -75,7 +78,7 @@ def move(
         from_state=was.value,
         to_state=to.value,
         reason=reason,
-        facts=_named(rollout) | (facts or {}),
+        facts=named(rollout) | (facts or {}),
     )
     return rollout
 
@@ -117,7 +120,8 @@ def shut(rollout: Rollout, *, actor: Actor, reason: str, fence: int | None = Non
     )
 
 
-def _named(rollout: Rollout) -> dict[str, Any]:
+def named(rollout: Rollout) -> dict[str, Any]:
+    """What every event of a rollout says of it."""
     return {
         "model": rollout.model.slug,
         "environment": rollout.environment.slug,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rollouts.core.carry import Arms, Carry, absorb
 from rollouts.core.counting import Reading
-from rollouts.core.decide import Action, Decision, decide
+from rollouts.core.decide import decide
+from rollouts.core.decision import Action, Decision
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.plan import Policy
 from rollouts.core.snapshot import Snapshot, counted

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from rollouts.core.carry import Carry, Watch
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.mix import Mix
 from rollouts.core.plan import Guard, Policy, Step
 
 
@@ -124,15 +126,36 @@ class Snapshot:
     digest_mismatch: str = ""  # a sentence, when a server runs something other than what was sealed
     problem: str = ""  # provider_down or stale: why this tick cannot be judged
     problem_sentence: str = ""
+    blind_s: float = 0.0  # for how long no tick could be judged
+    since_gap_s: float | None = None  # since counts of this stage were last lost; None: they never were
+    silent_s: Mapping[str, float] = field(default_factory=dict)  # by guard: since its last count of the candidate
+    source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source says nothing
+    # what else could be to blame
+    mix: Mix = field(default_factory=Mix)
+    hardware: str = ""  # half a sentence, when the arms run on different hardware
+    attempts_since_server: int | None = None  # of the candidate, since its newest server came
+    server_age_s: float | None = None  # of that server
+    recent: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all attempts of late
+    harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by guard: excess over stable, its variance
+    # people and time
+    approvals: Mapping[str, int] = field(default_factory=dict)  # valid ones, by stage
+    promote_now: bool = False
+    total_s: float = 0.0  # since the first step or shadowing began
     is_promoting: bool = False
 
     @property
+    def acting(self) -> tuple[Judged, ...]:
+        """The guards that may act; the others are dry runs."""
+        return tuple(one for one in self.judged if not one.guard.is_dry_run)
+
+    @property
     def stage(self) -> Step:
-        """The step that the numbers belong to; the bake's, when baking."""
-        if self.state is RolloutState.BAKING or (
-            self.state is RolloutState.PAUSED and self.paused_in is RolloutState.BAKING
-        ):
+        """The stage that the numbers belong to, also while paused in it."""
+        where = self.paused_in if self.state is RolloutState.PAUSED else self.state
+        if where is RolloutState.BAKING:
             return self.policy.bake
+        if where is RolloutState.SHADOWING and self.policy.shadow is not None:
+            return self.policy.shadow.as_step
         return self.policy.steps[min(max(self.step_index, 0), len(self.policy.steps) - 1)]
 
     @property

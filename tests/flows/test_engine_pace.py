@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rollouts.core.decide import FAILING_OVER_S
+from rollouts.core.breach import FAILING_OVER_S
 from rollouts.engine import EARLY_S, LOOK_AGAIN_S, Engine
 from serving.fake_gateway import FakeGateway
 

@@ -31,6 +31,7 @@ POLICY = {
     "steps": [{"weight_pct": weight, "min_s": 0, "min_samples": 40, "deadline_s": 600} for weight in (25, 50)],
     "bake": {"min_s": 0, "min_samples": 40, "deadline_s": 600},
     "no_data_s": 600,
+    "instant_window_s": 0,
 }
 
 
