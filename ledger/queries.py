@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from django.db.models import QuerySet
+from bisect import bisect_left
+from datetime import datetime
+from uuid import UUID
 
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+
+from accounts.core.access import Actor, Verb, may
+from accounts.core.errors import NotFound
+from ledger.core.delivery import ENDED, OPEN
 from ledger.core.lifecycle import JobState
-from ledger.models import Event, Job
+from ledger.models import ChainHead, Delivery, Event, Job, Subscription
+from ledger.scope import events_of_team
 
 
 def events_of(subject_type: str, subject_id: str | int) -> QuerySet[Event]:
@@ -26,3 +34,69 @@ def unfinished_job(kind: str, key: str) -> Job | None:
 def newest_job(kind: str, key: str) -> Job | None:
     """The latest job for this (kind, key), finished or not."""
     return Job.objects.filter(kind=kind, key=key).order_by("-created_at").first()
+
+
+def head_seq() -> int:
+    """The last event's number; 0 before the first. Every event up to it can be read."""
+    return ChainHead.objects.filter(pk=1).values_list("seq", flat=True).first() or 0
+
+
+def first_seq_since(instant: datetime) -> int:
+    """The number of the first event that is not older than `instant`. Numbers have no gaps, so a few looks are enough."""
+
+    def at(seq: int) -> datetime:
+        return Event.objects.values_list("at", flat=True).get(seq=seq)
+
+    return 1 + bisect_left(range(1, head_seq() + 1), instant, key=at)
+
+
+def may_manage(actor: Actor, subscription: Subscription) -> bool:
+    """Whether the actor may see and change this webhook: its team's, or everybody's for an administrator."""
+    if subscription.team is None:
+        return may(actor, Verb.ADMINISTER, "*")
+    return may(actor, Verb.MANAGE_WEBHOOKS, subscription.team.slug)
+
+
+def subscriptions_of(actor: Actor) -> QuerySet[Subscription]:
+    """The webhooks that the actor may manage, with `waiting` (deliveries to come) and `last_state` (of the last that ended)."""
+    ended = Delivery.objects.filter(subscription=OuterRef("pk"), state__in=[state.value for state in ENDED])
+    rows = Subscription.objects.select_related("team").annotate(
+        waiting=Count("deliveries", filter=Q(deliveries__state__in=[state.value for state in OPEN])),
+        last_state=Subquery(ended.order_by("-ended_at").values("state")[:1]),
+    )
+    if actor.is_admin or actor.is_system:
+        return rows
+    teams = {team for team, _ in actor.roles if may(actor, Verb.MANAGE_WEBHOOKS, team)}
+    return rows.filter(team__slug__in=teams)
+
+
+def get_subscription(actor: Actor, pk: int) -> Subscription:
+    """Raises NotFound, also for one that the actor may not manage."""
+    found = subscriptions_of(actor).filter(pk=pk).first()
+    if found is None:
+        raise NotFound(
+            "webhook_unknown", f"There is no webhook {pk} that you may manage. List them to see their numbers."
+        )
+    return found
+
+
+def get_delivery(subscription: Subscription, pk: UUID | str) -> Delivery:
+    """One delivery of the webhook, with its attempts. Raises NotFound."""
+    found = deliveries_of(subscription).filter(pk=pk).first()
+    if found is None:
+        raise NotFound(
+            "delivery_unknown",
+            f"Webhook {subscription.pk} has no delivery {pk}. Its log names them; those that ended are kept for 30 days.",
+        )
+    return found
+
+
+def deliveries_of(subscription: Subscription) -> QuerySet[Delivery]:
+    """The delivery log, newest first, with events and attempts."""
+    rows = Delivery.objects.filter(subscription=subscription).select_related("event").prefetch_related("tries")
+    return rows.order_by("-created_at", "-event_id", "-pk")
+
+
+def events_for(subscription: Subscription) -> QuerySet[Event]:
+    """What the webhook's team may read, or everything when it is nobody's, whatever its verbs."""
+    return Event.objects.all() if subscription.team is None else events_of_team(subscription.team.slug)

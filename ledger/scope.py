@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from django.db.models import Q, QuerySet
 
-from accounts.core.access import Actor
+from accounts.core.access import Actor, Role, Verb, may
 from ledger.models import Event
 
 _models_of: Callable[[Actor], Iterable[str]] | None = None
@@ -23,7 +23,7 @@ def models_from(source: Callable[[Actor], Iterable[str]]) -> None:
 
 
 def visible_events(actor: Actor) -> QuerySet[Event]:
-    """Everything for an administrator; for others what happened to models they may read, and what they did themselves.
+    """Everything for an administrator; for others what happened to models and webhooks of their teams, and what they did themselves.
 
     An event is about a model when its facts name it as `model`, or when the model is its subject.
     """
@@ -31,4 +31,12 @@ def visible_events(actor: Actor) -> QuerySet[Event]:
         return Event.objects.all()
     slugs = list(_models_of(actor)) if _models_of is not None else []
     about = Q(facts__model__in=slugs) | Q(subject_type="model", subject_id__in=slugs)
+    teams = [team for team in {team for team, _ in actor.roles} if may(actor, Verb.READ, team)]
+    about |= Q(subject_type="webhook", facts__team__in=teams)
     return Event.objects.filter(about | Q(actor=actor.name))
+
+
+def events_of_team(team: str) -> QuerySet[Event]:
+    """What every member of the team may read."""
+    # No user is called so: a colon is in no user's name.
+    return visible_events(Actor(name=f"team:{team}", roles=((team, Role.MODEL_TEAM),)))

@@ -14,12 +14,16 @@ from django.db import close_old_connections, connection, transaction
 
 from accounts.core.errors import DomainError, Invalid, NotFound, Refused
 from ledger import actions
-from ledger.jobs import Again, kinds, registered
+from ledger.actions.deliveries import JOB as NOTIFY
+from ledger.jobs import Again, Beat, handler, kinds, registered
 from ledger.models import Job
+from ledger.notify import run_round
 
 log = logging.getLogger(__name__)
 #: Trying these again gives the same answer.
 FINAL_ERRORS = (Refused, NotFound, Invalid)
+#: The notifier's one row waits for so long, unless the sweep calls it sooner because something is due.
+CALLED_WITHIN_S = 3600.0
 
 
 @shared_task(name="ledger.run_job")
@@ -110,3 +114,10 @@ class Heartbeat:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(timeout=10)
+
+
+@handler(NOTIFY["kind"])
+def notify(job: Job, beat: Beat) -> None:
+    """Collects and sends what is due, then waits to be called again: one row for good, not one for each round."""
+    run_round(beat)
+    raise Again(CALLED_WITHIN_S, "waits for events")

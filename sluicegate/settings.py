@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -134,6 +134,29 @@ CELERY_TASK_DEFAULT_QUEUE = "default"
 #: How long a worker may be silent before another one takes its job over.
 JOB_LEASE_S = env.number("SLUICEGATE_JOB_LEASE_S", 30.0, least=0.3, most=3600)
 
+#: How long a webhook's receiver may take to answer, in seconds.
+WEBHOOK_TIMEOUT_S = env.number("SLUICEGATE_WEBHOOK_TIMEOUT_S", 5.0, least=0.1, most=30)
+#: Whether administrators may name receivers at private addresses, this machine's own among them.
+WEBHOOKS_ALLOW_PRIVATE = env.flag("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE")
+
+
+def _mail_server(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    _, _, port = parts.netloc.rpartition("@")[2].partition(":")
+    if url and (parts.scheme not in {"smtp", "smtps"} or not parts.hostname or not (port or "0").isdecimal()):
+        raise ImproperlyConfigured("SLUICEGATE_EMAIL_URL must be smtp://user:password@host:port, or smtps://… for TLS.")
+    return parts
+
+
+#: Empty: no e-mail. STARTTLS is used where there is a user, or where the query says starttls=1.
+_MAIL = _mail_server(env.text("SLUICEGATE_EMAIL_URL"))
+EMAIL_HOST, EMAIL_USE_SSL = _MAIL.hostname or "", _MAIL.scheme == "smtps"
+EMAIL_PORT = _MAIL.port or (465 if EMAIL_USE_SSL else 587)
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = unquote(_MAIL.username or ""), unquote(_MAIL.password or "")
+EMAIL_USE_TLS = not EMAIL_USE_SSL and parse_qs(_MAIL.query).get("starttls", ["1" if EMAIL_HOST_USER else "0"]) == ["1"]
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.text("SLUICEGATE_EMAIL_FROM", "sluicegate@localhost")
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "accounts.authentication.BearerTokenAuthentication",
@@ -188,6 +211,8 @@ ENGINE_LEASE_S = env.number("SLUICEGATE_ENGINE_LEASE_S", 3.0, least=0.5, most=60
 XDS_ADDRESS = env.text("SLUICEGATE_XDS_ADDRESS", "127.0.0.1:18000")
 # Where gateways send copies of requests, to be asked of both releases of a rollout; host:port, none without a prober.
 PROBER_ADDRESS = env.text("SLUICEGATE_PROBER_ADDRESS")
+# Comparisons a second of one rollout, at most: each asks its candidate once and its stable release twice.
+PROBER_PER_S = env.number("SLUICEGATE_PROBER_PER_S", 20.0, least=0.1, most=1000)
 # How long a user's request may take in all, and one attempt of it on one server, in seconds.
 GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, most=600)
 GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=GATEWAY_TIMEOUT_S)

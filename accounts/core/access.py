@@ -26,8 +26,11 @@ class Verb(StrEnum):
     RESUME_ROLLOUT = "rollout.resume"
     APPROVE_ROLLOUT = "rollout.approve"
     ADVANCE_ROLLOUT = "rollout.advance"
+    PROMOTE_NOW = "rollout.promote_now"
+    SUPERSEDE_ROLLOUT = "rollout.supersede"
     ABORT_ROLLOUT = "rollout.abort"
     ROLL_BACK = "rollout.roll_back"
+    MANAGE_WEBHOOKS = "webhook.manage"
     ADMINISTER = "administer"
 
 
@@ -43,20 +46,26 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.PUSH_RELEASE,
             Verb.RUN_GATES,
             Verb.START_ROLLOUT,
+            Verb.SUPERSEDE_ROLLOUT,
             Verb.RESUME_ROLLOUT,
+            Verb.MANAGE_WEBHOOKS,
         }
     )
     | _SHUT,
-    Role.CI: frozenset({Verb.READ, Verb.PUSH_RELEASE, Verb.RUN_GATES, Verb.START_ROLLOUT}) | _SHUT,
+    Role.CI: frozenset({Verb.READ, Verb.PUSH_RELEASE, Verb.RUN_GATES, Verb.START_ROLLOUT, Verb.SUPERSEDE_ROLLOUT})
+    | _SHUT,
     Role.RELEASE_MANAGER: frozenset(
         {
             Verb.READ,
             Verb.RUN_GATES,
             Verb.WAIVE_CODE,
             Verb.START_ROLLOUT,
+            Verb.SUPERSEDE_ROLLOUT,
             Verb.RESUME_ROLLOUT,
             Verb.APPROVE_ROLLOUT,
             Verb.ADVANCE_ROLLOUT,
+            Verb.PROMOTE_NOW,
+            Verb.MANAGE_WEBHOOKS,
         }
     )
     | _SHUT,

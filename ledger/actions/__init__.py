@@ -1,18 +1,26 @@
 """The verbs of the ledger: append an event; enqueue, claim, extend, finish and re-send jobs; notify who subscribed."""
 
+from ledger.actions.deliveries import replay_delivery, replay_since
 from ledger.actions.events import append_event
 from ledger.actions.jobs import call, cancel_job, claim, enqueue, finish, heartbeat, release_for_retry, send
+from ledger.actions.subscriptions import change_webhook, create_webhook, delete_webhook, rotate_secret
 from ledger.actions.sweep import dispatch_due
 
 __all__ = [
     "append_event",
     "call",
     "cancel_job",
+    "change_webhook",
     "claim",
+    "create_webhook",
+    "delete_webhook",
     "dispatch_due",
     "enqueue",
     "finish",
     "heartbeat",
     "release_for_retry",
+    "replay_delivery",
+    "replay_since",
+    "rotate_secret",
     "send",
 ]

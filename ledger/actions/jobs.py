@@ -10,6 +10,7 @@ from celery import current_app
 from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from ledger.core.lifecycle import MOVES, JobState
 from ledger.models import Job
@@ -48,12 +49,13 @@ def enqueue(
 
 
 def call(*, kind: str, key: str) -> Job:
-    """The unfinished job of this (kind, key), due now: the one that waits for later is pulled forward, else a new one."""
+    """The unfinished job of this (kind, key), due now: the one that waits for later is pulled forward, else a new one.
+
+    The sweep sends it, so that nobody who calls waits for the transport.
+    """
     with transaction.atomic():
-        job = enqueue(kind=kind, key=key, args={})
-        later = Job.objects.filter(pk=job.pk, state=JobState.QUEUED, due_at__gt=Now())
-        if later.update(due_at=Now(), sent_at=None):
-            transaction.on_commit(lambda: send(job), robust=True)
+        job = enqueue(kind=kind, key=key, args={}, due_at=timezone.now())
+        Job.objects.filter(pk=job.pk, state=JobState.QUEUED, due_at__gt=Now()).update(due_at=Now(), sent_at=None)
         return job
 
 

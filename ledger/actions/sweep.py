@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from django.db import DatabaseError
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from ledger.actions.deliveries import wake_notifier
 from ledger.actions.jobs import UNFINISHED, send
 from ledger.core.lifecycle import JobState
 from ledger.models import Job
@@ -23,6 +25,10 @@ def dispatch_due(limit: int = 200) -> int:
     Never twice within RESEND_AFTER_S, so that a long queue does not fill with copies. A copy that does arrive is harmless:
     its claim finds nothing. Stops quietly while the transport is away.
     """
+    try:
+        wake_notifier()
+    except DatabaseError as error:  # telling people of a rollback must never hold one up
+        log.warning("The notifier cannot be called now: %s. It is tried again.", error)
     unsent = Q(sent_at__isnull=True) | Q(sent_at__lt=Now() - timedelta(seconds=RESEND_AFTER_S))
     waiting = Q(state=JobState.QUEUED, due_at__lte=Now()) & unsent
     abandoned = Q(state=JobState.RUNNING, lease_until__lt=Now()) & (unsent | Q(sent_at__lt=F("lease_until")))

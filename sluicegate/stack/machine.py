@@ -68,6 +68,8 @@ def prepare(options: Options) -> Machine:
         "SLUICEGATE_STATE_DIR": str(state),
         "SLUICEGATE_SECRET_KEY_FILE": str(state / "secrets" / "django"),
         "SLUICEGATE_XDS_ADDRESS": xds_address,
+        # Everything here listens on this machine alone, so an administrator's receivers may too.
+        "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": os.environ.get("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE", "1"),
         **options.env,
     }
     env = {**_inherited(ours), **ours, "PYTHONUNBUFFERED": "1"}

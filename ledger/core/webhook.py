@@ -1,0 +1,127 @@
+"""What goes over the wire of a webhook: the body, its signature, and where it may go.
+
+Source of the scheme: https://www.standardwebhooks.com (specification 1.0.0): headers `webhook-id`, `webhook-timestamp` and
+`webhook-signature: v1,<base64>`, HMAC-SHA256 over `id.timestamp.body`, secrets written `whsec_<base64>`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from ledger.core.canonical import canonical_bytes
+from ledger.core.chain import Link
+
+SECRET_PREFIX = "whsec_"
+SECRET_BYTES = 32
+TEST = "webhook.test"
+LONGEST_TARGET = 500
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+#: Where clouds answer whoever asks with the machine's own credentials, beside 169.254.169.254, which is link-local.
+_METADATA = {ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")}
+#: IPv6 addresses with an IPv4 address in their last four bytes. Source: RFC 6052 (NAT64), RFC 4291 (compatible).
+_EMBEDDING = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))
+
+
+def secret_text(raw: bytes) -> str:
+    """The secret as its receiver writes it into the settings: `whsec_<base64>`."""
+    return SECRET_PREFIX + base64.b64encode(raw).decode()
+
+
+def secret_key(secret: str) -> bytes:
+    """The bytes that sign. Raises ValueError when the text is no secret of ours."""
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        key = b""
+    if not key or not secret.startswith(SECRET_PREFIX):
+        raise ValueError("a webhook's secret is written whsec_<base64>")
+    return key
+
+
+def signatures(secrets: Sequence[str], message_id: str, timestamp: int, body: bytes) -> str:
+    """The `webhook-signature` header: one `v1,<base64>` for each secret, with a space between them."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    made = (hmac.new(secret_key(secret), signed, hashlib.sha256).digest() for secret in secrets)
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in made)
+
+
+def body_of(event: Link) -> bytes:
+    """The JSON that tells of an event, byte for byte the same at every attempt."""
+    data = {name: value for name, value in vars(event).items() if name not in {"verb", "at", "prev_hash"}}
+    return _body(event.verb, event.at.isoformat(timespec="microseconds"), data)
+
+
+def body_of_test(webhook: int, at: str, asked_by: str) -> bytes:
+    """The JSON of a test delivery. It tells of no event, so it has no `seq`."""
+    return _body(TEST, at, {"seq": None, "subject_type": "webhook", "subject_id": str(webhook), "actor": asked_by})
+
+
+def _body(verb: str, at: str, data: dict[str, Any]) -> bytes:
+    return canonical_bytes({"type": verb, "timestamp": at, "data": data})
+
+
+def url_problem(url: str, *, may_be_private: bool) -> str:
+    """What is wrong with a webhook's address and what to do; empty when it may be tried."""
+    if len(url) > LONGEST_TARGET:
+        return f"The address has {len(url)} characters; {LONGEST_TARGET} are the most."
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return "The address has blanks or characters outside of ASCII; write them as %XX, and the host as xn--…"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        return f"The address cannot be read: {error}. Write https://host/path."
+    if parts.scheme not in {"http", "https"} or not host or port == 0:
+        return "Write the address as https://host/path, or http:// inside your own network."
+    if parts.username is not None or parts.password is not None:
+        return "Leave user and password out of the address; the receiver knows us by the signature."
+    if parts.fragment:
+        return "Leave out what follows the #; it is not sent."
+    literal = literal_address(host)
+    if literal is None and host.rstrip(".") == "localhost":
+        literal = ipaddress.ip_address("127.0.0.1")
+    return address_problem(literal, may_be_private=may_be_private) if literal else ""
+
+
+def literal_address(host: str) -> IpAddress | None:
+    """The host as an address, when it is written as one."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def address_problem(address: IpAddress, *, may_be_private: bool) -> str:
+    """Why no webhook may go to this address, and what to do; empty when one may.
+
+    Every address that another one carries within (IPv4 in IPv6) is looked at as well.
+    """
+    for each in (address, *_within(address)):
+        is_odd = each.is_link_local or each.is_multicast or each.is_unspecified or each in _METADATA
+        if is_odd or (each.version == 4 and each.is_reserved):
+            return f"{address} is an address that no webhook goes to. Name the receiver's own address."
+        if not each.is_global and not _within(each) and not may_be_private:
+            return (
+                f"{address} is a private address. Name a public one; or an administrator names it, where "
+                "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE is 1."
+            )
+    return ""
+
+
+def _within(address: IpAddress) -> tuple[IpAddress, ...]:
+    """The IPv4 addresses that an IPv6 address leads to."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return ()
+    found: list[IpAddress] = [inner for inner in (address.ipv4_mapped, address.sixtofour) if inner is not None]
+    if address.teredo is not None:
+        found += address.teredo
+    if any(address in network for network in _EMBEDDING) and int(address) > 1:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return tuple(found)
