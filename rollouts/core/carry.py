@@ -135,7 +135,7 @@ class Failures:
 #: Fields of Carry that are JSON as they are.
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "is_stable_failing", "candidate_seen_at", "read_at", "commanded_at",
-    "stage", "said", "gone_since", "asked_at", "is_promoting", "tick",
+    "stage", "said", "gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
 )  # fmt: skip
 
 
@@ -148,7 +148,10 @@ class Carry:
     `has_failed`: the last reading with attempts of the candidate held a failed one. `stage` names the step that the
     evidence belongs to, `said` the last recorded decision. `gone_since`: when the candidate was first found without a
     server; `asked_at`: when its deployment was last asked for. `is_promoting`: the route names the candidate as stable
-    already, and its acknowledgement is awaited.
+    already, and its acknowledgement is awaited. `harm`: for each guard, the candidate's bad attempts beyond stable's share in
+    the stages before this one, and the variance of that number. `gap_at`: when counts of this stage were last lost.
+    `blind_since`: since when no tick could be judged. `server_since`, `server_base`: when the candidate's newest server came,
+    and how many attempts the candidate had had by then.
     """
 
     readings: Mapping[str, Reading] = field(default_factory=dict)
@@ -171,6 +174,11 @@ class Carry:
     asked_at: float | None = None
     is_promoting: bool = False
     tick: int = -1
+    harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    gap_at: float | None = None
+    blind_since: float | None = None
+    server_since: float | None = None
+    server_base: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -181,6 +189,7 @@ class Carry:
             "last": self.last.to_json(),
             "watches": {name: watch.to_json() for name, watch in self.watches.items()},
             "failures": self.failures.to_json(),
+            "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
             **{name: getattr(self, name) for name in _PLAIN},
         }
 
@@ -195,6 +204,7 @@ class Carry:
             "external": {name: Reading.from_json(one) for name, one in value.get("external", {}).items()},
             "watches": {name: Watch.from_json(one) for name, one in value.get("watches", {}).items()},
             "failures": Failures.from_json(value.get("failures", [0, 0.0, 0.0])),
+            "harm": {name: (one[0], one[1]) for name, one in value.get("harm", {}).items()},
         }
         return cls(**arms, **read, **{name: value[name] for name in _PLAIN if name in value})
 
@@ -205,8 +215,43 @@ class Carry:
         """
         if stage == self.stage:
             return self
-        watches = {name: replace(watch, evidence=Evidence()) for name, watch in self.watches.items()}
-        return replace(self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None)
+        watches = {name: replace(watch, evidence=Evidence(), seen_at=None) for name, watch in self.watches.items()}
+        return replace(
+            self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None, harm=self.harm_so_far,
+            gap_at=None,
+        )  # fmt: skip
+
+    @property
+    def harm_so_far(self) -> dict[str, tuple[float, float]]:
+        """For each guard: bad attempts of the candidate beyond what stable's share at the same time would give, and the variance."""
+        found = dict(self.harm)
+        for name, watch in self.watches.items():
+            seen, point = watch.evidence, watch.evidence.point(name)
+            nc, nb = seen.candidate, seen.stable
+            if nc and nb:
+                excess, variance = found.get(name, (0.0, 0.0))
+                pooled = (point.bad_candidate + point.bad_stable) / (nc + nb)
+                excess += point.bad_candidate - nc * point.bad_stable / nb
+                found[name] = (excess, variance + pooled * (1 - pooled) * nc * (1 + nc / nb))
+        return found
+
+    def forgetting(self, guard: str) -> Carry:
+        """Without this guard's evidence: it was of a server that was still warming up."""
+        if guard not in self.watches:
+            return self
+        return replace(self, watches={**self.watches, guard: replace(self.watches[guard], evidence=Evidence())})
+
+    def blinded(self, at: float, *, is_blind: bool) -> Carry:
+        """With whether this tick could be judged taken in."""
+        if not is_blind:
+            return self if self.blind_since is None else replace(self, blind_since=None)
+        return self if self.blind_since is not None else replace(self, blind_since=at)
+
+    def met_server(self, since: float | None) -> Carry:
+        """With the instant taken in at which the candidate's newest server came."""
+        if since is None or since == self.server_since:
+            return self
+        return replace(self, server_since=since, server_base=self.total.candidate.attempts)
 
     def acknowledged(self, at: float) -> Carry:
         """The gateways follow the weight: from here on its samples and its split count."""
@@ -247,8 +292,19 @@ def absorb(
         if own.parts:
             watch = watches.get(guard.name, Watch())
             watches[guard.name] = _watched(watch, guard, own, policy=policy, has_stable=has_stable)
-    carry = replace(carry, tick=tick, watches=watches, external={**carry.external, **external}, last=news.arms)
+    gap_at = news.read_at if _has_gap(carry.readings, readings) else carry.gap_at
+    carry = replace(
+        carry, tick=tick, watches=watches, external={**carry.external, **external}, last=news.arms, gap_at=gap_at
+    )
     return _counted(carry, news, readings) if readings else carry
+
+
+def _has_gap(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> bool:
+    """Whether counts were lost: a gateway began anew, or its counters fell. What was read late is not lost."""
+    pairs = [(before[name], reading) for name, reading in now.items() if name in before]
+    return any(
+        new.epoch != was.epoch or new.candidate.fell(was.candidate) or new.stable.fell(was.stable) for was, new in pairs
+    )
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,19 @@ class Counts:
 
         A gateway that restarted is known by its epoch. Taking a fall for a new start would count all its past again.
         """
-        pairs = [(self.attempts, before.attempts), (self.routed, before.routed)]
-        pairs += [(count, before.bad.get(name, 0)) for name, count in self.bad.items()]
-        if any(now < then for now, then in pairs):
+        if self.fell(before):
             return Counts()
         return Counts(
             self.attempts - before.attempts,
             self.routed - before.routed,
             {name: count - before.bad.get(name, 0) for name, count in self.bad.items()},
         )
+
+    def fell(self, before: Counts) -> bool:
+        """Whether any of the counters is lower than it was."""
+        if self.attempts < before.attempts or self.routed < before.routed:
+            return True
+        return any(count < before.bad.get(name, 0) for name, count in self.bad.items())
 
     def to_json(self) -> dict[str, Any]:
         return {"attempts": self.attempts, "routed": self.routed, "bad": dict(self.bad)}

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from serving.core.buckets import SIZE_EDGES
+
+#: The counters of requests larger than each edge, among an arm's other counters.
+SIZES = tuple(f"bytes_{edge}" for edge in SIZE_EDGES)
+
 #: The mix differs when more than this share of one arm's requests would have to change their size class, and chance cannot
 #: explain it: the index of validation.md 3.3, PSI > (1/n + 1/m) chi2(.99) and PSI > 0.1.
 PSI_MATTERS, LEAST_MIXED = 0.1, 200

@@ -9,8 +9,8 @@ from rollouts.core.carry import Carry, Watch
 from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mix import Mix
-from rollouts.core.plan import Guard, Policy, Step
+from rollouts.core.mix import SIZES, Mix, mix_of
+from rollouts.core.plan import Guard, Policy, Source, Step
 
 
 @dataclass(frozen=True)
@@ -187,16 +187,40 @@ def judged_all(carry: Carry, policy: Policy, *, has_stable: bool) -> tuple[Judge
 
 def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
     """The snapshot with all that the counters said."""
-    step, seen_at = carry.step, carry.candidate_seen_at
+    step, now = carry.step, snapshot.now
+    candidate, stable = step.candidate, step.stable
+    began_at = carry.commanded_at if snapshot.step_started_at is None else snapshot.step_started_at
     return replace(
         snapshot,
         judged=judged_all(carry, snapshot.policy, has_stable=snapshot.has_stable),
-        step_attempts=step.candidate.attempts,
-        step_stable_attempts=step.stable.attempts,
-        routed_candidate=step.candidate.routed,
-        routed_stable=step.stable.routed,
+        step_attempts=candidate.attempts,
+        step_stable_attempts=stable.attempts,
+        routed_candidate=candidate.routed,
+        routed_stable=stable.routed,
         all_failing=carry.failures.attempts,
         all_failing_s=carry.failures.spread_s,
         is_stable_failing=carry.is_stable_failing,
-        quiet_s=max(0.0, snapshot.now - seen_at) if seen_at is not None else 0.0,
+        quiet_s=_since(now, carry.candidate_seen_at) or 0.0,
+        silent_s={
+            guard.name: _since(now, _latest(carry.watches.get(guard.name, Watch()).seen_at, began_at)) or 0.0
+            for guard in snapshot.policy.guards
+            if guard.source is not Source.GATEWAY
+        },
+        recent={name: (watch.recent.bad, watch.recent.attempts) for name, watch in carry.watches.items()},
+        harm=carry.harm_so_far if snapshot.policy.budget_bad is not None else {},
+        mix=mix_of(candidate.bad, candidate.attempts, stable.bad, stable.attempts, SIZES),
+        blind_s=_since(now, carry.blind_since) or 0.0,
+        since_gap_s=_since(now, carry.gap_at),
+        attempts_since_server=None
+        if carry.server_since is None
+        else carry.total.candidate.attempts - carry.server_base,
+        server_age_s=_since(now, carry.server_since),
     )
+
+
+def _since(now: float, at: float | None) -> float | None:
+    return None if at is None else max(0.0, now - at)
+
+
+def _latest(*instants: float | None) -> float | None:
+    return max((one for one in instants if one is not None), default=None)
