@@ -139,6 +139,38 @@ def test_a_reset_that_another_counter_hides_counts_nothing(here: Counting) -> No
     assert here.counts() == (1, 20, 0, 0)
 
 
+def test_a_counter_whose_end_another_hides_counts_nothing(here: Counting) -> None:
+    here.counts()
+    for metric in (TOTAL, BAD):
+        here.metrics.drop(metric, release="r2", pod="a")
+    here.count(total=2000, bad=300, pod="b")
+    assert here.counts() == (0, 0, 0, 0)
+    here.count(total=20, bad=1, pod="b")
+    assert here.counts() == (1, 20, 0, 0)
+
+
+def test_a_fall_that_no_counter_explains_counts_nothing() -> None:
+    """As where a query subtracts, or a recording rule hides what it adds up."""
+
+    class Falling(FakeMetrics):
+        value = 100.0
+
+        def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> dict[str, Any]:
+            return {one.name: CounterSample(self.value * (1 + ("total" in one.name)), 0.0) for one in queries}
+
+    metrics, reader = Falling(), ExternalReader(None)
+    reader.follow([rollout()], fence=1)
+    reader.metrics = metrics
+    seen = []
+    for value in (100, 60, 65):
+        metrics.value = value
+        reader.read_now()
+        found = reader.latest(7)[NAME]
+        assert isinstance(found, Reading)
+        seen.append((found.candidate.bad[NAME], found.candidate.attempts))
+    assert seen == [(0, 0), (0, 0), (5, 10)]
+
+
 def test_a_counter_that_vanishes_and_comes_back_brings_its_past_to_nobody(here: Counting) -> None:
     here.counts()
     for metric in (TOTAL, BAD):
