@@ -1,7 +1,10 @@
-"""What may happen to a rollout. People's verbs are in `start` and `steer`, the engine's in `conduct`."""
+"""What may happen to a rollout: people's verbs; `conduct` has the engine's."""
 
+from rollouts.actions.approvals import approve, reject
+from rollouts.actions.instant import roll_back_model
 from rollouts.actions.start import start_rollout
-from rollouts.actions.steer import abort, advance, approve, cancel, pause, reject, resume, roll_back, roll_back_model
+from rollouts.actions.steer import abort, advance, cancel, pause, promote_now, resume, roll_back
+from rollouts.actions.supersede import supersede
 
 __all__ = [
     "abort",
@@ -9,9 +12,11 @@ __all__ = [
     "approve",
     "cancel",
     "pause",
+    "promote_now",
     "reject",
     "resume",
     "roll_back",
     "roll_back_model",
     "start_rollout",
+    "supersede",
 ]

@@ -12,6 +12,8 @@ from accounts.core.errors import StateChanged
 from ledger.actions import append_event
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import Decision, Rollout
+from serving.actions import drain_deployment
+from serving.queries import deployment_of
 from serving.routing import set_route
 
 S = RolloutState
@@ -118,6 +120,13 @@ def shut(rollout: Rollout, *, actor: Actor, reason: str, fence: int | None = Non
         fence=fence,
         reason=reason,
     )
+
+
+def let_candidate_go(rollout: Rollout, reason: str) -> None:
+    """The candidate of a rollout that ended without traffic is not wanted any more. Holding the routes."""
+    deployment = deployment_of(rollout.candidate, rollout.environment)
+    if deployment is not None:
+        drain_deployment(actor=Actor.system("rollouts"), deployment=deployment, reason=reason)
 
 
 def named(rollout: Rollout) -> dict[str, Any]:

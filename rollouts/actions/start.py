@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -13,9 +14,12 @@ from accounts.core.errors import Invalid, Refused, StateChanged
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver
+from rollouts.actions.asking import refuse_frozen
 from rollouts.actions.moving import move, record
-from rollouts.core.lifecycle import ACTIVE, RolloutState
-from rollouts.core.plan import Policy, parse_policy
+from rollouts.core.approvals import START
+from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
+from rollouts.core.plan import Policy
+from rollouts.core.policy import parse_policy
 from rollouts.models import Rollout
 from serving.models import Environment, Route
 from serving.routing import hold_routes
@@ -23,6 +27,14 @@ from validators.core.policy import parse_policy as parse_gate_policy
 from validators.core.verdict import Verdict
 from validators.models import Report
 from validators.queries import is_authentic
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What a rollout may rest on: the policy that it follows, and the report that admits its candidate."""
+
+    plan: Policy
+    report: Report | None
 
 
 def start_rollout(
@@ -33,36 +45,103 @@ def start_rollout(
     policy: Mapping[str, Any] | None = None,
     reason: str = "",
 ) -> Rollout:
-    """A rollout of the candidate, preparing already or awaiting approval where the environment wants one.
+    """A rollout of the candidate, preparing already or awaiting approval where the policy or the environment wants one.
 
     `policy` replaces the model's own. The rollback target and the report are pinned now.
 
     Raises:
         Refused: the actor may not, or not under a policy of their own; no passed report for exactly this manifest and
-            gate policy; unwaived code.
+            gate policy; unwaived code; a freeze window.
         Invalid: the policy cannot be read, or the environment has no gateway.
         StateChanged: not sealed, already stable there, or another rollout is active (facts["rollout"] names it).
     """
-    model = candidate.model
-    require(actor, Verb.START_ROLLOUT, model.team.slug)
-    _refuse_own_policy(actor, candidate, policy)
-    _check_release(candidate, environment)
-    plan = parse_policy(model.rollout_policy if policy is None else policy, model.objectives)
-    report = _report_for(candidate, environment)
-    _refuse_beside_another(candidate, environment)
+    require(actor, Verb.START_ROLLOUT, candidate.model.team.slug)
+    admitted = admit(actor, candidate, environment, policy)
+    refuse_beside_another(candidate, environment)
     try:
         with transaction.atomic():
             hold_routes(environment)  # so that the rollback target is the stable release of this very moment
-            stable = _stable_beside(candidate, environment)
-            return _created(actor, candidate, environment, stable, plan, report, reason)
+            return create(actor, candidate, environment, admitted, reason)
     except IntegrityError as error:
         if "rollout_one_active" not in str(error):
             raise
-        _refuse_beside_another(candidate, environment)
+        refuse_beside_another(candidate, environment)
         raise
 
 
-def _refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any] | None) -> None:
+def admit(actor: Actor, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Admitted:
+    """What the rollout may rest on. Raises what `start_rollout` does, but for the rollout beside it."""
+    refuse_own_policy(actor, candidate, policy)
+    check_release(candidate, environment)
+    plan = plan_for(candidate, environment, policy)
+    refuse_frozen(plan, "Start the rollout")
+    return Admitted(plan, report_for(candidate, environment))
+
+
+def plan_for(candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Policy:
+    """The policy in full: the one given or the model's own, with the approval that the environment asks for at the start.
+
+    Raises Invalid.
+    """
+    model = candidate.model
+    plan = parse_policy(model.rollout_policy if policy is None else policy, model.objectives)
+    if environment.needs_approval and not plan.approvals.get(START):
+        plan = parse_policy({**plan.document, "approvals": {**plan.approvals, START: 1}})
+    return plan
+
+
+def create(
+    actor: Actor,
+    candidate: Release,
+    environment: Environment,
+    admitted: Admitted,
+    reason: str,
+    *,
+    supersedes: Rollout | None = None,
+) -> Rollout:
+    """The new row, in its first state. In a transaction that holds the environment's routes."""
+    plan, report = admitted.plan, admitted.report
+    stable = stable_beside(candidate, environment)
+    wanted = plan.approvals.get(START, 0)
+    rollout = Rollout.objects.create(
+        model=candidate.model,
+        environment=environment,
+        candidate=candidate,
+        stable=stable,
+        report=report,
+        policy=plan.document,
+        policy_digest=plan.digest,
+        requested_by_id=actor.user_id,
+        started_at=None if wanted else timezone.now(),
+        supersedes=supersedes,
+    )
+    over = f"over {stable.name}" if stable else "as the first release there: absolute objectives only"
+    said = reason.strip() or f"{actor.name} asked for {candidate.name} in {environment.slug}, {over}."
+    pinned = {"manifest": candidate.digest, "report": report.digest if report else None, "policy": plan.digest}
+    move(rollout, RolloutState.REQUESTED, actor=actor, reason=said, facts=pinned)
+    record(rollout, actor=actor, action="request", reason=said, facts=pinned)
+    if wanted:
+        people = "the approval of someone" if wanted == 1 else f"{wanted} approvals, each of someone"
+        wait = f"{candidate.name} waits for {people} other than its author and {actor.name}."
+        return move(rollout, RolloutState.AWAITING_APPROVAL, actor=actor, reason=wait)
+    end_windows(rollout)
+    return move(rollout, RolloutState.PREPARING, actor=actor, reason=f"Getting {candidate.name} loaded and warm.")
+
+
+def end_windows(rollout: Rollout) -> None:
+    """For a rollout that begins to prepare: from now on the stable release is the one to go back to.
+
+    What an earlier rollout kept warm may go, but for the candidate itself, where that was it: it is wanted again.
+    """
+    now = timezone.now()
+    kept = Rollout.objects.filter(
+        environment=rollout.environment_id, model=rollout.model_id, state=RolloutState.PROMOTED, warm_until__gt=now
+    )
+    kept.filter(stable=rollout.candidate_id).update(warm_until=None)
+    kept.update(warm_until=now)
+
+
+def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any] | None) -> None:
     """A policy of one's own could open the gate at once, so it takes somebody who answers for the model's policy."""
     model = candidate.model
     if policy is None or any(may(actor, verb, model.team.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT)):
@@ -75,8 +154,11 @@ def _refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, An
     )
 
 
-def _stable_beside(candidate: Release, environment: Environment) -> Release | None:
-    """The release that serves now, the rollback target. Raises StateChanged when it is the candidate itself."""
+def stable_beside(candidate: Release, environment: Environment) -> Release | None:
+    """The release that serves now, the rollback target. Raises StateChanged when it is the candidate itself.
+
+    It is the last one that was fully promoted: a route names no other as stable.
+    """
     route = Route.objects.select_related("stable").filter(environment=environment, model=candidate.model).first()
     if route is not None and route.stable_id == candidate.pk:
         raise StateChanged(
@@ -86,38 +168,8 @@ def _stable_beside(candidate: Release, environment: Environment) -> Release | No
     return route.stable if route else None
 
 
-def _created(
-    actor: Actor,
-    candidate: Release,
-    environment: Environment,
-    stable: Release | None,
-    plan: Policy,
-    report: Report | None,
-    reason: str,
-) -> Rollout:
-    rollout = Rollout.objects.create(
-        model=candidate.model,
-        environment=environment,
-        candidate=candidate,
-        stable=stable,
-        report=report,
-        policy=plan.document,
-        policy_digest=plan.digest,
-        requested_by_id=actor.user_id,
-        started_at=timezone.now(),
-    )
-    over = f"over {stable.name}" if stable else "as the first release there: absolute objectives only"
-    said = reason or f"{actor.name} asked for {candidate.name} in {environment.slug}, {over}."
-    pinned = {"manifest": candidate.digest, "report": report.digest if report else None, "policy": plan.digest}
-    move(rollout, RolloutState.REQUESTED, actor=actor, reason=said, facts=pinned)
-    record(rollout, actor=actor, action="request", reason=said, facts=pinned)
-    if environment.needs_approval:
-        wait = f"{candidate.name} waits for the approval of someone other than its author and {actor.name}."
-        return move(rollout, RolloutState.AWAITING_APPROVAL, actor=actor, reason=wait)
-    return move(rollout, RolloutState.PREPARING, actor=actor, reason=f"Getting {candidate.name} loaded and warm.")
-
-
-def _check_release(candidate: Release, environment: Environment) -> None:
+def check_release(candidate: Release, environment: Environment) -> None:
+    """Raises Invalid, StateChanged or Refused where this release cannot take this environment's traffic at all."""
     if not environment.is_routed:
         raise Invalid(
             "environment_not_routed",
@@ -153,7 +205,7 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
     return ""
 
 
-def _report_for(candidate: Release, environment: Environment) -> Report | None:
+def report_for(candidate: Release, environment: Environment) -> Report | None:
     """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
     policy_digest = parse_gate_policy(candidate.model.gate_policy).digest
     report = (
@@ -168,17 +220,20 @@ def _report_for(candidate: Release, environment: Environment) -> Report | None:
     return report
 
 
-def _refuse_beside_another(candidate: Release, environment: Environment) -> None:
+def refuse_beside_another(candidate: Release, environment: Environment) -> None:
+    """Raises StateChanged("rollout_active") beside a rollout that has not ended, and says what may be done about it."""
     other = (
         Rollout.objects.select_related("candidate")
         .filter(environment=environment, model=candidate.model, state__in=sorted(state.value for state in ACTIVE))
         .first()
     )
     if other is not None:
+        has_traffic = RolloutState(other.state) not in WITHOUT_TRAFFIC
+        next_step = "Let it end, or abort it first." if has_traffic else "Let it end, or let this one supersede it."
         raise StateChanged(
             "rollout_active",
             f"Rollout {other.pk} of {other.candidate.name} is {other.state.replace('_', ' ')} in {environment.slug}. "
-            "Let it end, or abort it first.",
+            f"{next_step}",
             rollout=other.pk,
             candidate=other.candidate.name,
             state=other.state,

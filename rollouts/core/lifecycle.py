@@ -53,5 +53,7 @@ MOVES: dict[RolloutState, frozenset[RolloutState]] = {
 }
 FINAL = frozenset(state for state, to in MOVES.items() if not to)
 ACTIVE = frozenset(set(S) - FINAL)
+#: Nothing has reached the candidate yet, no user's request and no copy of one: another rollout may take its place.
+WITHOUT_TRAFFIC = frozenset({S.REQUESTED, S.AWAITING_APPROVAL, S.PREPARING})
 #: States in which the candidate may be serving users, or copies of their requests, so breach is checked in each of them.
 LIVE = frozenset({S.SHADOWING, S.SHIFTING, S.PAUSED, S.BAKING})

@@ -1,0 +1,150 @@
+"""Going back to the release before, in one step and without gates: the active rollout's stable one, or the one still warm."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import DomainError, NotFound, StateChanged
+from ledger.actions import append_event, enqueue
+from ledger.jobs import Again
+from registry.models import Release, ServedModel
+from rollouts.actions.asking import said_why
+from rollouts.actions.moving import record, reread
+from rollouts.actions.steer import abort
+from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
+from rollouts.models import Rollout
+from serving.actions import drain_deployment
+from serving.models import Environment, Route
+from serving.queries import deployment_of, ready_server
+from serving.routing import acknowledged, hold_routes, set_route
+
+S = RolloutState
+_ACTIVE = sorted(state.value for state in ACTIVE)
+#: The release that was taken back keeps its servers so long: what gateways had begun to send there is answered.
+LET_GO_AFTER_S = 60.0
+LET_GO = "rollouts.let_go"
+_RETRY_S = 30.0
+
+
+def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environment, reason: str) -> Rollout:
+    """Takes the model's traffic back, whatever there is to take back: the active rollout, or the last promoted one.
+
+    A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
+    Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
+    Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm.
+    """
+    require(actor, Verb.ROLL_BACK, model.team.slug)
+    of_model = Rollout.objects.filter(environment=environment, model=model)
+    with transaction.atomic():
+        # Held, so that the engine cannot move it on between this look and the abort: who shuts needs no version.
+        active = of_model.select_for_update().filter(state__in=_ACTIVE).first()
+        if active is not None and active.state == S.ROLLING_BACK:
+            return active
+        if active is not None:
+            ended = abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
+            last = _last_promoted(model, environment) if active.state in WITHOUT_TRAFFIC else None
+            return ended if last is None or not is_open(last) else _instantly_back(actor, last, reason)
+        hold_routes(environment)  # what is warm now stays so until the route is written
+        if of_model.filter(state__in=_ACTIVE).exists():
+            raise StateChanged("rollout_active", f"A rollout of {model.slug} was started just now. Roll back again.")
+        last = _last_promoted(model, environment)
+        if last is None:
+            raise _nothing(model, environment, "There is nothing to take back.")
+        return _instantly_back(actor, last, reason)
+
+
+def is_open(rollout: Rollout) -> bool:
+    """Whether this promoted rollout can be undone at once: it serves, and the release before is kept warm and answers."""
+    if rollout.state != S.PROMOTED or rollout.stable is None or rollout.warm_until is None:
+        return False
+    return (
+        rollout.warm_until > timezone.now()
+        and _serves(rollout)
+        and ready_server(rollout.stable, rollout.environment) is not None
+    )
+
+
+def _last_promoted(model: ServedModel, environment: Environment) -> Rollout | None:
+    return (
+        Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
+        .filter(environment=environment, model=model, state=S.PROMOTED)
+        .first()
+    )
+
+
+def _serves(rollout: Rollout) -> bool:
+    routes = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id)
+    return routes.filter(stable_id=rollout.candidate_id).exists()
+
+
+def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
+    """The last promoted rollout, undone while the release before it is still warm. In a transaction that holds the routes."""
+    model, environment, before = last.model, last.environment, last.stable
+    if before is None:
+        raise _nothing(model, environment, f"{last.candidate.name} was the first release there.")
+    if not _serves(last):
+        raise _nothing(model, environment, f"{last.candidate.name} does not serve any more: it was taken back already.")
+    if ready_server(before, environment) is None:
+        raise _nothing(
+            model, environment, f"{before.name}, the release before, is no longer warm: start a rollout of it."
+        )
+    said = f"{actor.name} went back to {before.name}, still warm: {said_why(reason)}"
+    set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
+    # The row says so, and what it kept warm is wanted again for good.
+    Rollout.objects.filter(pk=last.pk).update(warm_until=None, reason=said, version=F("version") + 1)
+    reread(last)
+    append_event(
+        verb="rollout.taken_back",
+        subject_type="rollout",
+        subject_id=last.pk,
+        actor=actor,
+        reason=said,
+        facts={"model": model.slug, "environment": environment.slug, "from": last.candidate.name, "to": before.name},
+    )
+    record(last, actor=actor, action="roll_back", reason=said, code="instant")
+    enqueue(
+        kind=LET_GO,
+        key=f"{last.pk}",
+        args={"rollout": last.pk},
+        due_at=timezone.now() + timedelta(seconds=LET_GO_AFTER_S),
+    )
+    return last
+
+
+def _nothing(model: ServedModel, environment: Environment, why: str) -> NotFound:
+    return NotFound("no_active_rollout", f"No rollout of {model.slug} is active in {environment.slug}. {why}")
+
+
+def drain_taken_back(rollout: Rollout) -> None:
+    """Drains the candidate of a promoted rollout that was taken back, unless it serves again or is rolled out again.
+
+    Raises Again while a gateway may still follow the route of before.
+    """
+    candidate, environment = rollout.candidate, rollout.environment
+    with transaction.atomic():
+        hold_routes(environment)
+        if _is_in_use(candidate, environment):
+            return
+        route = Route.objects.filter(environment=environment, model=rollout.model).first()
+        if route is not None and not acknowledged(route).all_acked:
+            raise Again(_RETRY_S, f"Not every gateway has acknowledged the way back from {candidate.name} yet.")
+        deployment = deployment_of(candidate, environment)
+        if deployment is None:
+            return
+        try:
+            drain_deployment(
+                actor=Actor.system("rollouts"), deployment=deployment, reason=f"Taken back: {rollout.reason}"
+            )
+        except DomainError as error:  # a server that stays warm costs memory, and nothing else
+            raise Again(_RETRY_S, error.message) from error
+
+
+def _is_in_use(release: Release, environment: Environment) -> bool:
+    routes = Route.objects.filter(environment=environment)
+    rollouts = Rollout.objects.filter(environment=environment, candidate=release, state__in=_ACTIVE)
+    return routes.filter(stable=release).exists() or rollouts.exists()

@@ -1,0 +1,110 @@
+"""Which approvals count: bound to digests and to one stage, never for one's own, not expired, by somebody who still may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.plan import Policy
+
+S = RolloutState
+START, BAKE, PROMOTE = "start", "bake", "promote"
+
+
+class Void(StrEnum):
+    """Why an approval does not count. The codes are stable; `WHY` says them."""
+
+    OTHER_DIGESTS = "other_digests"
+    REPORT_SUPERSEDED = "report_superseded"
+    OWN_RELEASE = "own_release"
+    NO_LONGER_MAY = "no_longer_may"
+    EXPIRED = "expired"
+
+
+WHY = {
+    Void.OTHER_DIGESTS: "It names another manifest, report or policy than this rollout rests on.",
+    Void.REPORT_SUPERSEDED: "The release has a newer report than the one that was approved.",
+    Void.OWN_RELEASE: "Its giver made the release or asked for the rollout.",
+    Void.NO_LONGER_MAY: "Its giver may no longer approve rollouts of this team.",
+    Void.EXPIRED: "It has expired.",
+}
+
+
+@dataclass(frozen=True)
+class Digests:
+    """What was seen when it was approved; `report` is empty where none was needed."""
+
+    manifest: str
+    report: str
+    policy: str
+
+
+@dataclass(frozen=True)
+class Approval:
+    """One person's yes to one stage. `may_approve`: whether the person holds the role now."""
+
+    approver: int
+    stage: str
+    digests: Digests
+    expires_at: datetime | None
+    may_approve: bool
+
+
+def void_because(
+    approval: Approval, *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
+) -> Void | None:
+    """The first reason why the approval does not count; None when it does.
+
+    `newest_report` is the digest of the release's newest report under the gate policy of the pinned one, empty for none.
+    `excluded` are the release's author and whoever asked for the rollout.
+    """
+    if approval.digests != pinned:
+        return Void.OTHER_DIGESTS
+    if newest_report != pinned.report:
+        return Void.REPORT_SUPERSEDED
+    if approval.approver in excluded:
+        return Void.OWN_RELEASE
+    if not approval.may_approve:
+        return Void.NO_LONGER_MAY
+    if approval.expires_at is not None and approval.expires_at <= now:
+        return Void.EXPIRED
+    return None
+
+
+def valid(
+    approvals: Iterable[Approval], *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
+) -> dict[str, frozenset[int]]:
+    """The distinct people whose approval counts now, by stage. However often somebody says yes, it is one yes."""
+    found: dict[str, set[int]] = {}
+    for one in approvals:
+        if void_because(one, pinned=pinned, newest_report=newest_report, excluded=excluded, now=now) is None:
+            found.setdefault(one.stage, set()).add(one.approver)
+    return {stage: frozenset(people) for stage, people in found.items()}
+
+
+def stages_of(plan: Policy) -> tuple[str, ...]:
+    """Every stage that an approval can be asked for, in the order in which they are entered."""
+    return (*(plan.stage_name(index) for index in range(len(plan.steps))), BAKE, PROMOTE)
+
+
+def stages_ahead(plan: Policy, state: RolloutState, step_index: int, paused_in: RolloutState) -> tuple[str, ...]:
+    """The stages that the rollout has yet to enter. `start` is entered with the first traffic of users.
+
+    So its approvals still count while preparing and shadowing: one that becomes void meanwhile must be given again.
+    """
+    where = paused_in if state is S.PAUSED else state
+    stages = stages_of(plan)
+    if where in {S.REQUESTED, S.AWAITING_APPROVAL, S.PREPARING, S.SHADOWING}:
+        return stages
+    if where is S.SHIFTING:
+        return stages[min(max(step_index, 0), len(plan.steps) - 1) + 1 :]
+    return (PROMOTE,) if where is S.BAKING else ()
+
+
+def missing(wanted: Mapping[str, int], given: Mapping[str, int], stages: Iterable[str]) -> dict[str, int]:
+    """How many approvals each of these stages still lacks; only those that lack any, in the order given."""
+    left = {stage: wanted.get(stage, 0) - given.get(stage, 0) for stage in stages}
+    return {stage: count for stage, count in left.items() if count > 0}

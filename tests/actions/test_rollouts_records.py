@@ -1,0 +1,83 @@
+"""What was decided, observed and approved stays as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from rollouts import actions
+from rollouts.models import Approval, Decision, Observation, Rollout
+from rollouts.observe import read_all, seen_of
+from serving.models import Gateway
+from serving.ports import GatewayCounters
+from tests.rollout_setup import awaiting, with_stable
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_database_refuses_to_change_what_was_decided_observed_or_approved() -> None:
+    rollout, _, manager = awaiting()
+    actions.approve(actor=manager, rollout=rollout, expected_version=rollout.version)
+    observed(rollout, 1, 1)
+    for table in (Decision, Approval, Observation):
+        row = table.objects.filter(rollout=rollout).first()
+        assert row is not None
+        for sql in (
+            f"UPDATE {table._meta.db_table} SET rollout_id = rollout_id WHERE id = %s",
+            f"DELETE FROM {table._meta.db_table} WHERE id = %s",
+        ):
+            with (
+                pytest.raises(IntegrityError, match="append-only|only replaced"),
+                transaction.atomic(),
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(sql, [row.pk])
+
+
+def observed(rollout: Rollout, first: int, last: int) -> Observation:
+    at = rollout.created_at
+    return Observation.objects.create(
+        rollout=rollout, first_tick=first, tick=last, from_at=at, at=at, state="shifting", weight_bp=0, candidate={},
+        stable={}, evidence={},
+    )  # fmt: skip
+
+
+def test_an_observation_goes_only_when_a_coarser_one_covers_it() -> None:
+    rollout, *_ = awaiting()
+    first, second = observed(rollout, 1, 5), observed(rollout, 6, 9)
+    whole = observed(rollout, 1, 9)
+    first.delete()
+    second.delete()
+    with pytest.raises(IntegrityError, match="only replaced"), transaction.atomic():
+        whole.delete()
+    assert list(Observation.objects.filter(rollout=rollout)) == [whole]
+
+
+class _OneTalksNonsense:
+    def read(
+        self, *, gateway: str, admin_url: str, timeout_s: float, models: Collection[str] | None = None
+    ) -> dict[str, GatewayCounters]:
+        if gateway == "odd":
+            raise ValueError("no number")
+        return {model: GatewayCounters(gateway, "one", timezone.now(), {}) for model in models or ()}
+
+
+def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others() -> None:
+    rollout, _ = with_stable()
+    for name in ("odd", "sound"):
+        Gateway.objects.create(environment=rollout.environment, name=name, admin_url="", http_url="", grpc_address="")
+    found = read_all([rollout], _OneTalksNonsense())
+    assert "odd cannot be made out" in str(found["odd", rollout.model.slug])
+    assert isinstance(found["sound", rollout.model.slug], GatewayCounters)
+    assert seen_of(rollout, found, rollout.plan, timezone.now().timestamp()).problem == "provider_down"
+
+
+@pytest.mark.parametrize(
+    "table", ["rollouts_rollout", "rollouts_decision", "rollouts_approval", "rollouts_observation"]
+)
+def test_no_record_of_a_rollout_can_be_emptied(table: str) -> None:
+    with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {table} CASCADE")

@@ -1,0 +1,97 @@
+"""Rollouts as tests need them: asked for, brought somewhere by an engine that is not there, with reports signed here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accounts.core.access import Actor, Role
+from ledger.core.canonical import canonical_bytes, sha256_of
+from registry import signing
+from registry.models import Release
+from rollouts import actions
+from rollouts.models import Rollout
+from serving.models import Environment
+from serving.routing import set_route
+from tests.factories import make_actor, make_admin, make_environment, make_model, make_release, make_user
+from validators.core.policy import parse_policy as parse_gate_policy
+from validators.models import Report, Validation
+
+OBJECTIVES = {"errors_max_frac": 0.01}
+
+
+def production(**over: Any) -> Environment:
+    return make_environment("production", **{"needs_passed_report": False, **over})
+
+
+def release_of(model: Any = None, **over: Any) -> Release:
+    return make_release(model or make_model(objectives=OBJECTIVES), **over)
+
+
+def started(**over: Any) -> Rollout:
+    return actions.start_rollout(
+        actor=make_admin(), candidate=over.pop("candidate", None) or release_of(), environment=production(**over)
+    )
+
+
+def put(rollout: Rollout, state: str, **columns: Any) -> Rollout:
+    """The rollout as if the engine had brought it there."""
+    Rollout.objects.filter(pk=rollout.pk).update(state=state, **columns)
+    rollout.refresh_from_db()
+    return rollout
+
+
+def report_for(
+    release: Release,
+    verdict: str = "passed",
+    *,
+    manifest: str = "",
+    policy: str = "",
+    forged: dict[str, str] | None = None,
+) -> Report:
+    """A report signed here; `forged` columns are changed after that."""
+    policy_digest = policy or parse_gate_policy(release.model.gate_policy).digest
+    validation = Validation.objects.create(
+        release=release,
+        environment=make_environment("staging"),
+        policy={},
+        policy_digest=policy_digest,
+        state="finished",
+        verdict=verdict,
+        requested_by="test",
+    )
+    named = {"manifest_digest": manifest or release.digest or "", "policy_digest": policy_digest, "verdict": verdict}
+    body = canonical_bytes({**named, "validation": validation.pk})
+    signature, key_id = signing.sign(sha256_of(body))
+    signed = {"body": body.decode(), "digest": sha256_of(body), "signature": signature, "key_id": key_id}
+    return Report.objects.create(validation=validation, release=release, **{**named, **signed, **(forged or {})})
+
+
+def with_stable() -> tuple[Rollout, Release]:
+    """A rollout over a stable release, live at 25 %."""
+    model = make_model(objectives=OBJECTIVES)
+    stable, candidate = release_of(model), release_of(model)
+    set_route(actor=Actor.system("test"), environment=production(), model=model, stable=stable, reason="It serves.")
+    rollout = started(candidate=candidate)
+    set_route(
+        actor=Actor.system("test"),
+        environment=production(),
+        model=model,
+        stable=stable,
+        candidate=candidate,
+        candidate_bp=2500,
+        fence=7,
+        reason="Step 1.",
+    )
+    return put(rollout, "shifting", step_index=1, weight_bp=2500), stable
+
+
+def awaiting() -> tuple[Rollout, Actor, Actor]:
+    """(rollout, its requester, an unrelated release manager)."""
+    author = make_user(team="search", role=Role.RELEASE_MANAGER)
+    requester, manager = make_actor(Role.RELEASE_MANAGER), make_actor(Role.RELEASE_MANAGER)
+    candidate = release_of(author=author)
+    return (
+        actions.start_rollout(actor=requester, candidate=candidate, environment=production(needs_approval=True)),
+        requester,
+        manager,
+    )
