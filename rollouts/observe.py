@@ -11,8 +11,10 @@ import structlog
 from rollouts.core.carry import ERRORS
 from rollouts.core.counting import Counts, Reading
 from rollouts.core.decision import Code
+from rollouts.core.mix import SIZES
 from rollouts.core.plan import Policy
 from rollouts.models import Rollout
+from serving.core.buckets import SIZE_EDGES
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
 
@@ -96,5 +98,8 @@ def _counts(arm: ArmCounters | None, policy: Policy) -> Counts:
     bad = {ERRORS: arm.errors}
     for guard in policy.guards:
         if guard.indicator == "slow":
-            bad[guard.name] = max(0, arm.attempts - arm.latency_us.get(guard.threshold_us, 0)) if arm.latency_us else 0
+            for name, edge in zip(guard.points, guard.thresholds_us, strict=True):
+                bad[name] = max(0, arm.attempts - arm.latency_us.get(edge, 0)) if arm.latency_us else 0
+    for name, edge in zip(SIZES, SIZE_EDGES, strict=True):
+        bad[name] = max(0, arm.routed - arm.size_bytes.get(edge, 0)) if arm.size_bytes else 0
     return Counts(arm.attempts, arm.routed, bad)

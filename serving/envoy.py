@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from django.utils import timezone
 
-from serving.core.buckets import EDGES_US, is_failure
+from serving.core.buckets import EDGES_US, SIZE_EDGES, is_failure
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
 
 #: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
@@ -27,7 +27,7 @@ _NAMED_AT_MOST = 20
 _UPTIME_STEP_S = 1.0
 
 _NAME = re.compile(
-    r"sli\.(attempt|latency|request)\.model\.(.+)\.digest\.([^.]*)\.entry\.([^.]*)"
+    r"sli\.(attempt|latency|request|size)\.model\.(.+)\.digest\.([^.]*)\.entry\.([^.]*)"
     r"(?:\.code\.([^.]*)\.grpc\.([^.]*)\.flags\.(.*))?"
 )
 _EDGE = re.compile(r"B([\d.e+]+)\(")
@@ -113,6 +113,7 @@ class _Counted:
     errors: dict[str, int] = field(default_factory=dict)
     routed: dict[str, int] = field(default_factory=dict)
     latency_us: dict[str, dict[int, int]] = field(default_factory=dict)
+    size_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
     user_requests: int = 0
     user_errors: int = 0
 
@@ -123,6 +124,7 @@ class _Counted:
                 self.errors.get(digest, 0),
                 self.routed.get(digest, 0),
                 self.latency_us.get(digest) or dict.fromkeys(EDGES_US, 0),
+                self.size_bytes.get(digest) or dict.fromkeys(SIZE_EDGES, 0),
             )
             for digest in sorted({*self.attempts, *self.routed})
         }
@@ -135,7 +137,7 @@ def parse(page: str, series: dict[str, _Series]) -> dict[str, _Counted]:
     Raises GatewayError("malformed").
     """
     models: dict[str, _Counted] = {}
-    edges: list[int] = []
+    edges: dict[str, list[int]] = {}
     for line in page.splitlines():
         name, _, buckets = line.partition(": ")
         one = series.get(name) or series.setdefault(name, _series_of(name))
@@ -143,11 +145,14 @@ def parse(page: str, series: dict[str, _Series]) -> dict[str, _Counted]:
             continue
         model = models.get(one.model) or models.setdefault(one.model, _Counted())
         values = _SINCE_START.findall(buckets)
-        if one.stat == "latency":
-            if len(edges) != len(values):
-                edges = [round(float(edge) * 1000) for edge in _EDGE.findall(buckets)]
-            found = dict(zip(edges, map(int, values), strict=True))
-            model.latency_us[one.digest] = found if edges == _EDGES else {e: found.get(e, 0) for e in EDGES_US}
+        if one.stat in _EDGES:
+            wanted, unit = _EDGES[one.stat]
+            named = edges.get(one.stat)
+            if named is None or len(named) != len(values):
+                named = edges[one.stat] = [round(float(edge) * unit) for edge in _EDGE.findall(buckets)]
+            found = dict(zip(named, map(int, values), strict=True))
+            by_digest = model.latency_us if one.stat == "latency" else model.size_bytes
+            by_digest[one.digest] = found if named == wanted else {edge: found.get(edge, 0) for edge in wanted}
             continue
         if not values:
             raise GatewayError("malformed", f"Envoy's statistics have a line that is no histogram: {line[:200]}")
@@ -155,7 +160,8 @@ def parse(page: str, series: dict[str, _Series]) -> dict[str, _Counted]:
     return models
 
 
-_EDGES = list(EDGES_US)
+#: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
+_EDGES = {"latency": (list(EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
 
 
 def _count(model: _Counted, one: _Series, value: int) -> None:
@@ -173,7 +179,7 @@ def _series_of(name: str) -> _Series:
     found = _NAME.fullmatch(name)
     if found is None or found[4] != "split" or not (found[3] or found[1] == "request"):
         return _UNCOUNTED
-    return _Series(found[1], found[2], found[3], found[1] != "latency" and _failed(found[5], found[6], found[7]))
+    return _Series(found[1], found[2], found[3], found[1] not in _EDGES and _failed(found[5], found[6], found[7]))
 
 
 def _failed(code: str, grpc: str, flags: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.core.buckets import EDGES_US
+from serving.core.buckets import EDGES_US, SIZE_EDGES
 
 #: The control plane may be busy for a while without being dead.
 KEEPALIVE = {"interval": "5s", "timeout": "10s"}
@@ -55,6 +55,7 @@ def bootstrap(node_name: str, xds_address: str, admin_port: int) -> dict[str, An
             "histogram_bucket_settings": [
                 # Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact.
                 {"match": {"prefix": "sli.latency"}, "buckets": [edge / 1000 for edge in EDGES_US]},
+                {"match": {"prefix": "sli.size"}, "buckets": list(SIZE_EDGES)},
                 {"match": {"prefix": "sli."}, "buckets": [ANY_MS]},  # only their counts are read
             ],
         },

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from serving.core.buckets import EDGES_US
+from serving.core.buckets import EDGES_US, SIZE_EDGES
 from serving.core.routes import WHOLE_BP, Limits, ModelRoute, RoutingTable, admit
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
@@ -31,6 +31,7 @@ class Behaviour:
     slow_ms: float = 1000.0
     hang_frac: float = 0.0
     is_up: bool = True
+    request_bytes: int = 100  # the size of the requests that the split sends to it
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class _Counts:
     errors: int = 0
     routed: int = 0
     latency_us: dict[int, int] = field(default_factory=lambda: dict.fromkeys(EDGES_US, 0))
+    size_bytes: dict[int, int] = field(default_factory=lambda: dict.fromkeys(SIZE_EDGES, 0))
+
+    def route(self, size: int, times: int = 1) -> None:
+        self.routed += times
+        for edge in SIZE_EDGES:
+            self.size_bytes[edge] += times * (size < edge)
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,7 @@ class FakeGateway:
         picked = split.stable
         if split.candidate is not None and self._random.randrange(WHOLE_BP) < split.candidate_bp:
             picked = split.candidate
-        self._arm(model, picked).routed += 1
+        self._arm(model, picked).route(self._behaviours.get(picked, Behaviour()).request_bytes)
         is_error, latency_ms, release = *self._attempt(model, picked, split.limits), picked
         if is_error:
             again, more_ms = self._attempt(model, split.stable, split.limits)
@@ -189,7 +196,7 @@ class FakeGateway:
         counts = self._arm(model, digest)
         counts.attempts += attempts
         counts.errors += errors
-        counts.routed += attempts
+        counts.route(100, attempts)
         for edge in EDGES_US:
             fast = errors + (attempts - errors - slow) * (edge > 20_000)
             counts.latency_us[edge] += attempts if edge > 2_000_000 else fast
@@ -215,7 +222,7 @@ class FakeGateway:
     def _counters(self, gateway: str, model: str, read_at: datetime) -> GatewayCounters:
         arms: Mapping[str, _Counts] = self._counts.get(model, {})
         by_release = {
-            digest: ArmCounters(one.attempts, one.errors, one.routed, dict(one.latency_us))
+            digest: ArmCounters(one.attempts, one.errors, one.routed, dict(one.latency_us), dict(one.size_bytes))
             for digest, one in sorted(arms.items())
         }
         return GatewayCounters(gateway, self._epoch, read_at, by_release, *self._users.get(model, (0, 0)))
@@ -234,6 +241,8 @@ def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str
             requests += _outcomes(f"sli.request.{labels}", arm.routed - failed, failed)
             buckets = " ".join(f"B{edge / 1000:g}(0,{count})" for edge, count in arm.latency_us.items())
             latencies.append(f"sli.latency.{labels}: {buckets}")
+            sizes = " ".join(f"B{edge}(0,{count})" for edge, count in arm.size_bytes.items())
+            latencies.append(f"sli.size.{labels}: {sizes}")
     return "\n".join([f"server.uptime: {uptime_s}", *attempts, *latencies, *requests, ""])
 
 

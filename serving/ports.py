@@ -146,13 +146,15 @@ class ArmCounters:
     `attempts` counts every attempt on this release's servers, once, also when a retry hid it from the user;
     `errors` those of them that failed (5xx, gRPC UNKNOWN/DEADLINE_EXCEEDED/INTERNAL/UNAVAILABLE/DATA_LOSS/UNIMPLEMENTED, reset,
     time-out, refused connection); `latency_us` maps an upper bucket edge in µs to the cumulative count of attempts
-    at or under it; `routed` counts user requests that the split sent to this release first.
+    at or under it; `routed` counts user requests that the split sent to this release first, and `size_bytes` maps an upper
+    edge of their bodies' size to the cumulative count of those under it.
     """
 
     attempts: int = 0
     errors: int = 0
     routed: int = 0
     latency_us: dict[int, int] = field(default_factory=dict)
+    size_bytes: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
         },
         recent={name: (watch.recent.bad, watch.recent.attempts) for name, watch in carry.watches.items()},
         harm=carry.harm_so_far if snapshot.policy.budget_bad is not None else {},
-        mix=mix_of(candidate.bad, candidate.attempts, stable.bad, stable.attempts, SIZES),
+        mix=mix_of(candidate.bad, candidate.routed, stable.bad, stable.routed, SIZES),
         blind_s=_since(now, carry.blind_since) or 0.0,
         since_gap_s=_since(now, carry.gap_at),
         attempts_since_server=None

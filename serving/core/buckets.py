@@ -31,8 +31,8 @@ EDGES_US: tuple[int, ...] = (
     10_000_000,
 )
 
-#: Upper edges in bytes of a request's body, by which the mix of requests is compared between releases.
-SIZE_EDGES: tuple[int, ...] = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
+#: Upper edges in bytes of a request's body, by which the mix of requests is compared between releases. Envoy writes six digits.
+SIZE_EDGES: tuple[int, ...] = (512, 4096, 32_768, 262_144, 2_000_000)
 
 #: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS: the server's fault, not the caller's.
 GRPC_FAILURES: frozenset[int] = frozenset({2, 4, 12, 13, 14, 15})

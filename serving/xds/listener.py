@@ -113,15 +113,19 @@ def _attempt_log() -> dict[str, Any]:
         "model": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:model)%",
         "digest": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
     }
-    outcome = {"name": "attempt", "tags": _tags({**tags, **_OUTCOME})}
-    latency = {"name": "latency", "tags": _tags({**tags, "entry": _OUTCOME["entry"]})}
-    return _stats_log([outcome, latency])
+    outcome = _took("attempt", {**tags, **_OUTCOME})
+    return _stats_log([outcome, _took("latency", {**tags, "entry": _OUTCOME["entry"]})])
 
 
 def _request_log() -> dict[str, Any]:
     """Per request, as the user saw it; `digest` is the release that the split picked first."""
     tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
-    return _stats_log([{"name": "request", "tags": _tags({**tags, **_OUTCOME})}])
+    size = {
+        "stat": {"name": "size", "tags": _tags({**tags, "entry": _OUTCOME["entry"]})},
+        "unit": "Bytes",
+        "value_format": "%BYTES_RECEIVED%",
+    }
+    return _stats_log([_took("request", {**tags, **_OUTCOME}), size])
 
 
 #: Few values each: a series is never forgotten before the gateway restarts.
@@ -137,12 +141,18 @@ def _tags(tags: dict[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value_format": value} for name, value in tags.items()]
 
 
-def _stats_log(stats: list[dict[str, Any]]) -> dict[str, Any]:
+def _took(name: str, tags: dict[str, str]) -> dict[str, Any]:
+    """A histogram of the whole milliseconds of the attempt or request.
+
+    Envoy's finer durations are missing where no whole answer came, which is just where they matter.
+    """
+    return {"stat": {"name": name, "tags": _tags(tags)}, "unit": "Milliseconds", "value_format": "%DURATION%"}
+
+
+def _stats_log(histograms: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts as histograms: all are merged in one go, so that attempts, failures and latencies agree with each other.
 
-    Counters would be read at another moment than the latencies, and the difference would look like slow requests. The
-    value is the whole milliseconds of the attempt or request: Envoy's finer durations are missing where no whole answer
-    came, which is just where they matter.
+    Counters would be read at another moment than the latencies, and the difference would look like slow requests.
     """
     return {
         "name": "stats",
@@ -150,6 +160,6 @@ def _stats_log(stats: list[dict[str, Any]]) -> dict[str, Any]:
             "@type": "type.googleapis.com/envoy.extensions.access_loggers.stats.v3.Config",
             # Deprecated in Envoy 1.40, and its successor is not in the protocol's published package yet.
             "stat_prefix": STAT_PREFIX,
-            "histograms": [{"stat": stat, "unit": "Milliseconds", "value_format": "%DURATION%"} for stat in stats],
+            "histograms": histograms,
         },
     }

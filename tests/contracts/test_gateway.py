@@ -19,7 +19,7 @@ import grpc
 import pytest
 from django.utils import timezone
 
-from serving.core.buckets import EDGES_US
+from serving.core.buckets import EDGES_US, SIZE_EDGES
 from serving.core.routes import Limits
 from serving.envoy import EnvoyCounters
 from serving.envoy_bootstrap import FLUSH_S
@@ -186,6 +186,16 @@ def test_every_attempt_has_a_latency(gateway: Gateway) -> None:
     assert good.latency_us[EDGES_US[-1]] == good.attempts
     values = [bad.latency_us[edge] for edge in EDGES_US]
     assert values == sorted(values)
+
+
+def test_every_request_of_the_split_has_a_size(gateway: Gateway) -> None:
+    gateway.route(5000)
+    gateway.users(40)
+    counters = gateway.read()
+    for digest in (CANDIDATE, STABLE):
+        one = arm(counters, digest)
+        values = [one.size_bytes[edge] for edge in SIZE_EDGES]
+        assert values == sorted(values) and values[-1] == one.routed > 0
 
 
 def test_a_restart_changes_the_epoch_and_begins_anew(gateway: Gateway) -> None:
