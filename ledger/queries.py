@@ -6,7 +6,8 @@ from bisect import bisect_left
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
 
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
@@ -59,10 +60,11 @@ def may_manage(actor: Actor, subscription: Subscription) -> bool:
 
 def subscriptions_of(actor: Actor) -> QuerySet[Subscription]:
     """The webhooks that the actor may manage, with `waiting` (deliveries to come) and `last_state` (of the last that ended)."""
-    ended = Delivery.objects.filter(subscription=OuterRef("pk"), state__in=[state.value for state in ENDED])
+    its = Delivery.objects.filter(subscription=OuterRef("pk"))
+    waiting = its.filter(state__in=OPEN).values("subscription").annotate(count=Count("pk")).values("count")
+    ended = its.filter(state__in=ENDED).order_by("-created_at").values("state")[:1]
     rows = Subscription.objects.select_related("team").annotate(
-        waiting=Count("deliveries", filter=Q(deliveries__state__in=[state.value for state in OPEN])),
-        last_state=Subquery(ended.order_by("-ended_at").values("state")[:1]),
+        waiting=Coalesce(Subquery(waiting), 0), last_state=Coalesce(Subquery(ended), Value(""))
     )
     if actor.is_admin or actor.is_system:
         return rows

@@ -29,14 +29,17 @@ def visible_events(actor: Actor) -> QuerySet[Event]:
     """
     if actor.is_admin or actor.is_system:
         return Event.objects.all()
-    slugs = list(_models_of(actor)) if _models_of is not None else []
-    about = Q(facts__model__in=slugs) | Q(subject_type="model", subject_id__in=slugs)
-    teams = [team for team in {team for team, _ in actor.roles} if may(actor, Verb.READ, team)]
-    about |= Q(subject_type="webhook", facts__team__in=teams)
-    return Event.objects.filter(about | Q(actor=actor.name))
+    return Event.objects.filter(_about_teams_of(actor) | Q(actor=actor.name))
 
 
 def events_of_team(team: str) -> QuerySet[Event]:
     """What every member of the team may read."""
-    # No user is called so: a colon is in no user's name.
-    return visible_events(Actor(name=f"team:{team}", roles=((team, Role.MODEL_TEAM),)))
+    member = Actor(name="", roles=((team, Role.MODEL_TEAM),))
+    return Event.objects.filter(_about_teams_of(member))
+
+
+def _about_teams_of(actor: Actor) -> Q:
+    slugs = list(_models_of(actor)) if _models_of is not None else []
+    teams = [team for team in {team for team, _ in actor.roles} if may(actor, Verb.READ, team)]
+    about_model = Q(facts__model__in=slugs) | Q(subject_type="model", subject_id__in=slugs)
+    return about_model | Q(subject_type="webhook", facts__team__in=teams)
