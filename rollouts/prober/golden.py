@@ -1,0 +1,182 @@
+"""Golden items, asked one at a time of a rollout's servers and judged as the golden gate judges them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+from django.db import connections
+
+from accounts.core.errors import DomainError
+from rollouts.core.shadow import Difference, Outcome
+from rollouts.prober.book import Book, Example
+from rollouts.prober.servers import Servers
+from rollouts.prober.targets import Arm, Profile, Target, model_of
+from serving.ports import InferenceError, InferenceServer
+from validators.core.answers import answers_in, choose_output, in_words
+from validators.core.contract import Tensor, tensors_of
+from validators.core.golden_set import GoldenItem, Label
+from validators.core.inputs import item_arrays, stack
+from validators.queries import golden_items
+
+log = structlog.get_logger(__name__)
+#: A probe is not the gate: it never waits for longer.
+MOST_S = 10.0
+#: A golden set that could not be read is tried again after this long.
+RETRY_S = 60.0
+WORKERS = 4
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How one release is asked."""
+
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    has_batch_axis: bool
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """An item that a release did not answer rightly."""
+
+    words: str
+    answer: Label | None
+
+
+class GoldenProbe:
+    """One rollout's golden items, in an order of its own, over and over."""
+
+    def __init__(self, profile: Profile, items: Sequence[GoldenItem]) -> None:
+        golden = profile.gates.of("golden")
+        self.model, self.items = profile.model, items
+        self.labels: Sequence[str] | None = golden["labels"]
+        self.timeout_s = min(MOST_S, float(golden["timeout_s"]))
+        arms = [arm for arm in (profile.candidate, profile.stable) if arm is not None]
+        self._ways = {arm.name: _way(arm, golden["output"]) for arm in arms}
+        self._order = random.Random(profile.rollout_id).sample(range(len(items)), len(items))
+        self._at = 0
+
+    @classmethod
+    def of(cls, profile: Profile) -> GoldenProbe | None:
+        """None for a policy without a golden set. Reads the set from the blob store.
+
+        Raises DomainError, OSError where it is not there, ValueError where it does not fit the releases.
+        """
+        digest = profile.gates.golden_set
+        if digest is None or "golden" not in profile.gates.gates:
+            return None
+        return cls(profile, golden_items(model_of(profile), digest))
+
+    def next_item(self) -> GoldenItem:
+        item = self.items[self._order[self._at % len(self._order)]]
+        self._at += 1
+        return item
+
+    def ask(self, server: InferenceServer, arm: Arm, item: GoldenItem) -> Wrong | None:
+        """None for a right answer. Raises InferenceError, and ValueError for an answer or item of the wrong shape."""
+        way = self._ways[arm.name]
+        arrays = stack([item_arrays(way.inputs, item.inputs)], has_batch_axis=way.has_batch_axis)
+        found = server.infer(self.model, arrays, timeout_s=self.timeout_s, outputs=[way.output.name]).outputs
+        if way.output.name not in found:
+            raise ValueError(f"output {way.output.name} is missing")
+        array = found[way.output.name]
+        answer = in_words(answers_in(array if way.has_batch_axis else array[None], 1)[0], self.labels)
+        expected = in_words(item.label, self.labels)
+        return None if answer == expected else Wrong(f"answers {answer!r}, expected {expected!r}", answer)
+
+
+def _way(arm: Arm, output: str | None) -> _Way:
+    return _Way(
+        tensors_of(arm.serving, "inputs"),
+        choose_output(tensors_of(arm.serving, "outputs"), output),
+        int(arm.serving["max_batch_size"]) > 0,
+    )
+
+
+class GoldenProbes:
+    """Asks one golden item of every rollout a turn, on threads of its own."""
+
+    def __init__(self, book: Book, servers: Servers) -> None:
+        self._book, self._servers = book, servers
+        self._pool = ThreadPoolExecutor(WORKERS, "golden")
+        self._lock = threading.Lock()
+        self._probes: dict[int, GoldenProbe | None] = {}  # None: its policy has no golden set
+        self._busy: set[int] = set()
+        self._retry_at: dict[int, float] = {}
+
+    def turn(self, targets: Sequence[Target]) -> None:
+        """The next item of each rollout whose last one was answered. Never waits."""
+        epoch, now = self._book.epoch, time.monotonic()
+        watched = {target.rollout_id for target in targets}
+        with self._lock:
+            self._probes = {one: probe for one, probe in self._probes.items() if one in watched}
+            self._retry_at = {one: at for one, at in self._retry_at.items() if one in watched}
+            due = [target for target in targets if self._is_due(target, now)]
+            self._busy |= {target.rollout_id for target in due}
+        for target in due:
+            self._pool.submit(self._guarded, epoch, target)
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_due(self, target: Target, now: float) -> bool:
+        one = target.rollout_id
+        if one in self._busy or self._retry_at.get(one, 0.0) > now or (one in self._probes and not self._probes[one]):
+            return False
+        return bool(target.candidate) and (bool(target.stable) or target.profile.stable is None)
+
+    def _guarded(self, epoch: str, target: Target) -> None:
+        one = target.rollout_id
+        try:
+            probe = self._probe_of(target.profile)
+            if probe is not None:
+                self._ask(epoch, target, probe)
+        except (DomainError, OSError, ValueError) as error:
+            log.warning("golden_set_not_probed", rollout=one, error=str(error))
+            self._retry_at[one] = time.monotonic() + RETRY_S
+        except Exception:  # one odd set must not end the probes of the others
+            log.exception("golden_probe_broke", rollout=one)
+            self._retry_at[one] = time.monotonic() + RETRY_S
+        finally:
+            with self._lock:
+                self._busy.discard(one)
+
+    def _probe_of(self, profile: Profile) -> GoldenProbe | None:
+        if profile.rollout_id not in self._probes:
+            try:
+                self._probes[profile.rollout_id] = GoldenProbe.of(profile)
+            finally:
+                connections.close_all()  # this thread needs it once
+        return self._probes[profile.rollout_id]
+
+    def _ask(self, epoch: str, target: Target, probe: GoldenProbe) -> None:
+        """One item of both releases. Where stable has no answer it counts for nobody; an answer that the candidate lacks is wrong."""
+        profile, item = target.profile, probe.next_item()
+        stable: Wrong | None = None
+        if profile.stable is not None:
+            try:
+                stable = probe.ask(self._servers.at(target.stable[0]), profile.stable, item)
+            except (InferenceError, ValueError):
+                self._book.note("golden_stable_failed")
+                return
+        candidate = _asked(probe, self._servers.at(target.candidate[0]), profile.candidate, item)
+        found = Difference("answer", "", candidate.words) if candidate else None
+        outcome = Outcome(candidate is not None, None if profile.stable is None else stable is not None, found)
+        summary = f"{profile.candidate.name}: golden item {item.id}: {candidate.words}" if candidate else ""
+        facts = {"item": item.id, "slice": item.slice, "is_stable_wrong": stable is not None}
+        self._book.record(epoch, Example(target.rollout_id, "golden", summary, facts), outcome)
+
+
+def _asked(probe: GoldenProbe, server: InferenceServer, arm: Arm, item: GoldenItem) -> Wrong | None:
+    try:
+        return probe.ask(server, arm, item)
+    except InferenceError as error:
+        return Wrong(f"fails: {error.message[:200]} [{error.reason}]", None)
+    except ValueError as error:
+        return Wrong(f"gives no usable answer: {error}", None)

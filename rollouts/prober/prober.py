@@ -1,0 +1,120 @@
+"""The prober: compares live rollouts' releases on mirrored requests and on golden items, and writes what it counted.
+
+`turn`, once a second, is the only part that uses the database (but for reading a golden set once): it keeps the lease and
+writes the tallies in one transaction, so that a prober that slept through its lease overwrites nothing, and reads whom to
+probe. Two may run: one leads, and what reaches the other is let go.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import traceback
+from typing import Any
+
+import structlog
+from django import db
+from django.conf import settings
+from django.db import transaction
+
+from ledger.leases import acquire, release, renew
+from rollouts.prober.book import Book
+from rollouts.prober.golden import GoldenProbes
+from rollouts.prober.servers import Connect, Servers, triton
+from rollouts.prober.shadowing import Shadowing
+from rollouts.prober.targets import Targets
+
+log = structlog.get_logger(__name__)
+LEASE = "prober"
+TURN_S = 1.0
+
+
+class Prober:
+    """One prober process."""
+
+    def __init__(
+        self, connect: Connect = triton, *, owner: str = "", per_s: float | None = None, lease_s: float | None = None
+    ) -> None:
+        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
+        self.token: int | None = None
+        self.book = Book()
+        self._lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
+        self._servers, self._targets = Servers(connect), Targets()
+        self.shadowing = Shadowing(self.book, self._servers, per_s=settings.PROBER_PER_S if per_s is None else per_s)
+        self.golden = GoldenProbes(self.book, self._servers)
+        self._stop = threading.Event()
+        self._clock = threading.Thread(target=self._run, name="clock", daemon=True)
+
+    def start(self) -> None:
+        self.shadowing.start()
+        self._clock.start()
+
+    def stop(self) -> None:
+        """Ends all threads, writes what was counted, and gives leadership back at once."""
+        self._stop.set()
+        if self._clock.is_alive():
+            self._clock.join(5.0)
+        self.shadowing.stop()
+        self.golden.stop()
+        self._servers.close()
+
+    def status(self) -> dict[str, Any]:
+        """Whether it leads, and what became of the requests it was sent, over the life of the process."""
+        return {
+            "owner": self.owner,
+            "leads": self.token is not None,
+            "epoch": self.book.epoch,
+            "seen": dict(self.book.seen),
+        }
+
+    def turn(self) -> bool:
+        """One second's work; whether this prober leads. Raises django.db.Error."""
+        if not self._keep_lease():
+            self.shadowing.watch([])
+            return False
+        targets = self._targets.read()
+        self.book.watch({target.rollout_id: target.profile.examples for target in targets})
+        self.shadowing.watch(targets)
+        self.golden.turn(targets)
+        self._servers.keep(one for target in targets for one in (*target.candidate, *target.stable))
+        return True
+
+    def _keep_lease(self) -> bool:
+        """Whether it leads; if it still does, what it has counted is written in the same transaction."""
+        if self.token is not None:
+            with transaction.atomic():
+                if renew(LEASE, self.owner, self.token, self._lease_s):
+                    self.book.write()
+                    return True
+            log.warning("prober_lost_lead", owner=self.owner, token=self.token)
+        self.token = acquire(LEASE, self.owner, self._lease_s)
+        # An epoch is a term, not a process: who leads again begins to count again.
+        self.book.begin(f"{self.token}:{os.urandom(3).hex()}" if self.token is not None else "")
+        if self.token is not None:
+            log.info("prober_leads", owner=self.owner, token=self.token)
+        return self.token is not None
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self.turn()
+            except db.Error as error:
+                log.warning("database_away", error=str(error).strip())
+                db.close_old_connections()
+            except Exception:  # whatever one row holds, the next second tries again
+                log.error("prober_turn_failed", traceback=traceback.format_exc())
+                db.close_old_connections()
+            self._stop.wait(max(0.01, began + TURN_S - time.monotonic()))
+        self._leave()
+        db.connections.close_all()
+
+    def _leave(self) -> None:
+        if self.token is not None:
+            try:
+                if self._keep_lease() and self.token is not None:
+                    release(LEASE, self.owner, self.token)
+            except db.Error as error:
+                log.warning("lease_not_given_back", error=str(error).strip())

@@ -1,0 +1,171 @@
+"""Whom to probe: every live rollout, with the servers of its releases and how their answers are compared."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from django.db.models import Count
+
+from accounts.core.errors import DomainError
+from registry.models import Release, ServedModel
+from registry.queries import manifest_of
+from rollouts.core.lifecycle import LIVE
+from rollouts.core.shadow import Rule
+from rollouts.models import Mismatch, Rollout
+from serving.core.lifecycle import DeploymentState
+from serving.core.routes import Endpoint
+from serving.models import Route, Server
+from serving.xds.store import limits_of
+from validators.core.contract import tensors_of
+from validators.core.policy import Policy, parse_policy
+
+log = structlog.get_logger(__name__)
+_STATES = sorted(state.value for state in LIVE)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One release of a rollout, as it is asked."""
+
+    name: str
+    serving: Mapping[str, Any]  # of its manifest
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What of a rollout does not change while it lasts. `examples` is how many mismatches are written already."""
+
+    rollout_id: int
+    model: str
+    model_id: int
+    candidate: Arm
+    stable: Arm | None
+    gates: Policy
+    timeout_s: float
+    rule: Rule
+    examples: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """A rollout and the servers that answer now. `route_id` is what a mirrored request names; None: there is no route yet."""
+
+    profile: Profile
+    route_id: int | None
+    candidate: tuple[Endpoint, ...]
+    stable: tuple[Endpoint, ...]
+
+    @property
+    def rollout_id(self) -> int:
+        return self.profile.rollout_id
+
+
+class Targets:
+    """Reads them anew each second; what does not change is read once. Three queries, whatever the number of rollouts."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[int, Profile] = {}
+        self._unreadable: set[int] = set()
+
+    def read(self) -> list[Target]:
+        rows = list(
+            Rollout.objects.filter(state__in=_STATES)
+            .order_by("pk")
+            .values_list("pk", "environment_id", "model_id", "candidate_id", "stable_id")
+        )
+        self._load([pk for pk, *_ in rows if pk not in self._profiles])
+        self._profiles = {pk: self._profiles[pk] for pk, *_ in rows if pk in self._profiles}
+        routes = {
+            (environment, model): pk
+            for pk, environment, model in Route.objects.filter(
+                environment_id__in={row[1] for row in rows}, model_id__in={row[2] for row in rows}
+            ).values_list("pk", "environment_id", "model_id")
+        }
+        servers = _servers({one for row in rows for one in row[3:] if one})
+        return [
+            Target(
+                self._profiles[pk],
+                routes.get((environment, model)),
+                servers[environment, candidate],
+                servers[environment, stable] if stable else (),
+            )
+            for pk, environment, model, candidate, stable in rows
+            if pk in self._profiles
+        ]
+
+    def _load(self, pks: list[int]) -> None:
+        if not pks:
+            return
+        there = dict(Mismatch.objects.filter(rollout__in=pks).values_list("rollout").annotate(Count("pk")))
+        rollouts = Rollout.objects.filter(pk__in=pks).defer("engine_state")
+        for rollout in rollouts.select_related("model", "candidate", "stable", "report__validation"):
+            try:
+                self._profiles[rollout.pk] = _profile(rollout, there.get(rollout.pk, 0))
+            except (DomainError, ValueError, KeyError, TypeError) as error:
+                if rollout.pk not in self._unreadable:  # one odd row must not blind the others; said once
+                    log.warning("rollout_not_probed", rollout=rollout.pk, error=str(error))
+                self._unreadable.add(rollout.pk)
+
+
+def _profile(rollout: Rollout, examples: int) -> Profile:
+    gates = _gates(rollout)
+    candidate = _arm(rollout.candidate)
+    return Profile(
+        rollout_id=rollout.pk,
+        model=rollout.model.slug,
+        model_id=rollout.model_id,
+        candidate=candidate,
+        stable=_arm(rollout.stable) if rollout.stable else None,
+        gates=gates,
+        timeout_s=limits_of(rollout.model).attempt_timeout_s,
+        rule=rule_of(gates, candidate.serving),
+        examples=examples,
+    )
+
+
+def _gates(rollout: Rollout) -> Policy:
+    """The gate policy that the candidate was proven under; without a report, the model's own."""
+    return parse_policy(rollout.report.validation.policy if rollout.report else rollout.model.gate_policy)
+
+
+def _arm(release: Release) -> Arm:
+    return Arm(release.name, manifest_of(release)["serving"])
+
+
+def rule_of(gates: Policy, serving: Mapping[str, Any]) -> Rule:
+    """By the answer's class where the golden policy says what the answer is (a set, or the classes' names); else by values."""
+    golden, outputs = gates.of("golden"), tensors_of(serving, "outputs")
+    says_so = bool(golden["set"] or golden["labels"])
+    named = [tensor.name for tensor in outputs if tensor.name == golden["output"]]
+    alone = [outputs[0].name] if len(outputs) == 1 and golden["output"] is None else []
+    return Rule(
+        answer=(named or alone or [""])[0] if says_so else "",
+        labels=tuple(golden["labels"] or ()),
+        has_batch_axis=int(serving["max_batch_size"]) > 0,
+        data_types={tensor.name: tensor.data_type for tensor in outputs},
+    )
+
+
+def model_of(profile: Profile) -> ServedModel:
+    return ServedModel.objects.get(pk=profile.model_id)
+
+
+def _servers(releases: set[Any]) -> defaultdict[tuple[int, Any], tuple[Endpoint, ...]]:
+    """Addresses that answer real inferences, by (environment, release)."""
+    found: defaultdict[tuple[int, Any], tuple[Endpoint, ...]] = defaultdict(tuple)
+    rows = Server.objects.filter(
+        ended_at=None,
+        is_serving=True,
+        deployment__state=DeploymentState.READY,
+        deployment__is_wanted=True,
+        deployment__release_id__in=releases,
+    ).order_by("pk")
+    for environment, release, host, http_port, grpc_port in rows.values_list(
+        "deployment__environment_id", "deployment__release_id", "host", "http_port", "grpc_port"
+    ):
+        found[environment, release] = (*found[environment, release], Endpoint(host, http_port, grpc_port))
+    return found
