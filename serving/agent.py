@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from serving import queries, tensorrt
+from serving.hardware import hardware
 from serving.models import Node
 from serving.tender import Connect, NodeLauncher, Pace, Tender
 
@@ -143,5 +144,6 @@ def facts(launcher: NodeLauncher) -> dict[str, Any]:
         "cpu_count": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "tensorrt": tensorrt.availability(),
+        **hardware(),
         **({"missing": why} if (why := launcher.missing()) else {}),
     }
