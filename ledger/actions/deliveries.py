@@ -108,7 +108,9 @@ def claim_delivery(delivery_id: uuid.UUID) -> Delivery | None:
     rather than never.
     """
     with transaction.atomic():
-        if not due_deliveries().filter(pk=delivery_id).update(due_at=Now() + _lease(), attempts=F("attempts") + 1):
+        # No join here: an UPDATE by way of a subquery does not look again when two claim at once.
+        due = Delivery.objects.filter(pk=delivery_id, state__in=OPEN, due_at__lte=Now())
+        if not due.update(due_at=Now() + _lease(), attempts=F("attempts") + 1):
             return None
         delivery = Delivery.objects.select_related("subscription", "event").get(pk=delivery_id)
         Attempt.objects.create(delivery=delivery, number=delivery.attempts, at=timezone.now())
