@@ -68,6 +68,7 @@ def prepare(options: Options) -> Machine:
         "SLUICEGATE_STATE_DIR": str(state),
         "SLUICEGATE_SECRET_KEY_FILE": str(state / "secrets" / "django"),
         "SLUICEGATE_XDS_ADDRESS": xds_address,
+        "SLUICEGATE_PROBER_ADDRESS": f"127.0.0.1:{ports['prober']}",
         # Everything here listens on this machine alone, so an administrator's receivers may too.
         "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": os.environ.get("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE", "1"),
         **options.env,
@@ -102,7 +103,7 @@ def prepare(options: Options) -> Machine:
 def _choose_ports(options: Options) -> dict[str, int]:
     ports = Ports(options.state_dir / "ports.json")
     friendly = FRIENDLY_PORTS if options.wants_friendly_ports else {}
-    names = ["web", "gateway_http", "gateway_grpc", "gateway_admin", "control_plane"]
+    names = ["web", "gateway_http", "gateway_grpc", "gateway_admin", "control_plane", "prober"]
     if options.port:
         ports.require("web", options.port)
     return {name: ports.choose(name, preferred=friendly.get(name)) for name in names}
@@ -130,6 +131,7 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
         process("worker", SERVICES, _worker(), lambda: "ready." in said_since_start(state / "logs" / "worker.log")),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
+        process("prober", SERVICES, [*manage, "run_prober"], lambda: _listens(ports["prober"])),
         process("control_plane", SERVICES, [*manage, "control_plane"], lambda: _listens(ports["control_plane"])),
         process("envoy", GATEWAY, _envoy(state, env), lambda: _answers(ports["gateway_admin"], "/ready", exactly=200)),
     ]
