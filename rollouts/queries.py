@@ -8,6 +8,7 @@ from typing import Any
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
 from registry.models import Release, ServedModel
+from rollouts.approvals import approvals_of
 from rollouts.core.carry import Carry
 from rollouts.core.decision import evidence_of
 from rollouts.core.lifecycle import ACTIVE, FINAL, LIVE, RolloutState

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
+
+from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.canonical import canonical_bytes, sha256_of
@@ -12,7 +15,16 @@ from rollouts import actions
 from rollouts.models import Rollout
 from serving.models import Environment
 from serving.routing import set_route
-from tests.factories import make_actor, make_admin, make_environment, make_model, make_release, make_user
+from tests.factories import (
+    make_actor,
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+    make_user,
+)
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report, Validation
 
@@ -66,11 +78,28 @@ def report_for(
     return Report.objects.create(validation=validation, release=release, **{**named, **signed, **(forged or {})})
 
 
-def with_stable() -> tuple[Rollout, Release]:
+def serves(release: Release) -> None:
+    """All of production's traffic for the model goes to this release."""
+    set_route(
+        actor=Actor.system("test"), environment=production(), model=release.model, stable=release, reason="It serves."
+    )
+
+
+def promoted(*, warm_s: float | None = 600, is_ready: bool = True) -> tuple[Rollout, Release]:
+    """(a promoted rollout, the release before it), which is still warm."""
+    rollout, stable = with_stable()
+    serves(rollout.candidate)
+    if is_ready:
+        make_server(make_deployment(stable, rollout.environment, state="ready"))
+    until = None if warm_s is None else timezone.now() + timedelta(seconds=warm_s)
+    return put(rollout, "promoted", weight_bp=10_000, warm_until=until), stable
+
+
+def with_stable(**policy: Any) -> tuple[Rollout, Release]:
     """A rollout over a stable release, live at 25 %."""
-    model = make_model(objectives=OBJECTIVES)
+    model = make_model(objectives=OBJECTIVES, rollout_policy=policy)
     stable, candidate = release_of(model), release_of(model)
-    set_route(actor=Actor.system("test"), environment=production(), model=model, stable=stable, reason="It serves.")
+    serves(stable)
     rollout = started(candidate=candidate)
     set_route(
         actor=Actor.system("test"),
@@ -85,13 +114,20 @@ def with_stable() -> tuple[Rollout, Release]:
     return put(rollout, "shifting", step_index=1, weight_bp=2500), stable
 
 
-def awaiting() -> tuple[Rollout, Actor, Actor]:
-    """(rollout, its requester, an unrelated release manager)."""
+def awaiting(**policy: Any) -> tuple[Rollout, Actor, Actor]:
+    """(rollout, its requester, an unrelated release manager). Without a policy it is the environment that asks."""
     author = make_user(team="search", role=Role.RELEASE_MANAGER)
     requester, manager = make_actor(Role.RELEASE_MANAGER), make_actor(Role.RELEASE_MANAGER)
-    candidate = release_of(author=author)
+    model, environment = make_model(objectives=OBJECTIVES, rollout_policy=policy), production(needs_approval=not policy)
+    serves(release_of(model))
+    candidate = release_of(model, author=author)
     return (
-        actions.start_rollout(actor=requester, candidate=candidate, environment=production(needs_approval=True)),
+        actions.start_rollout(actor=requester, candidate=candidate, environment=environment),
         requester,
         manager,
     )
+
+
+def frozen_now(why: str = "Year-end closing") -> dict[str, Any]:
+    """A policy that freezes at every time of every day."""
+    return {"freeze_windows": [{"why": why}]}

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
 import pytest
+from celery import current_app
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from accounts.core.access import Actor
-from accounts.core.errors import NotFound, StateChanged
+from accounts.core.access import Actor, Role
+from accounts.core.errors import Invalid, NotFound, Refused, StateChanged
+from ledger.jobs import Again
+from ledger.models import Event, Job
 from rollouts import actions
 from rollouts.actions.conduct import write_route
+from rollouts.actions.instant import LET_GO, is_open
 from rollouts.models import Rollout
-from serving.models import Route
-from serving.routing import set_route
-from tests.factories import (
-    make_admin,
-    make_deployment,
-    make_server,
-)
-from tests.rollout_setup import put, started, with_stable
+from rollouts.tasks import let_go
+from serving.models import Deployment, Gateway, Route, RouteAck
+from tests.factories import make_actor, make_admin, make_deployment, make_server
+from tests.rollout_setup import promoted, put, release_of, started, with_stable
 
 pytestmark = pytest.mark.django_db
 
@@ -35,40 +40,156 @@ def test_rolling_back_a_model_takes_back_its_active_rollout() -> None:
     assert again.version == done.version
 
 
-def test_with_nothing_active_only_a_warm_release_can_be_gone_back_to() -> None:
-    rollout, stable = with_stable()
-    model, environment, admin = rollout.model, rollout.environment, make_admin()
-    put(rollout, "promoted")
-    set_route(
-        actor=Actor.system("test"),
-        environment=environment,
-        model=model,
-        stable=rollout.candidate,
-        fence=7,
-        reason="Promoted.",
+def back(rollout: Rollout, actor: Actor | None = None, reason: str = "Now.") -> Rollout:
+    return actions.roll_back_model(
+        actor=actor or make_admin(), model=rollout.model, environment=rollout.environment, reason=reason
     )
-    with pytest.raises(NotFound) as caught:
-        actions.roll_back_model(actor=admin, model=model, environment=environment, reason="Now.")
-    assert caught.value.code == "no_active_rollout" and "no longer warm" in caught.value.message
-    make_server(make_deployment(stable, environment, state="ready"))
-    actions.roll_back_model(actor=admin, model=model, environment=environment, reason="Now.")
-    assert Route.objects.get(model=model).stable_id == stable.pk
 
 
-def test_a_release_that_is_let_go_already_is_not_gone_back_to() -> None:
-    """Its server still answers, but its agent is about to end it."""
-    rollout, stable = with_stable()
-    put(rollout, "promoted")
-    set_route(
-        actor=Actor.system("test"),
+def nothing(rollout: Rollout, says: str) -> None:
+    with pytest.raises(NotFound, match=says) as caught:
+        back(rollout)
+    assert caught.value.code == "no_active_rollout"
+
+
+def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
+    rollout, stable = promoted()
+    robot = make_actor(Role.CI)
+    done = back(rollout, robot, "Conversion fell.")
+    assert Route.objects.get(model=rollout.model).stable_id == stable.pk
+    assert (done.state, done.warm_until, done.version) == ("promoted", None, rollout.version + 1)
+    assert done.reason == f"{robot.name} went back to {stable.name}, still warm: Conversion fell."
+    event = Event.objects.get(verb="rollout.taken_back", subject_id=str(rollout.pk))
+    assert (event.facts["from"], event.facts["to"]) == (rollout.candidate.name, stable.name)
+    decision = done.decisions.get(action="roll_back")
+    assert (decision.code, decision.actor) == ("instant", robot.name)
+    kept = Deployment.objects.get(release=stable)
+    assert kept.is_wanted and kept.state == "ready"
+    nothing(rollout, "was taken back already")
+
+
+def test_a_reason_is_needed_and_nothing_moves_without_one() -> None:
+    rollout, _ = promoted()
+    with pytest.raises(Invalid, match="Say why"):
+        back(rollout, reason=" ")
+    assert Route.objects.get(model=rollout.model).stable_id == rollout.candidate_id
+
+
+def test_what_is_not_warm_any_more_cannot_be_gone_back_to() -> None:
+    rollout, stable = promoted(is_ready=False)
+    nothing(rollout, f"{stable.name}, the release before, is no longer warm: start a rollout of it")
+    make_server(
+        make_deployment(stable, rollout.environment, state="ready", is_wanted=False)
+    )  # its agent is about to end it
+    nothing(rollout, "no longer warm")
+
+
+def test_the_first_release_and_a_model_without_rollouts_have_nothing_before_them() -> None:
+    rollout, _ = promoted()
+    Rollout.objects.filter(pk=rollout.pk).update(stable=None)
+    nothing(rollout, "was the first release there")
+    Rollout.objects.filter(pk=rollout.pk).update(state="rolled_back")
+    nothing(rollout, "There is nothing to take back")
+
+
+def test_only_members_of_the_team_may() -> None:
+    rollout, _ = promoted()
+    with pytest.raises(Refused):
+        back(rollout, make_actor(team="elsewhere"))
+
+
+def test_a_rollout_that_begins_to_prepare_ends_the_window_of_the_one_before() -> None:
+    rollout, _ = promoted()
+    waiting = actions.start_rollout(
+        actor=make_actor(Role.RELEASE_MANAGER),
+        candidate=release_of(rollout.model),
         environment=rollout.environment,
-        model=rollout.model,
-        stable=rollout.candidate,
-        reason=".",
+        policy={"approvals": {"start": 1}},
     )
-    make_server(make_deployment(stable, rollout.environment, state="ready", is_wanted=False))
-    with pytest.raises(NotFound, match="no longer warm"):
-        actions.roll_back_model(actor=make_admin(), model=rollout.model, environment=rollout.environment, reason="Now.")
+    rollout.refresh_from_db()
+    assert (
+        rollout.warm_until is not None and rollout.warm_until > timezone.now()
+    )  # while it waits, the way back is open
+    actions.approve(actor=make_actor(Role.RELEASE_MANAGER), rollout=waiting, expected_version=waiting.version)
+    rollout.refresh_from_db()
+    assert rollout.warm_until <= timezone.now() and not is_open(rollout)
+
+
+def test_the_release_that_was_kept_is_wanted_again_when_it_is_rolled_out_anew() -> None:
+    rollout, stable = promoted()
+    started(candidate=stable)
+    rollout.refresh_from_db()
+    assert rollout.warm_until is None
+
+
+@pytest.mark.parametrize("state", ["awaiting_approval", "preparing"])
+def test_beside_a_rollout_without_traffic_the_way_back_is_taken_only_while_the_window_is_open(state: str) -> None:
+    rollout, stable = promoted()
+    beside = put(started(candidate=release_of(rollout.model)), state)
+    if state == "awaiting_approval":
+        put(rollout, "promoted", warm_until=timezone.now() + timedelta(seconds=60))
+    done = back(rollout)
+    beside.refresh_from_db()
+    assert beside.state == "cancelled"
+    is_back = state == "awaiting_approval"
+    assert done.pk == (rollout.pk if is_back else beside.pk)
+    assert Route.objects.get(model=rollout.model).stable_id == (stable.pk if is_back else rollout.candidate_id)
+
+
+# --- afterwards -------------------------------------------------------------------------------------------------------
+
+
+def let_go_after(rollout: Rollout) -> None:
+    """What the worker does with the job that the way back left."""
+    job = Job.objects.get(kind=LET_GO)
+    assert job.due_at > timezone.now()  # nothing is sent to a broker now
+    let_go(job, lambda **_: True)
+
+
+def acknowledge(rollout: Rollout) -> None:
+    gateway = Gateway.objects.create(
+        environment=rollout.environment, name="one", admin_url="", http_url="", grpc_address="", seen_at=timezone.now()
+    )
+    route = Route.objects.get(model=rollout.model)
+    RouteAck.objects.create(gateway=gateway, route=route, generation=route.generation, acked_at=timezone.now())
+
+
+def test_the_release_that_was_taken_back_goes_once_no_gateway_sends_there_any_more() -> None:
+    rollout, stable = promoted()
+    taken = make_deployment(rollout.candidate, rollout.environment, state="ready")
+    back(rollout)
+    with pytest.raises(Again, match="Not every gateway"):
+        let_go_after(rollout)
+    acknowledge(rollout)
+    let_go_after(rollout)
+    taken.refresh_from_db()
+    assert not taken.is_wanted
+    assert Deployment.objects.get(release=stable).is_wanted
+    let_go_after(rollout)  # again is harmless
+
+
+def test_a_release_that_is_rolled_out_again_meanwhile_stays() -> None:
+    rollout, _ = promoted()
+    taken = make_deployment(rollout.candidate, rollout.environment, state="ready")
+    back(rollout)
+    started(candidate=rollout.candidate)
+    acknowledge(rollout)
+    let_go_after(rollout)
+    taken.refresh_from_db()
+    assert taken.is_wanted
+
+
+def test_it_works_without_broker_blobs_and_metrics(
+    settings: Any, tmp_path: Path, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of everything around, only PostgreSQL answers: the route is written, and the control plane is told by it."""
+    rollout, stable = promoted()
+    settings.BLOB_STORE, settings.PROMETHEUS_URL = str(tmp_path / "gone"), "http://127.0.0.1:1"
+    monkeypatch.setattr(current_app.conf, "broker_url", "redis://127.0.0.1:1/0")
+    with CaptureQueriesContext(connection) as said, django_capture_on_commit_callbacks(execute=True):
+        back(rollout)
+    assert Route.objects.get(model=rollout.model).stable_id == stable.pk
+    assert any("pg_notify" in query["sql"] for query in said.captured_queries)
 
 
 def test_an_engine_that_looked_before_a_person_shut_does_not_open_again() -> None:

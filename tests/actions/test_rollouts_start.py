@@ -8,19 +8,21 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Refused, StateChanged
+from accounts.core.errors import DomainError, Invalid, Refused, StateChanged
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
-from registry.models import Waiver
+from registry.models import Release, Waiver
 from rollouts import actions
 from rollouts.models import Rollout
+from serving.models import Deployment
 from serving.routing import set_route
 from tests.factories import (
     make_actor,
     make_admin,
+    make_deployment,
     make_model,
 )
-from tests.rollout_setup import OBJECTIVES, production, release_of, report_for, started
+from tests.rollout_setup import OBJECTIVES, frozen_now, production, put, release_of, report_for, serves, started
 
 pytestmark = pytest.mark.django_db
 
@@ -135,3 +137,87 @@ def test_ci_starts_under_the_models_policy_only() -> None:
     assert caught.value.code == "policy_not_yours"
     assert not Rollout.objects.exists()
     assert actions.start_rollout(actor=robot, candidate=candidate, environment=production()).state == "preparing"
+
+
+def test_nothing_starts_in_a_freeze_window() -> None:
+    candidate = release_of(make_model(objectives=OBJECTIVES, rollout_policy=frozen_now("Black Friday")))
+    with pytest.raises(Refused) as caught:
+        started(candidate=candidate)
+    assert caught.value.code == "frozen" and caught.value.facts["why"] == "Black Friday"
+    assert not Rollout.objects.exists()
+
+
+# --- superseding ------------------------------------------------------------------------------------------------------
+
+
+def superseded(old: Rollout, candidate: Release, actor: Actor | None = None, **more: Any) -> Rollout:
+    return actions.supersede(
+        **{"actor": actor or make_admin(), "rollout": old, "expected_version": old.version, "candidate": candidate,
+           "reason": "A fix for it.", **more}
+    )  # fmt: skip
+
+
+def put_newer(state: str) -> tuple[Rollout, Release, Release]:
+    """(a rollout in this state over a stable release, that release, a newer one)."""
+    model = make_model(objectives=OBJECTIVES)
+    stable = release_of(model)
+    serves(stable)
+    old = put(started(candidate=release_of(model)), state)
+    return old, stable, release_of(model)
+
+
+@pytest.mark.parametrize("state", ["requested", "awaiting_approval", "preparing"])
+def test_a_new_rollout_takes_the_place_of_one_without_traffic(state: str) -> None:
+    old, stable, newer = put_newer(state)
+    deployment = make_deployment(old.candidate, old.environment)
+    robot = make_actor(Role.CI)
+    new = superseded(old, newer, robot)
+    old.refresh_from_db()
+    assert (old.state, new.state, new.supersedes_id, new.candidate_id) == ("superseded", "preparing", old.pk, newer.pk)
+    assert new.stable_id == stable.pk  # the last one that was fully promoted
+    assert old.reason == f"{newer.name} takes the place of {old.candidate.name}, by {robot.name}: A fix for it."
+    assert f"(after rollout {old.pk})" in new.decisions.get(action="request").reason
+    assert Deployment.objects.get(pk=deployment.pk).is_wanted == (state != "preparing")
+    verbs = list(Event.objects.filter(subject_type="rollout").order_by("seq").values_list("verb", flat=True))
+    assert verbs[-3:] == ["rollout.superseded", "rollout.requested", "rollout.preparing"]
+
+
+@pytest.mark.parametrize("state", ["shadowing", "shifting", "paused", "baking", "rolling_back", "stuck"])
+def test_what_has_traffic_must_be_taken_back_first(state: str) -> None:
+    old, _, newer = put_newer(state)
+    with pytest.raises(StateChanged) as caught:
+        superseded(old, newer)
+    assert caught.value.code == "has_traffic" and "Abort it first" in caught.value.message
+
+
+def test_what_may_not_start_supersedes_nothing() -> None:
+    old, stable, newer = put_newer("awaiting_approval")
+    draft = release_of(old.model, state=ReleaseState.DRAFT)
+    other_model = release_of()
+    for code, more in {
+        "not_another_candidate": {"candidate": old.candidate},
+        "already_stable": {"candidate": stable},
+        "not_sealed": {"candidate": draft},
+        "stale": {"expected_version": old.version - 1},
+        "rollout_policy_invalid": {"policy": {"preset": "yolo"}},
+        "frozen": {"policy": frozen_now()},
+        "reason_missing": {"reason": " "},
+        "forbidden": {"actor": make_actor(team="elsewhere")},
+        "policy_not_yours": {"actor": make_actor(Role.CI), "policy": {"preset": "fast"}},
+    }.items():
+        with pytest.raises(DomainError) as caught, transaction.atomic():
+            superseded(**{"old": old, "candidate": newer, **more})  # type: ignore[arg-type]
+        assert caught.value.code == code
+    with pytest.raises(Invalid, match="is not another release"):
+        superseded(old, other_model)
+    old.refresh_from_db()
+    assert old.state == "awaiting_approval" and Rollout.objects.count() == 1
+
+
+def test_a_rollout_without_traffic_beside_it_is_to_be_superseded_one_with_traffic_aborted() -> None:
+    old, _, newer = put_newer("preparing")
+    with pytest.raises(StateChanged, match="let this one supersede it"):
+        started(candidate=newer)
+    put(old, "shifting")
+    with pytest.raises(StateChanged, match="abort it first"):
+        started(candidate=newer)
