@@ -1,10 +1,11 @@
 """How long a candidate that breaks under users keeps its traffic, on the real stack: Triton, Envoy, PostgreSQL, Valkey.
 
-Run `python -m benchmarks.rollback_time [--runs N] [--fault raise|die]`. Each run pushes a new release that passes its gates, starts a
-rollout of it, lets it answer users for two seconds, and then has it fail every one of them: `raise` in its code, `die` with
-its model process. The clock is the product's own (docs/rollouts.md); it begins at the last reading before the first bad
-attempt. `last good → zero` is seen from outside: from when the candidate's last right answer was asked for. `server lost →
-decision` begins when the agent says that a server does not answer, if it does.
+Run `python -m benchmarks.rollback_time [--runs 20] [--faults errors,some_errors,slow,hang,crash,wrong] [--out FILE]`.
+
+For each fault one release passes its gates once. Each run rolls it out, lets it answer users for two seconds, and then tells it
+to break, in what only users send, so that probes and gates meet a model that is right. The clock starts when the model itself
+first does wrong, as it notes down (`fault`), and ends when every gateway has acknowledged weight 0 (`zero`, the product's own
+clock, docs/rollouts.md). Users ask at their own pace, however slow the answers are.
 """
 
 from __future__ import annotations
@@ -12,120 +13,215 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+import httpx
 import numpy as np
 
 from sluicegate.cli import rollout
 from sluicegate.stack import Stack, running
-from tests.flows.tiny import ENVIRONMENT, Shop, Users
+from tests.flows.tiny import ENVIRONMENT, MODEL, Shop
 
-#: Only users send …, 1, 2, 3: probes and gates meet a model that is right.
+GOOD_S = 2.0
 CODE = """
-import os, time
+import os, random, time
+from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-class TritonPythonModel:
-    def initialize(self, args):
-        self.breaks_at = None
+TRIGGER = Path("{trigger}")
 
+def mark():
+    try:
+        with open("{trigger}.at", "x") as file:
+            file.write(repr(time.time()))
+    except FileExistsError:
+        pass
+
+class TritonPythonModel:
     def execute(self, requests):
-        answers = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            if (x[:, 1:] == [1, 2, 3]).all(axis=1).any():
-                self.breaks_at = self.breaks_at or time.monotonic() + {good_s}
-                if time.monotonic() > self.breaks_at:
-                    {fault}
-            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * x).astype(np.float32))]))
-        return answers
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+        y = 2 * x
+        if (x[:, 1:] == [1, 2, 3]).all() and TRIGGER.exists() and random.random() < {share}:
+            mark()
+            {fault}
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", y.astype(np.float32))])
 """
-GOOD_S = 2.0
-FAULTS = {"raise": 'raise ValueError("broken in run {run}")', "die": "os._exit({run})"}
-COLUMNS = {
-    "fault_to_zero_s": "fault → zero weight, s",
-    "last_good_to_zero_s": "last good → zero weight, s",
-    "decision_to_zero_s": "decision → zero weight, s",
-    "lost_to_decision_s": "server lost → decision, s",
-    "bad_candidate_attempts": "bad attempts",
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the model does to this share of the users' requests; what the rollout needs to see it."""
+
+    words: str
+    does: str
+    share: float = 1.0
+    guards: tuple[dict[str, Any], ...] = ({"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 250})
+    mirrored_pct: float = 0
+
+
+_FAILS = 'return pb_utils.InferenceResponse(error=pb_utils.TritonError("broken"))'
+FAULTS = {
+    "errors": Fault("all requests fail", _FAILS),
+    "some_errors": Fault("5 % of the requests fail", _FAILS, 0.05),
+    "slow": Fault("20 % of the requests take 0.6 s more", "time.sleep(0.6)", 0.20),
+    "hang": Fault("every request hangs", "time.sleep(3600)"),
+    "crash": Fault("the model process dies", "os._exit(1)"),
+    "wrong": Fault(
+        "20 % of the answers are wrong", "y = 3 * x", 0.20, ({"indicator": "errors"}, {"indicator": "wrong"}), 50
+    ),
 }
 
 
-def measure(
-    stack: Stack, folder: Path, *, runs: int, fault: str, weight_pct: float, rate_per_s: float
-) -> dict[str, Any]:
-    """The figures of every run, and the users' requests and failures over all of them."""
+@dataclass
+class Crowd:
+    """Users at a steady rate, each asking on its own thread. `bad`: (when, what) of every answer that was not right."""
+
+    url: str
+    rate_per_s: float
+    asked: int = 0
+    failed: list[float] = field(default_factory=list)
+    wrong: list[float] = field(default_factory=list)
+    good: list[tuple[float, str]] = field(default_factory=list)
+
+    def __enter__(self) -> Crowd:
+        self._stop, self._pool = Event(), ThreadPoolExecutor(48)
+        self._client = httpx.Client(timeout=20, trust_env=False, limits=httpx.Limits(max_connections=64))
+        self._thread = Thread(target=self._ask_on, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(5)
+        self._pool.shutdown(wait=True)
+        self._client.close()
+
+    def _ask_on(self) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due += 1 / self.rate_per_s
+            self.asked += 1
+            self._pool.submit(self._ask, [float(self.asked % 20), 1.0, 2.0, 3.0])
+
+    def _ask(self, x: list[float]) -> None:
+        at = time.time()
+        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": x}]}
+        try:
+            answer = self._client.post(self.url, json=body)
+            if answer.status_code != 200:
+                self.failed.append(at)
+            elif answer.json()["outputs"][0]["data"] != [2 * value for value in x]:
+                self.wrong.append(at)
+            else:
+                self.good.append((at, answer.headers.get("x-sluicegate-release", "")))
+        except (httpx.HTTPError, ValueError, KeyError):
+            self.failed.append(at)
+
+
+def measure(stack: Stack, folder: Path, faults: list[str], *, runs: int, rate_per_s: float) -> dict[str, Any]:
+    """{fault: [row of each run]}."""
+    found: dict[str, Any] = {}
     with Shop(stack, folder, step_s=1) as shop:
         first = shop.start(shop.prove("first"))
         shop.until(first, "shifting")
         shop.until_acknowledged(first)
-        with Users(stack, rate_per_s=rate_per_s) as users:
+        with Crowd(f"{stack.gateway_http}/v2/models/{MODEL}/infer", rate_per_s) as crowd:
             shop.until(first, "promoted")
-            rows = [one_run(shop, users, run, fault=fault, weight_pct=weight_pct) for run in range(1, runs + 1)]
-    return {"runs": rows, "users": {"requests": len(users.answers), "failures": users.failures}}
+            for name in faults:
+                fault, trigger = FAULTS[name], folder / f"break-{name}"
+                code = CODE.format(trigger=trigger, share=fault.share, fault=fault.does)
+                release = shop.prove(name, code=code)
+                found[name] = [one_run(shop, crowd, release, fault, trigger, run) for run in range(1, runs + 1)]
+    return found
 
 
-def one_run(shop: Shop, users: Users, run: int, *, fault: str, weight_pct: float) -> dict[str, Any]:
-    """One broken release, from its push to its rollback."""
-    code = CODE.format(good_s=GOOD_S, fault=FAULTS[fault].format(run=run))
-    name = shop.prove(f"broken-{run}", code=code)
-    stage = {"min_s": 60, "min_samples": 30, "deadline_s": 120}
-    policy = {"preset": "demo", "steps": [{"weight_pct": weight_pct, **stage}]}
-    begun = rollout.start(shop.author, name, environment=ENVIRONMENT, policy=policy)
-    begun_at = time_of(begun["created_at"])
-    seen = shop.until(int(begun["id"]), "rolled_back")
-    clock, zero_at, decided_at = seen["clock"], time_of(seen["clock"]["zero_at"]), time_of(seen["clock"]["decided_at"])
-    good = [asked for answered, asked in users.answers if answered == seen["candidate"]["name"] and asked <= zero_at]
-    lost = [time_of(one["at"]) for one in shop.author.get("/events?verb=server.lost")["results"]]
-    lost_at = max((at for at in lost if begun_at < at <= decided_at), default=None)
-    code_said = next(one["code"] for one in seen["decisions"] if one["action"] == "roll_back")
+def policy_of(fault: Fault, weight_pct: float) -> dict[str, Any]:
+    """One long step, so that only a breach ends it."""
+    stage = {"min_s": 300, "min_samples": 30, "deadline_s": 400}
+    shadow = {"sample_pct": fault.mirrored_pct, "min_s": 1, "min_samples": 10, "deadline_s": 60}
+    steps = [{"weight_pct": weight_pct, **stage}]
+    return {"preset": "demo", "steps": steps, "guards": list(fault.guards), "shadow": shadow}
+
+
+def one_run(shop: Shop, crowd: Crowd, release: str, fault: Fault, trigger: Path, run: int) -> dict[str, Any]:
+    """One rollout of the release, broken while it serves."""
+    for path in (trigger, Path(f"{trigger}.at")):
+        path.unlink(missing_ok=True)
+    begun = rollout.start(shop.author, release, environment=ENVIRONMENT, policy=policy_of(fault, WEIGHT_PCT))
+    number = int(begun["id"])
+    shop.until(number, "shifting")
+    shop.until_acknowledged(number)
+    time.sleep(GOOD_S)
+    trigger.touch()
+    seen = shop.until(number, "rolled_back", within_s=300)
+    trigger.unlink()
+    clock, fault_at = seen["clock"], float(Path(f"{trigger}.at").read_text())
+    zero_at, decided_at = (datetime.fromisoformat(clock[key]).timestamp() for key in ("zero_at", "decided_at"))
     row = {
-        "code": code_said,
-        "fault_to_zero_s": clock["fault_to_zero_s"],
-        "last_good_to_zero_s": round(zero_at - max(good), 3),
-        "decision_to_zero_s": clock["decision_to_zero_s"],
-        "lost_to_decision_s": None if lost_at is None else round(decided_at - lost_at, 3),
+        "code": next(one["code"] for one in seen["decisions"] if one["action"] == "roll_back"),
+        "fault_to_zero_s": round(zero_at - fault_at, 3),
+        "fault_to_decision_s": round(decided_at - fault_at, 3),
+        "decision_to_zero_s": round(zero_at - decided_at, 3),
         "bad_candidate_attempts": clock["bad_candidate_attempts"],
+        "users_failed": sum(1 for at in crowd.failed if at >= fault_at - 30),
+        "users_wrong": sum(1 for at in crowd.wrong if at >= fault_at),
     }
-    print(f"run {run}: {row}", flush=True)
+    print(f"{release} run {run}: {row}", flush=True)
     return row
 
 
-def time_of(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+WEIGHT_PCT = 25.0
+COLUMNS = {
+    "fault_to_zero_s": "fault → zero weight, s",
+    "fault_to_decision_s": "fault → decision, s",
+    "decision_to_zero_s": "decision → zero weight, s",
+    "bad_candidate_attempts": "failed attempts",
+    "users_failed": "users' failures",
+    "users_wrong": "wrong answers seen",
+}
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """The lines to print."""
-    rows, users = found["runs"], found["users"]
-    lines = [f"{'':>28} {'p50':>8} {'p95':>8} {'max':>8}"]
-    for key, words in COLUMNS.items():
-        values = np.array([row[key] for row in rows if row[key] is not None], dtype=float)
-        if not values.size:
-            continue
-        lines.append(f"{words:>28} {np.median(values):>8.3g} {np.quantile(values, 0.95):>8.3g} {values.max():>8.3g}")
-    codes = [row["code"] for row in rows]
-    said = ", ".join(f"{code} {codes.count(code)}" for code in sorted(set(codes)))
-    return [*lines, f"decided by: {said}", f"users: {users['requests']} requests, {len(users['failures'])} failed"]
+    """The lines to print, as a table of docs/rollouts.md."""
+    lines = ["| fault | runs | " + " | ".join(f"{words}: p50 / p95" for words in COLUMNS.values()) + " | decided by |"]
+    lines.append("|---" * (len(COLUMNS) + 3) + "|")
+    for name, rows in found.items():
+        cells = []
+        for key in COLUMNS:
+            values = np.array([row[key] for row in rows], dtype=float)
+            cells.append(f"{np.median(values):.3g} / {np.quantile(values, 0.95):.3g}")
+        codes = [row["code"] for row in rows]
+        said = ", ".join(f"{code} {codes.count(code)}" for code in sorted(set(codes)))
+        lines.append(f"| {FAULTS[name].words} | {len(rows)} | {' | '.join(cells)} | {said} |")
+    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--fault", choices=sorted(FAULTS), default="raise")
-    parser.add_argument("--weight", type=float, default=25, help="the candidate's share, percent")
-    parser.add_argument("--rate", type=float, default=22, help="users' requests per second")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--faults", default=",".join(FAULTS), help="comma-separated; all by default")
+    parser.add_argument(
+        "--rate", type=float, default=40, help="users' requests per second; a quarter goes to the candidate"
+    )
+    parser.add_argument("--out", type=Path, help="also write the rows as JSON")
     asked = parser.parse_args()
+    names = asked.faults.split(",")
     with tempfile.TemporaryDirectory(prefix="sluicegate-rollback-") as name, running(Path(name) / "state") as stack:
-        found = measure(
-            stack, Path(name), runs=asked.runs, fault=asked.fault, weight_pct=asked.weight, rate_per_s=asked.rate
-        )
+        found = measure(stack, Path(name), names, runs=asked.runs, rate_per_s=asked.rate)
     print("\n".join(table(found)))
-    print(json.dumps({"asked": vars(asked), **found}))
-    if found["users"]["failures"]:
+    if asked.out:
+        asked.out.write_text(json.dumps({"rate_per_s": asked.rate, "weight_pct": WEIGHT_PCT, "runs": found}, indent=1))
+    if any(row["users_failed"] for rows in found.values() for row in rows):
         raise SystemExit("Users saw failures.")
 
 
