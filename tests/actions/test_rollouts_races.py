@@ -1,0 +1,101 @@
+"""Two people at once: one of them acts, the other is told; nothing happens twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from accounts.core.access import Role
+from accounts.core.errors import DomainError
+from rollouts import actions
+from rollouts.models import Approval, Rollout
+from tests.factories import make_actor, make_admin, make_model
+from tests.rollout_setup import OBJECTIVES, awaiting, production, promoted, release_of, serves, started, with_stable
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def at_once(*calls: Callable[[], Any]) -> list[str]:
+    """What came of each call, all begun at the same time in threads of their own: `done`, or the code of the refusal."""
+    ready = threading.Barrier(len(calls))
+    found = [""] * len(calls)
+
+    def run(index: int) -> None:
+        ready.wait(timeout=10)
+        try:
+            calls[index]()
+            found[index] = "done"
+        except DomainError as error:
+            found[index] = error.code
+        finally:
+            connections["default"].close()
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    connection.close()
+    return sorted(found)
+
+
+def test_two_approvals_of_the_same_version_are_one_and_one_that_is_stale() -> None:
+    rollout, _, _ = awaiting(approvals={"start": 2})
+    people = [make_actor(Role.RELEASE_MANAGER) for _ in range(2)]
+    found = at_once(
+        *(
+            lambda who=who: actions.approve(actor=who, rollout=rollout, expected_version=rollout.version)  # type: ignore[misc]
+            for who in people
+        )
+    )
+    assert found == ["done", "stale"] and Approval.objects.count() == 1
+    assert Rollout.objects.get(pk=rollout.pk).state == "awaiting_approval"
+
+
+def test_of_a_start_and_a_supersede_at_once_one_rollout_stays() -> None:
+    model = make_model(objectives=OBJECTIVES)
+    serves(release_of(model))
+    old, candidates, admin = started(candidate=release_of(model)), [release_of(model) for _ in range(3)], make_admin()
+    found = at_once(
+        *(
+            lambda one=one: actions.supersede(  # type: ignore[misc]
+                actor=admin, rollout=old, expected_version=old.version, candidate=one, reason="Newer."
+            )
+            for one in candidates[:2]
+        ),
+        lambda: actions.start_rollout(actor=admin, candidate=candidates[2], environment=production()),
+    )
+    assert found == ["done", "rollout_active", "stale"]
+    states = sorted(Rollout.objects.values_list("state", flat=True))
+    assert states == ["preparing", "superseded"]
+
+
+def test_of_an_advance_and_an_abort_the_traffic_ends_at_zero_whoever_was_first() -> None:
+    rollout, _ = with_stable()
+    admin = make_admin()
+    found = at_once(
+        lambda: actions.advance(actor=admin, rollout=rollout, expected_version=rollout.version, reason="Go."),
+        lambda: actions.roll_back_model(
+            actor=admin, model=rollout.model, environment=rollout.environment, reason="Stop."
+        ),
+    )
+    assert found in (["done", "done"], ["done", "stale"])
+    rollout.refresh_from_db()
+    assert (rollout.state, rollout.weight_bp) == ("rolling_back", 0)
+
+
+def test_the_way_back_is_taken_once() -> None:
+    rollout, _ = promoted()
+    admin = make_admin()
+
+    def back() -> Rollout:
+        return actions.roll_back_model(
+            actor=admin, model=rollout.model, environment=rollout.environment, reason="Back."
+        )
+
+    assert at_once(back, back) == ["done", "no_active_rollout"]
+    assert rollout.decisions.filter(action="roll_back").count() == 1
