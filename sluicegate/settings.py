@@ -8,7 +8,8 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from accounts.core.access import Role
-from registry.core.lifecycle import FileRole
+from ledger.core.delivery import DeliveryState
+from registry.core.lifecycle import FileRole, ReleaseState
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -125,6 +126,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "unacked_restore_throttle": 1,
     # Who enqueues must not wait for a broker that is away: the row is there, and the sweep sends it later.
     "socket_connect_timeout": 1,
+    "socket_timeout": 2,  # one that takes connections and says nothing would hold its caller for ever
     "max_retries": 0,
     "interval_start": 0,
     "interval_step": 0,
@@ -181,6 +183,8 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "TeamRole": [(role.value, role.value) for role in Role],
         "FileRole": [(role.value, role.value) for role in FileRole],
+        "DeliveryState": [(state.value, state.value) for state in DeliveryState],
+        "ReleaseState": [(state.value, state.value) for state in ReleaseState],
     },
 }
 
