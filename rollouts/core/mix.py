@@ -16,7 +16,7 @@ SIZES = tuple(f"bytes_{edge}" for edge in SIZE_EDGES)
 #: explain it: the index of validation.md 3.3, PSI > (1/n + 1/m) chi2(.99) and PSI > 0.1.
 PSI_MATTERS, LEAST_MIXED = 0.1, 200
 #: 99 % quantiles of chi-square by degrees of freedom. Source: any table of the distribution.
-_CHI2_99 = (0.0, 6.63, 9.21, 11.34, 13.28, 15.09, 16.81, 18.48, 20.09, 21.67, 23.21)
+CHI2_99 = (0.0, 6.63, 9.21, 11.34, 13.28, 15.09, 16.81, 18.48, 20.09, 21.67, 23.21)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Mix:
         used = sum(1 for c, b in zip(self.candidate, self.stable, strict=True) if c or b)
         if min(n, m) < LEAST_MIXED or used < 2:
             return False
-        noise = (1 / n + 1 / m) * _CHI2_99[min(used - 1, len(_CHI2_99) - 1)]
+        noise = (1 / n + 1 / m) * CHI2_99[min(used - 1, len(CHI2_99) - 1)]
         return self.psi > max(noise, PSI_MATTERS)
 
 

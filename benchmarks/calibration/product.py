@@ -1,0 +1,385 @@
+"""The product's own decisions for many rollouts at once: what `rollouts.core.replay.walk` does, one array element for each run.
+
+The formulas are the product's array functions; only the bookkeeping of absorb() and the order of decide()'s questions are
+written again here, for arrays. tests/core/test_calibration.py walks the same traffic through the real decide() and demands the
+same weights, the same end and the same tick of every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.calibration.traffic import ERRORS, Second
+from rollouts.core.breach import BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS
+from rollouts.core.confounders import LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
+from rollouts.core.decision import Code
+from rollouts.core.dispersion import DISPERSION_SAFETY, FORGETTING, MIN_WINDOWS
+from rollouts.core.evidence import (
+    FIRST_ONSET,
+    GRID,
+    LATE_TICKS,
+    Side,
+    fixed_sums_of,
+    increments_of,
+    mixed_of,
+)
+from rollouts.core.mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
+from rollouts.core.plan import FULL_BP, Guard, Policy
+
+Floats = npt.NDArray[np.float64]
+Booleans = npt.NDArray[np.bool_]
+Whole = npt.NDArray[np.int64]
+
+LIVE, PROMOTED, ROLLED_BACK = 0, 1, 2
+#: A mixture can only reach a bar if one of its parts comes so close to it: the logarithm of how many there are.
+CLOSE = float(np.log(len(GRID) + 1))
+
+
+@dataclass
+class Dispersions:
+    """`evidence.Dispersion` for many runs."""
+
+    windows: Floats
+    bad: Floats
+    attempts: Floats
+    squares: Floats
+    open_bad: Floats
+    open_attempts: Floats
+    open_since: Floats
+
+    @classmethod
+    def none(cls, runs: int) -> Dispersions:
+        return cls(*(np.zeros(runs) for _ in range(7)))
+
+    def absorb(self, at: float, bad: Floats, attempts: Floats, *, window_s: float) -> None:
+        is_first = self.open_since == 0.0
+        self.open_bad, self.open_attempts = self.open_bad + bad, self.open_attempts + attempts
+        self.open_since = np.where(is_first, at, self.open_since)
+        is_over = ~is_first & (at - self.open_since >= window_s)
+        closes = is_over & (self.open_attempts > 0)
+        kept = np.where(closes, 1 - FORGETTING, 1.0)
+        self.windows = self.windows * kept + closes
+        self.bad = self.bad * kept + closes * self.open_bad
+        self.attempts = self.attempts * kept + closes * self.open_attempts
+        self.squares = self.squares * kept + closes * self.open_bad**2 / np.maximum(self.open_attempts, 1.0)
+        self.open_since = np.where(is_over, at, self.open_since)
+        self.open_bad = np.where(closes, 0.0, self.open_bad)
+        self.open_attempts = np.where(closes, 0.0, self.open_attempts)
+
+    @property
+    def phi(self) -> Floats:
+        can_tell = (self.windows >= MIN_WINDOWS) & (self.bad > 0)
+        freedom = np.where(can_tell, self.windows - 1, 1.0)
+        bad = np.where(can_tell, self.bad, 1.0)
+        spread = (self.squares * self.attempts / bad - bad) / freedom
+        shows = can_tell & (spread > 1 + 2 * np.sqrt(2 / freedom))
+        return np.where(shows, DISPERSION_SAFETY * spread, 1.0)
+
+
+class Watched:
+    """One guard of many runs: `carry.Watch` and what `snapshot.judge` makes of it. Arrays by (run, point, alternative)."""
+
+    def __init__(self, guard: Guard, bar_worse: float, runs: int) -> None:
+        self.guard, self.bar_worse = guard, bar_worse
+        self.limit = guard.roll_back_over.of(guard.max_frac)
+        self._own = guard.points.index(guard.name)
+        shape = (runs, len(guard.points), len(GRID))
+        self._log_m, self._fine = np.full(shape, -np.inf), np.zeros(shape)
+        self._ticks = np.zeros(runs)
+        self.xc, self.nc, self.xb, self.nb = (np.zeros(runs) for _ in range(4))
+        self.dispersions = [Dispersions.none(runs) for _ in guard.points]
+        self._phi = np.ones((runs, len(guard.points)))
+        self._excess, self._variance = np.zeros(runs), np.zeros(runs)  # of the stages before this one
+
+    def absorb(self, at: float, second: Second, *, window_s: float) -> None:
+        guard, nc, nb = self.guard, second.candidate, second.stable
+        counts = [second.bad[point] for point in guard.points]
+        window = (_columns(xc for xc, _ in counts), nc[:, None], _columns(xb for _, xb in counts), nb[:, None])
+        for dispersion, (_, xb) in zip(self.dispersions, counts, strict=True):
+            dispersion.absorb(at, xb, nb, window_s=window_s)
+        before, self._phi = self._phi, _columns(dispersion.phi for dispersion in self.dispersions)
+        most = np.maximum(before, self._phi)
+        more = increments_of(*window, guard.roll_back_over, Side.WORSE)
+        more = np.where(more > 0, more / most[..., None], more / before[..., None])
+        self._grow(more, (nc > 0) & (nb > 0))
+        self._fine = self._fine + increments_of(*window, guard.promote_within, Side.FINE)
+        xc, xb = counts[self._own]
+        self.xc, self.nc, self.xb, self.nb = self.xc + xc, self.nc + nc, self.xb + xb, self.nb + nb
+
+    def _grow(self, more: Floats, says: Booleans) -> None:
+        """`evidence.onset_step`, for runs that are at different ticks."""
+        self._ticks = self._ticks + says
+        t = np.maximum(self._ticks, 1.0)
+        late = (1 - FIRST_ONSET) * LATE_TICKS / ((LATE_TICKS + t - 2) * (LATE_TICKS + t - 1))
+        begin = np.log(np.where(t == 1, FIRST_ONSET, late))[:, None, None]
+        self._log_m = np.where(says[:, None, None], np.logaddexp(self._log_m, begin) + more, self._log_m)
+
+    def log_e_worse(self) -> Floats:
+        """`Judged.log_e_worse`, by run: the mean over points."""
+        worse = self._worse(np.ones(len(self.nc), dtype=np.bool_))
+        return np.asarray(np.logaddexp.reduce(worse, axis=1) - np.log(worse.shape[1]))
+
+    def _worse(self, where: Booleans) -> Floats:
+        """`evidence.onset_mixed` of each point, for the runs that are asked for."""
+        ticks = self._ticks[where]
+        later = np.where(ticks > 0, np.log((1 - FIRST_ONSET) * LATE_TICKS / (LATE_TICKS + np.maximum(ticks, 1) - 1)), 0)
+        return np.logaddexp(mixed_of(self._log_m[where]), later[:, None])
+
+    def is_worse(self) -> Booleans:
+        """Whether `log_e_worse` has reached its bar."""
+        found = np.zeros(len(self.nc), dtype=np.bool_)
+        found[(self._log_m.max(axis=(1, 2)) >= self.bar_worse - CLOSE) & (self._ticks > 0)] = True
+        if found.any():
+            worse = self._worse(found)
+            found[found] = np.logaddexp.reduce(worse, axis=1) - np.log(worse.shape[1]) >= self.bar_worse
+        return found
+
+    def is_fine(self, bar: float, where: Booleans) -> Booleans:
+        """Whether `log_e_fine` has reached the bar, for the runs that are asked for; False for others."""
+        found = where.copy()
+        if found.any():
+            found[found] = mixed_of(self._fine[found] / self._phi[found][..., None]).min(axis=1) >= bar
+        return found
+
+    def is_over(self) -> Booleans:
+        """Whether the candidate is proven over the objective."""
+        return self._proven_over(self.xc, self.nc)
+
+    def is_stable_over(self) -> Booleans:
+        return self._proven_over(self.xb, self.nb)
+
+    def _proven_over(self, bad: Floats, attempts: Floats) -> Booleans:
+        found = np.asarray(bad > self.limit * attempts)  # below it no alternative gains
+        if found.any():
+            sums = (
+                fixed_sums_of(bad[found], attempts[found], self.limit, Side.WORSE) / self._phi[found, self._own, None]
+            )
+            found[found] = mixed_of(sums) >= self.bar_worse
+        return found
+
+    def harm(self) -> tuple[Floats, Floats]:
+        """`Carry.harm_so_far` of this guard: bad attempts beyond stable's share, and the variance of that number."""
+        both = (self.nc > 0) & (self.nb > 0)
+        nc, nb = np.maximum(self.nc, 1.0), np.maximum(self.nb, 1.0)
+        pooled = (self.xc + self.xb) / (nc + nb)
+        excess = np.where(both, self.xc - nc * self.xb / nb, 0.0)
+        variance = np.where(both, pooled * (1 - pooled) * nc * (1 + nc / nb), 0.0)
+        return self._excess + excess, self._variance + variance
+
+    def has_spent(self, budget_bad: int) -> Booleans:
+        """Whether the harm is surely over the budget."""
+        excess, variance = self.harm()
+        phi = self._phi[:, self._own]
+        return np.asarray(excess - BUDGET_SIGMAS * np.sqrt(np.maximum(0.0, phi * variance)) >= budget_bad)
+
+    @property
+    def rate_candidate(self) -> Floats:
+        return np.asarray(self.xc / np.maximum(self.nc, 1.0))
+
+    @property
+    def rate_stable(self) -> Floats:
+        return np.asarray(self.xb / np.maximum(self.nb, 1.0))
+
+    def forget(self, where: Booleans) -> None:
+        """A new weight: evidence begins afresh; the scatter of stable and the harm done are kept."""
+        excess, variance = self.harm()
+        self._excess[where], self._variance[where] = excess[where], variance[where]
+        self._log_m[where], self._fine[where] = -np.inf, 0.0
+        for counts in (self._ticks, self.xc, self.nc, self.xb, self.nb):
+            counts[where] = 0.0
+
+
+def _columns(parts: Iterable[Floats]) -> Floats:
+    return np.stack(list(parts), axis=1)
+
+
+class Failing:
+    """`carry.Failures` for many runs, with the two flags that decide() asks beside it."""
+
+    def __init__(self, runs: int) -> None:
+        self.attempts, self.since, self.until = (np.zeros(runs) for _ in range(3))
+        self.is_stable_failing = np.zeros(runs, dtype=np.bool_)
+
+    def absorb(self, at: float, second: Second) -> None:
+        bad, stable_bad = second.bad[ERRORS]
+        has, fails = second.candidate > 0, (second.candidate > 0) & (bad >= second.candidate)
+        begins = fails & (self.attempts == 0)
+        self.attempts = np.where(fails, self.attempts + second.candidate, np.where(has, 0.0, self.attempts))
+        self.since = np.where(begins, at, np.where(has & ~fails, 0.0, self.since))
+        self.until = np.where(fails, at, np.where(has, 0.0, self.until))
+        has_stable = second.stable > 0
+        self.is_stable_failing = np.where(has_stable, stable_bad >= second.stable, self.is_stable_failing)
+
+    def fails(self, attempts: int) -> Booleans:
+        return np.asarray((self.attempts >= attempts) & (self.until - self.since > FAILING_OVER_S))
+
+
+class Mixes:
+    """`mix.Mix` for many runs: requests by class of size, in this stage."""
+
+    def __init__(self, runs: int) -> None:
+        self.candidate, self.stable = np.zeros((runs, len(SIZES) + 1)), np.zeros((runs, len(SIZES) + 1))
+
+    def absorb(self, second: Second) -> None:
+        if any(name in second.bad for name in SIZES):
+            nothing = (np.zeros_like(second.candidate), np.zeros_like(second.stable))
+            over = [second.bad.get(name, nothing) for name in SIZES]
+            self.candidate = self.candidate + _classes(second.candidate, [one for one, _ in over])
+            self.stable = self.stable + _classes(second.stable, [one for _, one in over])
+
+    def differs(self) -> Booleans:
+        n, m = self.candidate.sum(axis=1, keepdims=True), self.stable.sum(axis=1, keepdims=True)
+        classes = self.candidate.shape[1]
+        p, q = (self.candidate + 0.5) / (n + classes / 2), (self.stable + 0.5) / (m + classes / 2)
+        psi = ((p - q) * np.log(p / q)).sum(axis=1)
+        used = ((self.candidate > 0) | (self.stable > 0)).sum(axis=1)
+        chance = np.array(CHI2_99)[np.clip(used - 1, 0, len(CHI2_99) - 1)]
+        noise = (1 / np.maximum(n, 1) + 1 / np.maximum(m, 1))[:, 0] * chance
+        enough = (np.minimum(n, m)[:, 0] >= LEAST_MIXED) & (used >= 2)
+        return np.asarray(enough & (psi > np.maximum(noise, PSI_MATTERS)))
+
+    def forget(self, where: Booleans) -> None:
+        self.candidate[where] = self.stable[where] = 0.0
+
+
+def _classes(attempts: Floats, over: list[Floats]) -> Floats:
+    falling = [attempts, *over, np.zeros_like(attempts)]
+    return _columns(np.maximum(0.0, larger - smaller) for larger, smaller in pairwise(falling))
+
+
+class Product:
+    """Many rollouts of one policy. `weight_frac`, `state`, `ended_s`, `code`, `was_frozen` (both arms were bad) and
+    `was_excused` (the mix of requests differed) are what one may read, by run.
+
+    What is kept for judging is kept for live runs only: `_ids` says which these are.
+    """
+
+    def __init__(self, policy: Policy, runs: int) -> None:
+        self.policy = policy.facing(has_stable=True)
+        stages = [*self.policy.steps, self.policy.bake]
+        self._weights = np.array([stage.weight_bp for stage in stages], dtype=np.float64) / FULL_BP
+        self._min_s = np.array([stage.min_s for stage in stages])
+        self._min_samples = np.array([stage.min_samples for stage in stages])
+        self.stage: Whole = np.zeros(runs, dtype=np.int64)
+        self.state: Whole = np.zeros(runs, dtype=np.int64)
+        self.ended_s = np.full(runs, np.inf)
+        self.code = np.full(runs, "", dtype=object)
+        self.was_frozen, self.was_excused = np.zeros(runs, dtype=np.bool_), np.zeros(runs, dtype=np.bool_)
+        self._ids = np.arange(runs)
+        self.watched = [Watched(guard, self.policy.bar_worse_of(guard), runs) for guard in self.policy.guards]
+        self._failing, self._mixes = Failing(runs), Mixes(runs)
+        self._began = _Began(np.zeros(runs), np.zeros(runs))
+
+    @property
+    def weight_frac(self) -> Floats:
+        return np.asarray(self._weights[self.stage])
+
+    def absorb(self, at: float, second: Second) -> None:
+        """One tick: counts in, evidence, decision, and the next weight where it advances. Nothing for runs that ended."""
+        self._forget_the_ended()
+        if not len(self._ids):
+            return
+        mine = second.of(self._ids)
+        for watched in self.watched:
+            watched.absorb(at, mine, window_s=self.policy.dispersion_window_s)
+        self._failing.absorb(at, mine)
+        self._mixes.absorb(mine)
+        self._began.seen_at = np.where(mine.candidate > 0, at, self._began.seen_at)
+        is_live = self.state[self._ids] == LIVE
+        broken, is_shared, is_excused = self._breach()
+        is_broken = is_live & (broken != "")
+        holds = is_shared | is_excused | self._burning()
+        self._end(is_broken, ROLLED_BACK, at, broken)
+        self.was_frozen[self._ids[is_live & ~is_broken & ~is_excused & holds]] = True
+        self.was_excused[self._ids[is_live & ~is_broken & is_excused]] = True
+        self._go_on(is_live & ~is_broken & ~holds, at)
+
+    def _forget_the_ended(self) -> None:
+        """Once they are worth the copying."""
+        is_live = self.state[self._ids] == LIVE
+        if is_live.mean() > 0.8:
+            return
+        self._ids = self._ids[is_live]
+        for part in (
+            *self.watched,
+            *(one for w in self.watched for one in w.dispersions),
+            self._failing,
+            self._mixes,
+            self._began,
+        ):
+            for name, value in vars(part).items():
+                if isinstance(value, np.ndarray):
+                    setattr(part, name, value[is_live])
+
+    def _breach(self) -> tuple[npt.NDArray[np.object_], Booleans, Booleans]:
+        """The reason code of a breach (empty for none), where both arms are bad alike, and where the mix of requests excuses it.
+
+        The weakest question first, so that the code of the strongest one stays.
+        """
+        code = np.full(len(self._ids), "", dtype=object)
+        is_shared, is_excused = np.zeros(len(self._ids), dtype=np.bool_), np.zeros(len(self._ids), dtype=np.bool_)
+        proofs = []
+        for watched in self.watched:
+            is_over = watched.is_over() & (watched.nb >= LEAST_STABLE_ATTEMPTS)
+            stable_too = watched.rate_stable > watched.limit
+            is_shared |= is_over & stable_too
+            if self.policy.budget_bad is not None:
+                proofs.append((Code.BUDGET_SPENT, watched.has_spent(self.policy.budget_bad)))
+            proofs.append((Code.OBJECTIVE_BREACHED, is_over & ~stable_too))
+            proofs.append((Code.WORSE_THAN_STABLE, watched.is_worse()))
+        differs = self._mixes.differs() if any(proof.any() for _, proof in proofs) else is_excused
+        for wanted in (Code.BUDGET_SPENT, Code.OBJECTIVE_BREACHED, Code.ALL_FAILING, Code.WORSE_THAN_STABLE):
+            if wanted is Code.ALL_FAILING:
+                fails = self._failing.fails(self.policy.all_failing_attempts)
+                is_shared |= fails & self._failing.is_stable_failing
+                code[fails & ~self._failing.is_stable_failing] = wanted
+            for _, proof in ((name, proof) for name, proof in proofs if name is wanted):
+                code[proof & ~differs] = wanted
+                is_excused = is_excused | (proof & differs)
+        return code, is_shared, is_excused
+
+    def _burning(self) -> Booleans:
+        found = np.zeros(len(self._ids), dtype=np.bool_)
+        for watched in self.watched:
+            found |= watched.is_stable_over() & (watched.rate_candidate > watched.limit)
+        return found
+
+    def _is_split_off(self) -> Booleans:
+        one = self.watched[0]
+        routed, wanted = one.nc + one.nb, self._weights[self.stage[self._ids]]
+        spread = np.sqrt(wanted * (1 - wanted) / np.maximum(routed, 1.0))
+        off = np.abs(one.nc / np.maximum(routed, 1.0) - wanted) > SPLIT_SLACK + SPLIT_SIGMAS * spread
+        return np.asarray(off & (routed >= LEAST_ROUTED))
+
+    def _go_on(self, where: Booleans, at: float) -> None:
+        stage, began = self.stage[self._ids], self._began
+        proven = where & (self.watched[0].nc >= self._min_samples[stage]) & (at - began.at >= self._min_s[stage])
+        if not proven.any():
+            return
+        proven &= ~self._is_split_off() & (at - began.seen_at < self.policy.no_data_s)
+        for watched in self.watched:
+            proven = watched.is_fine(self.policy.bar_fine, proven)
+        is_last = stage == len(self._weights) - 1
+        self._end(proven & is_last, PROMOTED, at, np.full(len(where), Code.PROVEN, dtype=object))
+        advances = proven & ~is_last
+        self.stage[self._ids[advances]] += 1
+        began.at[advances] = began.seen_at[advances] = at
+        for part in (*self.watched, self._mixes):
+            part.forget(advances)
+
+    def _end(self, where: Booleans, state: int, at: float, code: npt.NDArray[np.object_]) -> None:
+        ids = self._ids[where]
+        self.state[ids], self.ended_s[ids], self.code[ids] = state, at, code[where]
+
+
+@dataclass
+class _Began:
+    """When each run's stage began, and when the candidate was last seen."""
+
+    at: Floats
+    seen_at: Floats
