@@ -18,6 +18,7 @@ from rollouts.actions.moving import record, reread
 from rollouts.actions.steer import abort
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
+from rollouts.way_back import is_open, last_promoted, serves
 from serving.actions import drain_deployment
 from serving.models import Environment, Route
 from serving.queries import deployment_of, ready_server
@@ -47,39 +48,15 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
             return active
         if active is not None:
             ended = abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
-            last = _last_promoted(model, environment) if active.state in WITHOUT_TRAFFIC else None
+            last = last_promoted(model, environment) if active.state in WITHOUT_TRAFFIC else None
             return ended if last is None or not is_open(last) else _instantly_back(actor, last, reason)
         hold_routes(environment)  # what is warm now stays so until the route is written
         if of_model.filter(state__in=_ACTIVE).exists():
             raise StateChanged("rollout_active", f"A rollout of {model.slug} was started just now. Roll back again.")
-        last = _last_promoted(model, environment)
+        last = last_promoted(model, environment)
         if last is None:
             raise _nothing(model, environment, "There is nothing to take back.")
         return _instantly_back(actor, last, reason)
-
-
-def is_open(rollout: Rollout) -> bool:
-    """Whether this promoted rollout can be undone at once: it serves, and the release before is kept warm and answers."""
-    if rollout.state != S.PROMOTED or rollout.stable is None or rollout.warm_until is None:
-        return False
-    return (
-        rollout.warm_until > timezone.now()
-        and _serves(rollout)
-        and ready_server(rollout.stable, rollout.environment) is not None
-    )
-
-
-def _last_promoted(model: ServedModel, environment: Environment) -> Rollout | None:
-    return (
-        Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
-        .filter(environment=environment, model=model, state=S.PROMOTED)
-        .first()
-    )
-
-
-def _serves(rollout: Rollout) -> bool:
-    routes = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id)
-    return routes.filter(stable_id=rollout.candidate_id).exists()
 
 
 def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
@@ -87,7 +64,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     model, environment, before = last.model, last.environment, last.stable
     if before is None:
         raise _nothing(model, environment, f"{last.candidate.name} was the first release there.")
-    if not _serves(last):
+    if not serves(last):
         raise _nothing(model, environment, f"{last.candidate.name} does not serve any more: it was taken back already.")
     if ready_server(before, environment) is None:
         raise _nothing(

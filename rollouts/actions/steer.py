@@ -103,7 +103,7 @@ def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason
     refuse_frozen(plan, "Promote")
     refuse_unapproved(rollout, plan, ahead_of(rollout, plan), "Promoting now")
     said = f"{actor.name} promotes {rollout.candidate.name} without waiting for proof: {why}"
-    facts = {"from_state": str(rollout.state), "stage": PROMOTE}
+    facts = {"from_state": str(rollout.state), "stage": PROMOTE, "to_index": len(plan.steps)}
     if rollout.state == S.BAKING:
         verb = "rollout.promoting"
         return done(rollout, S.BAKING, actor, "promote_now", said, verb=verb, facts=facts, promote_now=True)

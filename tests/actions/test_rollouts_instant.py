@@ -18,9 +18,10 @@ from ledger.jobs import Again
 from ledger.models import Event, Job
 from rollouts import actions
 from rollouts.actions.conduct import write_route
-from rollouts.actions.instant import LET_GO, is_open
+from rollouts.actions.instant import LET_GO
 from rollouts.models import Rollout
 from rollouts.tasks import let_go
+from rollouts.way_back import is_open
 from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.factories import make_actor, make_admin, make_deployment, make_server
 from tests.rollout_setup import promoted, put, release_of, started, with_stable

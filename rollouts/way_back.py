@@ -1,0 +1,35 @@
+"""Named reads of the way back to the release before, after a promotion."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from registry.models import ServedModel
+from rollouts.core.lifecycle import RolloutState
+from rollouts.models import Rollout
+from serving.models import Environment, Route
+from serving.queries import ready_server
+
+
+def last_promoted(model: ServedModel, environment: Environment) -> Rollout | None:
+    """The newest rollout of the model there that was promoted."""
+    return (
+        Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
+        .filter(environment=environment, model=model, state=RolloutState.PROMOTED)
+        .first()
+    )
+
+
+def serves(rollout: Rollout) -> bool:
+    """Whether the rollout's candidate is the stable release there now."""
+    routes = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id)
+    return routes.filter(stable_id=rollout.candidate_id).exists()
+
+
+def is_open(rollout: Rollout) -> bool:
+    """Whether this rollout can be undone at once: it was promoted, it serves, and the release before is kept warm and answers."""
+    if rollout.state != RolloutState.PROMOTED or rollout.stable is None or rollout.warm_until is None:
+        return False
+    if rollout.warm_until <= timezone.now() or not serves(rollout):
+        return False
+    return ready_server(rollout.stable, rollout.environment) is not None
