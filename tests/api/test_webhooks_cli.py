@@ -1,0 +1,125 @@
+"""`sluicegate webhook …` against the real API and a real receiver."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.core import signals
+from django.core.handlers.wsgi import WSGIHandler
+
+from accounts.actions import actor_for, issue_token
+from accounts.core.access import Actor, Role
+from ledger import notify
+from ledger.actions import append_event
+from sluicegate.cli import exits, session
+from sluicegate.cli.client import Client
+from sluicegate.cli.errors import CommandError
+from sluicegate.cli.main import main
+from sluicegate.cli.webhook import moment_of
+from tests.factories import make_model, make_team, make_user
+from tests.receiver import Receiver
+
+pytestmark = pytest.mark.django_db
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[Receiver]:
+    settings.WEBHOOKS_ALLOW_PRIVATE = True
+    settings.WEBHOOK_TIMEOUT_S = 0.5
+    with Receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: Any, tmp_path: Path) -> Run:
+    """run("root", "webhook", "list") → (exit code, what it printed: JSON, or text with plain=True)."""
+    make_model("sentiment", team=make_team("search"))
+    users = {"root": make_user("root", is_admin=True), "ada": make_user("ada", team="search", role=Role.MODEL_TEAM)}
+    tokens = {name: issue_token(user=user, name="tests", actor=actor_for(user)) for name, user in users.items()}
+    settings.STATIC_ROOT = str(tmp_path)
+    monkeypatch.setenv("SLUICEGATE_URL", "http://testserver")
+    # the test's own connection must outlive each request; Django's test client does the same
+    monkeypatch.setattr(signals.request_started, "receivers", [])
+    monkeypatch.setattr(signals.request_finished, "receivers", [])
+    transport = httpx.WSGITransport(app=WSGIHandler())
+    monkeypatch.setattr(session, "Client", functools.partial(Client, transport=transport))
+
+    def command(user: str, *words: str, plain: bool = False) -> tuple[int, Any]:
+        monkeypatch.setenv("SLUICEGATE_TOKEN", tokens[user])
+        capsys.readouterr()
+        code = main(["webhook", *words, *([] if plain else ["--json"])])
+        said = capsys.readouterr()
+        return code, said.out + said.err if plain else json.loads(said.out)
+
+    return command
+
+
+def happen() -> None:
+    engine = Actor.system("engine")
+    append_event(verb="rollout.held", subject_type="rollout", subject_id=1, actor=engine, facts={"model": "sentiment"})
+
+
+def test_the_whole_life_of_a_webhook(run: Run, receiver: Receiver) -> None:
+    assert run("root", "list", plain=True)[1].startswith("No webhook yet. Create one: sluicegate webhook create")
+    code, made = run("root", "create", receiver.url, "--team", "search", "--title", "on call")
+    assert (code, made["verbs"]) == (exits.OK, ["rollout.*"])
+    number = str(made["id"])
+    code, sent = run("ada", "test", number)
+    assert (code, sent["state"]) == (exits.OK, "delivered") and receiver.got[0].is_signed_with(made["secret"])
+    happen()
+    notify.run_round(lambda: True)
+    code, text = run("ada", "deliveries", number, plain=True)
+    newest, oldest = (line.split() for line in text.splitlines())
+    assert newest[1:] == ["rollout.held", str(receiver.seqs[1]), "delivered", "1", "204"]
+    assert oldest[1:] == ["webhook.test", "delivered", "1", "204"]
+    delivery = newest[0]
+    assert run("ada", "replay", number, "--delivery", delivery) == (exits.OK, {"deliveries": 1})
+    notify.run_round(lambda: True)
+    assert [got.id for got in receiver.got[1:]] == [delivery, delivery]
+    assert run("ada", "replay", number, "--since", "2h") == (exits.OK, {"deliveries": 1})
+    assert "Nothing to send again" in run("ada", "replay", number, "--since", "2h", plain=True)[1]
+    assert run("ada", "deliveries", number, "--state", "delivered", "--limit", "1")[1][0]["verb"] == "webhook.test"
+    code, rotated = run("ada", "rotate", number, "--overlap-h", "0")
+    assert rotated["secret"].startswith("whsec_") and rotated["previous_until"] is None
+    assert "The old secret signs as well until" in run("ada", "rotate", number, plain=True)[1]
+    assert run("ada", "disable", number)[1]["is_active"] is False
+    assert run("ada", "enable", number)[1]["is_active"] is True
+    code, text = run("ada", "list", plain=True)
+    assert text.split()[:6] == [number, "search", "webhook", receiver.url, "rollout.*", "yes"]
+    assert run("ada", "delete", number, plain=True) == (exits.OK, f"Webhook {number} is deleted.\n")
+
+
+def test_a_test_that_does_not_arrive_is_exit_1_and_says_why(run: Run, receiver: Receiver) -> None:
+    receiver.always = 500
+    code, made = run("root", "create", receiver.url, "--verb", "*", "--verb", "rollout.stuck", plain=True)
+    assert code == exits.OK and "Secret, shown this once: whsec_" in made and "Next: sluicegate webhook test" in made
+    code, text = run("root", "test", made.split()[1], plain=True)
+    assert code == exits.FAILED and text == "It did not arrive: The receiver answered 500 Internal Server Error.\n"
+
+
+def test_refusals_are_exit_3_with_a_next_step(run: Run, receiver: Receiver) -> None:
+    code, text = run("ada", "create", receiver.url, "--team", "search", plain=True)
+    assert code == exits.REFUSED and "Fix: Name a public one; or an administrator names it" in text
+    code, text = run("ada", "create", "a@example.com", "--email", "--team", "search", plain=True)
+    assert code == exits.REFUSED and "Fix: An administrator sets SLUICEGATE_EMAIL_URL" in text
+    code, text = run("ada", "test", "999", plain=True)
+    assert code == exits.REFUSED and "List them" in text
+    assert run("ada", "replay", "1", plain=True)[0] == exits.REFUSED
+
+
+def test_times() -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert moment_of("30m", now) == now - timedelta(minutes=30)
+    assert moment_of("3d", now) == now - timedelta(days=3)
+    assert moment_of("2026-03-01T12:00:00Z", now) == moment_of("2026-03-01T12:00", now) == now
+    assert moment_of("2026-03-01T14:00:00+02:00", now) == now
+    with pytest.raises(CommandError, match="no time"):
+        moment_of("yesterday", now)
