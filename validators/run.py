@@ -12,6 +12,7 @@ from typing import Any
 
 import django.db
 import structlog
+from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -102,12 +103,18 @@ class _Run:
         return Judgement(Verdict.SKIPPED, f"Not run, because {stopped_by}.")
 
     def _never_ready(self, runs: list[GateRun], judgement: Judgement) -> None:
-        """Readiness is the cold start gate's business; without that gate the first one tells it."""
+        """Readiness is the cold start gate's business; without that gate the first one tells it.
+
+        All at once: a worker that died between two verdicts would leave its successor gates to judge by another try.
+        """
         pending = [run for run in runs if not run.verdict]
         teller = next((run for run in pending if run.gate == "cold_start"), pending[0])
-        for run in pending:
-            own = judgement if run is teller else self._skipped(f"{self.validation.release.name} never became ready")
-            actions.record_judgement(actor=ACTOR, gate_run=run, judgement=own)
+        with transaction.atomic():
+            for run in pending:
+                own = (
+                    judgement if run is teller else self._skipped(f"{self.validation.release.name} never became ready")
+                )
+                actions.record_judgement(actor=ACTOR, gate_run=run, judgement=own)
 
     def _judge(self, run: GateRun, ready: Ready) -> Judgement:
         """The gate's judgement. Whatever breaks inside a gate is `errored`; only a lost database or job goes further up."""
