@@ -1,0 +1,65 @@
+"""`python -m tests.kills`: kills processes at their writes and says whether everything came right again.
+
+python -m tests.kills --all                  every point of every story
+python -m tests.kills --seed 7               each site once on each side, drawn by the seed
+python -m tests.kills --only engine --freeze the engine frozen, not killed, until another has led
+"""
+
+# ruff: noqa: T201 - it talks to a terminal
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    said = _said()
+    from tests.kills.databases import stores
+
+    with stores() as folder:
+        import django
+
+        django.setup()
+        return _campaign(said, folder)
+
+
+def _said() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="every point, not a sample of them")
+    parser.add_argument("--seed", type=int, default=1, help="draws the sample")
+    parser.add_argument("--extra", type=int, default=0, help="so many points more than one for each side of a site")
+    parser.add_argument("--only", default="", help="victims whose name holds this text")
+    parser.add_argument(
+        "--freeze", action="store_true", help="freeze the victim and let it go on after another took over"
+    )
+    parser.add_argument("--sites", action="store_true", help="list every site")
+    parser.add_argument("--lanes", type=int, default=os.cpu_count() or 1, help="so many runs at a time")
+    parser.add_argument("--report", type=Path, help="write the numbers there as JSON")
+    return parser.parse_args()
+
+
+def _campaign(said: argparse.Namespace, folder: Path) -> int:
+    from tests.kills import campaign as campaigns
+    from tests.kills import databases
+    from tests.kills.victims import victims
+
+    databases.make_base()
+    chosen = [victim for victim in victims() if said.only in victim.name and (victim.can_freeze or not said.freeze)]
+    campaign = campaigns.Campaign(chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True))
+    pick = campaigns.every if said.all else campaigns.sample(said.seed, chosen, said.extra)
+    names = {victim.name for victim in chosen}
+    campaign.run(lambda points: campaigns.frozen(pick(points), names) if said.freeze else pick(points))
+    found = campaigns.report(campaign)
+    if said.report:
+        campaigns.written(found, said.report)
+    if said.sites:
+        print(campaigns.by_site(campaign))
+    print(campaigns.table(found))
+    print(f"{len(found['wrong'])} wrong; {found['took_s']:g} s")
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""Which points there are, who is killed at which, and what came of it all."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.kills import checks
+from tests.kills.points import AFTER, BEFORE, Point
+
+
+@dataclass
+class Played:
+    """What came of one run. `trace`: the sites of the victim's writes in order; `problems`: what must not be."""
+
+    history: checks.History = field(default_factory=dict)
+    trace: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    was_reached: bool = True
+    takeover_s: float | None = None
+    took_s: float = 0.0
+    log: str = ""
+
+
+class Victim(Protocol):
+    """A process that is killed in one story. `kind` groups victims whose sites are the same product code."""
+
+    kind: str
+    name: str
+    can_freeze: bool
+
+    def make_template(self) -> None: ...
+    def play(self, folder: Path, at: Point | None) -> Played: ...
+
+
+@dataclass
+class Outcome:
+    victim: str
+    kind: str
+    point: Point
+    played: Played
+
+    @property
+    def problems(self) -> list[str]:
+        return self.played.problems
+
+
+@dataclass
+class Campaign:
+    """Runs in `lanes` processes at a time. `victims` are prepared once, in this process."""
+
+    victims: list[Victim]
+    folder: Path
+    lanes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    say: Callable[[str], None] = lambda _: None
+    outcomes: list[Outcome] = field(default_factory=list)
+    undisturbed: dict[str, Played] = field(default_factory=dict)
+    points: dict[str, list[Point]] = field(default_factory=dict)
+    took_s: float = 0.0
+
+    def run(self, choose: Callable[[dict[str, list[Point]]], list[tuple[str, Point]]]) -> None:
+        """Records every victim's undisturbed run, lets `choose` pick from all points by victim, and plays what was picked."""
+        began = time.monotonic()
+        for victim in self.victims:
+            victim.make_template()
+            _VICTIMS[victim.name] = victim
+        with multiprocessing.get_context("fork").Pool(self.lanes, _ignore_interrupts) as pool:
+            self._record(pool)
+            chosen = choose(self.points)
+            self.say(f"{sum(map(len, self.points.values()))} points in {len(self.victims)} stories; {len(chosen)} runs")
+            for outcome in self._play(pool, chosen):
+                self.outcomes.append(outcome)
+                for problem in outcome.problems:
+                    self.say(f"✗ {outcome.victim}, {outcome.point}: {problem}")
+        self.took_s = time.monotonic() - began
+
+    def _record(self, pool: Any) -> None:
+        """Twice each: what is not the same in both is no property of the story."""
+        jobs = [(victim.name, self.folder) for victim in self.victims for _ in range(2)]
+        played = pool.starmap(_undisturbed, jobs, chunksize=1)
+        for victim, one, two in zip(self.victims, played[::2], played[1::2], strict=True):
+            problems = one.problems + two.problems + checks.differences(one.history, two.history)
+            if problems:
+                raise AssertionError(f"{victim.name}, undisturbed: {'; '.join(problems)}\n{one.log or two.log}")
+            self.undisturbed[victim.name] = one
+            self.points[victim.name] = list(points_of(one.trace, two.trace))
+
+    def _play(self, pool: Any, chosen: list[tuple[str, Point]]) -> Iterator[Outcome]:
+        jobs = [(name, self.folder, point, self.undisturbed[name].history) for name, point in chosen]
+        for done, outcome in enumerate(pool.imap_unordered(_judged, jobs, chunksize=1), 1):
+            if done % 50 == 0:
+                self.say(f"{done} of {len(jobs)} runs")
+            yield outcome
+
+
+def points_of(*traces: list[str]) -> Iterator[Point]:
+    """Both sides of every write that all of the traces have, up to the last one that is more than a renewed lease."""
+    least: Counter[str] = Counter(traces[0])
+    for trace in traces[1:]:
+        least &= Counter(trace)
+    seen: Counter[str] = Counter()
+    for site in _until_settled(traces[0]):
+        seen[site] += 1
+        if seen[site] <= least[site]:
+            yield from (Point(site, seen[site], side) for side in (BEFORE, AFTER))
+
+
+def _until_settled(trace: list[str]) -> list[str]:
+    last = max((i for i, site in enumerate(trace) if not site.startswith("UPDATE ledger_lease")), default=-1)
+    return trace[: last + 1]
+
+
+def every(points: dict[str, list[Point]]) -> list[tuple[str, Point]]:
+    """Every point of every story."""
+    return [(name, point) for name, its in points.items() for point in its]
+
+
+def sample(seed: int, victims: Iterable[Victim], extra: int = 0) -> Callable[..., list[tuple[str, Point]]]:
+    """Each site of a kind of victim once on each side, at a story and a count drawn by the seed; then `extra` more points."""
+    kinds = {victim.name: victim.kind for victim in victims}
+
+    def choose(points: dict[str, list[Point]]) -> list[tuple[str, Point]]:
+        draw, strata = random.Random(seed), defaultdict(list)
+        for name, point in every(points):
+            strata[kinds[name], point.site, point.side].append((name, point))
+        picked = [draw.choice(stratum) for stratum in strata.values()]
+        others = [one for one in every(points) if one not in set(picked)]
+        return picked + draw.sample(others, min(extra, len(others)))
+
+    return choose
+
+
+def frozen(chosen: list[tuple[str, Point]], can_freeze: set[str]) -> list[tuple[str, Point]]:
+    """The same writes with the victim frozen instead of killed, once each: the instant after a write is that before the next."""
+    return [
+        (name, Point(point.site, point.nth, point.side, int(signal.SIGSTOP)))
+        for name, point in chosen
+        if name in can_freeze and point.side == BEFORE
+    ]
+
+
+#: What the processes of a campaign inherit when they are forked: victims hold functions, which do not travel.
+_VICTIMS: dict[str, Victim] = {}
+
+
+def _undisturbed(name: str, folder: Path) -> Played:
+    return _VICTIMS[name].play(folder, None)
+
+
+def _judged(job: tuple[str, Path, Point, checks.History]) -> Outcome:
+    """One run; one that went past its point, as timing may have it, is tried twice more."""
+    name, folder, point, undisturbed = job
+    victim = _VICTIMS[name]
+    for _ in range(3):
+        played = victim.play(folder, point)
+        if played.problems or played.was_reached:
+            break
+    if played.history:
+        played.problems += checks.differences(undisturbed, played.history)
+    played.history = {}
+    return Outcome(victim.name, victim.kind, point, played)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# --- what is told afterwards ------------------------------------------------------------------------------------------
+
+
+def report(campaign: Campaign) -> dict[str, Any]:
+    """Counts by kind of victim, and every run that went wrong."""
+    kinds = {}
+    for kind in dict.fromkeys(victim.kind for victim in campaign.victims):
+        names = {victim.name for victim in campaign.victims if victim.kind == kind}
+        points = [point for name in names for point in campaign.points.get(name, [])]
+        runs = [one for one in campaign.outcomes if one.kind == kind]
+        reached = [one for one in runs if one.played.was_reached]
+        takeovers = sorted(one.played.takeover_s for one in runs if one.played.takeover_s is not None)
+        kinds[kind] = {
+            "stories": len(names),
+            "sites": len({point.site for point in points}),
+            "writes": len(points) // 2,
+            "points": len(points),
+            "runs": len(runs),
+            "killed": sum(one.point.how == signal.SIGKILL for one in reached),
+            "frozen": sum(one.point.how == signal.SIGSTOP for one in reached),
+            "unreached": len(runs) - len(reached),
+            "sites_hit": len({(one.point.site, one.point.side) for one in reached}),
+            "wrong": sum(bool(one.problems) for one in runs),
+            "takeover_p50_s": round(statistics.median(takeovers), 3) if takeovers else None,
+            "takeover_max_s": round(takeovers[-1], 3) if takeovers else None,
+        }
+    wrong = [
+        {"victim": one.victim, **one.point.to_json(), "problems": one.problems, "log": one.played.log}
+        for one in campaign.outcomes
+        if one.problems
+    ]
+    return {"kinds": kinds, "took_s": round(campaign.took_s, 1), "wrong": wrong}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The counts as lines of a Markdown table."""
+    rows = list(found["kinds"].items())
+    columns = list(rows[0][1])
+    lines = [f"| victim | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 1)}"]
+    lines += [f"| {kind} | {' | '.join(str(row[column]) for column in columns)} |" for kind, row in rows]
+    return "\n".join(lines)
+
+
+def by_site(campaign: Campaign) -> str:
+    """How many points each site has, and how many of their runs went wrong."""
+    points = Counter((point.site) for its in campaign.points.values() for point in its)
+    wrong = Counter(one.point.site for one in campaign.outcomes if one.problems)
+    return "\n".join(f"{count:5d} points, {wrong[site]} wrong: {site}" for site, count in sorted(points.items()))
+
+
+def written(found: dict[str, Any], file: Path) -> None:
+    file.write_text(json.dumps(found, indent=1))

@@ -1,0 +1,154 @@
+"""What must be true of a run, whoever was killed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+from ledger.audit import verify_chain
+from ledger.models import Event, Lease
+from rollouts.core.lifecycle import ACTIVE
+from rollouts.models import Decision, Rollout
+from rollouts.queries import live_view
+from serving.models import Deployment, Route
+from validators.models import GateRun, Report, Validation
+
+History = dict[str, Any]
+
+
+def history(*, without: Collection[str] = ()) -> History:
+    """Everything that happened and how things stand, without what no two runs share (times, counts, holds, fences).
+
+    `without`: verbs of events that a second try may add.
+    """
+    return {
+        "events": [event for event in _events() if event[0] not in without],
+        "decisions": [
+            [one.rollout_id, one.action, one.code, one.actor]
+            for one in Decision.objects.exclude(action="hold").order_by("pk")
+        ],
+        "rollouts": [
+            [one.pk, one.state, one.version, one.step_index, one.weight_bp, one.resume_state]
+            for one in Rollout.objects.order_by("pk")
+        ],
+        "routes": [
+            [one.stable.name, one.candidate and one.candidate.name, one.candidate_bp, one.generation]
+            for one in Route.objects.select_related("stable", "candidate").order_by("pk")
+        ],
+        "deployments": [
+            [one.release.name, one.environment.slug, one.is_wanted]
+            for one in Deployment.objects.select_related("release", "environment").order_by("pk")
+        ],
+        "validations": [[one.pk, one.state, one.verdict, one.version] for one in Validation.objects.order_by("pk")],
+        "gates": [[one.gate, one.verdict] for one in GateRun.objects.order_by("pk")],
+        "reports": [[one.validation_id, one.verdict] for one in Report.objects.order_by("pk")],
+    }
+
+
+def _events() -> list[list[Any]]:
+    """Subjects are numbered as they appear: a write that came to nothing uses up a number of the database's."""
+    subjects: dict[tuple[str, str], int] = {}
+    out = []
+    for event in Event.objects.order_by("seq"):
+        number = subjects.setdefault((event.subject_type, event.subject_id), len(subjects) + 1)
+        out.append(_event(event, number))
+    return out
+
+
+def _event(event: Event, number: int) -> list[Any]:
+    facts = {name: event.facts.get(name) for name in ("weight_bp", "generation", "before", "after", "gate")}
+    return [
+        event.verb, event.subject_type, number, event.actor, event.from_state, event.to_state,
+        {name: value for name, value in facts.items() if value is not None},
+    ]  # fmt: skip
+
+
+def differences(undisturbed: History, found: History) -> list[str]:
+    """What the run did more, less or otherwise than the undisturbed one; empty when it is the same history."""
+    out = []
+    for name, wanted in undisturbed.items():
+        if found[name] != wanted:
+            extra = [one for one in found[name] if found[name].count(one) > wanted.count(one)]
+            lost = [one for one in wanted if wanted.count(one) > found[name].count(one)]
+            out.append(
+                f"{name}: more {extra}, fewer {lost}" if extra or lost else f"{name}: another order {found[name]}"
+            )
+    return out
+
+
+def broken_rules() -> list[str]:
+    """Rules that hold for every log and every table, without knowing what should have happened."""
+    out = [f"the log of events is broken: {one.message}" for one in verify_chain().breaks]
+    for rollout in Rollout.objects.all():
+        out += _broken_life(rollout)
+    for environment, model in Rollout.objects.values_list("environment", "model").distinct():
+        states = Rollout.objects.filter(environment=environment, model=model).values_list("state", flat=True)
+        if sum(state in ACTIVE for state in states) > 1:
+            out.append(f"several rollouts are active: {list(states)}")
+    return out + _broken_route()
+
+
+def _broken_life(rollout: Rollout) -> list[str]:
+    """The events of a rollout are one unbroken line from its first state to the one in its row, one for each version."""
+    events = list(Event.objects.filter(subject_type="rollout", subject_id=str(rollout.pk)).order_by("seq"))
+    moves = [(event.from_state, event.to_state) for event in events if event.to_state]
+    out = []
+    for (_, was), (now, _) in pairwise(moves):
+        if was != now:
+            out.append(f"rollout {rollout.pk} went on from {now}, but had arrived in {was}")
+    if moves and moves[-1][1] != rollout.state:
+        out.append(f"rollout {rollout.pk} is {rollout.state}, but its last event says {moves[-1][1]}")
+    if len(moves) != rollout.version - 1:
+        out.append(f"rollout {rollout.pk} is at version {rollout.version} after {len(moves)} events of moving")
+    return out
+
+
+def _broken_route() -> list[str]:
+    """Generations only grow, and once the weight went from the candidate to 0 it never comes back."""
+    out: list[str] = []
+    facts = [event.facts for event in Event.objects.filter(verb="route.set").order_by("seq")]
+    generations = [one["generation"] for one in facts]
+    if generations != sorted(set(generations)):
+        out.append(f"generations of the route do not grow: {generations}")
+    return out + reopened([(one["stable"], one["candidate"], one["candidate_bp"]) for one in facts])
+
+
+def reopened(splits: list[tuple[str, str | None, int]]) -> list[str]:
+    """A candidate that had traffic, was shut to 0, and got traffic again."""
+    shut: set[str] = set()
+    opened: set[str] = set()
+    for stable, candidate, weight_bp in splits:
+        out = [
+            f"{digest[:15]}… had been shut and has traffic again"
+            for digest in shut & {candidate if weight_bp else None, stable}
+        ]
+        if out:
+            return out
+        shut |= {
+            digest for digest in opened if digest not in (stable, candidate) or (digest == candidate and not weight_bp)
+        }
+        opened |= {stable} | ({candidate} if candidate and weight_bp else set())
+    return []
+
+
+def users_harmed(truth: dict[str, Any]) -> list[str]:
+    """What the gateway saw that users must not see."""
+    out = [f"{truth['user_errors']} users got an error"] if truth["user_errors"] else []
+    return out + [f"gateway: {one}" for one in reopened([tuple(split) for split in truth["splits"]])]
+
+
+def miscounted(truth: dict[str, Any], rollout: Rollout, *, most_unseen: int) -> list[str]:
+    """Whether the engine counted a user twice, or forgot some: the first reading is where it begins, the last where it ends."""
+    seen, real = live_view(rollout)["users"]["requests"], truth["user_requests"]
+    if seen > real:
+        return [f"the engine counted {seen} users, but there were {real}"]
+    return [f"the engine counted {seen} of {real} users"] if seen < real - most_unseen else []
+
+
+def fences(*, leaders: int) -> list[str]:
+    """Each new leader has a higher token, and no row bears a token that was never given."""
+    token = Lease.objects.get(name="engine").token
+    out = [] if token == leaders else [f"{leaders} engines led, but the token is {token}"]
+    high = [one.fence for one in (*Route.objects.all(), *Rollout.objects.all()) if one.fence > token]
+    return out + ([f"rows bear the tokens {high}, and only {token} were given"] if high else [])

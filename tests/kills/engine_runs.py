@@ -1,0 +1,165 @@
+"""One telling of a story: an engine process that may die at a point, the one that takes over, and everybody around them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from django.core.management import call_command
+from django.utils import timezone
+
+from ledger.models import Lease
+from rollouts.core.lifecycle import FINAL
+from rollouts.models import Rollout
+from serving.models import Deployment, Gateway
+from tests.kills import checks, databases, gateway
+from tests.kills.campaign import Played
+from tests.kills.points import Point, Points, lasting_in, sites_in
+from tests.kills.process import Child, fork
+from tests.kills.stage import Stage
+from tests.kills.stories import Scene, Story, candidate_digest, serve
+
+TICK_S, LEASE_S = 0.05, 0.5
+LONGEST_S = 25.0
+#: A transaction of a frozen engine is ended by the database after this long; as in the settings, but sooner.
+FROZEN_S = 0.4
+#: The time that the last engine gets to do something that it should not, once all is over.
+AFTERMATH_S = 0.12
+
+
+def engine(trace: Path, at: Point | None) -> None:
+    """`manage.py engine` in this process, at the pace of a test."""
+    from rollouts import engine as module
+
+    Points(str(trace), at).watch()
+    settings.ENGINE_TICK_S, settings.ENGINE_LEASE_S = TICK_S, LEASE_S
+    databases.let_go_after(FROZEN_S)
+    for name, value in (("EARLY_S", 0.02), ("GONE_OVER_S", 0.0)):
+        if hasattr(module, name):
+            setattr(module, name, value)
+    call_command("engine")
+
+
+@dataclass(frozen=True)
+class EngineVictim:
+    """The engine in one story of a rollout."""
+
+    story: Story
+    kind: str = "engine"
+    can_freeze: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"engine, {self.story.name}"
+
+    @property
+    def template(self) -> str:
+        return f"kills_{self.story.name.replace(' ', '_')}"
+
+    def make_template(self) -> None:
+        databases.copy(databases.BASE, self.template)
+        databases.use(self.template)
+        self.story.seed()
+        databases.use("postgres")
+
+    def play(self, folder: Path, at: Point | None) -> Played:
+        return Telling(self.story, self.template, folder, at).play()
+
+
+@dataclass
+class Telling(Stage):
+    """A story in a database of its own."""
+
+    story: Story
+    template: str
+    folder: Path
+    at: Point | None
+    lines_when_frozen: int | None = None
+
+    def tell(self) -> None:
+        self.gateway = gateway.start(self.log, rate=self.story.rate)
+        self.begin(self.gateway.process)
+        Gateway.objects.update(admin_url=self.gateway.admin_url)
+        Rollout.objects.update(started_at=timezone.now())  # the template may be old
+        self.gateway.told(arms={candidate_digest(): self.story.candidate})
+        first = self._start_engine("first", self.at)
+        self._until_the_end(first)
+        time.sleep(AFTERMATH_S)
+        self.played.trace = sites_in(self.place / "first")
+        if self.lines_when_frozen is not None:
+            late = lasting_in(self._lines()[self.lines_when_frozen - 1 :])
+            unlawful = itertools.takewhile(
+                lambda site: "leases.acquire" not in site, late
+            )  # it may lead again, in its turn
+            self.played.problems += [f"the frozen engine wrote later: {site}" for site in unlawful]
+        self._check()
+
+    def _start_engine(self, name: str, at: Point | None) -> Child:
+        return self.begin(fork(name, lambda: engine(self.place / name, at), self.log))
+
+    def _until_the_end(self, first: Child) -> None:
+        """Plays the agent and the people until the rollout is over; a second engine starts when the first is out of it."""
+        scene: Scene | None = None
+        second: Child | None = None
+        died_at, fence = 0.0, 0
+        until = time.monotonic() + LONGEST_S
+        while True:
+            rollout = Rollout.objects.select_related("model__team", "environment", "candidate", "stable").get()
+            if rollout.fence < fence:
+                self.played.problems.append(f"token {rollout.fence} wrote after token {fence}")
+            fence = rollout.fence
+            scene = scene or Scene(self.gateway, rollout)
+            scene.rollout = rollout
+            if second is None and (first.is_over or first.is_frozen):
+                died_at = time.monotonic()
+                second = self._start_engine("second", None)
+            if second and self.played.takeover_s is None and _leads(second):
+                self.played.takeover_s = time.monotonic() - died_at
+            if rollout.state in FINAL:
+                break
+            if first.is_frozen and self.played.takeover_s is not None and fence == self._token():
+                self._thaw(first)
+            if self.story.has_agent:
+                _serve_what_is_asked_for()
+            self.story.meanwhile(scene)
+            if time.monotonic() > until:
+                raise AssertionError(f"still {rollout.state} after {LONGEST_S:g} s: {rollout.reason}")
+            time.sleep(0.01)
+        self.played.was_reached = self.at is None or second is not None
+        if self.at is None and second is not None:
+            raise AssertionError("the engine died by itself")
+        if first.is_frozen:
+            self._thaw(first)
+
+    def _token(self) -> int:
+        return Lease.objects.get(name="engine").token
+
+    def _thaw(self, first: Child) -> None:
+        """The frozen engine goes on, long after another has led, believing that it leads."""
+        self.lines_when_frozen = len(self._lines())
+        first.thaw()
+
+    def _lines(self) -> list[str]:
+        return (self.place / "first").read_text().splitlines()
+
+    def _check(self) -> None:
+        truth, rollout = self.gateway.truth(), Rollout.objects.get()
+        self.played.history = checks.history()
+        self.played.problems += checks.broken_rules()
+        self.played.problems += checks.users_harmed(truth)
+        self.played.problems += checks.miscounted(truth, rollout, most_unseen=4 * self.story.rate + 400)
+        if rollout.state != self.story.ends:
+            self.played.problems.append(f"it ended {rollout.state}, not {self.story.ends}: {rollout.reason}")
+
+
+def _leads(child: Child) -> bool:
+    lease = Lease.objects.filter(name="engine").first()
+    return lease is not None and f":{child.pid}:" in lease.owner
+
+
+def _serve_what_is_asked_for() -> None:
+    for deployment in Deployment.objects.filter(state="fetching", is_wanted=True):
+        serve(deployment)

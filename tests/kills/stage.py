@@ -1,0 +1,58 @@
+"""What every run shares: a database of its own, a folder, processes that end with it, and what is noted of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.kills import databases
+from tests.kills.campaign import Played
+from tests.kills.process import Child
+
+
+class Stage:
+    """`tell()` is the run; it notes in `played` what it finds."""
+
+    template: str
+    folder: Path
+
+    def play(self) -> Played:
+        began = time.monotonic()
+        self.played, self.children = Played(), list[Child]()
+        self.place = self.folder / f"run-{os.getpid()}"
+        self.place.mkdir(exist_ok=True)
+        for old in self.place.iterdir():
+            old.unlink()
+        self.log = self.place / "log"
+        database = f"kills_run_{os.getpid()}"
+        databases.copy(self.template, database)
+        databases.use(database)
+        try:
+            with self._everybody_ended():
+                self.tell()
+        except Exception as error:
+            self.played.problems.append(f"{type(error).__name__}: {error}")
+        if self.played.problems:
+            self.played.log = self.log.read_text()[-6000:] if self.log.exists() else ""
+        self.played.took_s = time.monotonic() - began
+        return self.played
+
+    def tell(self) -> None:
+        raise NotImplementedError
+
+    def begin(self, child: Child) -> Child:
+        """The child, which will not outlive the run."""
+        self.children.append(child)
+        return child
+
+    @contextlib.contextmanager
+    def _everybody_ended(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for child in self.children:
+                child.kill()
+            databases.use("postgres")

@@ -1,0 +1,12 @@
+"""Everybody who is killed."""
+
+from __future__ import annotations
+
+from tests.kills.campaign import Victim
+from tests.kills.engine_runs import EngineVictim
+from tests.kills.stories import STORIES
+from tests.kills.worker_runs import VALIDATIONS
+
+
+def victims() -> list[Victim]:
+    return [*(EngineVictim(story) for story in STORIES), *VALIDATIONS]

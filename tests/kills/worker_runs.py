@@ -1,0 +1,188 @@
+"""A worker that runs gates, killed at its writes: the next one goes on, and there is one verdict for each gate and one report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from django.conf import settings
+from django.db.models import F
+from django.utils import timezone
+
+from ledger.core.lifecycle import JobState
+from ledger.models import Job
+from serving.fakes import FakeInferenceServer, FakeModel
+from serving.models import Deployment, Server
+from tests.factories import make_admin, make_environment, make_model, make_node, make_release
+from tests.kills import checks, databases
+from tests.kills.campaign import Played
+from tests.kills.points import Point, Points, sites_in
+from tests.kills.process import Child, fork
+from tests.kills.stage import Stage
+from tests.kills.stories import ADMIN, serve
+
+LEASE_S = 0.3
+LONGEST_S = 20.0
+POLICY = {
+    "gates": ["contract", "cold_start", "golden"],
+    "golden": {"min_accuracy": 0.7, "alone_items": 4, "batch_size": 8},
+    "cold_start": {"inferences": 5},
+}
+
+
+def judge_text(tensors: dict[str, Any]) -> dict[str, Any]:
+    right = [b"good" in text for text in tensors["TEXT"].ravel()]
+    return {"probabilities": np.array([[0.1, 0.9] if good else [0.8, 0.2] for good in right], np.float32)}
+
+
+def golden_lines(count: int = 24) -> bytes:
+    items = [
+        {"id": f"i{i}", "inputs": {"TEXT": f"{'good' if i % 2 else 'bad'} {i}"}, "label": i % 2, "slice": "ab"[i < 12]}
+        for i in range(count)
+    ]
+    return b"\n".join(json.dumps(item).encode() for item in items)
+
+
+def client(server: Server) -> FakeInferenceServer:
+    """The server that every deployment gets here."""
+    release = server.deployment.release
+    fake = FakeInferenceServer({release.model.slug: FakeModel(json.loads(release.manifest)["serving"], judge_text)})
+    fake.load(release.model.slug, timeout_s=1)
+    return fake
+
+
+def comes_up(deployment: Deployment) -> None:
+    Deployment.objects.filter(pk=deployment.pk).update(timings={"fetch_s": 0.5, "load_s": 1.5, "warmup_s": 0.2})
+    serve(deployment)
+
+
+def fails(deployment: Deployment) -> None:
+    Deployment.objects.filter(pk=deployment.pk).update(state="failed", reason="onnxruntime cannot read the model.")
+
+
+def has_died_too_often() -> None:
+    """As if its workers had died as often as is allowed, the last one long ago."""
+    Job.objects.update(
+        state=JobState.RUNNING,
+        owner="somebody",
+        attempts=F("max_attempts"),
+        lease_until=timezone.now(),
+        sent_at=timezone.now(),
+    )
+
+
+def worker(trace: Path, at: Point | None, job_id: str) -> None:
+    """What a Celery worker does when it is handed the job's id."""
+    import validators.run
+    import validators.tasks  # the job's handler
+    from ledger.tasks import run_job
+
+    Points(str(trace), at).watch()
+    settings.JOB_LEASE_S = LEASE_S
+    databases.let_go_after(0.4)
+    validators.run.inference_server = client
+    run_job(job_id)
+
+
+@dataclass(frozen=True)
+class WorkerVictim:
+    """The worker in one story of a validation. `agent` is what becomes of the deployment that it asks for."""
+
+    story: str
+    verdict: str
+    agent: Callable[[Deployment], None] = comes_up
+    beforehand: Callable[[], object] = lambda: None
+    kind: str = "worker"
+    can_freeze: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"worker, {self.story}"
+
+    @property
+    def template(self) -> str:
+        return f"kills_worker_{self.story.replace(' ', '_')}"
+
+    def make_template(self) -> None:
+        from validators import actions
+
+        databases.copy(databases.BASE, self.template)
+        databases.use(self.template)
+        admin = make_admin(ADMIN)
+        make_node()
+        make_environment("staging", is_routed=False)
+        model = make_model("sentiment", gate_policy=POLICY)
+        golden = actions.add_golden_set(actor=admin, model=model, data=golden_lines())
+        model.gate_policy = {**POLICY, "golden": {**POLICY["golden"], "set": golden.digest}}  # type: ignore[dict-item]
+        model.save()
+        actions.request_validation(actor=admin, release=make_release(model))
+        self.beforehand()
+        databases.use("postgres")
+
+    def play(self, folder: Path, at: Point | None) -> Played:
+        return Validating(self, folder, at).play()
+
+
+@dataclass
+class Validating(Stage):
+    victim: WorkerVictim
+    folder: Path
+    at: Point | None
+    workers: list[Child] = field(default_factory=list)
+    attempts: int = 0  # before this run
+
+    @property
+    def template(self) -> str:
+        return self.victim.template
+
+    def tell(self) -> None:
+        job = Job.objects.get()
+        self.attempts = job.attempts
+        self._start(str(job.pk))
+        until = time.monotonic() + LONGEST_S
+        while job.state in (JobState.QUEUED, JobState.RUNNING) or not self.workers[-1].is_over:
+            if self.workers[-1].is_over or (self.workers[-1].is_frozen and len(self.workers) == 1):
+                self._start(str(job.pk))  # the message comes again; as long as the lease holds, nothing comes of it
+            for deployment in Deployment.objects.filter(state="fetching", is_wanted=True):
+                self.victim.agent(deployment)
+            assert time.monotonic() < until, f"still {job.state} after {LONGEST_S:g} s: {job.progress_note}"
+            time.sleep(0.03)
+            job.refresh_from_db()
+        first = self.workers[0]
+        self.played.was_reached = self.at is None or len(self.workers) > 1
+        if first.is_frozen:
+            first.thaw()
+            while not first.is_over:
+                assert time.monotonic() < until, "the thawed worker does not end"
+                time.sleep(0.01)
+        self._check(job)
+
+    def _start(self, job_id: str) -> None:
+        at = self.at if not self.workers else None
+        trace = self.place / ("second" if self.workers else "first")
+        self.workers.append(self.begin(fork("worker", lambda: worker(trace, at, job_id), self.log)))
+
+    def _check(self, job: Job) -> None:
+        self.played.trace = sites_in(self.place / "first")
+        self.played.history = {
+            **checks.history(without=["deployment.retried"]),
+            "jobs": [[job.kind, job.state, bool(job.error)]],
+        }
+        self.played.problems += checks.broken_rules()
+        validation = self.played.history["validations"][0]
+        if validation[1:3] != ["finished", self.victim.verdict]:
+            self.played.problems.append(f"the validation is {validation[1]} with verdict {validation[2]!r}")
+        if job.attempts > self.attempts + 2:  # the one that was killed, and the one that went on
+            self.played.problems.append(f"{job.attempts} attempts were counted")
+
+
+VALIDATIONS = [
+    WorkerVictim("gates pass", "passed"),
+    WorkerVictim("never ready", "errored", agent=fails),
+    WorkerVictim("died too often", "errored", beforehand=has_died_too_often),
+]
