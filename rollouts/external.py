@@ -11,11 +11,13 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import structlog
+from django.utils import timezone
 
 from rollouts.core.counting import Counts, Reading
 from rollouts.core.plan import Guard, Source
@@ -56,11 +58,17 @@ class _Followed:
 class ExternalReader:
     """Reads in threads of its own. `every_s` is the rest between two readings of one guard; without `metrics` it says so.
 
-    `follow` and `latest` are for the engine's thread, and wait for nothing.
+    `now` is the clock that readings are dated by. `follow` and `latest` are for the engine's thread, and wait for nothing.
     """
 
-    def __init__(self, metrics: ExternalMetrics | None, *, every_s: float = READ_EVERY_S) -> None:
-        self.metrics, self.every_s = metrics, every_s
+    def __init__(
+        self,
+        metrics: ExternalMetrics | None,
+        *,
+        every_s: float = READ_EVERY_S,
+        now: Callable[[], datetime] = timezone.now,
+    ) -> None:
+        self.metrics, self.every_s, self._now = metrics, every_s, now
         self._followed: dict[Key, _Followed] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -136,7 +144,7 @@ class ExternalReader:
             return
         try:
             samples = self.metrics.read(one.queries, timeout_s=READ_TIMEOUT_S)
-            newest = _taken(one, samples, time.monotonic())
+            newest = _taken(one, samples, time.monotonic(), self._now().timestamp())
         except Exception as error:  # a reader that ends over one odd answer would blind every rollout
             log.exception("external_counters_not_read", rollout=one.key[0], guard=one.key[1])
             newest = f"the counters of {one.words} cannot be made out ({type(error).__name__}: {error})"
@@ -145,6 +153,9 @@ class ExternalReader:
 
 
 def external_guards(rollout: Rollout) -> list[Guard]:
+    """Those that count in Prometheus. Most rollouts have none, and then their policy is not read."""
+    if not any(guard.get("indicator") == "external" for guard in rollout.policy.get("guards") or ()):
+        return []
     return [guard for guard in rollout.plan.guards if guard.source is Source.PROMETHEUS]
 
 
@@ -183,8 +194,11 @@ def check(rollout: Rollout, metrics: ExternalMetrics | None, *, timeout_s: float
     return list(dict.fromkeys(said))
 
 
-def _taken(one: _Followed, samples: Mapping[str, CounterSample | MetricsError], now: float) -> Reading | str:
-    """The reading after these samples, with them taken in; or why there is none, and then they are not."""
+def _taken(one: _Followed, samples: Mapping[str, CounterSample | MetricsError], now: float, at: float) -> Reading | str:
+    """The reading after these samples, with them taken in; or why there is none, and then they are not.
+
+    `now` in monotonic seconds, `at` in seconds since the epoch.
+    """
     good: dict[str, CounterSample] = {}
     for query in one.queries:
         sample = samples.get(query.name) or MetricsError("malformed", "the query was not answered")
@@ -205,8 +219,8 @@ def _taken(one: _Followed, samples: Mapping[str, CounterSample | MetricsError], 
         one.added = {name: one.added.get(name, 0.0) + more[name] for name in good}
     one.before, one.before_at = good, now
     one.known = {name: one.known.get(name, frozenset()) | sample.series for name, sample in good.items()}
-    at = time.time() - max(sample.age_s for sample in good.values())
-    return Reading(one.epoch, at, _counts(one, "candidate"), _counts(one, "stable"))
+    taken_at = at - max(sample.age_s for sample in good.values())
+    return Reading(one.epoch, taken_at, _counts(one, "candidate"), _counts(one, "stable"))
 
 
 def _are_comparable(one: _Followed, now: Mapping[str, CounterSample], after_s: float) -> bool:
