@@ -285,6 +285,8 @@ class _Admin:
             left_s = self._left()
             if line.sock is not None:  # one that is not kept is closed already, and read to its end
                 line.sock.settimeout(left_s)
+        if answer.length:  # http.client takes a page that was cut short for a whole one
+            raise http.client.IncompleteRead(b"", answer.length)
         answer.close()  # read to its end, so the connection is free for the next question
         if answer.status != 200:
             raise GatewayError("malformed", f"{self.gateway} answered {answer.status} to {path}")
