@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from accounts.core.access import MAY, Verb
 from accounts.models import Membership, User
+from registry.models import ServedModel
 from rollouts.core import approvals as core
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.plan import Policy
@@ -97,10 +98,15 @@ def pinned_by(rollout: Rollout) -> core.Digests:
 
 def who_may_approve(rollout: Rollout) -> list[str]:
     """The names of those who may approve this rollout, at most MOST_NAMES of them."""
+    return approvers_of(rollout.model, excluded_from(rollout))
+
+
+def approvers_of(model: ServedModel, excluded: Collection[int]) -> list[str]:
+    """The names of those who may approve rollouts of the model, without the excluded, at most MOST_NAMES of them."""
     return list(
         User.objects.filter(is_active=True)
-        .filter(Q(is_superuser=True) | Q(pk__in=_holders(rollout.model.team_id)))
-        .exclude(pk__in=excluded_from(rollout))
+        .filter(Q(is_superuser=True) | Q(pk__in=_holders(model.team_id)))
+        .exclude(pk__in=excluded)
         .order_by("username")
         .values_list("username", flat=True)[:MOST_NAMES]
     )

@@ -4,3 +4,9 @@ from django.apps import AppConfig
 class RolloutsConfig(AppConfig):
     name = "rollouts"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from registry.policies import check_with
+        from rollouts.core.policy import parse_policy
+
+        check_with("rollout_policy", parse_policy)

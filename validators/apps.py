@@ -4,3 +4,9 @@ from django.apps import AppConfig
 class ValidatorsConfig(AppConfig):
     name = "validators"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from registry.policies import check_with
+        from validators.core.policy import parse_policy
+
+        check_with("gate_policy", lambda policy, _objectives: parse_policy(policy))

@@ -15,6 +15,7 @@ from registry.core.contract import read_settings, read_slug
 from registry.core.fields import Problem
 from registry.core.spec import refuse
 from registry.models import ServedModel
+from registry.policies import policy_problems
 
 
 def create_model(
@@ -58,6 +59,7 @@ def create_model(
 def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, dict[str, Any]]:
     """(the owner, the settings in normal form). Raises Invalid with every problem."""
     settings, problems = read_settings(given)
+    problems += policy_problems(settings)
     owner = Team.objects.filter(slug=team_slug).first() if team_slug.isprintable() else None
     if owner is None:
         fix = "Name an existing team, or ask an administrator to create it."
@@ -102,6 +104,9 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
                 "Create a new model for a new contract.",
             )
         )
+    if before.keys() & {"objectives", "gate_policy", "rollout_policy"}:  # what was saved before is not judged anew
+        kept = {name: getattr(model, name) for name in ("objectives", "gate_policy", "rollout_policy")}
+        problems += policy_problems({**kept, **read})
     refuse("invalid_model", "The model", problems)
     if not before:
         return model

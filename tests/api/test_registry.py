@@ -309,8 +309,9 @@ def test_models_are_created_read_changed_and_listed(dev: Any) -> None:
     assert [model["slug"] for model in dev.get("/api/v1/models").json()["results"]] == ["second", "sentiment"]
 
     assert send_json(dev, "patch", "/models/second", {"title": "x"}).status_code == 428
-    changed = send_json(dev, "patch", "/models/second", {"gate_policy": {"gates": []}}, **{"If-Match": '"1"'})
-    assert changed.status_code == 200 and changed["ETag"] == '"2"' and changed.json()["gate_policy"] == {"gates": []}
+    gates = {"gates": ["contract"]}
+    changed = send_json(dev, "patch", "/models/second", {"gate_policy": gates}, **{"If-Match": '"1"'})
+    assert changed.status_code == 200 and changed["ETag"] == '"2"' and changed.json()["gate_policy"] == gates
     refused(send_json(dev, "patch", "/models/second", {"title": "x"}, **{"If-Match": "1"}), 412, "stale")
     errors = refused(
         send_json(dev, "patch", "/models/second", {"slug": "x", "gate_policy": 3}, **{"If-Match": "2"}),
@@ -318,6 +319,29 @@ def test_models_are_created_read_changed_and_listed(dev: Any) -> None:
         "invalid_model",
     )
     assert set(errors) == {"slug", "gate_policy"}
+
+
+def test_a_models_policies_are_read_when_it_is_saved(dev: Any) -> None:
+    body = {"slug": "second", "team": "vision", "contract": CONTRACT, "objectives": {"errors_max_frac": 0.01}}
+    wrong = {"rollout_policy": {"preset": "fats", "approvals": {"step 9": 1}}, "gate_policy": {"gates": ["golden"]}}
+    errors = refused(send_json(dev, "post", "/models", {**body, **wrong}), 422, "invalid_model")
+    assert set(errors) == {"rollout_policy.preset", "gate_policy.golden.set"}
+    assert "Was fast meant?" in errors["rollout_policy.preset"]["fix"]
+    slow = {"guards": [{"indicator": "slow"}]}
+    errors = refused(send_json(dev, "post", "/models", {**body, "rollout_policy": slow}), 422, "invalid_model")
+    assert set(errors) == {"rollout_policy.guards[0].threshold_ms"}  # no objective names one
+    watched = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
+    saved = send_json(dev, "post", "/models", {**body, "objectives": watched, "rollout_policy": slow})
+    assert saved.status_code == 201
+    match = {"If-Match": "1"}
+    errors = refused(
+        send_json(dev, "patch", "/models/second", {"objectives": {"errors_max_frac": 0.01}}, **match),
+        422,
+        "invalid_model",
+    )
+    assert set(errors) == {"rollout_policy.guards[0].threshold_ms"}  # the policy rests on what would be taken away
+    ServedModel.objects.filter(slug="second").update(rollout_policy={"preset": "of-long-ago"})
+    assert send_json(dev, "patch", "/models/second", {"title": "Still to be renamed"}, **match).status_code == 200
 
 
 def test_a_bad_model_names_its_fields(dev: Any) -> None:

@@ -1,0 +1,266 @@
+"""What a rollout would do, and what speaks against it, before it is asked for. Creates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import DomainError
+from registry.models import Release
+from registry.queries import manifest_of
+from rollouts.actions.asking import refuse_frozen
+from rollouts.actions.start import (
+    check_release,
+    plan_for,
+    refuse_beside_another,
+    refuse_own_policy,
+    report_for,
+    stable_beside,
+)
+from rollouts.approvals import MOST_NAMES, approvers_of
+from rollouts.core.capacity import shortage
+from rollouts.core.coupling import changed_parts
+from rollouts.core.decision import listed, percent
+from rollouts.core.plan import Policy, Source
+from rollouts.core.preview import Preview, preview
+from rollouts.live import frozen_view
+from rollouts.models import Rollout
+from rollouts.traffic import Traffic, traffic_of
+from serving.models import Environment, Node, Route
+from serving.queries import live_deployments, nodes, ready_server
+from validators.models import Report
+
+#: A report of passed gates older than this is worth a second look: drivers, traffic and data change.
+OLD_REPORT = timedelta(days=30)
+#: A node that was silent for longer takes no deployment.
+NODE_SEEN_WITHIN = timedelta(seconds=60)
+#: Codes of refusals that a preview says in words of its own.
+_SAID_ELSEWHERE = {"frozen": "frozen_now", "already_stable": "already_stable"}
+
+
+@dataclass(frozen=True)
+class Warned:
+    """`code` is stable. `level`: `refused` (the start would be), `warning`, or `note` (good to know)."""
+
+    code: str
+    level: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    actor: Actor
+    candidate: Release
+    environment: Environment
+    policy: Mapping[str, Any] | None
+    plan: Policy
+    stable: Release | None
+    traffic: Traffic
+    found: Preview
+
+
+def preview_rollout(
+    *, actor: Actor, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What `start_rollout` with the same arguments would do: stages, times, detection, approvals, and warnings with codes.
+
+    Raises Refused (the actor may not start rollouts) and Invalid (the policy cannot be read); whatever else would refuse the
+    start is among the warnings.
+    """
+    require(actor, Verb.START_ROLLOUT, candidate.model.team.slug)
+    plan = plan_for(candidate, environment, policy)
+    route = Route.objects.select_related("stable").filter(environment=environment, model=candidate.model).first()
+    stable = route.stable if route else None
+    traffic = traffic_of(candidate.model, environment)
+    found = preview(
+        plan, rate_per_s=traffic.rate_per_s, error_frac=traffic.error_frac or 0.0, has_stable=stable is not None
+    )
+    asked = _Asked(actor, candidate, environment, policy, plan, stable, traffic, found)
+    warnings = list(_warnings(asked))
+    return {
+        "model": candidate.model.slug,
+        "candidate": candidate.name,
+        "stable": stable.name if stable else None,
+        "environment": environment.slug,
+        "policy": plan.document,
+        "policy_digest": plan.digest,
+        "traffic": traffic.to_json(),
+        **found.to_json(),
+        "approvals": [{"stage": stage, "needed": count} for stage, count in plan.approvals.items()],
+        "frozen": frozen_view(plan),
+        "can_start": not any(one.level == "refused" for one in warnings),
+        "warnings": [one.to_json() for one in warnings],
+    }
+
+
+def _warnings(asked: _Asked) -> Iterator[Warned]:
+    for refuse in _refusals(asked):
+        try:
+            refuse()
+        except DomainError as error:
+            yield Warned(_SAID_ELSEWHERE.get(error.code, error.code), "refused", error.message)
+    yield from _of_report(asked)
+    yield from _of_stable(asked)
+    yield from _of_capacity(asked)
+    yield from _of_traffic(asked)
+    yield from _of_sources(asked)
+    yield from _of_people(asked)
+
+
+def _refusals(asked: _Asked) -> list[Callable[[], object]]:
+    """What `start_rollout` asks first, but for the report."""
+    return [
+        lambda: refuse_own_policy(asked.actor, asked.candidate, asked.policy),
+        lambda: check_release(asked.candidate, asked.environment),
+        lambda: refuse_frozen(asked.plan, "Start the rollout"),
+        lambda: refuse_beside_another(asked.candidate, asked.environment),
+        lambda: stable_beside(asked.candidate, asked.environment),
+    ]
+
+
+def _of_report(asked: _Asked) -> Iterator[Warned]:
+    candidate, level = asked.candidate, "refused" if asked.environment.needs_passed_report else "warning"
+    try:
+        report = report_for(candidate, asked.environment)
+    except DomainError as error:
+        report = None
+        if error.code != "report_missing":
+            yield Warned(error.code, "refused", error.message)
+            return
+    if report is None:
+        older = Report.objects.filter(release=candidate).order_by("-pk").first()
+        if older is None:
+            yield Warned("report_missing", level, f"No gate has proven {candidate.name}. Run its gates first.")
+        else:
+            said = f"The gates of {candidate.name} ran {_days(older)} under another gate policy than the present one."
+            yield Warned("expired_report", level, f"{said} Run them again.")
+    elif timezone.now() - report.created_at > OLD_REPORT:
+        said = f"The gates of {candidate.name} ran {_days(report)}; drivers, data and traffic may have changed since."
+        yield Warned("expired_report", "warning", f"{said} Run them again.")
+
+
+def _days(report: Report) -> str:
+    days = (timezone.now() - report.created_at).days
+    return f"{days} days ago" if days > 1 else "lately"
+
+
+def _of_stable(asked: _Asked) -> Iterator[Warned]:
+    candidate, stable = asked.candidate, asked.stable
+    if stable is None:
+        yield Warned(
+            "no_stable",
+            "warning",
+            f"{asked.environment.slug} serves no release of {candidate.model.slug} yet: {candidate.name} takes all traffic in "
+            "one step, is held to the absolute objectives only, and there is nothing to roll back to.",
+        )
+        return
+    if stable.pk == candidate.pk or not candidate.manifest:
+        return
+    parts = changed_parts(manifest_of(stable), manifest_of(candidate))
+    if len(parts) > 1:
+        yield Warned(
+            "coupled_change",
+            "warning",
+            f"{candidate.name} changes {listed(parts)} at once against {stable.name}. If it fails, nobody can tell which of "
+            "them it was; one release for each change would.",
+        )
+
+
+def _of_capacity(asked: _Asked) -> Iterator[Warned]:
+    candidate, stable, environment = asked.candidate, asked.stable, asked.environment
+    if stable is not None and ready_server(stable, environment) is None:
+        yield Warned(
+            "no_capacity_for_rollback",
+            "warning",
+            f"{stable.name}, the rollback target, has no serving server in {environment.slug}; the rollout would wait for one "
+            "before it sends any traffic.",
+        )
+    if not candidate.manifest:
+        return
+    node = _node_for(candidate)
+    if node is None:
+        image = manifest_of(candidate)["runtime"]["image"]
+        yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")
+        return
+    held = {
+        f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
+        for one in live_deployments().filter(node=node, is_wanted=True)
+    }
+    held[f"{candidate.model.slug} {candidate.name}"] = manifest_of(candidate)["envelope"]
+    why = shortage(node.facts, held)
+    if why:
+        said = f"Node {node.name} may not hold the candidate beside what it must keep: {why}."
+        yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
+
+
+def _node_for(release: Release) -> Node | None:
+    """The node that a deployment would be given, if it is about."""
+    wanted, since = manifest_of(release)["runtime"], timezone.now() - NODE_SEEN_WITHIN
+    for node in nodes().filter(seen_at__gte=since).order_by("-seen_at"):
+        if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes):
+            return node
+    return None
+
+
+def _of_traffic(asked: _Asked) -> Iterator[Warned]:
+    rate, plan = asked.traffic.rate_per_s, asked.plan
+    if rate is None:
+        said = f"Nobody has counted the traffic of {asked.candidate.model.slug} in {asked.environment.slug} yet"
+        yield Warned("traffic_unknown", "note", f"{said}, so that no times can be told.")
+        return
+    thin = [f"{one.name} ({percent(one.weight_bp)})" for one in asked.found.stages if one.expected_s is None]
+    if thin:
+        said = f"At {rate:g} requests/s {listed(thin)} will not see enough before the deadline"
+        yield Warned(
+            "thin_traffic", "warning", f"{said}; make these weights or deadlines larger, or ask for fewer samples."
+        )
+    elif asked.found.total_s is not None and asked.found.total_s > plan.deadline_s:
+        said = f"At {rate:g} requests/s the rollout takes about {asked.found.total_s / 3600:.1f} h"
+        yield Warned("thin_traffic", "warning", f"{said}, longer than its deadline of {plan.deadline_s / 3600:.1f} h.")
+
+
+def _of_sources(asked: _Asked) -> Iterator[Warned]:
+    sources = {guard.source: guard for guard in asked.plan.guards if not guard.is_dry_run}
+    shadows = asked.plan.facing(has_stable=asked.stable is not None).shadow is not None
+    if not settings.PROBER_ADDRESS and (Source.PROBER in sources or shadows):
+        who = "shadowing and the guard on wrong answers" if Source.PROBER in sources else "shadowing"
+        yield Warned(
+            "no_prober",
+            "warning",
+            f"No prober is configured, and {who} counts nothing without one. Set SLUICEGATE_PROBER_ADDRESS, or leave them out.",
+        )
+    if not settings.PROMETHEUS_URL and Source.PROMETHEUS in sources:
+        yield Warned(
+            "no_metrics",
+            "warning",
+            f"No metrics are configured, and the guard on {sources[Source.PROMETHEUS].words} asks for them. Set "
+            "PROMETHEUS_URL, or leave the guard out.",
+        )
+
+
+def _of_people(asked: _Asked) -> Iterator[Warned]:
+    plan, candidate = asked.plan, asked.candidate
+    if plan.approvals:
+        stages = listed(f"{count} for {stage}" for stage, count in plan.approvals.items())
+        excluded = {pk for pk in (candidate.author_id, asked.actor.user_id) if pk is not None}
+        people = approvers_of(candidate.model, excluded)
+        most = max(plan.approvals.values())
+        who = f"those who may: {', '.join(people)}" if people else "nobody may give them yet"
+        is_enough = len(people) >= min(most, MOST_NAMES)
+        yield Warned("approval_needed", "note" if is_enough else "warning", f"It takes approvals, {stages}; {who}.")
+    last = Rollout.objects.filter(model=candidate.model, environment=asked.environment).first()
+    if last is not None and last.policy_digest != plan.digest:
+        names = sorted(
+            name for name in {*plan.document, *last.policy} if plan.document.get(name) != last.policy.get(name)
+        )
+        said = f"The last rollout here, {last.pk}, followed another policy: {listed(names)} differ"
+        yield Warned("policy_changed", "note", f"{said}{'s' if len(names) == 1 else ''}.")

@@ -1,0 +1,62 @@
+"""How many requests a model gets, as last counted: what a preview reckons with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from registry.models import ServedModel
+from rollouts.models import Observation, Rollout, SelfTest
+from serving.models import Environment
+
+#: A self-test that was not written for so long tells nothing of today's traffic.
+FRESH_FOR = timedelta(days=1)
+#: As many of the last blocks of observations are looked at.
+BLOCKS = 60
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests a second of the whole model and stable's share of errors; None where nobody knows. `source` says whence."""
+
+    rate_per_s: float | None
+    error_frac: float | None
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
+    """By the self-test, which watches always, else by the last rollout that saw traffic, else unknown."""
+    return _by_self_test(model, environment) or _by_last_rollout(model, environment) or Traffic(None, None, "unknown")
+
+
+def _by_self_test(model: ServedModel, environment: Environment) -> Traffic | None:
+    test = SelfTest.objects.filter(model=model, environment=environment, at__gte=timezone.now() - FRESH_FOR).first()
+    rate = test.state.get("rate_per_s") if test else None
+    if test is None or not rate:
+        return None
+    return Traffic(float(rate), test.state.get("error_frac"), "self_test")
+
+
+def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:
+    rollouts = Rollout.objects.filter(model=model, environment=environment, observations__isnull=False)
+    last = rollouts.order_by("-pk").values_list("pk", flat=True).first()
+    blocks = list(Observation.objects.filter(rollout=last).order_by("-tick")[:BLOCKS]) if last else []
+    if not blocks:
+        return None
+    # The counts of the oldest block may reach back before it began, unless it spans more than one tick.
+    oldest = blocks[-1]
+    began = oldest.from_at if oldest.from_at < oldest.at else oldest.at
+    counted = blocks if oldest.from_at < oldest.at else blocks[:-1]
+    span_s = (blocks[0].at - began).total_seconds()
+    stable = sum(one.stable.get("attempts", 0) for one in counted)
+    attempts = stable + sum(one.candidate.get("attempts", 0) for one in counted)
+    if span_s <= 0 or not attempts:
+        return None
+    bad = sum(one.stable.get("bad", {}).get("errors", 0) for one in counted)
+    return Traffic(round(attempts / span_s, 3), round(bad / stable, 6) if stable else None, f"rollout {last}")
