@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
-from web.pages import events, gates, models, overview, releases, rollouts, session
+from web.pages import events, gates, models, overview, releases, rollouts, session, webhooks
 
 urlpatterns = [
     path("", require_GET(overview.overview), name="overview"),
@@ -26,4 +26,13 @@ urlpatterns = [
     path("rollouts/<int:pk>/_live/", require_GET(rollouts.rollout_live), name="rollout_live"),
     path("rollouts/<int:pk>/<slug:verb>/", require_POST(rollouts.act_on), name="rollout_act"),
     path("events/", require_GET(events.events), name="events"),
+    path("webhooks/", require_GET(webhooks.webhooks), name="webhooks"),
+    path("webhooks/new/", require_POST(webhooks.create), name="webhook_create"),
+    path("webhooks/<int:pk>/", require_GET(webhooks.webhook), name="webhook"),
+    path("webhooks/<int:pk>/test/", require_POST(webhooks.test), name="webhook_test"),
+    path("webhooks/<int:pk>/change/", require_POST(webhooks.change), name="webhook_change"),
+    path("webhooks/<int:pk>/rotate/", require_POST(webhooks.rotate), name="webhook_rotate"),
+    path("webhooks/<int:pk>/delete/", require_POST(webhooks.delete), name="webhook_delete"),
+    path("webhooks/<int:pk>/replay/", require_POST(webhooks.replay), name="webhook_replay"),
+    path("webhooks/<int:pk>/replay/<uuid:delivery>/", require_POST(webhooks.replay_one), name="webhook_replay_one"),
 ]

@@ -123,7 +123,7 @@ def run_replay(arguments: argparse.Namespace, output: Output) -> int:
             done = client.post(
                 f"{address}/replay", {"since": moment_of(arguments.since, datetime.now(UTC)).isoformat()}
             )
-    lines = [f"{done['deliveries']} deliveries are on their way again."]
+    lines = [f"Sent again: {done['deliveries']}. What is on its way already is not counted."]
     output.result(
         done, lines if done["deliveries"] else ["Nothing to send again: it is on its way, or nothing happened."]
     )

@@ -47,6 +47,11 @@ WORDS: dict[str, tuple[str, str]] = {
     "stuck": ("bad", "!"),
     "rejected": ("idle", "–"),
     "superseded": ("idle", "–"),
+    "on": ("ok", "✓"),
+    "off": ("idle", "–"),
+    "pending": ("waiting", "…"),
+    "delivered": ("ok", "✓"),
+    "gave_up": ("bad", "!"),
 }
 
 

@@ -1,0 +1,175 @@
+"""The pages of webhooks: list, form, secret shown once, delivery log, test and send again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.core.access import Actor, Role
+from accounts.models import User
+from ledger import notify
+from ledger.actions import append_event, create_webhook
+from ledger.core.delivery import DeliveryState
+from ledger.models import Delivery, Subscription
+from tests.factories import make_model, make_team, make_user
+from tests.receiver import Receiver, replies
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[Receiver]:
+    settings.WEBHOOKS_ALLOW_PRIVATE = True
+    settings.WEBHOOK_TIMEOUT_S = 0.5
+    with Receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def member() -> User:
+    return make_user("ana", team="search", role=Role.MODEL_TEAM)
+
+
+@pytest.fixture
+def row(receiver: Receiver, member: User) -> Subscription:
+    make_model("sentiment", team=make_team("search"))
+    return create_webhook(actor=Actor.system("setup"), team="search", target=receiver.url, verbs=["rollout.*"])[0]
+
+
+def signed_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def happen(verb: str = "rollout.held") -> None:
+    facts = {"model": "sentiment"}
+    append_event(verb=verb, subject_type="rollout", subject_id=17, actor=Actor.system("engine"), facts=facts)
+
+
+def said(answer: Any) -> str:
+    text: str = answer.content.decode()
+    return text
+
+
+FORM = {"kind": "webhook", "target": "https://example.com/hook", "team": "search", "verbs": "rollout.* model.changed"}
+
+
+def test_an_empty_list_says_what_to_do_next(member: User) -> None:
+    page = said(signed_in(member).get(reverse("webhooks")))
+    assert "No webhook yet" in page and "Create" in page and "every team's" not in page
+    robot = said(signed_in(make_user(team="search", role=Role.CI)).get(reverse("webhooks")))
+    assert "It takes the role model_team" in robot and "Create</button>" not in robot
+
+
+def test_the_secret_is_shown_once(member: User) -> None:
+    client = signed_in(member)
+    answer = client.post(reverse("webhook_create"), FORM)
+    assert answer.status_code == 200 and "no-store" in answer["Cache-Control"]
+    (secret,) = re.findall(r"whsec_[\w+/=]+", said(answer))
+    made = Subscription.objects.get()
+    assert made.verbs == ["rollout.*", "model.changed"] and made.created_by == "ana"
+    for url in (reverse("webhooks"), reverse("webhook", args=[made.pk]), reverse("events")):
+        page = said(client.get(url))
+        assert secret not in page
+    assert "https://example.com/hook" in said(client.get(reverse("webhooks")))
+    again = client.post(reverse("webhook_rotate", args=[made.pk]), {"version": 1})
+    assert re.findall(r"whsec_[\w+/=]+", said(again)) != [secret] and "signs as well until" in said(again)
+    stale = client.post(reverse("webhook_rotate", args=[made.pk]), {"version": 1}, follow=True)
+    assert "is at version 2, not 1" in said(stale)
+
+
+@pytest.mark.parametrize(
+    ("over", "says"),
+    [
+        ({"target": "http://127.0.0.1/"}, "private address"),
+        ({"verbs": "rollout.exploded"}, "rollout.stuck"),
+        ({"verbs": ""}, "0 patterns"),
+        ({"team": ""}, "Name your team"),
+        ({"team": "ads"}, "may not do webhook.manage"),
+        ({"kind": "email", "target": "a@example.com"}, "no mail server"),
+    ],
+)
+def test_a_bad_form_is_a_sentence_and_keeps_what_was_typed(member: User, over: dict[str, str], says: str) -> None:
+    make_team("ads")
+    form = {**FORM, "title": "for the pager", **over}
+    answer = signed_in(member).post(reverse("webhook_create"), form)
+    assert answer.status_code in {403, 422} and says in said(answer)
+    assert 'value="for the pager"' in said(answer) and f'value="{form["target"]}"' in said(answer)
+    assert not Subscription.objects.exists()
+
+
+def test_the_test_button_says_how_it_went(receiver: Receiver, row: Subscription, member: User) -> None:
+    client, url = signed_in(member), reverse("webhook_test", args=[row.pk])
+    assert "The test arrived: 204 in" in said(client.post(url, follow=True))
+    receiver.answers = [replies(500, "<b>out of paper</b>")]
+    page = said(client.post(url, follow=True))
+    assert "The test did not arrive: The receiver answered 500" in page
+    assert "&lt;b&gt;out of paper&lt;/b&gt;" in page and "<b>out" not in page
+
+
+def test_the_log_shows_every_attempt_and_sends_again(receiver: Receiver, row: Subscription, member: User) -> None:
+    client = signed_in(member)
+    page = said(client.get(reverse("webhook", args=[row.pk])))
+    assert "Nothing was sent yet" in page
+    happen("rollout.stuck")
+    receiver.answers = [410]
+    notify.run_round(lambda: True)
+    delivery = Delivery.objects.get()
+    page = said(client.get(reverse("webhook", args=[row.pk])))
+    for text in ("rollout.stuck", "gave up", "The receiver answered 410", str(delivery.pk), "Turn on"):
+        assert text in page
+    again = reverse("webhook_replay_one", args=[row.pk, delivery.pk])
+    assert "Turn it on" in said(client.post(again, follow=True))
+    client.post(reverse("webhook_change", args=[row.pk]), {"version": 2, "is_active": "1"})
+    assert "sent again in a few seconds" in said(client.post(again, follow=True))
+    notify.run_round(lambda: True)
+    assert Delivery.objects.get().state == DeliveryState.DELIVERED
+    assert "No delivery is gave_up" in said(client.get(reverse("webhook", args=[row.pk]), {"state": "gave_up"}))
+    since = reverse("webhook_replay", args=[row.pk])
+    assert "Sent again: 1." in said(client.post(since, {"hours": "24"}, follow=True))
+    assert "Choose how far back" in said(client.post(since, {"hours": "²"}, follow=True))
+
+
+def test_it_is_changed_and_deleted(row: Subscription, member: User) -> None:
+    client = signed_in(member)
+    url = reverse("webhook_change", args=[row.pk])
+    form = {"version": 1, "target": row.target, "verbs": "rollout.stuck", "title": "pager"}
+    assert "pager" in said(client.post(url, form, follow=True))
+    row.refresh_from_db()
+    assert (row.verbs, row.title, row.version, row.is_active) == (["rollout.stuck"], "pager", 2, True)
+    assert "is at version 2, not 1" in said(client.post(url, form | {"title": "other"}, follow=True))
+    assert "reload the page" in said(client.post(url, {"title": "x"}, follow=True))
+    assert "no webhook goes to" in said(
+        client.post(url, {"version": 2, "target": "http://169.254.169.254/"}, follow=True)
+    )
+    client.post(reverse("webhook_change", args=[row.pk]), {"version": 2, "is_active": "0"})
+    assert "Turn on" in said(client.get(reverse("webhook", args=[row.pk])))
+    assert "is deleted" in said(client.post(reverse("webhook_delete", args=[row.pk]), {"version": 3}, follow=True))
+    assert not Subscription.objects.exists()
+
+
+def test_an_outsider_sees_nothing_of_it(row: Subscription) -> None:
+    client = signed_in(make_user("otto", team="other"))
+    assert row.target not in said(client.get(reverse("webhooks")))
+    answer = client.get(reverse("webhook", args=[row.pk]))
+    assert answer.status_code == 404 and row.target not in said(answer)
+    for name in ("test", "change", "rotate", "delete", "replay"):
+        answer = client.post(reverse(f"webhook_{name}", args=[row.pk]), {"version": 1, "hours": "1"}, follow=True)
+        assert "There is no webhook" in said(answer), name
+    assert Subscription.objects.get().version == 1 and not Delivery.objects.exists()
+    assert Client().get(reverse("webhooks"))["Location"].startswith("/sign-in/")
+
+
+def test_everybodys_is_for_administrators(receiver: Receiver) -> None:
+    client = signed_in(make_user("root", is_admin=True))
+    assert "every team's" in said(client.get(reverse("webhooks")))
+    client.post(reverse("webhook_create"), {**FORM, "team": "", "target": receiver.url})
+    made = Subscription.objects.get()
+    assert made.team is None and made.may_be_private
+    assert "of every team" in said(client.get(reverse("webhook", args=[made.pk])))

@@ -1,0 +1,173 @@
+"""Webhooks: who is told of what happens, how it went, and what people do about it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+
+from accounts.api import actor_of
+from accounts.core.access import Verb, may
+from accounts.core.errors import DomainError, Invalid
+from accounts.models import Team
+from ledger import actions, mail_sender, notify, queries
+from ledger.actions.subscriptions import OVERLAP_S
+from ledger.core.delivery import ENDED, DeliveryState
+from web.pages.forms import act, version_in
+
+DELIVERIES_PER_PAGE = 25
+#: How far back “send again” may go from the page; the command line takes any time.
+HOURS_BACK = (1, 6, 24, 72, 168)
+
+
+def _teams(request: HttpRequest) -> list[Team]:
+    actor = actor_of(request)
+    return [team for team in Team.objects.order_by("slug") if may(actor, Verb.MANAGE_WEBHOOKS, team.slug)]
+
+
+def _list(request: HttpRequest, form: dict[str, Any], status: int = 200) -> HttpResponse:
+    actor = actor_of(request)
+    facts = {
+        "rows": queries.subscriptions_of(actor),
+        "teams": _teams(request),
+        "is_admin": actor.is_admin,
+        "has_mail": mail_sender.is_configured(),
+        "form": form,
+    }
+    return render(request, "ledger/webhooks.html", facts, status=status)
+
+
+@login_required
+def webhooks(request: HttpRequest) -> HttpResponse:
+    return _list(request, {"kind": "webhook", "verbs": "rollout.*"})
+
+
+@login_required
+@never_cache
+def create(request: HttpRequest) -> HttpResponse:
+    """The new webhook with its secret, which no other page shows; or the form as it was filled in, and what is wrong."""
+    form = {name: request.POST.get(name, "").strip() for name in ("team", "kind", "target", "verbs", "title")}
+    try:
+        made, secret = actions.create_webhook(
+            actor=actor_of(request),
+            team=form["team"] or None,
+            kind="email" if form["kind"] == "email" else "webhook",
+            target=form["target"],
+            verbs=form["verbs"].split(),
+            title=form["title"],
+        )
+    except DomainError as error:
+        messages.error(request, f"{error.message} ({error.code})")
+        return _list(request, form, error.status)
+    if not secret:
+        messages.success(request, "Done: e-mails go there from now on.")
+        return redirect("webhook", made.pk)
+    return render(request, "ledger/webhook_secret.html", {"row": made, "secret": secret})
+
+
+@login_required
+def webhook(request: HttpRequest, pk: int) -> HttpResponse:
+    row = queries.get_subscription(actor_of(request), pk)
+    wanted = request.GET.get("state", "")
+    rows = queries.deliveries_of(row)
+    rows = rows.filter(state=wanted) if wanted in set(DeliveryState) else rows
+    page = Paginator(rows, DELIVERIES_PER_PAGE).get_page(request.GET.get("page"))
+    facts = {
+        "row": row,
+        "page": page,
+        "state": wanted,
+        "states": [state.value for state in DeliveryState],
+        "ended": [state.value for state in ENDED],
+        "hours": HOURS_BACK,
+    }
+    return render(request, "ledger/webhook.html", facts)
+
+
+@login_required
+def test(request: HttpRequest, pk: int) -> HttpResponse:
+    actor = actor_of(request)
+    sent = notify.send_test(actor=actor, webhook=queries.get_subscription(actor, pk))
+    tried = sent.tries.all()[0]
+    if sent.state == DeliveryState.DELIVERED:
+        messages.success(request, f"The test arrived: {tried.status_code or 'taken'} in {tried.duration_ms} ms.")
+    else:
+        messages.error(request, f"The test did not arrive: {tried.error}")
+    return redirect("webhook", pk)
+
+
+@login_required
+@never_cache
+def rotate(request: HttpRequest, pk: int) -> HttpResponse:
+    actor = actor_of(request)
+    row = queries.get_subscription(actor, pk)
+    overlap_s = 0.0 if request.POST.get("at_once") else OVERLAP_S
+    try:
+        row, secret = actions.rotate_secret(
+            actor=actor, webhook=row, expected_version=version_in(request), overlap_s=overlap_s
+        )
+    except DomainError as error:
+        messages.error(request, f"{error.message} ({error.code})")
+        return redirect("webhook", pk)
+    return render(request, "ledger/webhook_secret.html", {"row": row, "secret": secret})
+
+
+@login_required
+def change(request: HttpRequest, pk: int) -> HttpResponse:
+    """Takes whatever of the fields the form has."""
+    given = request.POST
+    changes: dict[str, Any] = {name: given[name].strip() for name in ("target", "title") if name in given}
+    changes |= {"verbs": given["verbs"].split()} if "verbs" in given else {}
+    changes |= {"is_active": given["is_active"] == "1"} if "is_active" in given else {}
+
+    def verb() -> None:
+        actor = actor_of(request)
+        row = queries.get_subscription(actor, pk)
+        actions.change_webhook(actor=actor, webhook=row, expected_version=version_in(request), changes=changes)
+
+    return act(request, verb, done="The webhook is changed.", then=reverse("webhook", args=[pk]))
+
+
+@login_required
+def delete(request: HttpRequest, pk: int) -> HttpResponse:
+    def verb() -> None:
+        actor = actor_of(request)
+        row = queries.get_subscription(actor, pk)
+        actions.delete_webhook(actor=actor, webhook=row, expected_version=version_in(request))
+
+    return act(request, verb, done=f"Webhook {pk} is deleted.", then=reverse("webhooks"))
+
+
+@login_required
+def replay(request: HttpRequest, pk: int) -> HttpResponse:
+    actor = actor_of(request)
+    row = queries.get_subscription(actor, pk)
+    try:
+        hours = request.POST.get("hours", "")
+        if hours not in {str(choice) for choice in HOURS_BACK}:
+            raise Invalid("hours_unknown", "Choose how far back, from the list.")
+        since = timezone.now() - timedelta(hours=int(hours))
+        count = actions.replay_since(actor=actor, webhook=row, since=since)
+    except DomainError as error:
+        messages.error(request, f"{error.message} ({error.code})")
+    else:
+        messages.success(request, f"Sent again: {count}. What is on its way already is not counted.")
+    return redirect("webhook", pk)
+
+
+@login_required
+def replay_one(request: HttpRequest, pk: int, delivery: UUID) -> HttpResponse:
+    def verb() -> None:
+        actor = actor_of(request)
+        row = queries.get_subscription(actor, pk)
+        actions.replay_delivery(actor=actor, delivery=queries.get_delivery(row, delivery))
+
+    return act(request, verb, done="It is sent again in a few seconds.", then=reverse("webhook", args=[pk]))
