@@ -1,9 +1,10 @@
-"""Reads the counters of every gateway that an active rollout depends on: each gateway once per model and tick."""
+"""What the gateways counted: each is read once a turn for all its models, and none waits for another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -19,9 +20,13 @@ from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
 
 log = structlog.get_logger(__name__)
+#: A gateway may take so long to answer; until it has, it is not asked again.
 READ_TIMEOUT_S = 1.0
-#: Readers wait for gateways, not for this machine.
-_AT_ONCE = 8
+#: A turn waits no longer than this for a gateway, and not at all for one that gave no answer the last time.
+WAIT_S = 0.5
+
+#: What a gateway has counted, by model, or the sentence (without its full stop) why that is not known.
+Page = Mapping[str, GatewayCounters] | str
 
 
 @dataclass(frozen=True)
@@ -33,45 +38,96 @@ class Seen:
     sentence: str = ""
 
 
-Raw = dict[tuple[str, str], GatewayCounters | str]
+@dataclass
+class _Reader:
+    """One gateway between two turns."""
+
+    url: str
+    asked_at: float = 0.0  # monotonic seconds
+    is_busy: bool = False
+    is_awaited: bool = True
+    answer: Page | None = None  # not taken yet
 
 
-def read_all(rollouts: Iterable[Rollout], counters: TrafficCounters) -> Raw:
-    """What each (gateway, model) has counted, or the sentence why it could not be read. Touches no database in its threads."""
-    wanted = {
-        (gateway.name, rollout.model.slug): gateway.admin_url
-        for rollout in rollouts
-        for gateway in rollout.environment.gateways.all()
-    }
+class Readers:
+    """Asks every gateway in a thread of its own. All methods but the threads' own are for one thread: the engine's."""
 
-    def read(key: tuple[str, str]) -> GatewayCounters | str:
-        name, model = key
+    def __init__(self, counters: TrafficCounters, *, wait_s: float = WAIT_S, timeout_s: float = READ_TIMEOUT_S) -> None:
+        self.counters, self.wait_s, self.timeout_s = counters, wait_s, timeout_s
+        self._readers: dict[str, _Reader] = {}
+        self._changed = threading.Condition()
+        self._until = 0.0
+
+    def ask(self, gateways: Iterable[Gateway], models: Mapping[int, Collection[str]]) -> None:
+        """Begins to read those that are not being read already. `models` are those of each environment."""
+        self._until = time.monotonic() + self.wait_s
+        for gateway in gateways:
+            reader = self._readers.setdefault(gateway.name, _Reader(gateway.admin_url))
+            with self._changed:
+                if reader.is_busy:
+                    continue
+                reader.url, reader.asked_at, reader.is_busy = gateway.admin_url, time.monotonic(), True
+            wanted = list(models[gateway.environment_id])
+            threading.Thread(
+                target=self._read, args=(gateway.name, reader, wanted), name=f"counters-{gateway.name}", daemon=True
+            ).start()
+
+    def are_settled(self, names: Iterable[str]) -> bool:
+        """Whether all of these have answered, or are waited for no longer."""
+        readers = [self._readers[name] for name in names if name in self._readers]
+        is_late = time.monotonic() >= self._until
+        return all(not one.is_busy or is_late or not one.is_awaited or one.answer is not None for one in readers)
+
+    def wait(self) -> None:
+        """Returns when some gateway has answered, or when the time to wait is over."""
+        left = self._until - time.monotonic()
+        if left > 0:
+            with self._changed:
+                self._changed.wait(min(left, 0.05))
+
+    def take(self, names: Iterable[str]) -> dict[str, Page]:
+        """The answers of these gateways, each once. One that has not answered is not waited for next time."""
+        found: dict[str, Page] = {}
+        for name in names:
+            reader = self._readers[name]
+            with self._changed:
+                answer, reader.answer = reader.answer, None
+            reader.is_awaited = answer is not None and not isinstance(answer, str)
+            if answer is None:
+                waited_s = time.monotonic() - reader.asked_at
+                answer = f"gateway {name} has not told its counters yet (timeout: {reader.url}, {waited_s:.1f} s)"
+            found[name] = answer
+        return found
+
+    def _read(self, name: str, reader: _Reader, models: list[str]) -> None:
+        """Touches no database: this is not the engine's thread."""
+        answer: Page
         try:
-            read = counters.read(gateway=name, admin_url=wanted[key], models=[model], timeout_s=READ_TIMEOUT_S)
-            return read[model]
+            answer = self.counters.read(gateway=name, admin_url=reader.url, models=models, timeout_s=self.timeout_s)
         except GatewayError as error:
-            return f"gateway {name} does not tell its counters ({error.reason}: {error.message})"
+            answer = f"gateway {name} does not tell its counters ({error.reason}: {error.message})"
         except Exception as error:  # what one gateway says must not blind the engine to all the others
-            log.exception("counters_not_read", gateway=name, model=model)
-            return f"the counters of gateway {name} cannot be made out ({type(error).__name__}: {error})"
-
-    if not wanted:
-        return {}
-    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(wanted)), thread_name_prefix="counters") as pool:
-        return dict(zip(wanted, pool.map(read, wanted), strict=True))
+            log.exception("counters_not_read", gateway=name)
+            answer = f"the counters of gateway {name} cannot be made out ({type(error).__name__}: {error})"
+        with self._changed:
+            reader.answer, reader.is_busy = answer, False
+            self._changed.notify_all()
 
 
-def seen_of(rollout: Rollout, raw: Raw, policy: Policy, now: float) -> Seen:
-    """One rollout's view of what was read."""
-    gateways: list[Gateway] = list(rollout.environment.gateways.all())
+def seen_of(
+    rollout: Rollout, gateways: Sequence[Gateway], pages: Mapping[str, Page], policy: Policy, now: float
+) -> Seen:
+    """One rollout's view of what was read of its environment's gateways."""
     if not gateways:
         return Seen(problem=Code.PROVIDER_DOWN, sentence=f"{rollout.environment.slug} has no gateway")
     readings: dict[str, Reading] = {}
     problem = sentence = ""
     for gateway in gateways:
-        found = raw.get((gateway.name, rollout.model.slug), f"gateway {gateway.name} was not read")
-        if isinstance(found, str):
-            problem, sentence = problem or Code.PROVIDER_DOWN, sentence or found
+        page = pages.get(gateway.name, f"gateway {gateway.name} was not read")
+        found = page if isinstance(page, str) else page.get(rollout.model.slug)
+        if found is None or isinstance(found, str):
+            problem = problem or Code.PROVIDER_DOWN
+            sentence = sentence or found or f"gateway {gateway.name} was not asked for {rollout.model.slug}"
             continue
         reading = _reading(rollout, found, policy)
         readings[gateway.name] = reading

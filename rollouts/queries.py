@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
 from registry.models import ServedModel
@@ -14,7 +18,9 @@ from serving.models import Environment
 __all__ = [
     "active_rollout",
     "active_rollouts",
+    "active_rows",
     "approvals_of",
+    "cooled",
     "decision_row",
     "get_rollout",
     "live_view",
@@ -43,12 +49,30 @@ def active_rollout(environment: Environment, model: ServedModel) -> Rollout | No
     )
 
 
-def active_rollouts() -> list[Rollout]:
-    """Every rollout that the engine has something to do for, the oldest first, with its gateways."""
+def active_rows() -> dict[int, dict[str, Any]]:
+    """What changes from tick to tick, or by people's verbs, of every rollout that the engine has something to do for.
+
+    By rollout, the oldest first. The engine reads it every turn, so it is kept small.
+    """
     states = sorted(state.value for state in ACTIVE - {RolloutState.REQUESTED, RolloutState.AWAITING_APPROVAL})
-    return list(
-        Rollout.objects.select_related(*_WHOLE)
-        .prefetch_related("environment__gateways")
-        .filter(state__in=states)
-        .order_by("pk")
-    )
+    rows = Rollout.objects.filter(state__in=states).order_by("pk").values_list("pk", *_CHANGING)
+    return {row[0]: dict(zip(_CHANGING, row[1:], strict=True)) for row in rows}
+
+
+#: `engine_state` is left out: the leader wrote it, and knows it.
+_CHANGING = (
+    "state", "resume_state", "version", "tick", "fence", "step_index", "weight_bp", "mirror_bp", "promote_now", "reason",
+    "started_at", "step_started_at", "due_at", "decided_at", "zero_at",
+)  # fmt: skip
+
+
+def cooled(now: datetime, most: int = 20) -> list[Rollout]:
+    """Promoted rollouts whose time for an instant rollback is over, and whose old release is still kept warm for it."""
+    over = Rollout.objects.filter(state=RolloutState.PROMOTED, warm_until__lte=now).order_by("warm_until")
+    return list(over.select_related("model__team", "environment", "candidate", "stable")[:most])
+
+
+def active_rollouts(rollout_ids: Collection[int]) -> list[Rollout]:
+    """These rollouts whole, with all that the engine needs to know of them, the oldest first."""
+    whole = Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report")
+    return list(whole.filter(pk__in=rollout_ids).order_by("pk"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
@@ -120,23 +121,43 @@ def _tell_of_change(route: Route, before: str, *, actor: Actor, reason: str) -> 
 
 def acknowledged(route: Route) -> Ack:
     """Whether every gateway of the environment that is about has taken the route's present generation."""
-    since = timezone.now() - timedelta(seconds=SEEN_WITHIN_S)
-    gateways = list(Gateway.objects.filter(environment_id=route.environment_id, seen_at__gte=since).order_by("name"))
+    return acknowledgements([route], timezone.now())[route.pk]
+
+
+def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]:
+    """`acknowledged` for many routes at once, by route. Two queries, however many there are."""
+    about: dict[int, list[Gateway]] = {route.environment_id: [] for route in routes}
+    since = now - timedelta(seconds=SEEN_WITHIN_S)
+    for gateway in Gateway.objects.filter(environment_id__in=list(about), seen_at__gte=since).order_by("name"):
+        about[gateway.environment_id].append(gateway)
+    said: dict[int, dict[int, _Word]] = {route.pk: {} for route in routes}
+    rows = RouteAck.objects.filter(route_id__in=list(said)) if any(about.values()) else RouteAck.objects.none()
+    columns = ("route_id", "gateway_id", "generation", "acked_at", "error")
+    for route_id, gateway_id, generation, acked_at, error in rows.values_list(*columns):
+        said[route_id][gateway_id] = (generation, acked_at, error)
+    return {route.pk: _ack(route, about[route.environment_id], said[route.pk]) for route in routes}
+
+
+_Word = tuple[int, datetime, str]  # generation, when, error
+
+
+def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
     if not gateways:
         return Ack(
             False,
             None,
             f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane.",
         )
-    acks = {ack.gateway_id: ack for ack in RouteAck.objects.filter(route_id=route.pk, gateway__in=gateways)}
-    current = [ack for ack in acks.values() if ack.generation >= route.generation]
-    errors = [
-        f"{gateway.name}: {acks[gateway.pk].error}"
-        for gateway in gateways
-        if gateway.pk in acks and acks[gateway.pk].error
-    ]
+    words = [(gateway.name, said[gateway.pk]) for gateway in gateways if gateway.pk in said]
+    current = [acked_at for _, (generation, acked_at, _) in words if generation >= route.generation]
+    errors = [f"{name}: {error}" for name, (_, _, error) in words if error]
     is_whole = len(current) == len(gateways) and not errors
-    return Ack(is_whole, max(ack.acked_at for ack in current) if is_whole else None, "; ".join(errors))
+    return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors))
+
+
+def lift_fences(fence: int) -> None:
+    """From now on no engine with an older token writes any route. For a new leader, once."""
+    Route.objects.filter(fence__lt=fence).update(fence=fence)
 
 
 def register_gateway(

@@ -2,128 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Q
 
-from accounts.core.access import Actor
 from accounts.core.errors import DomainError, StateChanged
 from ledger.actions import append_event
 from registry.models import Release
 from rollouts.actions.moving import move, named, record, reread, shut
-from rollouts.core.carry import Carry
-from rollouts.core.decision import Action, Code, Decision, evidence_of
-from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState
-from rollouts.core.plan import FULL_BP, Policy
-from rollouts.core.snapshot import Snapshot
-from rollouts.models import Observation, Rollout
+from rollouts.actions.recording import ENGINE, Outcome, Tick, outcome_of, write
+from rollouts.core.decision import Action
+from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.plan import FULL_BP
+from rollouts.models import Rollout
 from serving.actions import drain_deployment, ensure_deployment
 from serving.models import Deployment, Route
 from serving.queries import deployment_of
 from serving.routing import hold_routes, set_route
 
 S = RolloutState
-ENGINE = Actor.system("engine")
-
-
-@dataclass(frozen=True)
-class Tick:
-    """What one tick knows and found. `fence` is the leader's token; an older one cannot write."""
-
-    rollout: Rollout
-    policy: Policy
-    carry: Carry
-    snapshot: Snapshot
-    decision: Decision
-    fence: int
-    at: datetime
-    acked_at: datetime | None = None  # set on the tick that first sees the step's weight acknowledged
 
 
 @transaction.atomic
-def commit_tick(tick: Tick) -> Rollout:
-    """The rollout after the tick: counters, evidence, observation, at most one effect, and the decision if it says something new.
+def commit_tick(tick: Tick) -> Outcome:
+    """One rollout's tick: counters, evidence, observation, at most one effect, and the decision if it says something new.
 
     Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes it: nothing is written then.
     """
-    rollout, decision = tick.rollout, tick.decision
-    said = f"{decision.action}:{decision.code}{':late' if decision.facts.get('is_late') else ''}"
-    is_new = said != tick.carry.said
-    carry = replace(tick.carry, said=said)
-    if decision.action is Action.PROMOTE and not carry.is_promoting:
-        carry = replace(carry, is_promoting=True)
-    _write(tick, carry)
-    if rollout.state in LIVE | {S.ROLLING_BACK, S.STUCK}:
-        _observe(tick)
-    is_effect = decision.action is not Action.HOLD
-    if is_effect:
+    rollout, outcome = tick.rollout, outcome_of(tick)
+    warning = tick.warning if outcome.decision is not None else ""
+    write(tick, outcome)
+    if tick.is_effect:
         hold_routes(rollout.environment)  # before the first event: whoever takes both locks takes the log's last
         _apply(tick)
-    if is_effect or is_new:
-        record(
-            rollout,
-            actor=ENGINE,
-            action=decision.action.value,
-            reason=decision.reason,
-            code=decision.code.value,
-            facts=decision.facts,
-        )
-    if is_new:
-        _warn(tick)
-    return rollout
-
-
-def _warn(tick: Tick) -> None:
-    """The event of something that people should hear of though nothing moves: blindness, and a deadline that passed."""
-    decision = tick.decision
-    is_overdue = decision.code is Code.OVERDUE or decision.facts.get("is_late")
-    verb = "rollout.blind" if decision.code is Code.BLIND else "rollout.overdue" if is_overdue else ""
-    if verb and decision.action is Action.HOLD:
+    if outcome.decision is not None:
+        outcome.decision.save(force_insert=True)
+    if warning:
         append_event(
-            verb=verb, subject_type="rollout", subject_id=tick.rollout.pk, actor=ENGINE, reason=decision.reason,
-            facts={**named(tick.rollout), "code": decision.code.value},
+            verb=warning, subject_type="rollout", subject_id=rollout.pk, actor=ENGINE, reason=tick.decision.reason,
+            facts={**named(rollout), "code": tick.decision.code.value},
         )  # fmt: skip
-
-
-def _write(tick: Tick, carry: Carry) -> None:
-    """The compare-and-set that everything else of the tick hangs on."""
-    rollout, s = tick.rollout, tick.snapshot
-    changes: dict[str, Any] = {"tick": rollout.tick + 1, "fence": tick.fence, "engine_state": carry.to_json()}
-    if s.observed_frac is not None:
-        changes["observed_bp"] = round(s.observed_frac * FULL_BP)
-    if tick.acked_at is not None:
-        changes |= {"step_started_at": tick.acked_at, "due_at": tick.acked_at + timedelta(seconds=s.stage.deadline_s)}
-    is_quiet = tick.decision.code.value == "paused" or rollout.state in {S.ROLLING_BACK, S.STUCK, S.AWAITING_APPROVAL}
-    if tick.decision.action is Action.HOLD and not is_quiet:
-        changes["reason"] = tick.decision.reason
-    fresh = Rollout.objects.filter(
-        pk=rollout.pk, state=rollout.state, version=rollout.version, tick=rollout.tick, fence__lte=tick.fence
-    ).update(**changes)
-    if not fresh:
-        raise StateChanged(
-            "rollout_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
-        )
-    reread(rollout)
-
-
-def _observe(tick: Tick) -> None:
-    last = tick.carry.last
-    Observation.objects.create(
-        rollout=tick.rollout,
-        first_tick=tick.rollout.tick,
-        tick=tick.rollout.tick,
-        from_at=tick.at,
-        at=tick.at,
-        state=tick.rollout.state,
-        weight_bp=tick.rollout.weight_bp,
-        candidate=last.candidate.to_json(),
-        stable=last.stable.to_json(),
-        evidence={judged.guard.name: evidence_of(judged) for judged in tick.snapshot.judged},
-        problem=tick.snapshot.problem,
-    )
+    return outcome
 
 
 def _apply(tick: Tick) -> None:
@@ -170,7 +91,13 @@ def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes
 
 @transaction.atomic
 def write_route(
-    rollout: Rollout, weight_bp: int, *, fence: int, reason: str, is_promoting: bool = False, mirror_bp: int | None = None
+    rollout: Rollout,
+    weight_bp: int,
+    *,
+    fence: int,
+    reason: str,
+    is_promoting: bool = False,
+    mirror_bp: int | None = None,
 ) -> None:
     """What the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
 

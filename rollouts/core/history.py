@@ -81,7 +81,8 @@ class Block:
 class Open:
     """The block that is being filled. Lives beside the carry in the rollout's row, so that no tick is lost with an engine.
 
-    `blocks` counts those that are stored, `spoken` the decisions that were recorded in this stage and when the last was.
+    `spoken` counts the decisions that were recorded since the last effect, and tells when the last one was. `began_at`: the
+    first tick of all with the candidate exposed, to users or to copies of their requests.
     """
 
     first_tick: int = 0
@@ -94,8 +95,8 @@ class Open:
     mark: Mark | None = None
     names: tuple[str, ...] = ()
     problem: str = ""
-    blocks: int = 0
     spoken: tuple[int, float] = (0, 0.0)
+    began_at: float | None = None
 
     def after(self, row: Row) -> Open:
         """With one more tick in it."""
@@ -121,11 +122,11 @@ class Open:
 
     def stored(self) -> Open:
         """Empty again: its block is stored."""
-        return Open(blocks=self.blocks + 1, spoken=self.spoken)
+        return Open(spoken=self.spoken, began_at=self.began_at)
 
     def to_json(self) -> dict[str, Any]:
         """All but what the block itself tells."""
-        kept: dict[str, Any] = {"blocks": self.blocks, "spoken": list(self.spoken)}
+        kept: dict[str, Any] = {"spoken": list(self.spoken), "began_at": self.began_at}
         if self.rows:
             kept |= {"first_tick": self.first_tick, "from_at": self.from_at, "ticks": list(self.ticks)}
         return kept
@@ -133,7 +134,7 @@ class Open:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Open:
         spoken = value.get("spoken", (0, 0.0))
-        empty = cls(blocks=value.get("blocks", 0), spoken=(int(spoken[0]), float(spoken[1])))
+        empty = cls(spoken=(int(spoken[0]), float(spoken[1])), began_at=value.get("began_at"))
         if not value.get("ticks"):
             return empty
         first_tick, from_at = value["first_tick"], value["from_at"]

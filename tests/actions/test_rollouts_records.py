@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from rollouts import actions
 from rollouts.models import Approval, Decision, Observation, Rollout
-from rollouts.observe import read_all, seen_of
+from rollouts.observe import Readers, seen_of
 from serving.models import Gateway
 from serving.ports import GatewayCounters
 from tests.rollout_setup import awaiting, with_stable
@@ -69,10 +69,16 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     rollout, _ = with_stable()
     for name in ("odd", "sound"):
         Gateway.objects.create(environment=rollout.environment, name=name, admin_url="", http_url="", grpc_address="")
-    found = read_all([rollout], _OneTalksNonsense())
-    assert "odd cannot be made out" in str(found["odd", rollout.model.slug])
-    assert isinstance(found["sound", rollout.model.slug], GatewayCounters)
-    assert seen_of(rollout, found, rollout.plan, timezone.now().timestamp()).problem == "provider_down"
+    gateways = list(rollout.environment.gateways.order_by("name"))
+    readers = Readers(_OneTalksNonsense(), wait_s=5.0)
+    readers.ask(gateways, {rollout.environment_id: [rollout.model.slug]})
+    while not readers.are_settled(["odd", "sound"]):
+        readers.wait()
+    pages = readers.take(["odd", "sound"])
+    assert "odd cannot be made out" in str(pages["odd"])
+    assert set(pages["sound"]) == {rollout.model.slug}
+    seen = seen_of(rollout, gateways, pages, rollout.plan, timezone.now().timestamp())
+    assert seen.problem == "provider_down" and set(seen.readings) == {"sound"}
 
 
 @pytest.mark.parametrize(

@@ -95,13 +95,13 @@ def test_what_is_stored_is_what_was_seen(telling: list[Any]) -> None:
 @given(tellings, st.integers(0, 40))
 def test_an_engine_that_takes_over_fills_the_same_block(telling: list[Any], at: int) -> None:
     rows = told(telling)
-    half = filled(rows[:at], Open(blocks=3, spoken=(2, 5.0)))
+    half = filled(rows[:at], Open(spoken=(2, 5.0)))
     again = Open.from_json(json.loads(json.dumps(half.to_json())))
-    whole, other = filled(rows[at:], again), filled(rows, Open(blocks=3, spoken=(2, 5.0)))
+    whole, other = filled(rows[at:], again), filled(rows, Open(spoken=(2, 5.0)))
     assert whole.block().arms == other.block().arms and whole.problem == other.problem
     assert back(whole.block()) == back(other.block())
-    assert (whole.blocks, whole.spoken, whole.rows) == (3, (2, 5.0), len(rows))
-    assert whole.stored() == Open(blocks=4, spoken=(2, 5.0))
+    assert (whole.spoken, whole.rows) == ((2, 5.0), len(rows))
+    assert whole.stored() == Open(spoken=(2, 5.0))
 
 
 def test_a_quiet_tick_is_short() -> None:

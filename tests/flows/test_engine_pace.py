@@ -24,6 +24,12 @@ class Paced(Engine):
         self.ticks.append(time.monotonic())
         return True
 
+    def glance(self) -> bool:
+        return self.step()
+
+    def _keep_house(self) -> None:
+        """There is no house."""
+
 
 @pytest.fixture
 def paced() -> Iterator[Callable[[float], Paced]]:
@@ -77,6 +83,17 @@ def test_without_a_call_it_ticks_on_time(paced: Callable[[float], Paced]) -> Non
     engine = paced(0.3)
     wait_for(lambda: len(engine.ticks) == 4)
     assert 0.8 < engine.ticks[3] - engine.ticks[0] < 1.5
+
+
+def test_turns_that_take_long_do_not_shift_the_schedule(paced: Callable[[float], Paced]) -> None:
+    engine = paced(0.3)
+    step = engine.step
+    engine.step = lambda: (time.sleep(0.2), step())[1]  # type: ignore[method-assign]
+    began = engine.ticks[0]
+    wait_for(lambda: len(engine.ticks) == 5)
+    assert (
+        1.1 < engine.ticks[4] - began < 1.7
+    )  # four periods and the turn itself; by turn and rest it would be two seconds
 
 
 def test_stop_ends_it_at_once(paced: Callable[[float], Paced]) -> None:

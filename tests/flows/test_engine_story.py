@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
+from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -13,8 +15,11 @@ from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts import actions
 from rollouts import engine as engine_module
+from rollouts.actions import conduct, recording
 from rollouts.core import breach as breach_module
-from rollouts.engine import Engine
+from rollouts.core.history import rows_of
+from rollouts.engine import Engine, taking_back
+from rollouts.engine.book import Known
 from rollouts.models import Decision, Observation, Rollout
 from rollouts.queries import live_view
 from serving.fake_gateway import FakeGateway
@@ -296,7 +301,7 @@ def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway
 
 
 def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "CONFIRM_WITHIN_S", 0.0)
+    monkeypatch.setattr(taking_back, "CONFIRM_WITHIN_S", 0.0)
     story = Story()
     story.until("shifting")
     story.turn()
@@ -321,14 +326,14 @@ def test_a_lock_that_one_rollout_did_not_get_costs_neither_the_others_nor_the_le
     story = Story()
     other = make_model(objectives=OBJECTIVES, rollout_policy=POLICY)
     held = actions.start_rollout(actor=story.admin, candidate=make_release(other), environment=story.environment)
-    tick = Engine.tick
+    judge = engine_module.judge
 
-    def waiting_in_vain(engine: Engine, rollout: Rollout, raw: object) -> None:
-        if rollout.pk == held.pk:
+    def waiting_in_vain(known: Known, *args: Any, **kwargs: Any) -> Any:
+        if known.rollout.pk == held.pk:
             raise OperationalError("canceling statement due to lock timeout")
-        tick(engine, rollout, raw)  # type: ignore[arg-type]
+        return judge(known, *args, **kwargs)
 
-    monkeypatch.setattr(Engine, "tick", waiting_in_vain)
+    monkeypatch.setattr(engine_module, "judge", waiting_in_vain)
     story.until("promoted")
     assert Lease.objects.get(name="engine").token == 1
 
@@ -351,7 +356,9 @@ def test_one_broken_rollout_does_not_stop_the_others() -> None:
     assert broken.state == "preparing"
 
 
-def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_out() -> None:
+def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     story = Story()
     story.until("shifting")
     first, second = story.engine, Engine(story.gateway, tick_s=0.05, lease_s=60)
@@ -359,24 +366,36 @@ def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_ou
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert second.step()
     assert second.token == (first.token or 0) + 1
-    raw = engine_module.read_all([], story.gateway)
-    sleeper = engine_module.active_rollouts()[0]
-    first._guarded(sleeper, raw)  # it believes to lead still
+    tick = Rollout.objects.get(pk=story.rollout.pk).tick
+    with monkeypatch.context() as asleep:
+        asleep.setattr(engine_module, "renew", lambda *args: True)  # it believes to lead still
+        assert not first.step()
     assert first.token is None
     assert not first.step()
+    assert Rollout.objects.get(pk=story.rollout.pk).tick == tick
     story.engine = second
     story.until("promoted")
 
 
-@pytest.mark.parametrize("line", ["record", "move", "set_route", "_observe"])
-def test_dying_in_the_middle_of_a_tick_leaves_it_whole_or_undone(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        (conduct, "move"),
+        (conduct, "set_route"),
+        (recording, "reread"),
+        (recording, "_row_of"),
+        (Decision.objects, "bulk_create"),
+        (Observation.objects, "bulk_create"),
+    ],
+)
+def test_dying_in_the_middle_of_a_tick_leaves_it_whole_or_undone(
+    where: Any, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each write of a tick is made to fail once; afterwards everything goes on as if nothing had happened."""
-    from rollouts.actions import conduct
-
     story = Story()
-    real, fails = getattr(conduct, line), iter([True, False, True, False, False, True] + [False] * 500)
+    real, fails = getattr(where, line), iter([True, False, True, False, False, True] + [False] * 500)
 
-    class Killed(Exception):
+    class Killed(DatabaseError):
         pass
 
     def dying(*args: object, **kwargs: object) -> object:
@@ -384,11 +403,14 @@ def test_dying_in_the_middle_of_a_tick_leaves_it_whole_or_undone(line: str, monk
             raise Killed
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(conduct, line, dying)
+    monkeypatch.setattr(where, line, dying)
     story.until("promoted")
-    assert story.engine.bad_attempts >= 1
-    ticks = list(Observation.objects.filter(rollout=story.rollout).values_list("tick", flat=True))
-    assert len(ticks) == len(set(ticks))
+    assert not next(fails)  # it did fail
+    blocks = list(Observation.objects.filter(rollout=story.rollout).order_by("tick"))
+    assert all(later.first_tick > earlier.tick for earlier, later in pairwise(blocks))
+    assert [row.tick for block in blocks for row in rows_of(block.first_tick, 0.0, block.ticks)] == list(
+        range(blocks[0].first_tick, story.rollout.tick + 1)
+    )
     counted = live_view(story.rollout)["users"]["requests"]
     slug = story.model.slug
     seen = story.gateway.read(gateway="gateway-1", admin_url="", models=[slug], timeout_s=1)[slug].user_requests

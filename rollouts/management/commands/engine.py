@@ -7,10 +7,15 @@ import signal
 from types import FrameType
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from rollouts.engine import Engine
+from rollouts.engine.clock import DatabaseClock
+from rollouts.engine.pace import PACE_FILE
+from rollouts.external import ExternalReader
 from serving.envoy import EnvoyCounters
+from serving.wiring import external_metrics
 from serving.xds import notices
 
 
@@ -19,7 +24,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-        engine = Engine(EnvoyCounters())
+        clock = DatabaseClock()
+        engine = Engine(
+            EnvoyCounters(now=clock.now),
+            clock=clock,
+            external=ExternalReader(external_metrics()),
+            pace_file=settings.STATE_DIR / PACE_FILE,
+        )
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             engine.stop()

@@ -1,0 +1,243 @@
+"""What the engine knows of every active rollout, and all that a turn needs, in a handful of queries.
+
+What only the leader writes is kept in memory from tick to tick, and trusted as long as the row's tick and version are those
+that it belongs to. What others write is read every turn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from rollouts.actions.recording import Outcome, count_blocks
+from rollouts.core.carry import Carry
+from rollouts.core.counting import Reading
+from rollouts.core.history import Open
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.plan import Policy, Source
+from rollouts.models import Rollout
+from rollouts.prober.readings import wrong_readings
+from rollouts.queries import active_rollouts, active_rows
+from serving.models import Deployment, Environment, Gateway, Node, Route, Server
+from serving.queries import live_deployments
+from serving.routing import Ack, acknowledgements
+
+S = RolloutState
+Place = tuple[int, UUID]  # environment, release
+
+
+@dataclass
+class Known:
+    """One rollout between two ticks. `history` and `carry` are those after its last tick."""
+
+    rollout: Rollout
+    policy: Policy
+    carry: Carry
+    history: Open
+    blocks: int = 0  # stored, by the last count and those stored since
+    report_problem: str | None = None  # None: not looked at yet
+    counts_in_prometheus: bool = False
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether something other than time may move it on: it waits for servers or gateways, or its candidate only fails."""
+        rollout = self.rollout
+        is_waiting = rollout.state in {S.PREPARING, S.ROLLING_BACK, S.STUCK} or rollout.step_started_at is None
+        carry = self.carry
+        return is_waiting or carry.is_promoting or carry.gone_since is not None or carry.failures.attempts > 0
+
+    def took(self, outcome: Outcome) -> None:
+        """The tick was written."""
+        self.carry, self.history = outcome.carry, outcome.history
+        self.blocks += outcome.block is not None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The servers of one release in one environment that answer real inferences."""
+
+    count: int = 0
+    newest_at: float | None = None
+    nodes: frozenset[str] = frozenset()
+
+
+NONE_SERVING = Serving()
+
+
+@dataclass
+class View:
+    """All that a turn's ticks look at besides their own rollouts. `now` is the database's time."""
+
+    now: datetime
+    fence: int
+    gateways: Mapping[int, list[Gateway]]  # by environment
+    routes: Mapping[tuple[int, int], Route]  # by environment and model
+    acks: Mapping[int, Ack]  # by route
+    serving: Mapping[Place, Serving]
+    nodes: Mapping[str, dict[str, Any]]  # facts of those that somebody serves on
+    deployments: Mapping[Place, Deployment]  # of candidates that are being prepared
+    tampered: frozenset[UUID]  # releases whose stored manifest is not what was sealed
+    wrong: Mapping[int, Reading]  # the prober's counts, by rollout
+    hardware: dict[tuple[frozenset[str], frozenset[str]], str] = field(default_factory=dict)  # told apart so far
+
+    def serving_at(self, environment_id: int, release_id: UUID | None) -> Serving:
+        return NONE_SERVING if release_id is None else self.serving.get((environment_id, release_id), NONE_SERVING)
+
+    @property
+    def at(self) -> float:
+        return self.now.timestamp()
+
+
+class Book:
+    """The rollouts that the leader ticks."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Known] = {}
+        self._policies: dict[tuple[str, bool], Policy] = {}
+
+    def forget(self) -> None:
+        """Everything is read again: another engine may have led meanwhile."""
+        self.known.clear()
+
+    def drop(self, rollout_id: int) -> None:
+        """This rollout is read again."""
+        self.known.pop(rollout_id, None)
+
+    def read(self) -> list[Known]:
+        """Every active rollout as it is now, the oldest first. Broken ones stay away, with an entry in `broken`."""
+        rows = active_rows()
+        self.broken: dict[int, Exception] = {}
+        new = [pk for pk, row in rows.items() if not self._is_known(pk, row)]
+        for pk in [pk for pk in self.known if pk not in rows]:
+            self.drop(pk)
+        blocks = count_blocks(new) if new else {}
+        for rollout in active_rollouts(new) if new else []:
+            try:
+                self.known[rollout.pk] = self._learn(rollout, blocks.get(rollout.pk, 0))
+            except Exception as error:  # one row that cannot be read must not blind the engine to the others
+                self.drop(rollout.pk)
+                self.broken[rollout.pk] = error
+        for pk, row in rows.items():
+            if pk in self.known:
+                rollout = self.known[pk].rollout
+                for name, value in row.items():
+                    setattr(rollout, name, value)
+        self._share_environments()
+        used = {self._key(known.rollout) for known in self.known.values()}
+        self._policies = {key: policy for key, policy in self._policies.items() if key in used}
+        return [self.known[pk] for pk in rows if pk in self.known]
+
+    def _is_known(self, pk: int, row: Mapping[str, Any]) -> bool:
+        known = self.known.get(pk)
+        return (
+            known is not None
+            and known.rollout.tick == row["tick"]
+            and known.rollout.version == row["version"]
+            and known.rollout.fence == row["fence"]
+        )
+
+    def _learn(self, rollout: Rollout, blocks: int) -> Known:
+        state = rollout.engine_state
+        rollout.engine_state = {}  # it is in `carry` and `history` now, and would only take memory
+        history = Open.from_json(state.get("history", {}))
+        policy = self._plan(rollout)
+        asks = any(guard.source is Source.PROMETHEUS for guard in policy.guards)
+        return Known(rollout, policy, Carry.from_json(state), history, blocks, counts_in_prometheus=asks)
+
+    def _plan(self, rollout: Rollout) -> Policy:
+        key = self._key(rollout)
+        if key not in self._policies:
+            self._policies[key] = rollout.plan
+        return self._policies[key]
+
+    @staticmethod
+    def _key(rollout: Rollout) -> tuple[str, bool]:
+        return rollout.policy_digest, rollout.stable_id is not None
+
+    def _share_environments(self) -> None:
+        """One object for each environment, as it is now."""
+        found = Environment.objects.in_bulk({known.rollout.environment_id for known in self.known.values()})
+        for known in self.known.values():
+            known.rollout.environment = found[known.rollout.environment_id]
+
+
+def gateways_of(known: Iterable[Known]) -> dict[int, list[Gateway]]:
+    """The gateways of these rollouts' environments, by environment."""
+    found: dict[int, list[Gateway]] = {one.rollout.environment_id: [] for one in known}
+    for gateway in Gateway.objects.filter(environment_id__in=list(found)).order_by("name"):
+        found[gateway.environment_id].append(gateway)
+    return found
+
+
+def look(known: Collection[Known], gateways: Mapping[int, list[Gateway]], now: datetime, fence: int) -> View:
+    """What a turn over these rollouts needs. A handful of queries, however many they are."""
+    rollouts = [one.rollout for one in known]
+    models = {rollout.model_id for rollout in rollouts}
+    environments = {rollout.environment_id for rollout in rollouts}
+    routes = list(Route.objects.filter(model_id__in=models, environment_id__in=environments))
+    probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
+    serving = _serving(rollouts)
+    return View(
+        now=now,
+        fence=fence,
+        gateways=gateways,
+        routes={(route.environment_id, route.model_id): route for route in routes},
+        acks=acknowledgements(routes, now) if routes else {},
+        serving=serving,
+        nodes=_facts({name for one in serving.values() for name in one.nodes}),
+        deployments=_deployments([rollout for rollout in rollouts if rollout.state == S.PREPARING]),
+        tampered=_tampered(rollouts),
+        wrong=wrong_readings(probed) if probed else {},
+    )
+
+
+def _serving(rollouts: Iterable[Rollout]) -> dict[Place, Serving]:
+    wanted = {pk for rollout in rollouts for pk in (rollout.candidate_id, rollout.stable_id) if pk}
+    rows = Server.objects.filter(
+        ended_at=None,
+        is_serving=True,
+        deployment__is_wanted=True,  # one that is being drained answers still, but not for long
+        deployment__release_id__in=wanted,
+    ).values_list("deployment__environment_id", "deployment__release_id", "started_at", "deployment__node_id")
+    places: defaultdict[Place, list[tuple[datetime, str]]] = defaultdict(list)
+    for environment_id, release_id, started_at, node in rows:
+        places[environment_id, release_id].append((started_at, node))
+    return {
+        place: Serving(len(here), max(at for at, _ in here).timestamp(), frozenset(node for _, node in here))
+        for place, here in places.items()
+    }
+
+
+def _facts(names: Collection[str]) -> dict[str, dict[str, Any]]:
+    return dict(Node.objects.filter(name__in=names).values_list("name", "facts")) if names else {}
+
+
+def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:
+    """The candidates' deployments that are not gone yet: of several the one that is wanted, or else the newest."""
+    if not preparing:
+        return {}
+    found: dict[Place, Deployment] = {}
+    rows = live_deployments().filter(release_id__in={rollout.candidate_id for rollout in preparing})
+    for deployment in rows.order_by("is_wanted", "pk"):
+        found[deployment.environment_id, deployment.release_id] = deployment
+    return found
+
+
+# PostgreSQL does the hashing: the manifests need not travel, and nothing is taken on trust from an earlier turn.
+_TAMPERED = """
+SELECT id FROM registry_release
+WHERE id = ANY(%s) AND digest IS DISTINCT FROM 'sha256:' || encode(sha256(convert_to(manifest, 'UTF8')), 'hex')
+"""
+
+
+def _tampered(rollouts: Iterable[Rollout]) -> frozenset[UUID]:
+    candidates = list({rollout.candidate_id for rollout in rollouts})
+    with connection.cursor() as cursor:
+        cursor.execute(_TAMPERED, [candidates])
+        return frozenset(row[0] for row in cursor.fetchall())

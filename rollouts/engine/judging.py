@@ -1,0 +1,241 @@
+"""One rollout's tick: what was seen and what is to be done, before anything of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from accounts.core.errors import DomainError
+from rollouts.actions.conduct import ask_for_candidate, write_route
+from rollouts.actions.recording import Tick
+from rollouts.actions.start import report_problem
+from rollouts.approvals import approvals_of
+from rollouts.core.carry import Arms, Carry, absorb
+from rollouts.core.counting import Reading, difference
+from rollouts.core.decide import decide
+from rollouts.core.decision import Action, Code
+from rollouts.core.history import Mark, Row, stage_name
+from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.plan import Source
+from rollouts.core.snapshot import Snapshot, counted
+from rollouts.engine.book import Known, Serving, View
+from rollouts.models import Rollout
+from rollouts.observe import Seen
+from rollouts.prober.readings import STALE_S
+from serving.core.hardware import difference as hardware_difference
+from serving.core.lifecycle import DeploymentState
+from serving.models import Route
+from serving.routing import Ack, acknowledged
+
+S = RolloutState
+#: A failed deployment is asked for again this often.
+RETRY_S = 10.0
+_ACKNOWLEDGED = Ack(True, None, "")
+
+
+def judge(known: Known, view: View, seen: Seen, external: Mapping[str, Reading | str], *, gone_over_s: float) -> Tick:
+    """The tick of a rollout that has one. Writes only what asks others for something: a route that is not as the
+    rollout's row wants it, and the candidate's deployment.
+
+    `external`: by guard that counts in Prometheus, its reading or why there is none. `gone_over_s`: a candidate without a
+    server is gone when it still has none after this long; one that failed before, at once.
+    """
+    rollout, at, before = known.rollout, view.at, known.carry
+    outside, problems = _elsewhere(known, view, external)
+    is_live = rollout.state in LIVE
+    carry = before.entering(_stage(rollout), at) if is_live else before
+    carry = absorb(
+        carry,
+        tick=rollout.tick + 1,
+        readings=seen.readings,
+        policy=known.policy,
+        has_stable=rollout.stable_id is not None,
+        external=outside,
+    )
+    arms = _arms(rollout, view)
+    carry = carry.blinded(at, is_blind=bool(seen.problem)).looked_for_servers(at, arms[0].count)
+    carry = carry.met_server(arms[0].newest_at)
+    ack = _asserted(rollout, carry, view) if is_live else _ACKNOWLEDGED
+    acked_at = view.now if is_live and ack.all_acked and rollout.step_started_at is None else None
+    if acked_at is not None:
+        carry = carry.acknowledged(at)
+    began_at = known.history.began_at if known.history.began_at is not None or not is_live else at
+    snapshot = _snapshot(known, view, seen, carry, arms, ack, acked_at, gone_over_s)
+    snapshot = replace(snapshot, source_problems=problems, total_s=at - began_at if began_at is not None else 0.0)
+    if rollout.state == S.PREPARING:
+        snapshot, carry = _prepared(known, view, snapshot, carry)
+    snapshot = counted(snapshot, carry)
+    decision = decide(snapshot)
+    snapshot, decision = _checked(known, view, snapshot, decision)
+    row = _row(known, view, seen, carry, snapshot, outside)
+    carry = carry.forgetting(str(decision.facts["forget"])) if "forget" in decision.facts else carry
+    history = replace(known.history, began_at=began_at)
+    return Tick(rollout, known.policy, carry, snapshot, decision, view.fence, view.now, acked_at, history, row)
+
+
+def _checked(known: Known, view: View, snapshot: Snapshot, decision: Any) -> tuple[Snapshot, Any]:
+    """What takes a query of its own is asked only where the decision rests on it: approvals, and the pinned report."""
+    rollout = known.rollout
+    if decision.code is Code.AWAITING_APPROVAL:
+        given = approvals_of([rollout], now=view.now).get(rollout.pk, {})
+        if given:
+            snapshot = replace(snapshot, approvals=given)
+            decision = decide(snapshot)
+    if decision.action in {Action.START, Action.SHADOW} and rollout.state == S.PREPARING:
+        known.report_problem = report_problem(rollout.candidate, rollout.environment, rollout.report)
+        if known.report_problem:
+            snapshot = replace(snapshot, report_problem=known.report_problem)
+            decision = decide(snapshot)
+    return snapshot, decision
+
+
+def _elsewhere(
+    known: Known, view: View, external: Mapping[str, Reading | str]
+) -> tuple[dict[str, Reading], dict[str, str]]:
+    """What is counted elsewhere than in gateways, by guard, and why a source says nothing."""
+    found: dict[str, Reading] = {}
+    problems: dict[str, str] = {}
+    for guard in known.policy.guards:
+        if guard.source is Source.PROMETHEUS:
+            one = external.get(guard.name, "its counters have not been read yet")
+            if isinstance(one, str):
+                problems[guard.name] = one
+            else:
+                found[guard.name] = one
+        elif guard.source is Source.PROBER:
+            reading = view.wrong.get(known.rollout.pk)
+            if reading is not None:
+                found[guard.name] = reading
+            if reading is None or view.at - reading.at > STALE_S:
+                problems[guard.name] = "nobody compares answers: no prober has counted for over 5 s"
+    return found, problems
+
+
+def _stage(rollout: Rollout) -> str:
+    return stage_name(rollout.state, rollout.resume_state or S.SHIFTING, rollout.step_index, rollout.weight_bp)
+
+
+def _arms(rollout: Rollout, view: View) -> tuple[Serving, Serving]:
+    where = rollout.environment_id
+    return view.serving_at(where, rollout.candidate_id), view.serving_at(where, rollout.stable_id)
+
+
+def _asserted(rollout: Rollout, carry: Carry, view: View) -> Ack:
+    """Writes the route that this rollout's row wants, should anything else stand there; else who follows it."""
+    route = view.routes.get((rollout.environment_id, rollout.model_id))
+    if route is not None and route.fence == view.fence and _is_as_wanted(route, rollout, carry):
+        return view.acks[route.pk]
+    write_route(rollout, rollout.weight_bp, fence=view.fence, reason=rollout.reason, is_promoting=carry.is_promoting)
+    return acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
+
+
+def _is_as_wanted(route: Route, rollout: Rollout, carry: Carry) -> bool:
+    if carry.is_promoting or rollout.stable_id is None:
+        wanted: tuple[Any, ...] = (rollout.candidate_id, None, 0, 0)
+    else:
+        wanted = (rollout.stable_id, rollout.candidate_id, rollout.weight_bp, rollout.mirror_bp)
+    return (route.stable_id, route.candidate_id, route.candidate_bp, route.mirror_bp) == wanted
+
+
+def _snapshot(
+    known: Known,
+    view: View,
+    seen: Seen,
+    carry: Carry,
+    arms: tuple[Serving, Serving],
+    ack: Ack,
+    acked_at: datetime | None,
+    gone_over_s: float,
+) -> Snapshot:
+    rollout, at = known.rollout, view.at
+    # One look without a server may be a slow probe; a later one, or failed attempts before it, is not.
+    is_gone = carry.gone_since is not None and (carry.has_failed or at - carry.gone_since > gone_over_s)
+    step_started_at = acked_at or rollout.step_started_at
+    return Snapshot(
+        state=S(rollout.state),
+        policy=known.policy,
+        now=at,
+        has_stable=rollout.stable_id is not None,
+        candidate_name=rollout.candidate.name,
+        stable_name=rollout.stable.name if rollout.stable else "nothing",
+        step_index=rollout.step_index,
+        paused_in=S(rollout.resume_state or S.SHIFTING),
+        commanded_bp=rollout.weight_bp,
+        is_acknowledged=ack.all_acked,
+        ack_error=ack.error,
+        unacknowledged_s=at - carry.commanded_at if carry.commanded_at else 0.0,
+        step_started_at=step_started_at.timestamp() if step_started_at else None,
+        candidate_servers=0 if is_gone else max(1, arms[0].count),
+        stable_servers=arms[1].count,
+        problem=str(seen.problem),
+        problem_sentence=seen.sentence,
+        is_promoting=carry.is_promoting,
+        promote_now=rollout.promote_now,
+        hardware=_hardware(rollout, view, arms),
+        digest_mismatch=f"The stored manifest of {rollout.candidate.name} does not match its digest."
+        if rollout.candidate_id in view.tampered
+        else "",
+    )
+
+
+def _hardware(rollout: Rollout, view: View, arms: tuple[Serving, Serving]) -> str:
+    nodes = (arms[0].nodes, arms[1].nodes)
+    if nodes[0] == nodes[1] or rollout.stable is None:
+        return ""
+    facts = [[view.nodes.get(name, {}) for name in sorted(one)] for one in nodes]
+    return hardware_difference(*facts, names=(rollout.candidate.name, rollout.stable.name))
+
+
+def _prepared(known: Known, view: View, snapshot: Snapshot, carry: Carry) -> tuple[Snapshot, Carry]:
+    """Asks for the candidate's deployment, and tells how far it is."""
+    rollout, problem, at = known.rollout, "", view.at
+    deployment = view.deployments.get((rollout.environment_id, rollout.candidate_id))
+    is_retry_due = carry.asked_at is None or at - carry.asked_at >= RETRY_S
+    has_failed = deployment is not None and deployment.state == DeploymentState.FAILED
+    if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
+        carry = replace(carry, asked_at=at)
+        try:
+            deployment = ask_for_candidate(rollout)
+        except DomainError as error:
+            problem = error.message
+    if not problem and deployment is not None and deployment.state == DeploymentState.FAILED:
+        problem = f"Its last try failed: {deployment.reason}"
+    if known.report_problem is None:
+        known.report_problem = report_problem(rollout.candidate, rollout.environment, rollout.report)
+    candidate, stable = _arms(rollout, view)
+    prepared = replace(
+        snapshot,
+        waited_s=at - (rollout.started_at or rollout.created_at).timestamp(),
+        is_candidate_ready=candidate.count > 0,
+        is_stable_ready=rollout.stable_id is None or stable.count > 0,
+        deployment_problem=problem,
+        report_problem=known.report_problem,
+    )
+    return prepared, carry
+
+
+def _row(known: Known, view: View, seen: Seen, carry: Carry, s: Snapshot, outside: Mapping[str, Reading]) -> Row:
+    """The tick for the history."""
+    lost = [name for name, count in (("candidate", s.candidate_servers), ("stable", s.stable_servers)) if count == 0]
+    mark = Mark(
+        state=str(s.state),
+        step_index=s.step_index,
+        weight_bp=s.commanded_bp,
+        paused_in=str(s.paused_in) if s.state is S.PAUSED else "",
+        is_acknowledged=s.is_acknowledged,
+        step_started_at=s.step_started_at,
+        is_promoting=s.is_promoting,
+        promote_now=s.promote_now,
+        problem=s.problem,
+        lost="both" if len(lost) == 2 else "".join(lost),
+        server_since=carry.server_since,
+        hardware=s.hardware,
+    )
+    external = {}
+    for name, reading in outside.items():
+        news = difference(known.carry.external.get(name), reading)
+        external[name] = Arms(news.candidate, news.stable)
+    read_at = carry.read_at if seen.readings else None
+    return Row(mark, known.rollout.tick + 1, view.at, read_at, carry.last, external)
