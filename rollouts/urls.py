@@ -4,9 +4,12 @@ from rollouts import api
 
 urlpatterns = [
     path("rollouts", api.RolloutsView.as_view()),
+    path("rollouts/preview", api.PreviewView.as_view()),
     path("rollouts/<int:rollout_id>", api.RolloutView.as_view()),
     path("rollouts/<int:rollout_id>/observations", api.ObservationsView.as_view()),
     path("rollouts/<int:rollout_id>/decisions", api.DecisionsView.as_view()),
+    path("rollouts/<int:rollout_id>/replay", api.ReplayView.as_view()),
+    path("rollouts/<int:rollout_id>/supersede", api.SupersedeView.as_view()),
     *(path(f"rollouts/<int:rollout_id>/{verb}", view.as_view()) for verb, view in api.VERB_VIEWS.items()),
     path("models/<slug:slug>/rollback", api.RollbackView.as_view()),
 ]

@@ -26,6 +26,7 @@ OBJECTIVES: Final = Record(
                 }
             )
         ),
+        "wrong": may(Record({"max_frac": need(Number(most=1))})),
     },
     elsewhere={
         "max_error_frac": "Write errors_max_frac.",

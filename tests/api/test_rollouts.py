@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,15 @@ from rest_framework.test import APIClient
 
 from accounts.actions import actor_for
 from accounts.core.access import Role
+from accounts.models import User
+from ledger.models import Event
+from registry.models import ServedModel
+from rollouts.core.carry import Arms
+from rollouts.core.counting import Counts
+from rollouts.core.history import Mark, Open, Row
 from rollouts.models import Observation, Rollout
+from serving.models import Environment
+from serving.routing import set_route
 from tests.factories import make_environment, make_model, make_release, make_team, make_user
 
 pytestmark = pytest.mark.django_db
@@ -139,3 +148,155 @@ def test_actor_of_the_request_is_recorded(client: APIClient, body: dict[str, Any
     user = make_user("ci-robot", team="search", role=Role.CI)
     view = signed_in(user).post("/api/v1/rollouts", body, format="json").data
     assert view["requested_by"] == "ci-robot" and view["decisions"][-1]["actor"] == actor_for(user).name
+
+
+# --- people's verbs ---------------------------------------------------------------------------------------------------
+
+
+def do(client: APIClient, view: dict[str, Any], verb: str, **body: Any) -> Any:
+    url, match = f"{view['links']['self']}/{verb}", {"If-Match": f'"{view["version"]}"'}
+    return client.post(url, {"reason": "So.", **body}, format="json", headers=match)
+
+
+def managers(count: int) -> list[APIClient]:
+    return [signed_in(make_user(f"manager-{i}", team="search", role=Role.RELEASE_MANAGER)) for i in range(count)]
+
+
+def test_approvals_are_counted_listed_and_explained(client: APIClient, body: dict[str, Any]) -> None:
+    policy = {"preset": "fast", "approvals": {"start": 2, "promote": 1}}
+    first, second = managers(2)
+    view = client.post("/api/v1/rollouts", {**body, "policy": policy}, format="json").data
+    assert view["state"] == "awaiting_approval" and view["next_approval"] == "start"
+    assert view["may_approve"] == ["manager-0", "manager-1"]  # not who asked for it
+    own = do(client, view, "approve")
+    assert own.status_code == 403 and own.data["code"] == "own_release"
+    wrong = do(first, view, "approve", stage="step 2")
+    assert wrong.status_code == 422 and wrong.data["errors"][0]["field"] == "stage"
+    view = do(first, view, "approve", stage=None).data
+    assert view["approval_stages"] == [
+        {"stage": "start", "needed": 2, "given": 1, "by": ["manager-0"], "missing": 1, "is_ahead": True},
+        {"stage": "promote", "needed": 1, "given": 0, "by": [], "missing": 1, "is_ahead": True},
+    ]
+    given = view["approvals"][0]
+    assert given["counts"] and given["void"] is None and given["stage"] == "start" and given["expires_at"]
+    view = do(second, view, "approve").data
+    assert view["state"] == "preparing" and view["next_approval"] == "promote"
+    User.objects.filter(username="manager-0").update(is_active=False)
+    view = client.get(view["links"]["self"]).data
+    assert view["approvals"][0]["void"] == "no_longer_may" and "may no longer" in view["approvals"][0]["why_void"]
+
+
+def test_promote_now_and_supersede_have_doors_with_roles(client: APIClient, body: dict[str, Any]) -> None:
+    view = client.post("/api/v1/rollouts", body, format="json").data
+    newer = make_release(ServedModel.objects.get(slug=body["model"]))
+    early = do(client, view, "promote-now")
+    assert early.status_code == 409 and early.data["code"] == "wrong_state"
+    robot = signed_in(make_user(team="search", role=Role.CI))
+    missing = do(robot, view, "supersede")
+    assert missing.status_code == 422 and missing.data["errors"][0]["field"] == "candidate"
+    unknown = do(robot, view, "supersede", candidate="r99")
+    assert unknown.status_code == 404 and unknown.data["code"] == "no_such_release"
+    answer = do(robot, view, "supersede", candidate=newer.name)
+    assert answer.status_code == 201 and answer.data["supersedes"] == view["id"]
+    assert client.get(view["links"]["self"]).data["superseded_by"] == answer.data["id"]
+    assert do(robot, view, "supersede", candidate=newer.name).status_code == 412
+    Rollout.objects.filter(pk=answer.data["id"]).update(state="shifting", step_index=0)
+    forbidden = do(robot, answer.data, "promote-now")
+    assert forbidden.status_code == 403 and forbidden.data["roles"] == ["release_manager"]
+    assert do(client, answer.data, "promote-now").data["promote_now"] is True
+    assert do(robot, client.get(answer.data["links"]["self"]).data, "roll-back").data["state"] == "rolling_back"
+
+
+def test_a_freeze_is_a_problem_with_its_end(client: APIClient, body: dict[str, Any]) -> None:
+    frozen = {"freeze_windows": [{"why": "Audit"}]}
+    answer = client.post("/api/v1/rollouts", {**body, "policy": frozen}, format="json")
+    assert answer.status_code == 403 and (answer.data["code"], answer.data["why"]) == ("frozen", "Audit")
+    assert "until" in answer.data
+
+
+# --- preview ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_preview_tells_what_would_happen_and_creates_nothing(client: APIClient, body: dict[str, Any]) -> None:
+    events = Event.objects.count()
+    answer = client.post("/api/v1/rollouts/preview", body, format="json")
+    assert answer.status_code == 200, answer.data
+    assert [stage["name"] for stage in answer.data["stages"]] == ["start", "bake"]
+    codes = {one["code"]: one["level"] for one in answer.data["warnings"]}
+    assert codes == {
+        "report_missing": "warning",
+        "no_stable": "warning",
+        "no_node": "warning",
+        "traffic_unknown": "note",
+    }
+    assert answer.data["can_start"] and answer.data["traffic"]["source"] == "unknown"
+    assert all(one["message"].endswith(".") for one in answer.data["warnings"])
+    assert not Rollout.objects.exists() and Event.objects.count() == events
+
+
+def test_a_preview_reads_as_strictly_as_a_start(client: APIClient, body: dict[str, Any]) -> None:
+    for wrong, field in (
+        ({"polcy": {}}, "polcy"),
+        ({"policy": {"preset": "fats"}}, "preset"),
+        ({"policy": 1}, "policy"),
+    ):
+        answer = client.post("/api/v1/rollouts/preview", {**body, **wrong}, format="json")
+        assert answer.status_code == 422 and answer.data["errors"][0]["field"] == field
+    stranger = signed_in(make_user(team="elsewhere"))
+    assert stranger.post("/api/v1/rollouts/preview", body, format="json").status_code == 404
+    assert client.get("/api/v1/rollouts/preview").status_code == 405
+
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+
+
+def with_history(client: APIClient, body: dict[str, Any], bad_per_tick: int) -> dict[str, Any]:
+    """A rollout of 60 ticks at 5 %: 10 attempts a second of the candidate, 190 of stable, as the engine stores them."""
+    stable, candidate = (make_release(ServedModel.objects.get(slug=body["model"])) for _ in range(2))
+    admin = actor_for(make_user(is_admin=True))
+    environment = Environment.objects.get(slug="production")
+    set_route(actor=admin, environment=environment, model=stable.model, stable=stable, reason="test")
+    view = client.post("/api/v1/rollouts", {**body, "candidate": candidate.name}, format="json").data
+    began, history = 1_700_000_000.0, Open()
+    mark = Mark("shifting", 0, 500, step_started_at=began)
+    for tick in range(1, 61):
+        arms = Arms(Counts(10, 10, {"errors": bad_per_tick}), Counts(190, 190, {"errors": 0}))
+        history = history.after(Row(mark, tick, began + tick, began + tick, arms))
+    block = history.block()
+    at = [datetime.fromtimestamp(seconds, UTC) for seconds in (block.from_at, block.at)]
+    Observation.objects.create(
+        rollout_id=view["id"], first_tick=1, tick=60, from_at=at[0], at=at[1], state="shifting", weight_bp=500,
+        ticks=list(block.ticks), candidate=block.arms.candidate.to_json(), stable=block.arms.stable.to_json(), evidence={},
+    )  # fmt: skip
+    loaded: dict[str, Any] = view
+    return loaded
+
+
+def test_a_stored_rollout_is_judged_again_under_another_policy(client: APIClient, body: dict[str, Any]) -> None:
+    view = with_history(client, body, bad_per_tick=1)
+    url = view["links"]["replay"]
+    strict = client.get(url)
+    assert strict.status_code == 200, strict.data
+    assert strict.data["is_own_policy"] and strict.data["ticks"] == 60
+    back = strict.data["roll_back"]
+    assert back["code"] in {"worse_than_stable", "objective_breached"} and 1 < back["tick"] < 60
+    tolerant = {
+        "guards": [{"indicator": "errors", "max_frac": 0.5, "roll_back_over": {"ratio": 1, "plus_frac": 0.5}}],
+        "budget_bad": None,
+    }
+    mild = client.post(url, {"policy": tolerant}, format="json")
+    assert mild.status_code == 200 and mild.data["roll_back"] is None and not mild.data["is_own_policy"]
+    assert (
+        mild.data["happened"]["state"] == "preparing" and mild.data["happened"]["decisions"][0]["action"] == "request"
+    )
+    assert client.get(url, {"preset": "careful"}).data["policy"]["preset"] == "careful"
+
+
+def test_what_cannot_be_replayed_is_said(client: APIClient, body: dict[str, Any]) -> None:
+    view = client.post("/api/v1/rollouts", body, format="json").data
+    url = view["links"]["replay"]
+    assert client.get(url).data["code"] == "no_history"
+    assert client.get(url, {"preset": "yolo"}).data["errors"][0]["field"] == "preset"
+    assert client.post(url, {}, format="json").data["errors"][0]["field"] == "policy"
+    assert client.post(url, {"policy": 3}, format="json").status_code == 422
+    assert signed_in(make_user(team="elsewhere")).get(url).status_code == 404
