@@ -1,0 +1,336 @@
+"""The prober's own process behind a real Envoy, with real Tritons: what it finds, what it costs, and when it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+from tritonclient import grpc as triton_grpc
+
+from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.models import Lease
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release
+from rollouts.models import Mismatch, ProbeTally, Rollout
+from rollouts.prober.prober import LEASE
+from rollouts.prober.readings import STALE_S, wrong_readings
+from serving.core.routes import Arm, Endpoint, Prober
+from serving.local_launcher import LocalLauncher
+from serving.models import Route
+from serving.ports import RunningServer
+from serving.triton import TritonServer
+from tests.contracts import serving_models as made
+from tests.factories import make_actor, make_deployment, make_environment, make_model, make_server
+from tests.gateway_rig import Rig, free_port, rig, wait_until
+from validators.actions import add_golden_set
+
+pytestmark = [
+    pytest.mark.real("triton", "onnx", "envoy"),
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(180),
+]
+MODEL = "double"
+PATH = f"/v2/models/{MODEL}/infer"
+#: Every tenth of the users' inputs (those that begin with 3, 13, …) gets one value that is off by a hundredth.
+SUBTLY_WRONG = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            y = (2 * x).astype(np.float32)
+            y[x[:, 0] % 10 == 3, 1] *= 1.01
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return answers
+"""
+
+
+@pytest.fixture(scope="module")
+def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningServer]]:
+    """Real servers: `stable`, `same` (the same graph once more), and `wrong`."""
+    blobs = made.MemoryBlobs()
+    launcher = LocalLauncher(servers=tmp_path_factory.mktemp("servers"), venv=made.VENV, blobs=blobs)
+    wrong = made.manifest(blobs, MODEL, {"artifact/model.py": SUBTLY_WRONG.encode()}, made.serving(), backend="python")
+    manifests = {"stable": made.doubling(blobs, MODEL), "same": made.doubling(blobs, MODEL), "wrong": wrong}
+    started = {}
+    for number, (name, manifest) in enumerate(manifests.items()):
+        spec = made.launch_spec(manifest, launcher.folder_for(number, MODEL, name), deployment_id=number)
+        started[name] = launcher.start(spec)
+        client = TritonServer("127.0.0.1", started[name].http_port, started[name].grpc_port)
+        client.load(MODEL, timeout_s=60)
+        client.close()
+    yield started
+    for server in started.values():
+        launcher.stop(server, grace_s=10)
+
+
+class ProberProcess:
+    """`manage.py run_prober` on the test's database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.log = free_port(), folder / "prober.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        values = connection.settings_dict
+        secret = f":{values['PASSWORD']}" if values["PASSWORD"] else ""
+        url = f"postgresql://{values['USER']}{secret}@/{values['NAME']}?host={values['HOST']}&port={values['PORT']}"
+        dropped = {"DATABASE_URL", "DATABASE_URL_FILE"}
+        env = {key: value for key, value in os.environ.items() if key not in dropped}
+        ours = {
+            "SLUICEGATE_BLOB_STORE": settings.BLOB_STORE, "SLUICEGATE_ENGINE_LEASE_S": "2", "SLUICEGATE_PROBER_PER_S": "100",
+        }  # fmt: skip
+        argv = [sys.executable, "manage.py", "run_prober", "--address", f"127.0.0.1:{self.port}"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                argv, cwd=settings.BASE_DIR, env={**env, **ours, "DATABASE_URL": url}, stdout=log, stderr=log
+            )
+        wait_until(lambda: self.status().get("leads"), "the prober leads", 30)
+
+    def status(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = httpx.get(f"http://127.0.0.1:{self.port}/status", timeout=2, trust_env=False).json()
+        except httpx.HTTPError:
+            return {}
+        return found
+
+    def seen(self, what: str) -> int:
+        return int(self.status().get("seen", {}).get(what, 0))
+
+    def end(self, number: signal.Signals) -> int:
+        if self.process is None:
+            return 0
+        self.process.send_signal(signal.SIGCONT)
+        self.process.send_signal(number)
+        code = self.process.wait(10)
+        self.process = None
+        return code
+
+
+class World:
+    """A live rollout of `candidate` over the stable release, routed by a real Envoy that mirrors to a real prober."""
+
+    def __init__(
+        self, parts: Rig, folder: Path, tritons: dict[str, RunningServer], candidate: str, golden: bytes = b""
+    ) -> None:
+        self.parts, self.prober, self.tritons = parts, ProberProcess(folder), tritons
+        self.environment = make_environment("production")
+        self.model = make_model(MODEL, contract=made.serving())
+        if golden:
+            actor = make_actor(team=self.model.team)
+            self.model.gate_policy = {
+                "golden": {"set": add_golden_set(actor=actor, model=self.model, data=golden).digest}
+            }
+            self.model.save()
+        self.stable, self.candidate = self._release(1, "stable"), self._release(2, candidate)
+        self.arms = [self._arm(self.stable, "stable"), self._arm(self.candidate, candidate)]
+        self.rollout = Rollout.objects.create(
+            model=self.model, environment=self.environment, candidate=self.candidate, stable=self.stable, policy={},
+            policy_digest="", state="shadowing",
+        )  # fmt: skip
+        self.route = Route.objects.create(
+            environment=self.environment, model=self.model, stable=self.stable, candidate=self.candidate,
+            changed_at=timezone.now(),
+        )  # fmt: skip
+        self.mirror(0)
+        self.prober.start()
+
+    def _release(self, number: int, name: str) -> Release:
+        manifest = canonical_bytes({"serving": made.serving(), "name": name})
+        return Release.objects.create(
+            id=uuid.uuid4(), model=self.model, number=number, state=ReleaseState.SEALED, manifest=manifest.decode(),
+            digest=sha256_of(manifest), sealed_at=timezone.now(),
+        )  # fmt: skip
+
+    def _arm(self, release: Release, name: str) -> Arm:
+        at = self.tritons[name]
+        deployment = make_deployment(release, self.environment, state="ready")
+        make_server(deployment, http_port=at.http_port, grpc_port=at.grpc_port)
+        return Arm(release.name, str(release.digest), (Endpoint("127.0.0.1", at.http_port, at.grpc_port),))
+
+    def mirror(self, mirror_bp: int, *, candidate_bp: int = 0) -> None:
+        stable, candidate = self.arms
+        self.parts.apply(
+            candidate_bp, model=MODEL, route_id=self.route.pk, stable=stable, candidate=candidate, mirror_bp=mirror_bp,
+            prober=Prober("127.0.0.1", self.prober.port),
+        )  # fmt: skip
+
+    def tally(self) -> ProbeTally:
+        return ProbeTally.objects.get(rollout=self.rollout, guard="wrong")
+
+    def settled(self) -> ProbeTally:
+        """The tally once everything that was taken is compared and written."""
+        wait_until(lambda: self.prober.seen("taken") == self.prober.seen("shadow_compared"), "all compared")
+        written = self.tally().at
+        wait_until(lambda: self.tally().at > written, "written")
+        return self.tally()
+
+
+@pytest.fixture
+def make_world(
+    tmp_path: Path, tritons: dict[str, RunningServer], transactional_db: None
+) -> Iterator[Callable[..., World]]:
+    with rig(tmp_path) as parts:
+        worlds: list[World] = []
+
+        def make(candidate: str, **how: Any) -> World:
+            worlds.append(World(parts, tmp_path, tritons, candidate, **how))
+            return worlds[-1]
+
+        try:
+            yield make
+        finally:
+            for one in worlds:
+                one.prober.end(signal.SIGKILL)
+
+
+class Users:
+    """Requests at a steady rate by every way of the protocol; each answer is checked."""
+
+    def __init__(self, parts: Rig, *, rate_per_s: float) -> None:
+        self.seconds: list[float] = []
+        self.failures: list[str] = []
+        self._period_s, self._stop = 1 / rate_per_s, threading.Event()
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{parts.envoy.port}", timeout=10, trust_env=False)
+        self._grpc = triton_grpc.InferenceServerClient(f"127.0.0.1:{parts.envoy.port}")
+        self._thread = threading.Thread(target=self._ask_on, daemon=True)
+
+    def __enter__(self) -> Users:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+        self._http.close()
+        self._grpc.close()
+
+    def _ask_on(self) -> None:
+        due = time.monotonic()
+        number = 0
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due += self._period_s
+            x = np.array([[number % 20, 10, 20, 30]], np.float32)
+            began = time.monotonic()
+            try:
+                found = (self._as_json, self._as_binary, self._as_grpc)[number % 3](x)
+                if not np.array_equal(found.ravel(), 2 * x.ravel()):
+                    self.failures.append(f"wrong: {found}")
+            except Exception as error:
+                self.failures.append(repr(error))
+            self.seconds.append(time.monotonic() - began)
+            number += 1
+
+    def _as_json(self, x: Any) -> Any:
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": x.ravel().tolist()}
+        answer = self._http.post(PATH, json={"inputs": [tensor]}).raise_for_status().json()
+        return np.array(answer["outputs"][0]["data"])
+
+    def _as_binary(self, x: Any) -> Any:
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}
+        outputs = [{"name": "y", "parameters": {"binary_data": True}}]
+        head = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
+        headers = {"inference-header-content-length": str(len(head))}
+        answer = self._http.post(PATH, content=head + x.tobytes(), headers=headers).raise_for_status()
+        return np.frombuffer(answer.content[int(answer.headers["inference-header-content-length"]) :], np.float32)
+
+    def _as_grpc(self, x: Any) -> Any:
+        tensor = triton_grpc.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(x)
+        return self._grpc.infer(MODEL, [tensor]).as_numpy("y")
+
+
+def test_an_identical_release_shows_no_mismatch_and_users_notice_nothing(make_world: Callable[..., World]) -> None:
+    world = make_world("same")
+    world.mirror(10_000, candidate_bp=2000)
+    with Users(world.parts, rate_per_s=60) as users:
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 120, "120 comparisons", 60)
+    found = world.settled()
+    assert users.failures == []
+    assert found.candidate_attempts == found.stable_attempts >= 120
+    assert (found.candidate_bad, found.stable_bad) == (0, 0)
+    assert not Mismatch.objects.exists()
+    assert {"malformed", "unsupported", "stable_failed", "broke"} & set(world.prober.status()["seen"]) == set()
+
+
+def test_a_subtly_wrong_candidate_is_counted_so(make_world: Callable[..., World]) -> None:
+    world = make_world("wrong")
+    world.mirror(10_000)
+    with Users(world.parts, rate_per_s=60) as users:
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 200, "200 comparisons", 60)
+    found = world.settled()
+    assert users.failures == []  # no user was ever served by it
+    assert found.stable_bad == 0
+    # 2 of 20 inputs are wrong; dropped copies make it a little uneven
+    assert found.candidate_bad / found.candidate_attempts == pytest.approx(0.1, abs=0.03)
+    shown = Mismatch.objects.filter(rollout=world.rollout)
+    assert {one.summary for one in shown} == {"r2: y[0, 1] is 20.2, expected 20 (1 of 4 values differ)"}
+    assert len({one.facts["input_digest"] for one in shown}) == 2
+
+
+def test_golden_items_are_probed_directly(make_world: Callable[..., World]) -> None:
+    # the largest number is where it was put; where the first is 3, the second comes out too large
+    lines = [{"id": f"i{n}", "inputs": {"x": [n, 20, 20.1, 0]}, "label": 2} for n in (1, 2, 3, 4)]
+    world = make_world("wrong", golden="\n".join(map(json.dumps, lines)).encode())
+    wait_until(lambda: world.prober.seen("golden_compared") >= 4, "one round", 30)
+    found = world.settled()
+    rounds = found.candidate_attempts // 4
+    assert rounds <= found.candidate_bad <= rounds + 1
+    assert (found.stable_attempts, found.stable_bad) == (found.candidate_attempts, 0)
+    shown = Mismatch.objects.filter(rollout=world.rollout)
+    assert {one.summary for one in shown} == {"r2: golden item i3: answers 1, expected 2"}
+
+
+def test_a_frozen_prober_costs_no_user_anything_and_its_tally_grows_old(make_world: Callable[..., World]) -> None:
+    world = make_world("same")
+    world.mirror(10_000, candidate_bp=2000)
+    with Users(world.parts, rate_per_s=30) as users:
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 30, "some comparisons", 30)
+        well = list(users.seconds)
+        assert world.prober.process is not None
+        world.prober.process.send_signal(signal.SIGSTOP)
+        users.seconds.clear()
+        time.sleep(STALE_S + 1.5)
+        frozen = list(users.seconds)
+        reading = wrong_readings([world.rollout.pk])[world.rollout.pk]
+        assert timezone.now().timestamp() - reading.at > STALE_S
+        world.prober.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: world.tally().epoch != reading.epoch, "it leads again, and counts anew")
+    assert users.failures == []
+    assert np.median(frozen) < 2 * np.median(well) + 0.010
+    assert np.quantile(frozen, 0.99) < 0.25
+
+
+def test_a_killed_prober_is_replaced_and_a_polite_end_is_clean(make_world: Callable[..., World]) -> None:
+    world = make_world("same")
+    world.mirror(10_000)
+    with Users(world.parts, rate_per_s=30) as users:
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 30, "some comparisons", 30)
+        wait_until(lambda: ProbeTally.objects.filter(candidate_attempts__gt=0).exists(), "written")
+        first = world.tally()
+        world.prober.end(signal.SIGKILL)
+        time.sleep(1.0)
+        world.prober.start()  # on the same port, once the lease ran out
+        wait_until(lambda: world.tally().epoch != first.epoch and world.tally().candidate_attempts > 10, "counting")
+    assert users.failures == []
+    assert world.prober.end(signal.SIGTERM) == 0
+    assert Lease.objects.get(name=LEASE).expires_at is None
+    assert "Traceback" not in world.prober.log.read_text()
