@@ -73,7 +73,7 @@ class SupersedeIn(ReasonIn):
         return _policy_object(value)
 
 
-class ReplayIn(StrictSerializer):
+class JudgeIn(StrictSerializer):
     policy = serializers.JSONField(help_text="the policy to judge by; see docs/rollouts.md")
 
     def validate_policy(self, value: Any) -> Any:
@@ -220,10 +220,10 @@ class ReplayView(APIView):
         preset = request.query_params.get("preset")
         return self._replayed(request, rollout_id, {"preset": preset} if preset is not None else None)
 
-    @extend_schema(operation_id="rollouts_replay_policy", request=ReplayIn, responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="rollouts_replay_policy", request=JudgeIn, responses={200: OpenApiTypes.OBJECT})
     def post(self, request: Request, rollout_id: int) -> Response:
         """The same under a policy that is sent along. Changes nothing."""
-        return self._replayed(request, rollout_id, _read(ReplayIn, request)["policy"])
+        return self._replayed(request, rollout_id, _read(JudgeIn, request)["policy"])
 
     def _replayed(self, request: Request, rollout_id: int, policy: dict[str, Any] | None) -> Response:
         return Response(replayed(queries.get_rollout(actor_of(request), rollout_id), policy))
