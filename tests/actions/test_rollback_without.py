@@ -1,0 +1,184 @@
+"""Taking traffic back works with nothing but the database: with the broker, the blobs, Prometheus and the prober away."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import current_app
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from accounts.models import User
+from ledger.models import Job
+from registry.storage import store
+from rollouts import actions
+from rollouts import engine as engine_module
+from rollouts.core import breach as breach_module
+from rollouts.models import Decision, Rollout
+from serving.models import Deployment, Server
+from tests.factories import make_user
+from tests.telemetry_world import World
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: From the call, or from the fault's first tick, to weight 0 in the route: what is away may not be waited for.
+SOON_S = 3.0
+EACH = pytest.mark.parametrize(
+    "world", ["broker_refuses", "broker_hangs", "blobs", "prometheus", "prober", "all"], indirect=True
+)
+ALL = pytest.mark.parametrize("world", ["all"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
+    monkeypatch.setattr(engine_module, "DISPATCH_EVERY_S", 0.05)
+    monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
+
+
+@contextlib.contextmanager
+def hanging_port() -> Iterator[int]:
+    """A port that takes every connection, and then says nothing."""
+    kept: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(listener.accept()[0])
+
+        taker = threading.Thread(target=take, daemon=True)
+        taker.start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+        taker.join(5)
+        for one in kept:
+            one.close()
+
+
+@contextlib.contextmanager
+def broker_at(port: int) -> Iterator[None]:
+    """Celery sends there, with the settings that every process has."""
+    was = current_app.conf.broker_url
+    current_app.conf.broker_url = f"redis://127.0.0.1:{port}/0"
+    current_app.amqp._producer_pool = current_app._pool = None
+    try:
+        yield
+    finally:
+        current_app.conf.broker_url = was
+        current_app.amqp._producer_pool = current_app._pool = None
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, settings: Any) -> Iterator[World]:
+    """A rollout at 25 % of the traffic; what the parameter names is away from then on."""
+    is_all = request.param == "all"
+    made = World(external=request.param == "prometheus" or is_all)
+    made.bring("shifting")
+    with contextlib.ExitStack() as stack:
+        if request.param == "broker_refuses":
+            stack.enter_context(broker_at(1))
+        if request.param == "broker_hangs" or is_all:
+            stack.enter_context(broker_at(stack.enter_context(hanging_port())))
+        if request.param == "blobs" or is_all:
+            settings.BLOB_STORE = "/proc/nobody/can/write/here"
+        if request.param == "prometheus" or is_all:
+            made.metrics.fail("unreachable")
+        # There is no prober at all in a world. A job that waits to be handed on makes the broker matter.
+        Job.objects.create(kind="tests.waiting", key=request.param, args={}, due_at=timezone.now())
+        yield made
+
+
+def person() -> tuple[User, APIClient]:
+    user, client = make_user("mara", is_admin=True), APIClient()
+    client.force_authenticate(user)
+    return user, client
+
+
+def assert_shut(world: World, since: float) -> None:
+    while world.route().candidate_bp and time.monotonic() - since < SOON_S:
+        world.turn()
+    assert world.route().candidate_bp == 0 and world.route().stable_id == world.stable.pk
+    assert time.monotonic() - since < SOON_S
+
+
+def assert_ended(world: World) -> Rollout:
+    done = world.until("rolled_back", turns=10)
+    assert world.route().candidate_id is None and done.zero_at is not None and done.confirmed_at is not None
+    assert not Deployment.objects.get(release=world.candidate).is_wanted
+    assert Deployment.objects.get(release=world.stable).is_wanted
+    return done
+
+
+@pytest.mark.parametrize("world", ["broker_refuses", "all"], indirect=True)
+def test_what_is_away_is_really_away(world: World, request: pytest.FixtureRequest) -> None:
+    is_all = request.node.callspec.params["world"] == "all"
+    with pytest.raises(Exception, match=r"Timeout" if is_all else r"refused"):
+        current_app.signature("ledger.run_job", args=["x"], retry=False).apply_async()
+    if is_all:
+        with pytest.raises(OSError, match="/proc/nobody"):
+            store().put_stream(io.BytesIO(b"bytes"))
+        world.reader.read_now()
+        assert "unreachable" in str(world.reader.latest(world.rollout.pk))
+
+
+@EACH
+def test_the_engine_takes_a_broken_release_back(world: World, request: pytest.FixtureRequest) -> None:
+    away = request.node.callspec.params["world"]
+    with world.running():
+        while "hangs" in away and not Job.objects.get(kind="tests.waiting").sent_at:
+            world.turn()  # until the engine's own sweep is held by the broker
+        world.break_candidate()
+        began = time.monotonic()
+        assert_shut(world, began)
+        assert_ended(world)
+    assert Decision.objects.get(rollout=world.rollout, action="roll_back").facts["breach"]
+
+
+@ALL
+def test_the_engine_takes_a_release_back_whose_server_is_gone(world: World) -> None:
+    Server.objects.filter(deployment__release=world.candidate).update(is_serving=False)
+    began = time.monotonic()
+    with world.running():
+        assert_shut(world, began)
+        assert_ended(world)
+
+
+@EACH
+def test_a_person_rolls_the_model_back_by_name(world: World) -> None:
+    _, client = person()
+    began = time.monotonic()
+    body = {"environment": "production", "reason": "Orders fail."}
+    answer = client.post(f"/api/v1/models/{world.model.slug}/rollback", body, format="json")
+    assert answer.status_code == 200, answer.data
+    assert_shut(world, began)
+    assert "Orders fail." in assert_ended(world).reason
+
+
+@ALL
+def test_a_person_aborts(world: World) -> None:
+    began = time.monotonic()
+    version = world.rollout.version
+    actions.abort(actor=world.admin, rollout=world.rollout, expected_version=version, reason="Orders fail.")
+    assert_shut(world, began)
+    assert_ended(world)
+
+
+@pytest.mark.parametrize("world", ["broker_hangs"], indirect=True)
+def test_a_promoted_release_is_taken_back_by_name_while_the_one_before_is_warm(world: World) -> None:
+    world.until("promoted")
+    assert world.route().stable_id == world.candidate.pk
+    _, client = person()
+    began = time.monotonic()
+    body = {"environment": "production", "reason": "Orders fail."}
+    answer = client.post(f"/api/v1/models/{world.model.slug}/rollback", body, format="json")
+    assert answer.status_code == 200, answer.data
+    assert (world.route().stable_id, world.route().candidate_id) == (world.stable.pk, None)
+    assert time.monotonic() - began < SOON_S
