@@ -1,0 +1,122 @@
+"""What notifications cost the log, the sweep and the worker, on a PostgreSQL of its own and a receiver on this machine.
+
+Run `python -m benchmarks.notifications [--events N]`. The log: one `append_event` in a transaction, with and without
+webhooks. The sweep: what the engine asks every two seconds when nothing is due, with and without a backlog that waits for
+its next attempt. The worker: collecting and sending, to one receiver and to eight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=1000)
+    arguments = parser.parse_args()
+    from sluicegate.stack.postgres import Postgres
+
+    with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as folder:
+        postgres = Postgres(Path(folder), is_durable=True)
+        os.environ |= {
+            "DATABASE_URL": postgres.start(),
+            "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
+            "SLUICEGATE_STATE_DIR": folder,
+            "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": "1",
+            "SLUICEGATE_LOG_LEVEL": "ERROR",
+        }
+        try:
+            measure(arguments.events)
+        finally:
+            from django.db import connection
+
+            connection.close()
+            postgres.remove()
+
+
+def measure(events: int) -> None:
+    """Prints one line for each figure."""
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+    from django.db import connection, transaction
+
+    from accounts.core.access import Actor
+    from ledger import actions, notify
+    from ledger.actions import deliveries
+    from ledger.models import Delivery, Subscription
+    from tests.receiver import Receiver
+
+    call_command("migrate", verbosity=0)
+    engine = Actor.system("engine")
+
+    def happen() -> None:
+        with transaction.atomic():
+            actions.append_event(
+                verb="rollout.held", subject_type="rollout", subject_id=1, actor=engine, facts={"model": "m"}
+            )
+
+    def arrived() -> int:
+        return Delivery.objects.filter(state="delivered").count()
+
+    def subscribe(target: str) -> None:
+        actions.create_webhook(actor=engine, team=None, target=target, verbs=["rollout.*"])
+
+    for _ in range(100):
+        happen()
+    say("append_event, no webhook", each(happen, events), "ms")
+    with Receiver(always=204) as receiver:
+        for n in range(50):
+            subscribe(f"{receiver.url}/{n}")
+        say("append_event, 50 webhooks", each(happen, events), "ms")
+        Subscription.objects.filter(pk__gt=Subscription.objects.order_by("pk")[0].pk).delete()
+        deliveries.collect()
+        say("sending to 1 receiver", rate(lambda: drain(notify.run_round), arrived), "deliveries/s")
+        say("the sweep's look, nothing due", each(deliveries.wake_notifier, 300), "ms")
+        for n in range(1, 8):
+            subscribe(f"{receiver.url}/{n}")
+        for _ in range(events // 2):
+            happen()
+        say("collecting and sending to 8 receivers", rate(lambda: drain(notify.run_round), arrived), "deliveries/s")
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE ledger_delivery SET state = 'failed', due_at = now() + interval '1 hour'")
+            waiting = cursor.rowcount
+            cursor.execute("ANALYZE ledger_delivery")
+        say(f"the sweep's look, {waiting} wait for their next attempt", each(deliveries.wake_notifier, 300), "ms")
+
+
+def drain(run_round: Callable[[Callable[[], bool]], int]) -> None:
+    while run_round(lambda: True):
+        pass
+
+
+def rate(work: Callable[[], object], arrived: Callable[[], int]) -> float:
+    """How many deliveries arrived a second."""
+    before, began = arrived(), time.monotonic()
+    work()
+    return (arrived() - before) / (time.monotonic() - began)
+
+
+def each(work: Callable[[], object], times: int) -> float:
+    """The median of one call, in milliseconds."""
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - began)
+    return 1000 * statistics.median(took)
+
+
+def say(what: str, figure: float, unit: str) -> None:
+    print(f"{what:<60} {figure:10.2f} {unit}")
+
+
+if __name__ == "__main__":
+    main()
