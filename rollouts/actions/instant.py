@@ -73,7 +73,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     said = f"{actor.name} went back to {before.name}, still warm: {said_why(reason)}"
     set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
     # The row says so, and what it kept warm is wanted again for good.
-    Rollout.objects.filter(pk=last.pk).update(warm_until=None, reason=said, version=F("version") + 1)
+    Rollout.objects.filter(pk=last.pk).update(warm_until=None, weight_bp=0, reason=said, version=F("version") + 1)
     reread(last)
     append_event(
         verb="rollout.taken_back",

@@ -232,11 +232,12 @@ def _of_sources(asked: _Asked) -> Iterator[Warned]:
     sources = {guard.source: guard for guard in asked.plan.guards if not guard.is_dry_run}
     shadows = asked.plan.facing(has_stable=asked.stable is not None).shadow is not None
     if not settings.PROBER_ADDRESS and (Source.PROBER in sources or shadows):
-        who = "shadowing and the guard on wrong answers" if Source.PROBER in sources else "shadowing"
+        blind = ["shadowing"] * shadows + ["the guard on wrong answers"] * (Source.PROBER in sources)
+        who = f"{listed(blind)} {'count' if len(blind) > 1 else 'counts'}"
         yield Warned(
             "no_prober",
             "warning",
-            f"No prober is configured, and {who} counts nothing without one. Set SLUICEGATE_PROBER_ADDRESS, or leave them out.",
+            f"No prober is configured, and {who} nothing without one. Set SLUICEGATE_PROBER_ADDRESS, or leave them out.",
         )
     if not settings.PROMETHEUS_URL and Source.PROMETHEUS in sources:
         yield Warned(

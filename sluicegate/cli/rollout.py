@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from sluicegate.cli import exits
+from sluicegate.cli import exits, preview, replay
 from sluicegate.cli.client import Client
-from sluicegate.cli.errors import Problem
-from sluicegate.cli.folder import read_yaml
+from sluicegate.cli.errors import Problem, refuse
 from sluicegate.cli.naming import model_path, release_of
 from sluicegate.cli.output import Output
+from sluicegate.cli.policies import add_policy_options, policy_in
 from sluicegate.cli.session import connect
 
 POLL_S = 0.5
@@ -25,68 +24,101 @@ FINAL = frozenset({"promoted", "rolled_back", "rejected", "cancelled", "supersed
 VERBS: dict[str, tuple[str, bool]] = {
     "pause": ("Stop advancing; the weight stays, and a breach still rolls back", True),
     "resume": ("Go on after a pause", False),
-    "approve": ("Say yes to exactly the digests that you looked at", False),
-    "reject": ("Say no to a rollout that waits for approval", False),
-    "advance": ("Go to the next step without waiting for its evidence", False),
-    "abort": ("Take all traffic from the candidate now", True),
+    "approve": ("Say yes to exactly the digests that you looked at, for the next stage or --stage", False),
+    "reject": ("Say no for good: it ends, and traffic that it has is taken back", False),
+    "advance": ("Go to the next stage without waiting for its evidence", False),
+    "promote": ("Promote now, unless something is proven broken or cannot be told", False),
+    "abort": ("Take all traffic from the candidate now, or drop what has none", True),
     "cancel": ("Drop a rollout that has no traffic yet", True),
 }
+#: Where the address has another word than the command.
+PATHS = {"promote": "promote-now"}
 STALE_TRIES = 5
+_REASON = "one sentence, kept for good"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verbs = commands.add_parser("rollout", help="Start, watch and steer rollouts").add_subparsers(
         metavar="VERB", required=True
     )
-    parser = verbs.add_parser(
-        "start",
-        help="Move traffic to a release, step by step",
-        description="Exit codes with --wait: "
-        "0 promoted, 1 rolled back, cancelled or stuck, 2 infrastructure, 3 refused or rejected.",
-    )
-    parser.add_argument("release", metavar="RELEASE", help="the candidate, such as sentiment/r2")
-    parser.add_argument("--environment", default=PRODUCTION)
-    parser.add_argument("--policy", type=Path, metavar="YAML", help="a policy other than the model's")
-    parser.add_argument("--wait", action="store_true", help="watch until it ends")
-    parser.set_defaults(run=run_start)
+    _add_start(verbs)
     parser = verbs.add_parser("list", help="List rollouts, newest first")
     parser.add_argument("--model")
     parser.add_argument("--limit", type=int, default=20, metavar="N")
     parser.set_defaults(run=run_list)
-    parser = verbs.add_parser("status", help="Show a rollout now")
+    parser = verbs.add_parser("status", help="Show a rollout now: where it stands, its stages and its approvals")
     parser.add_argument("rollout", type=int, metavar="ROLLOUT")
     parser.set_defaults(run=run_status)
     parser = verbs.add_parser("watch", help="Follow a rollout until it ends (exit 0 promoted, 1 rolled back)")
     parser.add_argument("rollout", type=int, metavar="ROLLOUT")
     parser.set_defaults(run=run_watch)
+    replay.add_to(verbs)
     for verb, (text, _) in VERBS.items():
         parser = verbs.add_parser(verb, help=text)
         parser.add_argument("rollout", type=int, metavar="ROLLOUT")
-        parser.add_argument("--reason", required=verb != "approve", default="", help="one sentence, kept for good")
+        parser.add_argument("--reason", required=verb != "approve", default="", help=_REASON)
+        if verb == "approve":
+            parser.add_argument("--stage", help="start, step 2, …, bake or promote; the next that lacks one by default")
         parser.set_defaults(run=run_verb, verb=verb)
-    parser = commands.add_parser("rollback", help="Send a model's traffic back to its stable release now")
+    parser = verbs.add_parser("supersede", help="Roll out another release in the place of a rollout without traffic")
+    parser.add_argument("rollout", type=int, metavar="ROLLOUT")
+    parser.add_argument("release", metavar="RELEASE", help="the new candidate, such as sentiment/r3")
+    parser.add_argument("--reason", required=True, help=_REASON)
+    add_policy_options(parser)
+    parser.set_defaults(run=run_supersede)
+    parser = commands.add_parser(
+        "rollback",
+        help="Send a model's traffic back now",
+        description="To the stable release of its rollout or, after a promotion, to the release before, while it is kept warm.",
+    )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--environment", default=PRODUCTION)
-    parser.add_argument("--reason", required=True, help="one sentence, kept for good")
+    parser.add_argument("--reason", required=True, help=_REASON)
     parser.set_defaults(run=run_rollback)
 
 
-def start(client: Client, release: str, *, environment: str, policy: dict[str, Any] | None = None) -> dict[str, Any]:
-    model, number = release_of(release)
-    body = {"model": model, "candidate": number, "environment": environment}
-    started: dict[str, Any] = client.post("/rollouts", body if policy is None else {**body, "policy": policy})
+def _add_start(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "start",
+        help="Move traffic to a release, step by step",
+        description="Exit codes with --wait: 0 promoted, 1 rolled back, cancelled or stuck, 2 infrastructure, 3 refused or "
+        "rejected. With --dry-run: 0 it would start, 3 it would be refused.",
+    )
+    parser.add_argument("release", metavar="RELEASE", help="the candidate, such as sentiment/r2")
+    parser.add_argument("--environment", default=PRODUCTION)
+    add_policy_options(parser)
+    parser.add_argument("--reason", default="", help=_REASON)
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--dry-run", action="store_true", help="tell what would happen, and create nothing")
+    either.add_argument("--wait", action="store_true", help="watch until it ends")
+    parser.set_defaults(run=run_start)
+
+
+def start(
+    client: Client, release: str, *, environment: str, policy: dict[str, Any] | None = None, reason: str = ""
+) -> dict[str, Any]:
+    body = {**wanted(release, environment, policy), **({"reason": reason} if reason else {})}
+    started: dict[str, Any] = client.post("/rollouts", body)
     return started
 
 
-def act(client: Client, rollout_id: int, verb: str, reason: str) -> dict[str, Any]:
+def wanted(release: str, environment: str, policy: dict[str, Any] | None) -> dict[str, Any]:
+    """The body of a start or of its preview."""
+    model, number = release_of(release)
+    body: dict[str, Any] = {"model": model, "candidate": number, "environment": environment}
+    return body if policy is None else {**body, "policy": policy}
+
+
+def act(client: Client, rollout_id: int, verb: str, reason: str, **more: Any) -> dict[str, Any]:
     """The rollout after the verb. A verb that shuts is sent again when the version moved meanwhile; no other is."""
+    path = f"/rollouts/{rollout_id}/{PATHS.get(verb, verb)}"
     for attempt in range(STALE_TRIES):
         version = client.get(f"/rollouts/{rollout_id}")["version"]
         try:
-            done: dict[str, Any] = client.post(f"/rollouts/{rollout_id}/{verb}", {"reason": reason}, version=version)
+            done: dict[str, Any] = client.post(path, {"reason": reason, **more}, version=version)
             return done
         except Problem as problem:
-            if problem.status != 412 or not VERBS[verb][1] or attempt == STALE_TRIES - 1:
+            if problem.status != 412 or not VERBS.get(verb, ("", False))[1] or attempt == STALE_TRIES - 1:
                 raise
     raise AssertionError("the last try raised or returned")
 
@@ -124,10 +156,42 @@ def status_line(view: dict[str, Any]) -> str:
     return f"{view['state']}  {int(view.get('weight_bp') or 0) / 100:g} %{place}. {view.get('reason', '')}".rstrip()
 
 
+def status_lines(view: dict[str, Any]) -> list[str]:
+    """The status line, then what people should know: who approved what, what is missing, freezes, the way back."""
+    lines = [status_line(view)]
+    for stage in view.get("approval_stages") or []:
+        by = f" by {', '.join(stage['by'])}" if stage["by"] else ""
+        lines.append(f"  {stage['stage']}: {stage['given']} of {stage['needed']} approvals{by}")
+    for one in view.get("approvals") or []:
+        if one.get("why_void"):
+            lines.append(f"  the approval of {one['stage']} by {one['approver']} does not count: {one['why_void']}")
+        elif one.get("expires_at"):
+            lines.append(
+                f"  the approval of {one['stage']} by {one['approver']} counts until {one['expires_at'][:16]} UTC"
+            )
+    if view.get("next_approval"):
+        who = ", ".join(view.get("may_approve") or []) or "nobody yet"
+        lines.append(f"  next to approve: {view['next_approval']}; those who may: {who}")
+    if frozen := view.get("frozen"):
+        why = f" ({frozen['why']})" if frozen["why"] else ""
+        lines.append(f"  changes are frozen until {frozen['until'][:16]} UTC{why}")
+    if back := view.get("way_back"):
+        lines.append(
+            f"  until {back['until'][:16]} UTC one step goes back to {back['to']}: sluicegate rollback {view['model']}"
+        )
+    return lines
+
+
 def run_start(arguments: argparse.Namespace, output: Output) -> int:
-    policy = read_yaml(arguments.policy) if arguments.policy else None
+    policy = policy_in(arguments)
     with connect(arguments.server) as client:
-        started = start(client, arguments.release, environment=arguments.environment, policy=policy)
+        if arguments.dry_run:
+            found = client.post("/rollouts/preview", wanted(arguments.release, arguments.environment, policy))
+            output.result(found, preview.lines(found))
+            return exits.OK if found["can_start"] else exits.REFUSED
+        started = start(
+            client, arguments.release, environment=arguments.environment, policy=policy, reason=arguments.reason
+        )
         if arguments.wait:
             return _end(watch(client, started["id"], output), output)
     lines = [
@@ -151,7 +215,7 @@ def _end(view: dict[str, Any], output: Output) -> int:
 def run_status(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         view = client.get(f"/rollouts/{arguments.rollout}")
-    output.result(view, [status_line(view)])
+    output.result(view, status_lines(view))
     return exits.of_rollout(view["state"]) if view["state"] in FINAL else exits.OK
 
 
@@ -182,18 +246,41 @@ def name_of(release: Any) -> str:
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:
+    stage = getattr(arguments, "stage", None)
     with connect(arguments.server) as client:
-        view = act(client, arguments.rollout, arguments.verb, arguments.reason)
-    output.result(view, [f"Rollout {arguments.rollout}: {status_line(view)}"])
+        view = act(client, arguments.rollout, arguments.verb, arguments.reason, **({"stage": stage} if stage else {}))
+    output.result(view, [f"Rollout {arguments.rollout}: {status_lines(view)[0]}", *status_lines(view)[1:]])
     return exits.OK
+
+
+def run_supersede(arguments: argparse.Namespace, output: Output) -> int:
+    model, number = release_of(arguments.release)
+    policy = policy_in(arguments)
+    with connect(arguments.server) as client:
+        _check_model(client, arguments.rollout, model)
+        more: dict[str, Any] = {"candidate": number, **({} if policy is None else {"policy": policy})}
+        new = act(client, arguments.rollout, "supersede", arguments.reason, **more)
+    output.result(
+        new,
+        [
+            f"Rollout {new['id']} of {arguments.release} takes the place of {arguments.rollout}: {status_line(new)}",
+            f"Next: sluicegate rollout watch {new['id']}",
+        ],
+    )
+    return exits.OK
+
+
+def _check_model(client: Client, rollout_id: int, model: str) -> None:
+    """The address of a supersede names no model, so that one of another would be read as a release of this one."""
+    found = client.get(f"/rollouts/{rollout_id}")["model"]
+    if found != model:
+        raise refuse(f"Rollout {rollout_id} is of {found}, not of {model}.", f"Name a release of {found}.")
 
 
 def run_rollback(arguments: argparse.Namespace, output: Output) -> int:
     body = {"environment": arguments.environment, "reason": arguments.reason}
     with connect(arguments.server) as client:
         done = client.post(f"{model_path(arguments.model)}/rollback", body)
-    output.result(
-        done,
-        [f"{arguments.model} in {arguments.environment}: {status_line(done) if 'state' in done else 'rolled back'}"],
-    )
+    said = done["reason"] if done["state"] == "promoted" else status_line(done)  # promoted, and taken back since
+    output.result(done, [f"{arguments.model} in {arguments.environment}: {said}"])
     return exits.OK

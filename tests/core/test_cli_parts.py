@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.cli import compare, exits, session
+from sluicegate.cli import compare, exits, preview, replay, session
 from sluicegate.cli.errors import CommandError, Problem
 from sluicegate.cli.folder import find_files, hash_files, read_document
 from sluicegate.cli.main import main
@@ -222,6 +222,11 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         "release verify",
         "release fetch",
         "rollout watch",
+        "rollout start",
+        "rollout approve",
+        "rollout promote",
+        "rollout supersede",
+        "rollout replay",
         "audit verify",
         "user create",
     ]
@@ -300,3 +305,69 @@ def test_a_rollouts_line_says_state_weight_step_and_reason() -> None:
 def test_the_servers_own_next_step_is_not_drowned() -> None:
     assert Problem(409, {"detail": "It has ended. Start a new one."}).lines() == ["It has ended. Start a new one."]
     assert Problem(401, {"detail": "Unknown token."}).lines()[-1].startswith("Next: Run `sluicegate login`")
+
+
+def test_spans_are_read_at_a_glance() -> None:
+    assert [preview.span(s) for s in (None, 0.5, 12, 119, 120, 2460, 7199, 7200, 172_800)] == [
+        "–", "0.5 s", "12 s", "119 s", "2 min", "41 min", "120 min", "2 h", "2 d",
+    ]  # fmt: skip
+
+
+def test_a_preview_is_told_in_columns_and_its_warnings_with_their_codes() -> None:
+    stage = {"name": "start", "weight_bp": 500, "min_s": 180, "min_samples": 300, "deadline_s": 3600, "approvals": 2}
+    found = {
+        "model": "sentiment", "candidate": "r2", "stable": None, "environment": "production",
+        "policy": {"preset": "standard"}, "policy_digest": "sha256:0123456789abcdef",
+        "traffic": {"rate_per_s": 12.5, "error_frac": 0.001, "source": "self_test"},
+        "stages": [{**stage, "expected_s": 480.0}, {**stage, "name": "bake", "weight_bp": 9500, "expected_s": None}],
+        "detect": [
+            {"fail_frac": 0.01, "stage": "start", "weight_bp": 500, "seconds": None, "bad_requests": None},
+            {"fail_frac": 0.2, "stage": "start", "weight_bp": 500, "seconds": 14.0, "bad_requests": 1.8},
+        ],
+        "total_s": None, "can_start": False,
+        "warnings": [{"code": "frozen_now", "level": "refused", "message": "Changes are frozen."}],
+    }  # fmt: skip
+    assert preview.lines(found) == [
+        "sentiment/r2 as the first release in production, policy standard 0123456789ab",
+        "Traffic: 12.5 requests/s, 0.1 % errors on stable (by the self_test).",
+        "",
+        "stage  weight  at least  samples  deadline  expected  approvals",
+        "start  5 %     3 min     300      60 min    8 min     2",
+        "bake   95 %    3 min     300      60 min    –         2",
+        "",
+        "found within  start at 5 %",
+        "1 % fail      never",
+        "20 % fail     14 s, 2 bad",
+        "",
+        "✗ refused frozen_now: Changes are frozen.",
+        "Nothing was created, and a start would be refused.",
+    ]
+
+
+def test_a_replay_is_told_beside_what_happened() -> None:
+    turn = {
+        "tick": 42,
+        "at": "2026-11-21T10:00:42+00:00",
+        "weight_bp": 500,
+        "code": "worse_than_stable",
+        "reason": "Worse.",
+    }
+    hold = {**turn, "tick": 1, "action": "hold", "code": "need_more", "reason": "Holding."}
+    found = {
+        "rollout": 7, "is_own_policy": False, "policy_digest": "sha256:0123456789abcdef", "ticks": 60,
+        "turns": [hold, {**turn, "action": "roll_back"}], "not_counted": ["slow_50ms"],
+        "happened": {
+            "state": "promoted", "reason": "Proven.",
+            "decisions": [{"at": "2026-11-21T11:00:00+00:00", "action": "promote", "reason": "Proven.", "actor": "system:engine"}],
+        },
+    }  # fmt: skip
+    assert replay.lines(found) == [
+        "Rollout 7 under policy 0123456789ab, 60 ticks:",
+        "  10:00:42  roll_back (worse_than_stable, tick 42, 5 %)  Worse.",
+        "! not counted in this history, so nothing bad is found there: slow_50ms",
+        "",
+        "What happened: promoted. Proven.",
+        "  11:00:00  promote  Proven.  [system:engine]",
+    ]
+    held = replay.lines({**found, "turns": [hold], "not_counted": [], "is_own_policy": True})
+    assert held[:2] == ["Rollout 7 under its own policy, 60 ticks:", "  it would have held throughout. Holding."]

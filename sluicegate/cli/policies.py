@@ -1,0 +1,26 @@
+"""How a command names a rollout policy: a file or a preset."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from sluicegate.cli.folder import read_yaml
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """`--policy YAML` or `--preset NAME`, in place of the model's own policy."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--policy", type=Path, metavar="YAML", help="a policy other than the model's")
+    either.add_argument("--preset", metavar="NAME", help="a preset as it is: careful, standard or fast")
+
+
+def policy_in(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The policy that was named; None for the model's own."""
+    if arguments.policy:
+        # YAML reads an unquoted 2026-12-20 as a date; the API takes text
+        document = json.dumps(read_yaml(arguments.policy), default=lambda value: value.isoformat())
+        return dict(json.loads(document))
+    return {"preset": arguments.preset} if arguments.preset else None

@@ -1,0 +1,82 @@
+"""What a rollout would do, in words: stages, times to detection, and warnings with their codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sluicegate.cli.output import short
+
+_MARKS = {"refused": "✗", "warning": "!", "note": "·"}
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """A preview as the API gives it, for people."""
+    over = f"over {found['stable']}" if found["stable"] else "as the first release"
+    told = [
+        f"{found['model']}/{found['candidate']} {over} in {found['environment']}, "
+        f"policy {found['policy'].get('preset', '')} {short(found['policy_digest'])}",
+        traffic_line(found["traffic"]),
+        "",
+        *_stages(found),
+        *_detection(found),
+    ]
+    told += [f"{_MARKS[one['level']]} {one['level']} {one['code']}: {one['message']}" for one in found["warnings"]]
+    end = "Nothing was created." if found["can_start"] else "Nothing was created, and a start would be refused."
+    return [*told, end]
+
+
+def traffic_line(traffic: dict[str, Any]) -> str:
+    """`Traffic: 12.5 requests/s, 0.1 % errors on stable (by the self_test).`"""
+    if traffic["rate_per_s"] is None:
+        return "Traffic: unknown."
+    errors = "" if traffic["error_frac"] is None else f", {traffic['error_frac'] * 100:.3g} % errors on stable"
+    return f"Traffic: {traffic['rate_per_s']:g} requests/s{errors} (by the {traffic['source']})."
+
+
+def _stages(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            stage["name"],
+            f"{stage['weight_bp'] / 100:g} %",
+            span(stage["min_s"]),
+            str(stage["min_samples"]),
+            span(stage["deadline_s"]),
+            span(stage["expected_s"]),
+            str(stage["approvals"] or ""),
+        )
+        for stage in found["stages"]
+    ]
+    told = columns(("stage", "weight", "at least", "samples", "deadline", "expected", "approvals"), rows)
+    if found["total_s"] is not None:
+        told.append(f"In all about {span(found['total_s'])} for a healthy release.")
+    return [*told, ""]
+
+
+def _detection(found: dict[str, Any]) -> list[str]:
+    if not found["detect"]:
+        return []
+    stages = list(dict.fromkeys((one["stage"], one["weight_bp"]) for one in found["detect"]))
+    rows: dict[float, list[str]] = {}
+    for one in found["detect"]:
+        cell = "never" if one["seconds"] is None else f"{span(one['seconds'])}, {one['bad_requests']:.0f} bad"
+        rows.setdefault(one["fail_frac"], [f"{one['fail_frac'] * 100:g} % fail"]).append(cell)
+    heads = ("found within", *(f"{name} at {weight / 100:g} %" for name, weight in stages))
+    return [*columns(heads, rows.values()), ""]
+
+
+def columns(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Cells in columns, without lines between them."""
+    table = [list(heads), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def span(seconds: float | None) -> str:
+    """`12 s`, `4 min`, `2.5 h`, `3 d`; a dash for what cannot be told."""
+    if seconds is None:
+        return "–"
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,153 @@
+"""`sluicegate rollout …` against the real API, in process: what it prints and which exit code it gives."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.core import signals
+from django.core.handlers.wsgi import WSGIHandler
+
+from accounts.actions import issue_token
+from accounts.core.access import Actor, Role
+from registry.models import Release, ServedModel
+from rollouts.models import Rollout
+from sluicegate.cli import exits, session
+from sluicegate.cli.client import Client
+from sluicegate.cli.main import main
+from tests.factories import make_environment, make_model, make_release, make_user
+from tests.rollout_setup import OBJECTIVES, promoted, serves
+
+pytestmark = pytest.mark.django_db
+#: run("mia", "rollout", "list") → (exit code, what it printed: lines of people's text, or with --json the document)
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: Any, tmp_path: Path) -> Run:
+    settings.STATIC_ROOT = str(tmp_path)
+    monkeypatch.setenv("SLUICEGATE_URL", "http://testserver")
+    # the test's own connection must outlive each request; Django's test client does the same
+    monkeypatch.setattr(signals.request_started, "receivers", [])
+    monkeypatch.setattr(signals.request_finished, "receivers", [])
+    monkeypatch.setattr(session, "Client", functools.partial(Client, transport=httpx.WSGITransport(app=WSGIHandler())))
+    tokens = {}
+    for name, role in (
+        ("robot", Role.CI),
+        ("ana", Role.MODEL_TEAM),
+        ("mia", Role.RELEASE_MANAGER),
+        ("max", Role.RELEASE_MANAGER),
+    ):
+        user = make_user(name, team="search", role=role)
+        tokens[name] = issue_token(user=user, name="tests", actor=Actor.system("tests"))
+
+    def command(user: str, *words: str) -> tuple[int, Any]:
+        monkeypatch.setenv("SLUICEGATE_TOKEN", tokens[user])
+        capsys.readouterr()
+        code = main(list(words))
+        printed = capsys.readouterr()
+        said = printed.out or printed.err
+        return code, json.loads(printed.out) if "--json" in words and printed.out else said
+
+    return command
+
+
+@pytest.fixture
+def sentiment() -> ServedModel:
+    """r1 serves production; r2 and r3 are there."""
+    make_environment("production", needs_passed_report=False)
+    model = make_model("sentiment", objectives=OBJECTIVES)
+    serves(make_release(model))
+    make_release(model)
+    make_release(model)
+    return model
+
+
+def test_a_dry_run_tells_what_would_happen_and_creates_nothing(run: Run, sentiment: ServedModel) -> None:
+    code, said = run("robot", "rollout", "start", "sentiment/r2", "--dry-run")
+    assert code == exits.OK
+    lines = said.splitlines()
+    assert lines[0].startswith("sentiment/r2 over r1 in production, policy standard ")
+    assert lines[1] == "Traffic: unknown."
+    assert lines[3].split() == ["stage", "weight", "at", "least", "samples", "deadline", "expected", "approvals"]
+    assert lines[4].split()[:3] == ["start", "5", "%"]
+    assert any(line.startswith("! warning no_capacity_for_rollback: r1") for line in lines)
+    assert lines[-1] == "Nothing was created." and not Rollout.objects.exists()
+    code, found = run("ana", "rollout", "start", "sentiment/r2", "--dry-run", "--preset", "careful", "--json")
+    assert code == exits.OK and found["policy"]["preset"] == "careful"
+
+
+def test_a_dry_run_of_what_would_be_refused_exits_like_the_refusal(run: Run, sentiment: ServedModel) -> None:
+    code, said = run("robot", "rollout", "start", "sentiment/r2", "--dry-run", "--preset", "fast")
+    assert code == exits.REFUSED
+    assert "✗ refused policy_not_yours" in said and said.strip().endswith("and a start would be refused.")
+
+
+def test_a_policy_file_with_bare_dates_is_read(run: Run, sentiment: ServedModel, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("preset: fast\nfreeze_windows:\n  - {first_day: 2020-12-20, last_day: 2020-12-31, why: Closing}\n")
+    code, started = run(
+        "ana", "rollout", "start", "sentiment/r2", "--policy", str(file), "--reason", "A fix.", "--json"
+    )
+    assert code == exits.OK and started["policy"]["freeze_windows"][0]["first_day"] == "2020-12-20"
+    assert started["decisions"][-1]["reason"] == "A fix."
+    code, told = run("ana", "rollout", "start", "sentiment/r3", "--policy", str(file), "--preset", "fast")
+    assert code == exits.REFUSED and "not allowed with" in told
+
+
+def test_approvals_are_shown_with_what_is_missing_and_who_may(run: Run, sentiment: ServedModel) -> None:
+    ServedModel.objects.update(rollout_policy={"approvals": {"start": 2, "step 2": 1}})
+    rollout = run("ana", "rollout", "start", "sentiment/r2", "--json")[1]
+    pk = str(rollout["id"])
+    code, said = run("mia", "rollout", "approve", pk, "--reason", "Read it.")
+    assert code == exits.OK and "start: 1 of 2 approvals by mia" in said
+    assert "next to approve: start; those who may: max, mia" in said
+    assert "the approval of start by mia counts until" in said
+    code, said = run("mia", "rollout", "approve", pk)
+    assert code == exits.REFUSED and "takes other people" in said
+    assert run("mia", "rollout", "approve", pk, "--stage", "step 2")[0] == exits.OK
+    assert run("max", "rollout", "approve", pk, "--json")[1]["state"] == "preparing"
+    code, said = run("mia", "rollout", "approve", pk, "--stage", "step 9")
+    assert code == exits.REFUSED and "stage: there is no stage 'step 9'." in said
+
+
+def test_promote_and_supersede(run: Run, sentiment: ServedModel) -> None:
+    first = str(run("robot", "rollout", "start", "sentiment/r2", "--json")[1]["id"])
+    code, said = run("robot", "rollout", "supersede", first, "other/r1", "--reason", "Newer.")
+    assert code == exits.REFUSED and f"Rollout {first} is of sentiment, not of other." in said
+    code, said = run("robot", "rollout", "supersede", first, "sentiment/r3", "--reason", "Newer.")
+    second = Rollout.objects.get(supersedes_id=first)
+    assert code == exits.OK and f"takes the place of {first}" in said and f"watch {second.pk}" in said
+    Rollout.objects.filter(pk=second.pk).update(state="shifting", step_index=0, weight_bp=500)
+    code, said = run("ana", "rollout", "promote", str(second.pk), "--reason", "Hotfix.")
+    assert code == exits.REFUSED and "release_manager" in said
+    code, view = run("mia", "rollout", "promote", str(second.pk), "--reason", "Hotfix.", "--json")
+    assert code == exits.OK and (view["state"], view["promote_now"]) == ("baking", True)
+    code, said = run("robot", "rollout", "supersede", str(second.pk), "sentiment/r2", "--reason", "Back.")
+    assert code == exits.REFUSED and "Abort it first" in said
+
+
+def test_the_way_back_after_a_promotion(run: Run) -> None:
+    rollout, stable = promoted()
+    model = rollout.model.slug
+    code, said = run("robot", "rollout", "status", str(rollout.pk))
+    assert code == exits.OK and f"one step goes back to {stable.name}: sluicegate rollback {model}" in said
+    code, said = run("robot", "rollback", model, "--reason", "Conversion fell.")
+    assert code == exits.OK
+    assert said.strip() == f"{model} in production: robot went back to {stable.name}, still warm: Conversion fell."
+    code, said = run("robot", "rollback", model, "--reason", "Again.")
+    assert code == exits.REFUSED and "was taken back already" in said
+
+
+def test_a_replay_without_history_is_refused_with_the_reason(run: Run, sentiment: ServedModel) -> None:
+    pk = str(run("ana", "rollout", "start", "sentiment/r2", "--json")[1]["id"])
+    code, said = run("ana", "rollout", "replay", pk)
+    assert code == exits.REFUSED and "nothing to judge again" in said
+    code, said = run("ana", "rollout", "replay", pk, "--preset", "fats")
+    assert code == exits.REFUSED and "Was fast meant?" in said
+    assert Release.objects.count() == 3
