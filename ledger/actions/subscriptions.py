@@ -44,7 +44,7 @@ def create_webhook(
     owner = Team.objects.select_for_update().filter(slug=team).first() if team is not None else None
     if team is not None and owner is None:
         raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
-    may_be_private = _may_be_private(actor)
+    may_be_private = _is_trusted(actor)
     _check({"target": target, "verbs": verbs, "title": title}, Kind(kind), may_be_private=may_be_private)
     if Subscription.objects.filter(team=owner).count() >= MOST_PER_TEAM:
         raise Invalid("too_many_webhooks", f"There are {MOST_PER_TEAM} webhooks already. Delete one that nobody needs.")
@@ -76,7 +76,7 @@ def change_webhook(
     row = _locked(actor, webhook, expected_version)
     wanted = {name: value for name, value in changes.items() if getattr(row, name) != value}
     if "target" in wanted:
-        wanted["may_be_private"] = _may_be_private(actor)
+        wanted["may_be_private"] = _is_trusted(actor)
     may_be_private = wanted.get("may_be_private", row.may_be_private)
     _check(wanted, Kind(row.kind), may_be_private=may_be_private)
     if not wanted:
@@ -137,9 +137,9 @@ def _require(actor: Actor, team: str | None) -> None:
         raise _invalid([("team", "A webhook without a team gets the events of every team.", fix)])
 
 
-def _may_be_private(actor: Actor) -> bool:
-    """Administrators only: behind private addresses stand the servers and gateways themselves, which obey any POST."""
-    return bool(settings.WEBHOOKS_ALLOW_PRIVATE) and (actor.is_admin or actor.is_system)
+def _is_trusted(actor: Actor) -> bool:
+    """With private addresses, that is: servers and gateways themselves stand there, and obey any POST."""
+    return actor.is_admin or actor.is_system
 
 
 def _locked(actor: Actor, webhook: Subscription, expected_version: int) -> Subscription:
@@ -177,8 +177,10 @@ def _check(given: dict[str, Any], kind: Kind, *, may_be_private: bool) -> None:
     found: list[tuple[str, str, str]] = []
     if "target" in given and kind is Kind.EMAIL:
         found += _mail_problems(given["target"])
-    elif "target" in given and (problem := url_problem(given["target"], may_be_private=may_be_private)):
-        found.append(("target", *_halves(problem)))
+    elif "target" in given:
+        is_open = may_be_private and settings.WEBHOOKS_ALLOW_PRIVATE
+        if problem := url_problem(given["target"], may_be_private=is_open):
+            found.append(("target", *_halves(problem)))
     if "verbs" in given:
         problems = [pattern_problem(pattern) for pattern in given["verbs"]]
         found += [("verbs", *_halves(problem)) for problem in problems if problem]

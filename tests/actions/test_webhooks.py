@@ -324,6 +324,8 @@ class TestAddressesThatAreRefused:
         settings.WEBHOOKS_ALLOW_PRIVATE = False
         tried = notify.send_test(actor=ENGINE, webhook=row).tries.get()
         assert "private address" in tried.error and not receiver.got
+        with pytest.raises(Invalid, match="private address"):
+            subscribe(f"{receiver.url}/2")
 
     def test_what_was_checked_is_what_is_connected_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A name that leads to a public address when it is checked, and to this machine when it is asked again."""
