@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ class GoldenProbes:
             log.warning("golden_set_not_probed", rollout=one, error=str(error))
             self._retry_at[one] = time.monotonic() + RETRY_S
         except Exception:  # one odd set must not end the probes of the others
-            log.exception("golden_probe_broke", rollout=one)
+            log.error("golden_probe_broke", rollout=one, traceback=traceback.format_exc())
             self._retry_at[one] = time.monotonic() + RETRY_S
         finally:
             with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -110,7 +111,8 @@ class Shadowing:
                 self._book.note(unusable.reason)
             except Exception:  # one odd request must not end the thread; it counts for nobody
                 self._book.note("broke")
-                log.exception("comparison_broke", rollout=job.target.rollout_id)
+                # plain text: a traceback with its locals would hold what users sent
+                log.error("comparison_broke", rollout=job.target.rollout_id, traceback=traceback.format_exc())
             finally:
                 with self._lock:
                     job.watched.open -= 1

@@ -77,8 +77,10 @@ class Targets:
             .order_by("pk")
             .values_list("pk", "environment_id", "model_id", "candidate_id", "stable_id")
         )
-        self._load([pk for pk, *_ in rows if pk not in self._profiles])
-        self._profiles = {pk: self._profiles[pk] for pk, *_ in rows if pk in self._profiles}
+        live = {row[0] for row in rows}
+        self._load(live - self._profiles.keys() - self._unreadable)
+        self._profiles = {pk: one for pk, one in self._profiles.items() if pk in live}
+        self._unreadable &= live
         routes = {
             (environment, model): pk
             for pk, environment, model in Route.objects.filter(
@@ -97,7 +99,7 @@ class Targets:
             if pk in self._profiles
         ]
 
-    def _load(self, pks: list[int]) -> None:
+    def _load(self, pks: set[int]) -> None:
         if not pks:
             return
         there = dict(Mismatch.objects.filter(rollout__in=pks).values_list("rollout").annotate(Count("pk")))
@@ -106,9 +108,8 @@ class Targets:
             try:
                 self._profiles[rollout.pk] = _profile(rollout, there.get(rollout.pk, 0))
             except (DomainError, ValueError, KeyError, TypeError) as error:
-                if rollout.pk not in self._unreadable:  # one odd row must not blind the others; said once
-                    log.warning("rollout_not_probed", rollout=rollout.pk, error=str(error))
-                self._unreadable.add(rollout.pk)
+                log.warning("rollout_not_probed", rollout=rollout.pk, error=str(error))
+                self._unreadable.add(rollout.pk)  # one odd row must not blind the prober to the others
 
 
 def _profile(rollout: Rollout, examples: int) -> Profile:
