@@ -40,7 +40,7 @@ def _by_self_test(model: ServedModel, environment: Environment) -> Traffic | Non
     rate = test.state.get("rate_per_s") if test else None
     if test is None or not rate:
         return None
-    return Traffic(float(rate), test.state.get("error_frac"), "self_test")
+    return Traffic(float(rate), test.state.get("error_frac"), "self-test")
 
 
 def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:

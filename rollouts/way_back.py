@@ -33,3 +33,9 @@ def is_open(rollout: Rollout) -> bool:
     if rollout.warm_until <= timezone.now() or not serves(rollout):
         return False
     return ready_server(rollout.stable, rollout.environment) is not None
+
+
+def open_way_back(model: ServedModel, environment: Environment) -> Rollout | None:
+    """The promoted rollout that can be undone at once there, if any."""
+    last = last_promoted(model, environment)
+    return last if last is not None and is_open(last) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
-from web.pages import events, gates, models, overview, releases, rollouts, session, webhooks
+from web.pages import events, gates, models, overview, releases, rollouts, session, starting, webhooks
 
 urlpatterns = [
     path("", require_GET(overview.overview), name="overview"),
@@ -18,12 +18,16 @@ urlpatterns = [
     path("models/<slug:slug>/r/<int:number>/", require_GET(releases.release), name="release"),
     path("models/<slug:slug>/r/<int:number>/gates/", require_POST(releases.run_gates), name="release_gates"),
     path("models/<slug:slug>/r/<int:number>/waive/", require_POST(releases.waive), name="release_waive"),
-    path("models/<slug:slug>/r/<int:number>/start/", require_POST(releases.start), name="release_start"),
+    path("models/<slug:slug>/r/<int:number>/rollout/", require_GET(starting.starting), name="release_rollout"),
+    path("models/<slug:slug>/r/<int:number>/preview/", require_POST(starting.preview), name="release_preview"),
+    path("models/<slug:slug>/r/<int:number>/start/", require_POST(starting.start), name="release_start"),
     path("gate-runs/<int:pk>/", require_GET(gates.gate_run), name="gate_run"),
     path("gate-runs/<int:pk>/_live/", require_GET(gates.gates_live), name="gates_live"),
     path("rollouts/", require_GET(rollouts.rollouts), name="rollouts"),
     path("rollouts/<int:pk>/", require_GET(rollouts.rollout), name="rollout"),
     path("rollouts/<int:pk>/_live/", require_GET(rollouts.rollout_live), name="rollout_live"),
+    path("rollouts/<int:pk>/replay/", require_GET(rollouts.replay), name="rollout_replay"),
+    path("rollouts/<int:pk>/supersede/", require_POST(rollouts.supersede), name="rollout_supersede"),
     path("rollouts/<int:pk>/<slug:verb>/", require_POST(rollouts.act_on), name="rollout_act"),
     path("events/", require_GET(events.events), name="events"),
     path("webhooks/", require_GET(webhooks.webhooks), name="webhooks"),

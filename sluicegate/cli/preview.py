@@ -27,11 +27,11 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def traffic_line(traffic: dict[str, Any]) -> str:
-    """`Traffic: 12.5 requests/s, 0.1 % errors on stable (by the self_test).`"""
+    """`Traffic: 12.5 requests/s, 0.1 % errors on stable (self-test).`"""
     if traffic["rate_per_s"] is None:
         return "Traffic: unknown."
     errors = "" if traffic["error_frac"] is None else f", {traffic['error_frac'] * 100:.3g} % errors on stable"
-    return f"Traffic: {traffic['rate_per_s']:g} requests/s{errors} (by the {traffic['source']})."
+    return f"Traffic: {traffic['rate_per_s']:g} requests/s{errors} ({traffic['source']})."
 
 
 def _stages(found: dict[str, Any]) -> list[str]:

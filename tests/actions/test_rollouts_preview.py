@@ -245,7 +245,7 @@ def test_traffic_is_that_of_the_self_test_else_of_the_last_rollout() -> None:
     assert (found.rate_per_s, found.error_frac, found.source) == (10.0, 0.1, f"rollout {rollout.pk}")
     counting(candidate, 42, error_frac=0.01)
     found = traffic_of(model, environment)
-    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "self_test")
+    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "self-test")
     SelfTest.objects.update(at=timezone.now() - timedelta(days=2))
     assert traffic_of(model, environment).source == f"rollout {rollout.pk}"
 

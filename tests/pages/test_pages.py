@@ -164,7 +164,8 @@ def test_an_unknown_verb_is_refused(shifting: Rollout, member: User) -> None:
 
 
 def test_only_who_may_approve_sees_the_button(shifting: Rollout, member: User) -> None:
-    Rollout.objects.filter(pk=shifting.pk).update(state=RolloutState.AWAITING_APPROVAL)
+    policy = {**shifting.policy, "approvals": {"start": 1}}
+    Rollout.objects.filter(pk=shifting.pk).update(state=RolloutState.AWAITING_APPROVAL, policy=policy)
     page = reverse("rollout", args=[shifting.pk])
     assert "Approve" not in signed_in(member).get(page).content.decode()
     manager = make_user("mia", team="search", role=Role.RELEASE_MANAGER)
@@ -184,5 +185,5 @@ def test_an_unknown_model_is_a_page_not_a_traceback(member: User) -> None:
 
 def test_environments_without_gateway_are_not_offered(shifting: Rollout, member: User) -> None:
     Environment.objects.create(slug="staging", title="Staging", is_routed=False)
-    page = signed_in(member).get(pages_of(shifting)["release"]).content.decode()
+    page = signed_in(member).get(reverse("release_rollout", args=["sentiment", 2])).content.decode()
     assert "Production" in page and "Staging" not in page

@@ -11,12 +11,9 @@ from django.urls import reverse
 
 from accounts.api import actor_of
 from accounts.core.access import Verb, may
-from accounts.core.errors import Invalid
 from registry.actions import grant_waiver
 from registry.models import Release
 from registry.queries import get_release
-from rollouts.actions import start_rollout
-from serving.models import Environment
 from validators.actions import request_validation
 from web.pages.forms import act, reason_in
 from web.pages.models import readable_model
@@ -44,7 +41,6 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "validations": found.validations.order_by("-pk")[:10],
             "deployments": found.deployments.exclude(state="gone").select_related("environment", "node"),
             "rollouts": found.rollouts.select_related("model", "environment", "candidate", "stable")[:5],
-            "environments": Environment.objects.filter(is_routed=True),
             "may_run_gates": may(actor, Verb.RUN_GATES, team),
             "may_waive": found.is_code_bearing
             and may(actor, Verb.WAIVE_CODE, team)
@@ -74,16 +70,3 @@ def waive(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         done=f"The waiver for {found.name} is recorded.",
         then=reverse("release", args=[slug, number]),
     )
-
-
-@login_required
-def start(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = _release(request, slug, number)
-
-    def verb() -> None:
-        environment = Environment.objects.filter(slug=request.POST.get("environment", ""), is_routed=True).first()
-        if environment is None:
-            raise Invalid("environment_unknown", "Choose the environment to roll out to.")
-        start_rollout(actor=actor_of(request), candidate=found, environment=environment)
-
-    return act(request, verb, done=f"The rollout of {found.name} is requested.", then=reverse("model", args=[slug]))

@@ -4,35 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 
 from accounts.api import actor_of
-from accounts.core.access import Verb, may
-from accounts.core.errors import Invalid, NotFound
+from accounts.core.access import Actor, Verb, may
+from accounts.core.errors import DomainError, Invalid, NotFound
+from registry.models import Release
+from registry.queries import get_release, newest_releases
 from rollouts import actions
-from rollouts.core.lifecycle import FINAL, RolloutState
+from rollouts.approvals import excluded_from
+from rollouts.core.lifecycle import FINAL, LIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries import live_view
+from rollouts.replayed import replayed
 from web.pages.forms import act, reason_in, version_in
 from web.pages.overview import visible_models
+from web.pages.starting import CHOICES
 
 ROLLOUTS_PER_PAGE = 25
 
 #: What each button calls, what it takes, and in which states it makes sense.
 S = RolloutState
+_FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
 BUTTONS: tuple[tuple[str, str, Verb, frozenset[RolloutState]], ...] = (
-    ("approve", "Approve", Verb.APPROVE_ROLLOUT, frozenset({S.AWAITING_APPROVAL})),
-    ("reject", "Reject", Verb.APPROVE_ROLLOUT, frozenset({S.AWAITING_APPROVAL})),
-    ("pause", "Pause", Verb.PAUSE_ROLLOUT, frozenset({S.SHIFTING, S.BAKING})),
+    ("approve", "Approve", Verb.APPROVE_ROLLOUT, (WITHOUT_TRAFFIC | LIVE) - {S.REQUESTED}),
+    ("reject", "Reject", Verb.APPROVE_ROLLOUT, LIVE | {S.AWAITING_APPROVAL}),
+    ("pause", "Pause", Verb.PAUSE_ROLLOUT, _FORWARD),
     ("resume", "Resume", Verb.RESUME_ROLLOUT, frozenset({S.PAUSED})),
-    ("advance", "Skip the wait", Verb.ADVANCE_ROLLOUT, frozenset({S.SHIFTING})),
-    ("cancel", "Cancel", Verb.ABORT_ROLLOUT, frozenset({S.REQUESTED, S.AWAITING_APPROVAL, S.PREPARING})),
-    ("abort", "Roll back", Verb.ROLL_BACK, frozenset({S.SHIFTING, S.PAUSED, S.BAKING, S.STUCK})),
+    ("advance", "Skip the wait", Verb.ADVANCE_ROLLOUT, _FORWARD - {S.BAKING}),
+    ("promote_now", "Promote now", Verb.PROMOTE_NOW, _FORWARD),
+    ("cancel", "Cancel", Verb.ABORT_ROLLOUT, WITHOUT_TRAFFIC),
+    ("abort", "Roll back", Verb.ROLL_BACK, LIVE | {S.STUCK}),
 )
+#: Releases that a rollout without traffic may be superseded by.
+NEWEST = 20
 
 
 def _rollout(request: HttpRequest, pk: int) -> Rollout:
@@ -47,12 +57,43 @@ def _rollout(request: HttpRequest, pk: int) -> Rollout:
 
 
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
-    actor = actor_of(request)
-    team = rollout.model.team.slug
-    buttons = [
-        (name, label) for name, label, verb, states in BUTTONS if rollout.state in states and may(actor, verb, team)
-    ]
-    return {"rollout": rollout, "live": live_view(rollout), "buttons": buttons, "is_final": rollout.state in FINAL}
+    actor, live = actor_of(request), live_view(rollout)
+    return {
+        "rollout": rollout,
+        "live": live,
+        "buttons": _buttons(actor, rollout, live),
+        "is_final": rollout.state in FINAL,
+        "may_shut": may(actor, Verb.ROLL_BACK, rollout.model.team.slug),
+        "others": _others(actor, rollout),
+    }
+
+
+def _buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> list[tuple[str, str]]:
+    """(verb, label) of what the person may do now."""
+    found = []
+    gated = [one for one in live["approval_stages"] if one["is_ahead"]]
+    stage = next((one for one in gated if one["stage"] == live["next_approval"]), None)
+    for name, label, verb, states in BUTTONS:
+        if rollout.state not in states or not may(actor, verb, rollout.model.team.slug):
+            continue
+        if name == "approve":
+            if stage is None or actor.name in stage["by"] or actor.user_id in excluded_from(rollout):
+                continue
+            label = f"Approve {stage['stage']}"
+        if name == "reject" and rollout.state in LIVE and not gated:
+            continue
+        if name == "promote_now" and rollout.promote_now:
+            continue
+        found.append((name, label))
+    return found
+
+
+def _others(actor: Actor, rollout: Rollout) -> list[Release]:
+    """The releases that may take this rollout's place; none once it has traffic."""
+    if rollout.state not in WITHOUT_TRAFFIC or not may(actor, Verb.SUPERSEDE_ROLLOUT, rollout.model.team.slug):
+        return []
+    excluded = {rollout.candidate_id, rollout.stable_id}
+    return [one for one in newest_releases(rollout.model, NEWEST) if one.pk not in excluded and one.state == "sealed"]
 
 
 @login_required
@@ -82,8 +123,41 @@ def act_on(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     def call() -> None:
         if verb not in {name for name, *_ in BUTTONS}:
             raise Invalid("verb_unknown", f"A rollout has no verb “{verb}”.")
+        more = {"stage": request.POST.get("stage") or None} if verb == "approve" else {}
         getattr(actions, verb)(
-            actor=actor, rollout=found, expected_version=version_in(request), reason=reason_in(request)
+            actor=actor, rollout=found, expected_version=version_in(request), reason=reason_in(request), **more
         )
 
-    return act(request, call, done=f"Done: {verb}.", then=reverse("rollout", args=[pk]))
+    return act(request, call, done=f"Done: {verb.replace('_', ' ')}.", then=reverse("rollout", args=[pk]))
+
+
+@login_required
+def supersede(request: HttpRequest, pk: int) -> HttpResponse:
+    """The new rollout's page; back to the old one when it is refused."""
+    found = _rollout(request, pk)
+    try:
+        new = actions.supersede(
+            actor=actor_of(request),
+            rollout=found,
+            expected_version=version_in(request),
+            candidate=get_release(found.model.slug, request.POST.get("candidate", "")),
+            reason=reason_in(request),
+        )
+    except DomainError as error:
+        messages.error(request, f"{error.message} ({error.code})")
+        return redirect(reverse("rollout", args=[pk]))
+    messages.success(request, f"{new.candidate.name} takes the place of {found.candidate.name}.")
+    return redirect(reverse("rollout", args=[new.pk]))
+
+
+@login_required
+def replay(request: HttpRequest, pk: int) -> HttpResponse:
+    """What another policy would have decided at each tick, beside what happened."""
+    found = _rollout(request, pk)
+    preset = request.GET.get("preset", "")
+    facts: dict[str, Any] = {"rollout": found, "presets": CHOICES, "preset": preset}
+    try:
+        facts["replayed"] = replayed(found, {"preset": preset} if preset else None)
+    except DomainError as error:
+        facts["error"] = error
+    return render(request, "rollouts/replay.html", facts)

@@ -38,6 +38,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "requested": ("waiting", "…"),
     "awaiting_approval": ("waiting", "?"),
     "preparing": ("running", "▸"),
+    "shadowing": ("running", "▸"),
     "shifting": ("running", "▸"),
     "paused": ("waiting", "="),
     "baking": ("running", "▸"),
@@ -127,6 +128,17 @@ def width(basis_points: int) -> str:
 def share(frac: float | None) -> str:
     """A share in [0, 1] as a percentage with up to three figures; unknown → `–`."""
     return "–" if frac is None else f"{frac * 100:.3g} %"
+
+
+@register.filter
+def span(seconds: float | None) -> str:
+    """A duration in its largest fitting unit: `12 s`, `41 min`, `2.5 h`; unknown → `–`."""
+    if seconds is None:
+        return "–"
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 @register.filter
