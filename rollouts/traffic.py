@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +32,10 @@ class Traffic:
 
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
     """By the self-test, which watches always, else by the last rollout that saw traffic, else unknown."""
-    return _by_self_test(model, environment) or _by_last_rollout(model, environment) or Traffic(None, None, "unknown")
+    tested, seen = _by_self_test(model, environment), _by_last_rollout(model, environment)
+    if tested is not None and tested.error_frac is None and seen is not None:
+        return replace(tested, error_frac=seen.error_frac)
+    return tested or seen or Traffic(None, None, "unknown")
 
 
 def _by_self_test(model: ServedModel, environment: Environment) -> Traffic | None:

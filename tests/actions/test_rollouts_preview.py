@@ -243,6 +243,8 @@ def test_traffic_is_that_of_the_self_test_else_of_the_last_rollout() -> None:
     observed(rollout, 2, 61, (60, 540), errors=54)
     found = traffic_of(model, environment)
     assert (found.rate_per_s, found.error_frac, found.source) == (10.0, 0.1, f"rollout {rollout.pk}")
+    counting(candidate, 42)
+    assert (traffic_of(model, environment).rate_per_s, traffic_of(model, environment).error_frac) == (42, 0.1)
     counting(candidate, 42, error_frac=0.01)
     found = traffic_of(model, environment)
     assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "self-test")
