@@ -22,14 +22,15 @@ def history(*, without: Collection[str] = ()) -> History:
 
     `without`: verbs of events that a second try may add.
     """
+    numbers = {pk: number for number, pk in enumerate(Rollout.objects.order_by("pk").values_list("pk", flat=True), 1)}
     return {
         "events": [event for event in _events() if event[0] not in without],
         "decisions": [
-            [one.rollout_id, one.action, one.code, one.actor]
+            [numbers[one.rollout_id], one.action, one.code, one.actor]
             for one in Decision.objects.exclude(action="hold").order_by("pk")
         ],
         "rollouts": [
-            [one.pk, one.state, one.version, one.step_index, one.weight_bp, one.resume_state]
+            [numbers[one.pk], one.state, one.version, one.step_index, one.weight_bp, one.resume_state]
             for one in Rollout.objects.order_by("pk")
         ],
         "routes": [
@@ -77,7 +78,7 @@ def differences(undisturbed: History, found: History) -> list[str]:
     return out
 
 
-def broken_rules() -> list[str]:
+def broken_rules(*, may_reopen: bool = False) -> list[str]:
     """Rules that hold for every log and every table, without knowing what should have happened."""
     out = [f"the log of events is broken: {one.message}" for one in verify_chain().breaks]
     for rollout in Rollout.objects.all():
@@ -86,7 +87,7 @@ def broken_rules() -> list[str]:
         states = Rollout.objects.filter(environment=environment, model=model).values_list("state", flat=True)
         if sum(state in ACTIVE for state in states) > 1:
             out.append(f"several rollouts are active: {list(states)}")
-    return out + _broken_route()
+    return out + _broken_route(may_reopen=may_reopen)
 
 
 def _broken_life(rollout: Rollout) -> list[str]:
@@ -99,19 +100,21 @@ def _broken_life(rollout: Rollout) -> list[str]:
             out.append(f"rollout {rollout.pk} went on from {now}, but had arrived in {was}")
     if moves and moves[-1][1] != rollout.state:
         out.append(f"rollout {rollout.pk} is {rollout.state}, but its last event says {moves[-1][1]}")
-    if len(moves) != rollout.version - 1:
-        out.append(f"rollout {rollout.pk} is at version {rollout.version} after {len(moves)} events of moving")
+    if len(events) != rollout.version - 1:
+        out.append(f"rollout {rollout.pk} is at version {rollout.version} after {len(events)} events")
     return out
 
 
-def _broken_route() -> list[str]:
+def _broken_route(*, may_reopen: bool) -> list[str]:
     """Generations only grow, and once the weight went from the candidate to 0 it never comes back."""
     out: list[str] = []
     facts = [event.facts for event in Event.objects.filter(verb="route.set").order_by("seq")]
     generations = [one["generation"] for one in facts]
     if generations != sorted(set(generations)):
         out.append(f"generations of the route do not grow: {generations}")
-    return out + reopened([(one["stable"], one["candidate"], one["candidate_bp"]) for one in facts])
+    return (
+        out if may_reopen else out + reopened([(one["stable"], one["candidate"], one["candidate_bp"]) for one in facts])
+    )
 
 
 def reopened(splits: list[tuple[str, str | None, int]]) -> list[str]:

@@ -67,8 +67,9 @@ def make_base() -> None:
 
 
 def copy(template: str, name: str) -> None:
-    """A new database like the template, which nobody may be using. An old one of this name is dropped."""
+    """A new database like the template; whoever still uses that one is thrown out. An old one of this name is dropped."""
     drop(name)
+    _admin(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{template}'")
     _admin(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
 
 

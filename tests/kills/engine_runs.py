@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
-from django.core.management import call_command
+from django.core.management import call_command, load_command_class
 from django.utils import timezone
 
 from ledger.models import Lease
@@ -20,7 +21,7 @@ from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, lasting_in, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
-from tests.kills.stories import Scene, Story, candidate_digest, serve
+from tests.kills.stories import Scene, Story, serve
 
 TICK_S, LEASE_S = 0.05, 0.5
 LONGEST_S = 25.0
@@ -60,6 +61,7 @@ class EngineVictim:
         return f"kills_{self.story.name.replace(' ', '_')}"
 
     def make_template(self) -> None:
+        load_command_class("rollouts", "engine")  # imports it once, for all runs
         databases.copy(databases.BASE, self.template)
         databases.use(self.template)
         self.story.seed()
@@ -77,25 +79,36 @@ class Telling(Stage):
     template: str
     folder: Path
     at: Point | None
+    database: str = ""
+    is_there: Callable[[Rollout], bool] = lambda rollout: rollout.state in FINAL
     lines_when_frozen: int | None = None
 
     def tell(self) -> None:
-        self.gateway = gateway.start(self.log, rate=self.story.rate)
+        self.gateway = self.gateway_started()
         self.begin(self.gateway.process)
         Gateway.objects.update(admin_url=self.gateway.admin_url)
         Rollout.objects.update(started_at=timezone.now())  # the template may be old
-        self.gateway.told(arms={candidate_digest(): self.story.candidate})
-        first = self._start_engine("first", self.at)
+        self.gateway.told(arms={str(Rollout.objects.get().candidate.digest): self.story.candidate})
+        first = self._start_engine("first", self.engine_dies_at)
         self._until_the_end(first)
         time.sleep(AFTERMATH_S)
         self.played.trace = sites_in(self.place / "first")
         if self.lines_when_frozen is not None:
             late = lasting_in(self._lines()[self.lines_when_frozen - 1 :])
-            unlawful = itertools.takewhile(
-                lambda site: "leases.acquire" not in site, late
-            )  # it may lead again, in its turn
+            # In its turn it may lead again; what it writes before that is wrong.
+            unlawful = itertools.takewhile(lambda site: "leases.acquire" not in site, late)
             self.played.problems += [f"the frozen engine wrote later: {site}" for site in unlawful]
         self._check()
+
+    def gateway_started(self) -> gateway.RunningGateway:
+        return gateway.start(self.log, rate=self.story.rate)
+
+    @property
+    def engine_dies_at(self) -> Point | None:
+        return self.at
+
+    def tend(self) -> None:
+        """What else is done all the time while the story goes on."""
 
     def _start_engine(self, name: str, at: Point | None) -> Child:
         return self.begin(fork(name, lambda: engine(self.place / name, at), self.log))
@@ -118,18 +131,19 @@ class Telling(Stage):
                 second = self._start_engine("second", None)
             if second and self.played.takeover_s is None and _leads(second):
                 self.played.takeover_s = time.monotonic() - died_at
-            if rollout.state in FINAL:
+            if self.is_there(rollout):
                 break
             if first.is_frozen and self.played.takeover_s is not None and fence == self._token():
                 self._thaw(first)
             if self.story.has_agent:
                 _serve_what_is_asked_for()
             self.story.meanwhile(scene)
+            self.tend()
             if time.monotonic() > until:
                 raise AssertionError(f"still {rollout.state} after {LONGEST_S:g} s: {rollout.reason}")
             time.sleep(0.01)
         self.played.was_reached = self.at is None or second is not None
-        if self.at is None and second is not None:
+        if self.engine_dies_at is None and second is not None:
             raise AssertionError("the engine died by itself")
         if first.is_frozen:
             self._thaw(first)

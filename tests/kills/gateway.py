@@ -10,12 +10,15 @@ import http.client
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from serving.fake_gateway import FakeGateway
+from django.db import connections
+
+from serving.fake_gateway import FakeGateway, envoy_page
 from serving.models import Route, RouteAck
 from serving.ports import GatewayCounters
 from serving.xds import notices
@@ -69,49 +72,27 @@ class Gate:
         """Envoy's statistics, after some more traffic."""
         self.obey()
         with self.lock:
-            if not self.model:
-                return "envoy_server_uptime{} 1\n"
-            self.fake.traffic(self.rate, self.model)
-            return stats_page(self.model, self.counters())
+            if self.model:
+                self.fake.traffic(self.rate, self.model)
+            return envoy_page(self.counters(), uptime_s=int(time.monotonic()))
 
-    def counters(self) -> GatewayCounters:
-        return self.fake.read(gateway=NAME, admin_url="", model=self.model, timeout_s=1)
+    def counters(self) -> dict[str, GatewayCounters]:
+        return self.fake.read(gateway=NAME, admin_url="", timeout_s=1)
 
     def truth(self) -> dict[str, Any]:
         """What really happened here, beside what the engine believes."""
         with self.lock:
-            counters = self.counters()
+            counted = list(self.counters().values())
         return {
             "splits": self.splits,
-            "user_requests": counters.user_requests,
-            "user_errors": counters.user_errors,
-            "attempts": {digest: arm.attempts for digest, arm in counters.by_release.items()},
+            "user_requests": sum(one.user_requests for one in counted),
+            "user_errors": sum(one.user_errors for one in counted),
         }
-
-
-def stats_page(model: str, counters: GatewayCounters) -> str:
-    """The counters as `serving.envoy.EnvoyCounters` finds them at `/stats/prometheus`."""
-    lines = ["envoy_server_uptime{} 1"]
-    errors_left = counters.user_errors
-    for digest, arm in counters.by_release.items():
-        labels = f'model="{model}",digest="{digest}",entry="split"'
-        failed = min(errors_left, arm.routed)
-        errors_left -= failed
-        lines += [
-            f'envoy_sli_attempt_count{{{labels},code="200",flags="-",grpc=""}} {arm.attempts - arm.errors}',
-            f'envoy_sli_attempt_count{{{labels},code="500",flags="-",grpc=""}} {arm.errors}',
-            f'envoy_sli_request_count{{{labels},code="200",flags="-",grpc=""}} {arm.routed - failed}',
-            f'envoy_sli_request_count{{{labels},code="500",flags="-",grpc=""}} {failed}',
-        ]
-        lines += [
-            f'envoy_sli_latency_bucket{{{labels},le="{edge / 1000:g}"}} {count}'
-            for edge, count in arm.latency_us.items()
-        ]
-    return "\n".join(lines) + "\n"
 
 
 class _Face(BaseHTTPRequestHandler):
     gate: Gate
+    protocol_version = "HTTP/1.1"  # connections are kept, as Envoy keeps them
 
     def do_GET(self) -> None:
         page = self.path.partition("?")[0]
@@ -119,11 +100,15 @@ class _Face(BaseHTTPRequestHandler):
             dump = {"@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump", "last_updated": "start-1"}
             self._say(json.dumps({"configs": [dump]}))
         else:
-            self._say(self.gate.page() if page == "/stats/prometheus" else json.dumps(self.gate.truth()))
+            self._say(self.gate.page() if page.startswith("/stats") else json.dumps(self.gate.truth()))
 
     def do_POST(self) -> None:
         self.gate.told(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         self._say("{}")
+
+    def finish(self) -> None:
+        super().finish()
+        connections.close_all()
 
     def _say(self, text: str) -> None:
         body = text.encode()
@@ -163,7 +148,7 @@ def start(
     log: Path, *, rate: int, follows: str = "routes", beside: Callable[[], object] = lambda: None
 ) -> RunningGateway:
     """A gateway process on a port of its own. `beside` is done in it once, before it answers."""
-    server = HTTPServer(("127.0.0.1", 0), _Face, bind_and_activate=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Face, bind_and_activate=False)
     server.server_bind()
 
     def work() -> None:

@@ -18,6 +18,7 @@ class Stage:
 
     template: str
     folder: Path
+    database = ""  # this process's own, unless a name is given
 
     def play(self) -> Played:
         began = time.monotonic()
@@ -27,7 +28,7 @@ class Stage:
         for old in self.place.iterdir():
             old.unlink()
         self.log = self.place / "log"
-        database = f"kills_run_{os.getpid()}"
+        database = self.database or f"kills_run_{os.getpid()}"
         databases.copy(self.template, database)
         databases.use(database)
         try:

@@ -10,7 +10,6 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor
 from accounts.core.errors import Stale, StateChanged
 from accounts.models import User
-from registry.models import Release
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.models import Deployment, Gateway
@@ -73,13 +72,15 @@ class Story:
     is_first: bool = False
     is_ready: bool = True  # whether the candidate runs already
     has_agent: bool = True  # whether a deployment that is asked for comes up
+    starts: bool = True  # whether the rollout was asked for already
+    needs_approval: bool = False
     meanwhile: People = nobody
 
     def seed(self) -> None:
         """One model in one environment with a stable release, and a rollout that was just asked for."""
         admin = make_admin(ADMIN)
         model = make_model("double", objectives=OBJECTIVES, rollout_policy=self.policy)
-        environment = make_environment("production", needs_passed_report=False)
+        environment = make_environment("production", needs_passed_report=False, needs_approval=self.needs_approval)
         make_node()
         address = {"admin_url": "http://127.0.0.1:1", "http_url": "http://127.0.0.1:2", "grpc_address": "127.0.0.1:3"}
         Gateway.objects.create(environment=environment, name=NAME, **address)
@@ -91,7 +92,8 @@ class Story:
         candidate = make_release(model)
         if self.is_ready:
             serve(make_deployment(candidate, environment))
-        actions.start_rollout(actor=admin, candidate=candidate, environment=environment)
+        if self.starts:
+            actions.start_rollout(actor=admin, candidate=candidate, environment=environment)
 
 
 def administrator() -> Actor:
@@ -103,10 +105,6 @@ def serve(deployment: Deployment) -> None:
     Deployment.objects.filter(pk=deployment.pk).update(state="ready")
     port = 9000 + 3 * deployment.pk
     make_server(deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
-
-
-def candidate_digest() -> str:
-    return str(Release.objects.order_by("-number").first().digest)  # type: ignore[union-attr]
 
 
 # --- what people do ---------------------------------------------------------------------------------------------------

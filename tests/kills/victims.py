@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tests.kills.campaign import Victim
 from tests.kills.engine_runs import EngineVictim
+from tests.kills.plane_runs import PLANES
 from tests.kills.stories import STORIES
+from tests.kills.web_runs import VERBS
 from tests.kills.worker_runs import VALIDATIONS
 
 
 def victims() -> list[Victim]:
-    return [*(EngineVictim(story) for story in STORIES), *VALIDATIONS]
+    return [*(EngineVictim(story) for story in STORIES), *VALIDATIONS, *PLANES, *VERBS]

@@ -14,8 +14,11 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
+import validators.run
+import validators.tasks
 from ledger.core.lifecycle import JobState
 from ledger.models import Job
+from ledger.tasks import run_job
 from serving.fakes import FakeInferenceServer, FakeModel
 from serving.models import Deployment, Server
 from tests.factories import make_admin, make_environment, make_model, make_node, make_release
@@ -25,6 +28,7 @@ from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
 from tests.kills.stories import ADMIN, serve
+from validators import actions
 
 LEASE_S = 0.3
 LONGEST_S = 20.0
@@ -78,10 +82,6 @@ def has_died_too_often() -> None:
 
 def worker(trace: Path, at: Point | None, job_id: str) -> None:
     """What a Celery worker does when it is handed the job's id."""
-    import validators.run
-    import validators.tasks  # the job's handler
-    from ledger.tasks import run_job
-
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S = LEASE_S
     databases.let_go_after(0.4)
@@ -109,8 +109,6 @@ class WorkerVictim:
         return f"kills_worker_{self.story.replace(' ', '_')}"
 
     def make_template(self) -> None:
-        from validators import actions
-
         databases.copy(databases.BASE, self.template)
         databases.use(self.template)
         admin = make_admin(ADMIN)
