@@ -34,7 +34,11 @@ FREELY_SAID, FIRST_WAIT_S, LONGEST_WAIT_S = 24, 60.0, 86_400.0
 
 @dataclass(frozen=True)
 class Tick:
-    """What one tick knows and found. `fence` is the leader's token; an older one cannot write."""
+    """What one tick knows and found. `fence` is the leader's token; an older one cannot write.
+
+    `number` is the tick's own; the row is at `rollout.tick`, which is the one before it or, where quiet ticks were kept in
+    memory, some before.
+    """
 
     rollout: Rollout
     policy: Policy
@@ -43,6 +47,7 @@ class Tick:
     decision: Decided
     fence: int
     at: datetime
+    number: int
     acked_at: datetime | None = None  # set on the tick that first sees the step's weight acknowledged
     history: Open = field(default_factory=Open)  # before this tick
     row: Row | None = None  # this tick, for the history
@@ -76,6 +81,11 @@ class Outcome:
     block: Observation | None
     decision: Decision | None
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is lost but the resolution of counts should the tick be undone: gateways count on."""
+        return self.block is None and self.decision is None
+
 
 def outcome_of(tick: Tick) -> Outcome:
     """What the tick leaves, before anything is written."""
@@ -105,7 +115,7 @@ def write(tick: Tick, outcome: Outcome) -> None:
     rollout = tick.rollout
     fresh = Rollout.objects.filter(
         pk=rollout.pk, state=rollout.state, version=rollout.version, tick=rollout.tick, fence__lte=tick.fence
-    ).update(tick=rollout.tick + 1, fence=tick.fence, engine_state=_state(outcome), **_columns(tick))
+    ).update(tick=tick.number, fence=tick.fence, engine_state=_state(outcome), **_columns(tick))
     if not fresh:
         raise StateChanged(
             "rollout_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
@@ -120,7 +130,7 @@ def write(tick: Tick, outcome: Outcome) -> None:
 _WRITE_HOLDS = """
 WITH told AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(%s::jsonb) AS told(
-        id bigint, state text, version int, tick bigint, engine_state jsonb,
+        id bigint, state text, version int, tick bigint, number bigint, engine_state jsonb,
         observed_bp int, reason text, step_started_at timestamptz, due_at timestamptz)
 ), free AS MATERIALIZED (
     SELECT rollout.id FROM rollouts_rollout rollout JOIN told USING (id)
@@ -129,7 +139,7 @@ WITH told AS MATERIALIZED (
     FOR NO KEY UPDATE OF rollout SKIP LOCKED
 )
 UPDATE rollouts_rollout rollout
-SET tick = told.tick + 1, fence = %s, engine_state = told.engine_state,
+SET tick = told.number, fence = %s, engine_state = told.engine_state,
     observed_bp = coalesce(told.observed_bp, rollout.observed_bp), reason = coalesce(told.reason, rollout.reason),
     step_started_at = coalesce(told.step_started_at, rollout.step_started_at),
     due_at = coalesce(told.due_at, rollout.due_at)
@@ -140,17 +150,18 @@ RETURNING rollout.id
 
 
 @transaction.atomic
-def commit_holds(ticks: Sequence[Tick], *, fence: int) -> dict[int, Outcome]:
-    """Ticks without an effect or a warning, all in one transaction: the outcomes of those that were written, by rollout.
+def commit_holds(holds: Sequence[tuple[Tick, Outcome]], *, fence: int) -> set[int]:
+    """Writes ticks without an effect or a warning, all in one transaction; returns the rollouts whose tick was written.
 
     A tick that is missing in the answer is undone: its rollout moved, or somebody holds it. Sets the written columns on
     the rollouts too.
     """
-    outcomes = {tick.rollout.pk: outcome_of(tick) for tick in ticks}
+    ticks = [tick for tick, _ in holds]
+    outcomes = {tick.rollout.pk: outcome for tick, outcome in holds}
     columns = {tick.rollout.pk: _columns(tick) for tick in ticks}
     told = [
         {
-            "id": pk, "state": tick.rollout.state, "version": tick.rollout.version, "tick": tick.rollout.tick,
+            "id": pk, "state": tick.rollout.state, "version": tick.rollout.version, "tick": tick.rollout.tick, "number": tick.number,
             "engine_state": _state(outcomes[pk]), **columns[pk],
         }
         for tick in ticks
@@ -158,7 +169,7 @@ def commit_holds(ticks: Sequence[Tick], *, fence: int) -> dict[int, Outcome]:
     ]  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(_WRITE_HOLDS, [json.dumps(told, default=datetime.isoformat), fence, fence])
-        written = {row[0] for row in cursor.fetchall()}
+        written: set[int] = {row[0] for row in cursor.fetchall()}
     kept = {pk: outcome for pk, outcome in outcomes.items() if pk in written}
     Observation.objects.bulk_create([one.block for one in kept.values() if one.block is not None])
     Decision.objects.bulk_create([one.decision for one in kept.values() if one.decision is not None])
@@ -166,8 +177,8 @@ def commit_holds(ticks: Sequence[Tick], *, fence: int) -> dict[int, Outcome]:
         if tick.rollout.pk in kept:
             for name, value in columns[tick.rollout.pk].items():
                 setattr(tick.rollout, name, value)
-            tick.rollout.tick, tick.rollout.fence = tick.rollout.tick + 1, fence
-    return kept
+            tick.rollout.tick, tick.rollout.fence = tick.number, fence
+    return written
 
 
 def _state(outcome: Outcome) -> dict[str, Any]:
@@ -200,7 +211,7 @@ def _may_say(tick: Tick) -> bool:
 def _decision(tick: Tick) -> Decision:
     decision = tick.decision
     return Decision(
-        rollout=tick.rollout, at=tick.at, tick=tick.rollout.tick + 1, action=decision.action.value, reason=decision.reason,
+        rollout=tick.rollout, at=tick.at, tick=tick.number, action=decision.action.value, reason=decision.reason,
         code=decision.code.value, actor=ENGINE.name, facts=decision.facts,
     )  # fmt: skip
 

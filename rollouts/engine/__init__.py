@@ -6,37 +6,37 @@ through its lease is refused. All state is in the database: any engine can go on
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, OperationalError, close_old_connections, connection
+from django.db import OperationalError, close_old_connections, connection
 
-from accounts.core.errors import Stale, StateChanged
 from ledger.actions import dispatch_due
-from ledger.leases import acquire, release, renew
+from ledger.clock import DatabaseClock
 from rollouts.actions.conduct import commit_tick, let_go
-from rollouts.actions.recording import Tick, commit_holds, join_old_blocks
+from rollouts.actions.recording import Tick, join_old_blocks
 from rollouts.core.counting import Reading
 from rollouts.core.decision import Action
 from rollouts.core.history import MOST_BLOCKS
 from rollouts.core.lifecycle import RolloutState
 from rollouts.engine.book import Book, Known, View, gateways_of, look
-from rollouts.engine.clock import DatabaseClock
 from rollouts.engine.judging import judge
+from rollouts.engine.lead import Lead, LeadLost
 from rollouts.engine.pace import Pace
 from rollouts.engine.taking_back import look_for_zero, take_back
+from rollouts.engine.writing import Hold, Writer
 from rollouts.external import ExternalReader
-from rollouts.models import Rollout
 from rollouts.observe import Page, Readers, Seen, seen_of
 from rollouts.queries import cooled
 from serving.models import Gateway
@@ -45,7 +45,6 @@ from serving.routing import lift_fences
 
 log = structlog.get_logger(__name__)
 S = RolloutState
-LEASE = "engine"
 DISPATCH_EVERY_S = 2.0
 #: Promoted rollouts whose old release may be let go are looked for this often.
 SWEEP_EVERY_S = 5.0
@@ -57,20 +56,16 @@ EARLY_S = 0.2
 LOOK_AGAIN_S = 0.5
 #: A candidate without a server is gone when it still has none after this long; one that failed before, at once.
 GONE_OVER_S = 0.5
-#: So many holds are written by one statement: enough to be cheap, few enough to be short.
-HOLDS_AT_ONCE = 200
 #: Effects that are no rollback may take this share of a tick; what is left of them waits for the next one.
 EFFECTS_SHARE = 0.4
 #: A rollout has its old blocks joined when it has so many more than it may keep; only so many rollouts in a turn.
 BLOCKS_OVER, JOINED_AT_ONCE = 32, 4
-
-
-class LeadLost(Exception):
-    """Another engine leads; whatever is left of the turn is its business."""
+#: All objects in memory are searched for garbage so seldom; new ones in every rest.
+COLLECT_EVERY_S = 60.0
 
 
 class Engine:
-    """One engine process. `bad_attempts` counts ticks of single rollouts that broke; the others go on."""
+    """One engine process."""
 
     def __init__(
         self,
@@ -87,25 +82,46 @@ class Engine:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.tick_s = settings.ENGINE_TICK_S if tick_s is None else tick_s
         self.lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
-        self.token: int | None = None
-        self.bad_attempts = 0
+        self.lead = Lead(self.owner, self.lease_s)
         self.clock = clock or DatabaseClock()
         self.external = external or ExternalReader(None)
         self.pace = Pace(self.owner, pace_file)
         self.book = Book()
+        self.writer = Writer(self.lead, self.book)
         self._readers, self._early_readers = Readers(counters), Readers(counters)
         self._due = time.monotonic()
-        self._is_late_s = self._renewed_at = self._swept_at = 0.0
+        self._is_late_s = self._swept_at = 0.0
+        self._collected_at = time.monotonic()
         self._is_failing = False
         self._calls: SimpleQueue[None] = SimpleQueue()
         self._is_stopping = threading.Event()
+
+    @property
+    def token(self) -> int | None:
+        """Of its term; None while another engine leads."""
+        return self.lead.token
+
+    @property
+    def bad_attempts(self) -> int:
+        """How many ticks broke."""
+        return self.writer.bad_attempts
 
     # -- pace -------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Ticks until `stop()`, then gives leadership back at once."""
-        keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
-        keeper.start()
+        threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
+        gc.disable()  # it would run in the middle of turns, and take a quarter of their time; `_rest` collects
+        gc.freeze()
+        try:
+            self._run()
+        finally:
+            gc.enable()
+        self.writer.write_unwritten()
+        self.lead.give_back()
+        self.external.stop()
+
+    def _run(self) -> None:
         self._due = time.monotonic()
         while not self._is_stopping.is_set():
             began = time.monotonic()
@@ -117,17 +133,13 @@ class Engine:
                 log.warning("database_away", error=str(error))
                 self._start_afresh()
             except Exception:  # a loop that guards traffic does not end over one bad tick
-                self.bad_attempts += 1
+                self.writer.bad_attempts += 1
                 log.error("engine_tick_failed", traceback=traceback.format_exc())
                 self._start_afresh()
             if is_due:
                 # by the schedule, not by when the turn ended; what was slept through altogether is not made up for
                 self._due = max(self._due + self.tick_s, time.monotonic() - self.tick_s)
             self._rest(began)
-        self.external.stop()
-        if self.token is not None:
-            release(LEASE, self.owner, self.token)
-            log.info("engine_stopped", owner=self.owner)
 
     def wake(self) -> None:
         """Lets the next look come at once: a server or a route changed. May be called by any thread or signal handler."""
@@ -140,6 +152,9 @@ class Engine:
 
     def _rest(self, began: float) -> None:
         """Waits until the next turn is due or called for. Calls that came together are one."""
+        is_whole = time.monotonic() - self._collected_at > COLLECT_EVERY_S
+        gc.collect(2 if is_whole else 1)
+        self._collected_at = time.monotonic() if is_whole else self._collected_at
         until = min(self._due, began + LOOK_AGAIN_S) if self._is_failing else self._due
         with suppress(Empty):
             self._calls.get(timeout=max(0.001, until - time.monotonic()))
@@ -176,8 +191,12 @@ class Engine:
     def _turn(self, *, is_whole: bool) -> bool:
         began = time.monotonic()
         late_s, self._is_late_s = (self._is_late_s, 0.0) if is_whole else (0.0, self._is_late_s)
-        if not self._leads():
+        token = self.token
+        if not self.lead.take():
             return False
+        if self.token != token:
+            self.book.forget()
+            lift_fences(self.lead.fence)
         self.clock.sync()
         everyone = self.book.read()
         self._tell_of_broken()
@@ -197,24 +216,22 @@ class Engine:
     def _tick_all(self, known: list[Known], readers: Readers, began: float, lags: list[float]) -> None:
         """Ticks these rollouts. Adds to `lags`, for each, the seconds between the turn's beginning and its own."""
         if not known:
-            self.external.follow([], fence=self.token or 0)
+            self.external.follow([], fence=self.lead.fence)
             return
         gateways = gateways_of(known)
         models: dict[int, set[str]] = {where: set() for where in gateways}
         for one in known:
             models[one.rollout.environment_id].add(one.rollout.model.slug)
         readers.ask([gateway for here in gateways.values() for gateway in here], models)
-        view = look(known, gateways, self.clock.now(), self.token or 0)
-        holds: list[tuple[Known, Tick]] = []
+        view = look(known, gateways, self.clock.now(), self.lead.fence)
+        holds: list[Hold] = []
         others: list[tuple[Known, Tick, Seen]] = []
         for batch, pages in _settled(known, gateways, readers):
             for one in batch:
                 lags.append(time.monotonic() - began)
                 self._judged(one, view, pages, holds, others)
-                self._keep_lead()
-        for start in range(0, len(holds), HOLDS_AT_ONCE):
-            self._hold(holds[start : start + HOLDS_AT_ONCE], view)
-            self._keep_lead()
+                self.lead.keep()
+        self.writer.write_holds(holds)
         self._carry_out(others, view)
         self._await_zero(known, view)
 
@@ -223,40 +240,22 @@ class Engine:
         known: Known,
         view: View,
         pages: dict[str, Page],
-        holds: list[tuple[Known, Tick]],
+        holds: list[Hold],
         others: list[tuple[Known, Tick, Seen]],
     ) -> None:
         """Judges one rollout. A rollback is written at once; what is not so urgent is put off."""
         rollout = known.rollout
-        with self._one(rollout):
+        with self.writer.one(rollout):
             seen = seen_of(rollout, view.gateways[rollout.environment_id], pages, known.policy, view.at)
             external = self._external_of(known)
             tick = judge(known, view, seen, external, gone_over_s=GONE_OVER_S)
             if tick.decision.action is Action.ROLL_BACK:
-                known.took(commit_tick(tick))
+                known.wrote(commit_tick(tick))
             elif tick.is_effect or tick.warning or rollout.state in {S.ROLLING_BACK, S.STUCK}:
                 others.append((known, tick, seen))
             else:
-                holds.append((known, tick))
-
-    def _hold(self, pairs: list[tuple[Known, Tick]], view: View) -> None:
-        """Writes ticks that change nothing but what is known: all at once or, should that fail, one by one."""
-        try:
-            written = commit_holds([tick for _, tick in pairs], fence=view.fence)
-        except DatabaseError as error:
-            if _is_away(error):
-                raise
-            log.warning("holds_written_one_by_one", error=str(error))
-            for known, tick in pairs:
-                with self._one(known.rollout):
-                    known.took(commit_tick(tick))
-            return
-        for known, _ in pairs:
-            if known.rollout.pk in written:
-                known.took(written[known.rollout.pk])
-            else:
-                self.book.drop(known.rollout.pk)
-                log.info("tick_dropped", rollout=known.rollout.pk)
+                hold = self.writer.put_off(known, tick)
+                holds += [hold] if hold is not None else []
 
     def _carry_out(self, others: list[tuple[Known, Tick, Seen]], view: View) -> None:
         """Effects that are no rollback, and what is left to do of rollbacks. What does not fit waits for its next tick."""
@@ -265,10 +264,10 @@ class Engine:
             if time.monotonic() > until:
                 log.info("effects_put_off", count=len(others) - done)
                 break
-            with self._one(known.rollout):
+            with self.writer.one(known.rollout):
                 is_back = known.rollout.state in {S.ROLLING_BACK, S.STUCK}
-                known.took(take_back(known, tick, view, seen) if is_back else commit_tick(tick))
-            self._keep_lead()
+                known.wrote(take_back(known, tick, view, seen) if is_back else commit_tick(tick))
+            self.lead.keep()
 
     def _await_zero(self, known: list[Known], view: View) -> None:
         """Looks for the acknowledgements of fresh rollbacks more often than once a tick, so that their clock is true."""
@@ -276,66 +275,21 @@ class Engine:
         left = [one for one in known if one.rollout.state == S.ROLLING_BACK and one.rollout.zero_at is None]
         while left and time.monotonic() < until:
             time.sleep(ZERO_POLL_S)
-            self._keep_lead()
+            self.lead.keep()
             self.clock.sync()
             fresh = look(left, view.gateways, self.clock.now(), view.fence)
             for one in list(left):
                 is_over = True
-                with self._one(one.rollout):
+                with self.writer.one(one.rollout):
                     is_over = one.rollout.stable is None or look_for_zero(one, fresh)
                 if is_over:
                     left.remove(one)
 
     # -- around a turn ----------------------------------------------------------------------------------------------
 
-    def _leads(self) -> bool:
-        if self.token is not None and renew(LEASE, self.owner, self.token, self.lease_s):
-            self._renewed_at = time.monotonic()
-            return True
-        was, self.token = self.token, acquire(LEASE, self.owner, self.lease_s)
-        self._renewed_at = time.monotonic()
-        if self.token is not None:
-            self.book.forget()
-            lift_fences(self.token)
-            log.info("engine_leads", owner=self.owner, token=self.token)
-        elif was is not None:
-            log.warning("engine_lost_lead", owner=self.owner, token=was)
-        return self.token is not None
-
-    def _keep_lead(self) -> None:
-        """Within a long turn: extends the lease before it runs out. Raises LeadLost."""
-        if self.token is None:
-            raise LeadLost
-        if time.monotonic() - self._renewed_at > self.lease_s / 3:
-            if not renew(LEASE, self.owner, self.token, self.lease_s):
-                log.warning("engine_lost_lead", owner=self.owner, token=self.token)
-                self.token = None
-                raise LeadLost
-            self._renewed_at = time.monotonic()
-
-    @contextmanager
-    def _one(self, rollout: Rollout) -> Iterator[None]:
-        """Whatever goes wrong with one rollout stays with it, and it is read again."""
-        try:
-            yield
-        except Stale as error:
-            log.warning("engine_fenced_out", rollout=rollout.pk, error=error.message)
-            self.token = None
-            self.book.forget()
-        except StateChanged as error:
-            log.info("tick_dropped", rollout=rollout.pk, error=error.message)
-            self.book.drop(rollout.pk)
-        except Exception as error:
-            if _is_away(error):
-                raise
-            self.bad_attempts += 1
-            self.book.drop(rollout.pk)
-            # rendering a traceback with all its locals would take longer than a tick: plain text
-            log.error("rollout_tick_failed", rollout=rollout.pk, traceback=traceback.format_exc())
-
     def _tell_of_broken(self) -> None:
         for pk, error in self.book.broken.items():
-            self.bad_attempts += 1
+            self.writer.bad_attempts += 1
             log.error("rollout_not_read", rollout=pk, error=repr(error))
 
     def _external_of(self, known: Known) -> dict[str, Reading | str]:
@@ -347,19 +301,19 @@ class Engine:
 
     def _tidy(self, everyone: list[Known]) -> None:
         """What keeps a long life short: old blocks are joined, and releases that nobody can go back to any more let go."""
-        self.external.follow([one.rollout for one in everyone if one.counts_in_prometheus], fence=self.token or 0)
+        self.external.follow([one.rollout for one in everyone if one.counts_in_prometheus], fence=self.lead.fence)
         grown = [one for one in everyone if one.blocks > MOST_BLOCKS + BLOCKS_OVER]
         for one in grown[:JOINED_AT_ONCE]:
-            with self._one(one.rollout):
-                one.blocks = join_old_blocks(one.rollout, fence=self.token or 0)
-            self._keep_lead()
+            with self.writer.one(one.rollout):
+                one.blocks = join_old_blocks(one.rollout, fence=self.lead.fence)
+            self.lead.keep()
         if time.monotonic() - self._swept_at < SWEEP_EVERY_S:
             return
         self._swept_at = time.monotonic()
         for rollout in cooled(self.clock.now()):
-            with self._one(rollout):
+            with self.writer.one(rollout):
                 let_go(rollout)
-            self._keep_lead()
+            self.lead.keep()
 
 
 def _settled(
@@ -385,8 +339,3 @@ def _suspects_first(known: Known) -> tuple[bool, int]:
 
 def _only_fails(known: Known) -> bool:
     return known.carry.failures.attempts > 0 and known.rollout.state in {S.SHIFTING, S.BAKING}
-
-
-def _is_away(error: Exception) -> bool:
-    """Whether the database is away for all of them; a lock that was not had concerns one rollout alone."""
-    return isinstance(error, OperationalError) and (connection.connection is None or connection.connection.closed)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from rollouts.actions.recording import Outcome, count_blocks
+from rollouts.actions.recording import Outcome, Tick, count_blocks
 from rollouts.core.carry import Carry
 from rollouts.core.counting import Reading
 from rollouts.core.history import Open
@@ -25,7 +25,7 @@ from rollouts.models import Rollout
 from rollouts.prober.readings import wrong_readings
 from rollouts.queries import active_rollouts, active_rows
 from serving.models import Deployment, Environment, Gateway, Node, Route, Server
-from serving.queries import live_deployments
+from serving.queries import among, live_deployments
 from serving.routing import Ack, acknowledgements
 
 S = RolloutState
@@ -34,7 +34,11 @@ Place = tuple[int, UUID]  # environment, release
 
 @dataclass
 class Known:
-    """One rollout between two ticks. `history` and `carry` are those after its last tick."""
+    """One rollout between two ticks. `history` and `carry` are those after its last tick.
+
+    `unwritten` is that tick where it is kept in memory: one of `ahead` quiet ones since the row was last written. Should the
+    engine die, they are undone, and the next reading brings their counts in one.
+    """
 
     rollout: Rollout
     policy: Policy
@@ -43,6 +47,8 @@ class Known:
     blocks: int = 0  # stored, by the last count and those stored since
     report_problem: str | None = None  # None: not looked at yet
     counts_in_prometheus: bool = False
+    ahead: int = 0
+    unwritten: tuple[Tick, Outcome] | None = None
 
     @property
     def is_restless(self) -> bool:
@@ -52,10 +58,20 @@ class Known:
         carry = self.carry
         return is_waiting or carry.is_promoting or carry.gone_since is not None or carry.failures.attempts > 0
 
-    def took(self, outcome: Outcome) -> None:
-        """The tick was written."""
+    @property
+    def next_tick(self) -> int:
+        return self.rollout.tick + self.ahead + 1
+
+    def wrote(self, outcome: Outcome) -> None:
+        """The tick is in the database."""
         self.carry, self.history = outcome.carry, outcome.history
+        self.ahead, self.unwritten = 0, None
         self.blocks += outcome.block is not None
+
+    def keep(self, tick: Tick, outcome: Outcome) -> None:
+        """The tick stays in memory."""
+        self.carry, self.history = outcome.carry, outcome.history
+        self.ahead, self.unwritten = self.ahead + 1, (tick, outcome)
 
 
 @dataclass(frozen=True)
@@ -180,7 +196,7 @@ def look(known: Collection[Known], gateways: Mapping[int, list[Gateway]], now: d
     rollouts = [one.rollout for one in known]
     models = {rollout.model_id for rollout in rollouts}
     environments = {rollout.environment_id for rollout in rollouts}
-    routes = list(Route.objects.filter(model_id__in=models, environment_id__in=environments))
+    routes = list(Route.objects.filter(model_id__in=among(models), environment_id__in=environments))
     probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
     serving = _serving(rollouts)
     return View(
@@ -203,7 +219,7 @@ def _serving(rollouts: Iterable[Rollout]) -> dict[Place, Serving]:
         ended_at=None,
         is_serving=True,
         deployment__is_wanted=True,  # one that is being drained answers still, but not for long
-        deployment__release_id__in=wanted,
+        deployment__release_id__in=among(wanted, "uuid"),
     ).values_list("deployment__environment_id", "deployment__release_id", "started_at", "deployment__node_id")
     places: defaultdict[Place, list[tuple[datetime, str]]] = defaultdict(list)
     for environment_id, release_id, started_at, node in rows:
@@ -223,7 +239,7 @@ def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:
     if not preparing:
         return {}
     found: dict[Place, Deployment] = {}
-    rows = live_deployments().filter(release_id__in={rollout.candidate_id for rollout in preparing})
+    rows = live_deployments().filter(release_id__in=among({rollout.candidate_id for rollout in preparing}, "uuid"))
     for deployment in rows.order_by("is_wanted", "pk"):
         found[deployment.environment_id, deployment.release_id] = deployment
     return found
@@ -232,12 +248,12 @@ def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:
 # PostgreSQL does the hashing: the manifests need not travel, and nothing is taken on trust from an earlier turn.
 _TAMPERED = """
 SELECT id FROM registry_release
-WHERE id = ANY(%s) AND digest IS DISTINCT FROM 'sha256:' || encode(sha256(convert_to(manifest, 'UTF8')), 'hex')
+WHERE id = ANY(%s::uuid[]) AND digest IS DISTINCT FROM 'sha256:' || encode(sha256(convert_to(manifest, 'UTF8')), 'hex')
 """
 
 
 def _tampered(rollouts: Iterable[Rollout]) -> frozenset[UUID]:
     candidates = list({rollout.candidate_id for rollout in rollouts})
     with connection.cursor() as cursor:
-        cursor.execute(_TAMPERED, [candidates])
+        cursor.execute(_TAMPERED, [f"{{{','.join(map(str, candidates))}}}"])
         return frozenset(row[0] for row in cursor.fetchall())

@@ -48,7 +48,7 @@ def judge(known: Known, view: View, seen: Seen, external: Mapping[str, Reading |
     carry = before.entering(_stage(rollout), at) if is_live else before
     carry = absorb(
         carry,
-        tick=rollout.tick + 1,
+        tick=known.next_tick,
         readings=seen.readings,
         policy=known.policy,
         has_stable=rollout.stable_id is not None,
@@ -72,7 +72,9 @@ def judge(known: Known, view: View, seen: Seen, external: Mapping[str, Reading |
     row = _row(known, view, seen, carry, snapshot, outside)
     carry = carry.forgetting(str(decision.facts["forget"])) if "forget" in decision.facts else carry
     history = replace(known.history, began_at=began_at)
-    return Tick(rollout, known.policy, carry, snapshot, decision, view.fence, view.now, acked_at, history, row)
+    return Tick(
+        rollout, known.policy, carry, snapshot, decision, view.fence, view.now, known.next_tick, acked_at, history, row
+    )
 
 
 def _checked(known: Known, view: View, snapshot: Snapshot, decision: Any) -> tuple[Snapshot, Any]:
@@ -238,4 +240,4 @@ def _row(known: Known, view: View, seen: Seen, carry: Carry, s: Snapshot, outsid
         news = difference(known.carry.external.get(name), reading)
         external[name] = Arms(news.candidate, news.stable)
     read_at = carry.read_at if seen.readings else None
-    return Row(mark, known.rollout.tick + 1, view.at, read_at, carry.last, external)
+    return Row(mark, known.next_tick, view.at, read_at, carry.last, external)

@@ -18,7 +18,7 @@ from rollouts import engine as engine_module
 from rollouts.actions import conduct, recording
 from rollouts.core import breach as breach_module
 from rollouts.core.history import rows_of
-from rollouts.engine import Engine, taking_back
+from rollouts.engine import Engine, lead, taking_back
 from rollouts.engine.book import Known
 from rollouts.models import Decision, Observation, Rollout
 from rollouts.queries import live_view
@@ -368,7 +368,7 @@ def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_ou
     assert second.token == (first.token or 0) + 1
     tick = Rollout.objects.get(pk=story.rollout.pk).tick
     with monkeypatch.context() as asleep:
-        asleep.setattr(engine_module, "renew", lambda *args: True)  # it believes to lead still
+        asleep.setattr(lead, "renew", lambda *args: True)  # it believes to lead still
         assert not first.step()
     assert first.token is None
     assert not first.step()
