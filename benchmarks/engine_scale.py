@@ -1,0 +1,530 @@
+"""How many rollouts one engine ticks in time, and what it costs; and whether a long life makes anything grow.
+
+    python -m benchmarks.engine_scale [--rollouts 10,100,1000] [--seconds 60] [--gateways 1] [--fake]
+    python -m benchmarks.engine_scale --week [--ticks 604800] [--rollouts 4]
+
+A PostgreSQL of its own (durable: fsync and synchronous_commit on) and, in a process of its own, an admin page as large as
+that of an Envoy with these models, whose counters grow by 20 requests per second and model. The engine is the product's own
+loop, ticking every second. `--fake` reads an in-process FakeGateway instead.
+
+`lag` is how late a rollout's tick begins after its schedule; a `turn` ticks all of them, from renewing the lease to the last
+commit. CPU is that of the engine's process and of all PostgreSQL's processes, per second of the run.
+
+`--week` runs a few rollouts through a simulated week, a tick for each second, as fast as it goes: it shows how many rows and
+bytes there are, and how large the process is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sluicegate.stack.postgres import Postgres
+
+TICK_S, RATE_PER_S, STABLE_SHARE = 1.0, 20, 0.95
+ENVIRONMENT = "production"
+#: Long steps: the rollouts shall go on, not end.
+POLICY = {
+    "preset": "fast",
+    "shadow": {"sample_pct": 0, "min_s": 0, "min_samples": 1, "deadline_s": 60},
+    "steps": [{"weight_pct": 5, "min_s": 1_000_000, "min_samples": 10**8, "deadline_s": 2_000_000}],
+    "guards": [{"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 250}],
+    "deadline_s": 2_592_000,
+}
+OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
+
+
+@contextmanager
+def database(*, is_durable: bool) -> Iterator[Postgres]:
+    """A PostgreSQL with every table; Django talks to it."""
+    from sluicegate.stack.postgres import Postgres
+
+    folder = Path(tempfile.mkdtemp(prefix="sluicegate-scale-"))
+    postgres = Postgres(folder, is_durable=is_durable)
+    try:
+        os.environ.update(
+            DATABASE_URL=postgres.start(),
+            SLUICEGATE_STATE_DIR=str(folder),
+            DJANGO_SETTINGS_MODULE="sluicegate.settings",
+        )
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        yield postgres
+    finally:
+        postgres.remove()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- the cast ---------------------------------------------------------------------------------------------------------
+
+
+class Cast:
+    """Models with a rollout each, behind gateways that follow every route at once."""
+
+    def __init__(self, gateways: int, admin_url: str) -> None:
+        from serving.models import Gateway
+        from tests.factories import make_admin, make_environment
+
+        self.admin = make_admin()
+        self.environment = make_environment(ENVIRONMENT, needs_passed_report=False)
+        self.gateways = [
+            Gateway.objects.create(
+                environment=self.environment, name=f"gateway-{i}", admin_url=admin_url, http_url="", grpc_address=""
+            )
+            for i in range(gateways)
+        ]
+        self.arms: dict[str, tuple[str, str]] = {}  # by model: digests of stable and candidate
+
+    def grow(self, count: int) -> None:
+        """More models, until there are `count`, each with a rollout that is preparing."""
+        from accounts.core.access import Actor
+        from rollouts.actions import start_rollout
+        from serving.routing import set_route
+        from tests.factories import make_model, make_release
+
+        while len(self.arms) < count:
+            model = make_model(f"model-{len(self.arms):04d}", objectives=OBJECTIVES, rollout_policy=POLICY)
+            stable, candidate = make_release(model), make_release(model)
+            for release in (stable, candidate):
+                self._serve(release)
+            set_route(
+                actor=Actor.system("bench"),
+                environment=self.environment,
+                model=model,
+                stable=stable,
+                reason="It serves.",
+            )
+            start_rollout(actor=self.admin, candidate=candidate, environment=self.environment)
+            self.arms[model.slug] = (str(stable.digest), str(candidate.digest))
+
+    def _serve(self, release: Any) -> None:
+        from tests.factories import make_deployment, make_server
+
+        deployment = make_deployment(release, self.environment, state="ready")
+        make_server(deployment)
+
+    def obey(self) -> None:
+        """Every gateway has taken every route."""
+        from django.utils import timezone
+
+        from serving.models import Route
+        from serving.xds import store
+
+        now = timezone.now()
+        rows = [
+            store.AckRow(gateway.pk, route.pk, route.generation, "", now)
+            for gateway in self.gateways
+            for route in Route.objects.all()
+        ]
+        store.write_acks(rows)
+        self.be_seen(now)
+
+    def be_seen(self, now: datetime) -> None:
+        from serving.xds import store
+
+        store.write_seen([gateway.pk for gateway in self.gateways], now)
+
+
+@contextmanager
+def seen_all_the_time(cast: Cast) -> Iterator[None]:
+    """Gateways that keep speaking to their control plane."""
+    from django.db import connection
+    from django.utils import timezone
+
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(3.0):
+            cast.be_seen(timezone.now())
+        connection.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- the gateway ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def page_server() -> Iterator[str]:
+    """The URL of an admin page like Envoy's for ever more models, in a process of its own. Models are told by `tell`."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ours)
+        _serve_pages(theirs)
+    os.close(theirs)
+    with os.fdopen(ours) as told:
+        port = int(told.readline())
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def tell(url: str, arms: dict[str, tuple[str, str]]) -> None:
+    """From now on the page is about these models."""
+    import json
+    import urllib.request
+
+    urllib.request.urlopen(f"{url}/models", data=json.dumps(arms).encode()).read()
+
+
+def _serve_pages(pipe: int) -> None:
+    import json
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    traffic = Traffic()
+
+    class Face(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            traffic.arms = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            self._say(b"")
+
+        def do_GET(self) -> None:
+            dump = {"@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump", "last_updated": "start-1"}
+            is_dump = self.path.startswith("/config_dump")
+            self._say((json.dumps({"configs": [dump]}) if is_dump else traffic.page()).encode())
+
+        def _say(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Face)
+    os.write(pipe, f"{server.server_port}\n".encode())
+    server.serve_forever()
+
+
+class Traffic:
+    """Steady traffic on every model: what an Envoy would have counted by now."""
+
+    def __init__(self) -> None:
+        self.arms: dict[str, tuple[str, str]] = {}
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def page(self) -> str:
+        with self._lock:
+            passed_s = time.monotonic() - self._began
+            lines = [f"server.uptime: {int(passed_s)}"]
+            for model, digests in self.arms.items():
+                for digest, share in zip(digests, (STABLE_SHARE, 1 - STABLE_SHARE), strict=True):
+                    lines += _lines(model, digest, int(passed_s * RATE_PER_S * share))
+            return "\n".join([*lines, ""])
+
+
+def _lines(model: str, digest: str, count: int) -> list[str]:
+    """What Envoy shows of one release: two ways to be asked, a failure in a thousand, most answers within 20 ms."""
+    name = f"model.{model}.digest.{digest}.entry.split"
+    failed, half = count // 1000, count // 2
+    outcomes = [
+        ("code.200.grpc..flags.-", half),
+        ("code.200.grpc.0.flags.-", count - half - failed),
+        ("code.503.grpc..flags.UF", failed),
+    ]
+    counted = [
+        f"sli.{stat}.{name}.{outcome}: B1e+09(1,{value})"
+        for stat in ("attempt", "request")
+        for outcome, value in outcomes
+    ]
+    latency = " ".join([f"B{ms}(1,{int(count * share)})" for ms, share in _LATENCY])
+    sizes = " ".join([f"B{size}(1,{int(count * share)})" for size, share in _SIZES])
+    return [*counted, f"sli.latency.{name}: {latency}", f"sli.size.{name}: {sizes}"]
+
+
+_MS = (
+    1,
+    2,
+    3,
+    5,
+    7.5,
+    10,
+    15,
+    20,
+    30,
+    50,
+    75,
+    100,
+    150,
+    200,
+    250,
+    300,
+    400,
+    500,
+    750,
+    1000,
+    1500,
+    2000,
+    3000,
+    5000,
+    10000,
+)
+_LATENCY = [(ms, min(1.0, 0.05 * i) if i < 20 else 1.0) for i, ms in enumerate(_MS)]
+_SIZES = [(size, min(1.0, 0.2 * i)) for i, size in enumerate((256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304))]
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """One run's turns and costs."""
+
+    lags: list[float] = field(default_factory=list)
+    turns: list[float] = field(default_factory=list)
+    engine_cpu_s: float = 0.0
+    postgres_cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+def measure(cast: Cast, counters: Any, postgres: Postgres, seconds: float) -> Run:
+    """The engine's own loop for so long, after its memory is warm."""
+    from rollouts.engine import Engine
+    from rollouts.engine.pace import Figures, Pace
+
+    run = Run()
+
+    class Kept(Pace):
+        def turn(self, now: datetime, lags: Any, turn_s: float) -> Figures | None:
+            run.lags += lags
+            run.turns.append(turn_s)
+            return super().turn(now, lags, turn_s)
+
+    engine = Engine(counters, tick_s=TICK_S, lease_s=3.0)
+    engine.pace = Kept("bench")
+    _bring_live(engine, cast)
+    run.lags.clear()
+    run.turns.clear()
+    threading.Timer(seconds, engine.stop).start()
+    gc.collect()
+    cpu, theirs, began = time.process_time(), _cpu_of_tree(_pid(postgres)), time.monotonic()
+    engine.run()
+    run.wall_s = time.monotonic() - began
+    run.engine_cpu_s, run.postgres_cpu_s = time.process_time() - cpu, _cpu_of_tree(_pid(postgres)) - theirs
+    return run
+
+
+def _bring_live(engine: Any, cast: Cast) -> None:
+    """Turns until every rollout has traffic that the gateways acknowledged, and some more."""
+    from rollouts.models import Rollout
+
+    while Rollout.objects.exclude(state="shifting", step_started_at__isnull=False).exists():
+        engine.step()
+        cast.obey()
+    for _ in range(5):
+        engine.step()
+
+
+def _pid(postgres: Postgres) -> int:
+    assert postgres.process is not None
+    return postgres.process.pid
+
+
+def _cpu_of_tree(pid: int) -> float:
+    """CPU seconds of a process and of its children, those that ended included."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for one in (pid, *_children(pid)):
+        try:
+            parts = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(map(int, parts[11:15] if one == pid else parts[11:13])) / ticks
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def quantile(values: Collection[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> None:
+    from serving.envoy import EnvoyCounters
+
+    print(
+        f"{os.cpu_count()} cores, {gateways} gateway(s), {'FakeGateway' if is_fake else 'admin page over HTTP'}, {seconds:g} s each"
+    )
+    print(
+        "rollouts | lag p50 / p99 / max s | turn p50 / p99 / max s | engine CPU | PostgreSQL CPU | ms CPU per rollout and tick | turns"
+    )
+    with page_server() as url, database(is_durable=True) as postgres:
+        cast = Cast(gateways, url)
+        for size in sizes:
+            cast.grow(size)
+            tell(url, cast.arms)
+            counters = steady_fake(cast) if is_fake else EnvoyCounters()
+            with seen_all_the_time(cast):
+                run = measure(cast, counters, postgres, seconds)
+            lags = " / ".join(f"{quantile(run.lags, share):.3f}" for share in (0.5, 0.99, 1))
+            turns = " / ".join(f"{quantile(run.turns, share):.3f}" for share in (0.5, 0.99, 1))
+            ms = 1000 * (run.engine_cpu_s + run.postgres_cpu_s) / max(1, len(run.lags))
+            print(
+                f"{size} | {lags} | {turns} | {run.engine_cpu_s / run.wall_s:.2f} | {run.postgres_cpu_s / run.wall_s:.2f} | "
+                f"{ms:.2f} | {len(run.turns)} in {run.wall_s:.0f} s",
+                flush=True,
+            )
+        print(f"state of a rollout: {_state_bytes():.0f} bytes; resident memory of the engine: {_rss_mib():.0f} MiB")
+
+
+def steady_fake(cast: Cast) -> Any:
+    from serving.fake_gateway import FakeGateway
+
+    class Steady(FakeGateway):
+        """Each reading first brings a second of traffic."""
+
+        def read(self, **asked: Any) -> Any:
+            for model, (stable, candidate) in cast.arms.items():
+                self.count(model, stable, attempts=19)
+                self.count(model, candidate, attempts=1)
+            return super().read(**asked)
+
+    return Steady()
+
+
+# --- a week -----------------------------------------------------------------------------------------------------------
+
+
+class SimulatedClock:
+    """Goes on by a tick with every turn."""
+
+    ahead_s = 0.0
+
+    def __init__(self) -> None:
+        self.at = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def sync(self) -> datetime:
+        return self.at
+
+    def now(self) -> datetime:
+        return self.at
+
+
+def week(rollouts: int, ticks: int) -> None:
+    """A tick for each second of simulated time; the last rollout gets a request now and then, so that it often has no data."""
+    from rollouts.engine import Engine
+    from serving.fake_gateway import FakeGateway
+
+    with database(is_durable=False):
+        cast, clock = Cast(1, ""), SimulatedClock()
+        cast.grow(rollouts)
+        fake = FakeGateway(now=clock.now)
+        engine = Engine(fake, tick_s=TICK_S, lease_s=60.0, clock=clock)  # type: ignore[arg-type]
+        busy, thin = list(cast.arms.items())[:-1], list(cast.arms.items())[-1]
+
+        def tick() -> None:
+            clock.at += timedelta(seconds=TICK_S)
+            for model, (stable, candidate) in busy:
+                fake.count(model, stable, attempts=19)
+                fake.count(model, candidate, attempts=1)
+            if int(clock.at.timestamp()) % 45 == 0:
+                for digest in thin[1]:
+                    fake.count(thin[0], digest, attempts=1)
+            engine.step()
+
+        _run_week(cast, clock, tick, ticks)
+
+
+def _run_week(cast: Cast, clock: SimulatedClock, tick: Callable[[], None], ticks: int) -> None:
+    from serving.models import Gateway
+
+    print(f"{len(cast.arms)} rollouts, {ticks} simulated ticks of {TICK_S:g} s")
+    print(
+        "simulated | ticks/s | observations | decisions | events | bytes of state | MiB of observations | MiB of rollouts | MiB resident"
+    )
+    cast.obey()
+    Gateway.objects.update(seen_at=clock.at + timedelta(days=400))  # they stay about, whatever the simulated time is
+    began, done = time.monotonic(), 0
+    shown = {max(1, round(ticks * share)) for share in (0.0001, 0.005, 0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1)}
+    for _ in range(20):
+        tick()
+        cast.obey()
+        Gateway.objects.update(seen_at=clock.at + timedelta(days=400))
+    while done < ticks:
+        tick()
+        done += 1
+        if done in shown:
+            print(f"{timedelta(seconds=done)} | {done / (time.monotonic() - began):.0f} | {_growth()}", flush=True)
+
+
+def _growth() -> str:
+    from django.db import connection
+
+    from ledger.models import Event
+    from rollouts.models import Decision, Observation
+
+    gc.collect()
+    sizes = []
+    for table in ("rollouts_observation", "rollouts_rollout"):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_total_relation_size(%s)", [table])
+            sizes.append(cursor.fetchone()[0] / 2**20)
+    return (
+        f"{Observation.objects.count()} | {Decision.objects.count()} | {Event.objects.count()} | {_state_bytes():.0f} | "
+        f"{sizes[0]:.1f} | {sizes[1]:.1f} | {_rss_mib():.0f}"
+    )
+
+
+def _state_bytes() -> float:
+    """Of the JSON that the engine keeps of a rollout, on average."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT avg(length(engine_state::text)) FROM rollouts_rollout")
+        return float(cursor.fetchone()[0])
+
+
+def _rss_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", default="", help="how many, or several numbers with commas")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--fake", action="store_true")
+    parser.add_argument("--week", action="store_true")
+    parser.add_argument("--ticks", type=int, default=604_800)
+    given = parser.parse_args()
+    sizes = sorted(int(one) for one in (given.rollouts or ("4" if given.week else "10,100,1000")).split(","))
+    if given.week:
+        week(sizes[0], given.ticks)
+    else:
+        scale(sizes, given.seconds, given.gateways, is_fake=given.fake)
+
+
+if __name__ == "__main__":
+    main()
