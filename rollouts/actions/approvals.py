@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.db import transaction
-from django.utils import timezone
 
 from accounts.core.access import Actor, Verb
 from accounts.core.errors import Invalid, Refused, StateChanged
+from ledger import clock
 from rollouts.actions.asking import checked, done, said_why
 from rollouts.actions.moving import move, record
 from rollouts.actions.start import end_windows
@@ -58,7 +58,7 @@ def approve(
         stage=stage,
         step_index=rollout.step_index,
         comment=reason,
-        expires_at=timezone.now() + timedelta(seconds=plan.approval_valid_s),
+        expires_at=clock.now() + timedelta(seconds=plan.approval_valid_s),
     )
     return _approved(rollout, actor, reason, stage, len(given.get(stage, [])) + 1, plan.approvals[stage], pinned)
 
@@ -136,7 +136,7 @@ def _approved(
             reason=said,
             verb="rollout.approved",
             facts=facts,
-            started_at=timezone.now(),
+            started_at=clock.now(),
         )
     else:
         said = f"{said} It takes {wanted - count} more." if count < wanted else said

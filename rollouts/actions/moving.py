@@ -62,7 +62,7 @@ def move(
         )
     changes |= {"ended_at": timezone.now()} if to in FINAL and to is not was else {}
     changes |= {} if keeps_reason else {"reason": reason}
-    changes |= {"mirror_bp": 0} if to is S.ROLLING_BACK else {}
+    changes |= {"mirror_bp": 0, "promote_now": False} if to is S.ROLLING_BACK else {}
     if not Rollout.objects.filter(pk=rollout.pk, state=was, version=rollout.version).update(
         state=to, version=F("version") + 1, **changes
     ):

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, require
 from accounts.core.errors import Invalid, Refused, StateChanged
+from ledger import clock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver
@@ -112,7 +113,7 @@ def create(
         policy=plan.document,
         policy_digest=plan.digest,
         requested_by_id=actor.user_id,
-        started_at=None if wanted else timezone.now(),
+        started_at=None if wanted else clock.now(),
         supersedes=supersedes,
     )
     over = f"over {stable.name}" if stable else "as the first release there: absolute objectives only"

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
 from accounts.core.access import Actor, Verb
 from accounts.core.errors import StateChanged
+from ledger import clock
 from rollouts.actions.asking import checked, done, refuse_frozen, refuse_unapproved, said_why
 from rollouts.actions.moving import let_candidate_go, shut
 from rollouts.approvals import ahead_of
@@ -37,12 +37,12 @@ def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
     rollout = checked(actor, Verb.RESUME_ROLLOUT, rollout, expected_version, {S.PAUSED}, "resume")
     to, plan, why = S(rollout.resume_state or S.SHIFTING), rollout.plan, said_why(reason)
     refuse_frozen(plan, "Resume")
-    now = timezone.now()
+    now = clock.now()
     due_at = now + timedelta(seconds=_stage_in(plan, to, rollout.step_index).deadline_s)
     # without an acknowledgement the clock has not begun yet: it begins with that
-    clock: dict[str, Any] = {"step_started_at": now, "due_at": due_at} if rollout.step_started_at else {}
+    begun: dict[str, Any] = {"step_started_at": now, "due_at": due_at} if rollout.step_started_at else {}
     said = f"Resumed by {actor.name} at {rollout.weight_bp / 100:g} %: {why}"
-    return done(rollout, to, actor, "resume", said, verb="rollout.resumed", resume_state="", promote_now=False, **clock)
+    return done(rollout, to, actor, "resume", said, verb="rollout.resumed", resume_state="", promote_now=False, **begun)
 
 
 def _stage_in(plan: Policy, state: RolloutState, step_index: int) -> Step:
@@ -191,6 +191,6 @@ def taken_back(
     said = f"{target}, by {actor.name}: {why}"
     shut(rollout, actor=actor, reason=said)
     changes: dict[str, Any] = {"weight_bp": 0} if rollout.stable else {}
-    changes |= {} if rollout.decided_at else {"decided_at": timezone.now()}
-    changes |= {"promote_now": False, "step_started_at": None, "due_at": None}
+    changes |= {} if rollout.decided_at else {"decided_at": clock.now()}
+    changes |= {"step_started_at": None, "due_at": None}
     return done(rollout, S.ROLLING_BACK, actor, action, said, verb=verb, **changes)
