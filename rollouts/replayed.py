@@ -44,7 +44,8 @@ def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, An
         "rollout": rollout.pk,
         "policy": plan.document,
         "policy_digest": plan.digest,
-        "is_own_policy": plan.digest == rollout.policy_digest,
+        # approvals count as given here, and the one that an environment asks for is not in the model's policy
+        "is_own_policy": {**plan.document, "approvals": {}} == {**rollout.policy, "approvals": {}},
         "ticks": len(walks),
         "turns": turns[:MOST_TURNS],
         "first_effect": effects[0] if effects else None,

@@ -6,17 +6,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
+from accounts.models import Membership
 from ledger.models import Event
 from rollouts import actions
 from rollouts import engine as engine_module
 from rollouts.models import Decision, Rollout
+from rollouts.replayed import replayed
 from rollouts.way_back import is_open
 from serving.models import Deployment
-from tests.factories import make_actor, make_release
-from tests.flows.test_engine_story import Story, _no_waiting  # noqa: F401
+from tests.factories import make_actor, make_release, make_user
+from tests.flows.test_engine_story import POLICY, Story, _no_waiting  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,8 +72,6 @@ def test_a_start_whose_approval_is_void_by_the_time_it_is_ready_waits_for_anothe
     first = manager()
     act(story, "approve", first)
     assert story.rollout.state == "preparing"
-    from accounts.models import Membership
-
     Membership.objects.filter(user=first.user_id).delete()
     turns(story, 3)
     assert story.rollout.state == "preparing" and "start needs 1 more approval" in story.rollout.reason
@@ -140,3 +142,22 @@ def test_a_superseded_rollout_is_left_alone_and_the_new_one_goes_its_way() -> No
     old.refresh_from_db()
     assert (old.state, story.route().stable_id) == ("superseded", newer.pk)
     assert new.stable_id == story.stable.pk if story.stable else False
+
+
+def test_a_rollout_that_was_run_can_be_judged_again_by_its_own_and_by_another_policy() -> None:
+    story = Story()
+    done = story.until("promoted")
+    same = replayed(Rollout.objects.get(pk=done.pk), None)
+    assert same["is_own_policy"] and same["roll_back"] is None and same["not_counted"] == []
+    acts = [turn["action"] for turn in same["turns"] if turn["action"] != "hold"]
+    assert acts == ["advance", "bake", "promote", "promote"]
+    assert [one["action"] for one in same["happened"]["decisions"]] == ["request", "start", *acts]
+    patient = {**POLICY, "steps": [{"weight_pct": 25, "min_s": 0, "min_samples": 10**6, "deadline_s": 600}]}
+    other = replayed(Rollout.objects.get(pk=done.pk), patient)
+    assert not other["is_own_policy"]
+    first = next(turn for turn in other["turns"] if turn["state"] == "shifting" and turn["step_index"] == 0)
+    assert first["action"] == "hold" and "1000000 attempts" in first["reason"]
+    client = Client()
+    client.force_login(make_user(team="search"))
+    page = client.get(reverse("rollout_replay", args=[done.pk]), {"preset": "careful"})
+    assert page.status_code == 200 and "What happened" in page.content.decode()
