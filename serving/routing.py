@@ -13,12 +13,14 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, Stale
+from ledger import clock
 from ledger.actions import append_event
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.core.routes import WHOLE_BP
 from serving.models import Environment, Gateway, Route, RouteAck
+from serving.queries import among
 from serving.xds.notices import CHANNEL
 
 #: A gateway that did not speak to the control plane for this long is not waited for.
@@ -121,7 +123,7 @@ def _tell_of_change(route: Route, before: str, *, actor: Actor, reason: str) -> 
 
 def acknowledged(route: Route) -> Ack:
     """Whether every gateway of the environment that is about has taken the route's present generation."""
-    return acknowledgements([route], timezone.now())[route.pk]
+    return acknowledgements([route], clock.now())[route.pk]
 
 
 def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]:
@@ -131,7 +133,7 @@ def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]
     for gateway in Gateway.objects.filter(environment_id__in=list(about), seen_at__gte=since).order_by("name"):
         about[gateway.environment_id].append(gateway)
     said: dict[int, dict[int, _Word]] = {route.pk: {} for route in routes}
-    rows = RouteAck.objects.filter(route_id__in=list(said)) if any(about.values()) else RouteAck.objects.none()
+    rows = RouteAck.objects.filter(route_id__in=among(said)) if any(about.values()) else RouteAck.objects.none()
     columns = ("route_id", "gateway_id", "generation", "acked_at", "error")
     for route_id, gateway_id, generation, acked_at, error in rows.values_list(*columns):
         said[route_id][gateway_id] = (generation, acked_at, error)

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from django import db
-from django.utils import timezone
 
+from ledger.clock import DatabaseClock
 from serving.core.routes import Problem, RoutingTable, TableRefused, admit
 from serving.xds import store
 from serving.xds.server import AdsServer, GatewayIdentity
@@ -41,6 +41,7 @@ class ControlPlane:
         self._acks: dict[tuple[int, int], store.AckRow] = {}
         self._has_acks = asyncio.Event()
         self._said: dict[str, str] = {}
+        self._clock = DatabaseClock()
         # Reading and writing have a thread each: a slow reading must not hold up an acknowledgement.
         self._reader = ThreadPoolExecutor(1, "routes")
         self._writer = ThreadPoolExecutor(1, "acks")
@@ -75,7 +76,7 @@ class ControlPlane:
         self._streams[gateway.environment].discard((gateway, wake))
 
     def report(self, gateway: GatewayIdentity, reports: list[Report]) -> None:
-        at = timezone.now()
+        at = self._clock.now()
         for one in reports:
             self._acks[gateway.id, one.route_id] = store.AckRow(gateway.id, one.route_id, one.generation, one.error, at)
         self._has_acks.set()
@@ -93,7 +94,7 @@ class ControlPlane:
     async def _refresh(self) -> bool:
         """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""
         try:
-            loaded = await self._in_thread(self._reader, store.load)
+            loaded = await self._in_thread(self._reader, self._load)
         except Exception as error:  # whatever a row holds: gateways that follow something are better than none that do
             self._say("database", f"the routes cannot be read, gateways keep what they have: {str(error).strip()}")
             return False
@@ -107,6 +108,10 @@ class ControlPlane:
                     environment, f"{environment}: gateways keep what they have, its routes make no table: {error}"
                 )
         return True
+
+    def _load(self) -> store.Loaded:
+        self._clock.sync()  # gateways' words are dated by the database's time: engines on other hosts count from it
+        return store.load()
 
     def _publish(self, environment: str, table: RoutingTable, known: dict[str, tuple[store.Endpoint, ...]]) -> None:
         last = self._snapshots.get(environment)
@@ -146,7 +151,7 @@ class ControlPlane:
             seen = {gateway.id for streams in self._streams.values() for gateway, _ in streams}
             if seen:
                 with contextlib.suppress(db.Error):
-                    await self._in_thread(self._writer, store.write_seen, seen, timezone.now())
+                    await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:

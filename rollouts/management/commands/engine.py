@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from ledger.clock import DatabaseClock
 from rollouts.engine import Engine
-from rollouts.engine.clock import DatabaseClock
 from rollouts.engine.pace import PACE_FILE
 from rollouts.external import ExternalReader
+from rollouts.selftests import SelfTests
 from serving.envoy import EnvoyCounters
 from serving.wiring import external_metrics
 from serving.xds import notices
@@ -32,7 +34,12 @@ class Command(BaseCommand):
             pace_file=settings.STATE_DIR / PACE_FILE,
         )
 
+        stopping = threading.Event()
+        tests = SelfTests(EnvoyCounters(now=clock.now), leads=lambda: engine.token is not None)
+        threading.Thread(target=tests.run, args=(stopping,), name="self-tests", daemon=True).start()
+
         def on_signal(number: int, frame: FrameType | None) -> None:
+            stopping.set()
             engine.stop()
 
         signal.signal(signal.SIGTERM, on_signal)
