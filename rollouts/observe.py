@@ -134,6 +134,9 @@ def seen_of(
         if now - reading.at > policy.stale_s:
             problem = problem or Code.STALE
             sentence = sentence or f"the counters of gateway {gateway.name} are {now - reading.at:.0f} s old"
+        elif reading.at - now > policy.stale_s:  # a clock is wrong, and nobody knows when these were true
+            problem = problem or Code.STALE
+            sentence = sentence or f"the counters of gateway {gateway.name} are dated {reading.at - now:.0f} s ahead"
     return Seen(readings, problem, sentence)
 
 

@@ -13,7 +13,7 @@ from rollouts.core.snapshot import Judged, Snapshot
 
 def doubt(s: Snapshot) -> Decision | None:
     """A hold, if anything keeps us from judging; None when the numbers can be trusted."""
-    found = _blindness(s) or _unfollowed(s)
+    found = _blindness(s) or _unfollowed(s) or _deafness(s)
     if found is None and s.state is RolloutState.PAUSED:
         return hold(s, Code.PAUSED, f"Paused at {percent(s.commanded_bp)} until someone resumes it.")
     if found is None and not s.is_promoting:
@@ -34,6 +34,23 @@ def _blindness(s: Snapshot) -> Decision | None:
     if s.policy.on_blind is OnUndecided.ROLL_BACK and s.has_stable and s.state is not RolloutState.PAUSED:
         return Decision(Action.ROLL_BACK, Code.BLIND, f"{sentence(said)} The policy then rolls back.", facts)
     return Decision(Action.HOLD, Code.BLIND, f"{sentence(said)} A person should look.", facts)
+
+
+def _deafness(s: Snapshot) -> Decision | None:
+    """A source other than the gateways fails. What it would have said is not known, whatever it said before."""
+    for judged in () if s.is_promoting else s.acting:
+        problem = s.source_problems.get(judged.guard.name)
+        if problem and _is_listened_to(s, judged):
+            return hold(s, Code.NO_DATA, f"Holding at {percent(s.commanded_bp)}: {problem}", judged)
+    return None
+
+
+def _is_listened_to(s: Snapshot, judged: Judged) -> bool:
+    """Whether the stage needs counts that gateways do not keep. Users' requests reach the candidate only after shadowing."""
+    where = s.paused_in if s.state is RolloutState.PAUSED else s.state
+    source = judged.guard.source
+    is_early = where is RolloutState.SHADOWING and source is Source.PROMETHEUS
+    return source is not Source.GATEWAY and judged.guard.must_have_data and not is_early
 
 
 def _unfollowed(s: Snapshot) -> Decision | None:
@@ -58,13 +75,9 @@ def _silence(s: Snapshot) -> Decision | None:
         return hold(s, Code.NO_DATA, f"{at}: no attempt reached {s.candidate_name} for {s.quiet_s:.0f} s")
     for judged in s.acting:
         silent_s = s.silent_s.get(judged.guard.name, 0.0)
-        is_here = judged.guard.source is Source.GATEWAY
-        if not is_here and judged.guard.must_have_data and silent_s >= s.policy.no_data_s:
-            why = (
-                s.source_problems.get(judged.guard.name)
-                or f"no count of {judged.guard.words} came for {silent_s:.0f} s"
-            )
-            return hold(s, Code.NO_DATA, f"{at}: {why}", judged)
+        if silent_s >= s.policy.no_data_s and _is_listened_to(s, judged):
+            said = f"{at}: no count of {judged.guard.words} came for {silent_s:.0f} s"
+            return hold(s, Code.NO_DATA, said, judged)
     return None
 
 
