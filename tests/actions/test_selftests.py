@@ -1,0 +1,100 @@
+"""The self-test beside the engine: it watches every routed model, keeps its state, and alarms once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from accounts.core.access import Actor
+from ledger.models import Event
+from rollouts import selftests
+from rollouts.models import SelfTest as Row
+from rollouts.selftests import SelfTests
+from rollouts.traffic import traffic_of
+from serving.fake_gateway import FakeGateway
+from serving.models import Gateway
+from serving.routing import set_route
+from tests.factories import make_environment, make_model, make_release
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> tuple[SelfTests, FakeGateway]:
+    environment, model = make_environment("production"), make_model()
+    Gateway.objects.create(
+        environment=environment, name="gateway-1", admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2",
+        grpc_address="127.0.0.1:3",
+    )  # fmt: skip
+    stable = make_release(model)
+    set_route(actor=Actor.system("test"), environment=environment, model=model, stable=stable, reason="It serves.")
+    gateway = FakeGateway("gateway-1", seed=3)
+    gateway.set_route(model.slug, stable=str(stable.digest))
+    monkeypatch.setattr(selftests, "WRITE_EVERY_S", 1.0)
+    return SelfTests(gateway, lambda: True), gateway
+
+
+def turns(tests: SelfTests, gateway: FakeGateway, count: int, *, begin: float = 100.0) -> None:
+    for i in range(count):
+        gateway.traffic(20)
+        tests.turn(begin + i)
+
+
+def test_every_routed_model_is_watched_without_any_rollout(world: tuple[SelfTests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 30)
+    row = Row.objects.get()
+    assert row.state["pairs"] > 5 and row.alarmed_at is None
+    assert row.state["rate_per_s"] == pytest.approx(20, rel=0.2)
+    assert traffic_of(row.model, row.environment).source == "self-test"
+
+
+def test_another_engine_goes_on_from_what_was_kept(world: tuple[SelfTests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 30)
+    kept = Row.objects.get().state["pairs"]
+    turns(SelfTests(gateway, lambda: True), gateway, 10, begin=500.0)
+    assert Row.objects.get().state["pairs"] > kept
+
+
+def test_a_gateway_that_does_not_answer_makes_no_second(world: tuple[SelfTests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 5)
+    before = Row.objects.get().state["pairs"]
+    gateway.fail("timeout")
+    turns(tests, gateway, 10, begin=200.0)
+    assert Row.objects.get().state["pairs"] <= before + 1
+
+
+def test_an_alarm_is_told_once(world: tuple[SelfTests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 5)
+    (one,) = tests._watched.values()
+    one.test = replace(one.test, episodes=40, rejections=20)
+    turns(tests, gateway, 5, begin=200.0)
+    row, event = Row.objects.get(), Event.objects.get(verb="selftest.alarmed")
+    assert row.alarmed_at is not None and event.facts["rejections"] == 20
+    assert "20 of 40 episodes" in event.reason
+
+
+def test_many_models_take_turns(world: tuple[SelfTests, FakeGateway], monkeypatch: pytest.MonkeyPatch) -> None:
+    tests, _ = world
+    environment = Gateway.objects.get().environment
+    for slug in ("second", "third"):
+        model = make_model(slug)
+        set_route(
+            actor=Actor.system("test"),
+            environment=environment,
+            model=model,
+            stable=make_release(model),
+            reason="It serves.",
+        )
+    monkeypatch.setattr(selftests, "AT_ONCE", 2)
+    seen = set()
+    for episode in range(3):
+        tests._looked_at = 0.0
+        tests.turn(episode * selftests.EPISODE_S + 1000)
+        seen |= {one.model for one in tests._watched.values()}
+        assert len(tests._watched) == 2
+    assert len(seen) == 3
