@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import BooleanField, Case, Exists, ExpressionWrapper, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
@@ -34,25 +35,20 @@ class Given:
 
 def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) -> dict[int, dict[str, int]]:
     """How many different people's approvals count now, by rollout and stage. One query, none where no policy asks for any."""
-    asking = [rollout for rollout in rollouts if rollout.policy.get("approvals")]
-    if not asking:
-        return {}
-    given = given_to(asking, now=now)
-    return {
-        pk: {stage: len(people) for stage, people in people_by_stage(rows).items()}
-        for pk, rows in given.items()
-        if rows
-    }
-
-
-def given_to(rollouts: Collection[Rollout], *, now: datetime | None = None) -> dict[int, list[Given]]:
-    """Every approval of each rollout, the oldest first, judged as it stands now. One query."""
+    asking = {rollout.pk: rollout for rollout in rollouts if rollout.policy.get("approvals")}
     now = now or timezone.now()
-    of = {rollout.pk: rollout for rollout in rollouts}
-    found: dict[int, list[Given]] = {pk: [] for pk in of}
-    for row in _judgeable().filter(rollout__in=list(of)):
-        found[row.rollout_id].append(Given(row, _void(of[row.rollout_id], row, now)))
+    found: dict[int, dict[str, int]] = {}
+    for pk, rows in _rows_of(asking).items():
+        people = core.valid([_judged(row) for row in rows], now=now, **_facts_of(asking[pk], rows[0]))
+        found[pk] = {stage: len(who) for stage, who in people.items()}
     return found
+
+
+def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
+    """Every approval of the rollout, the oldest first, with why it does not count now, if so. One query."""
+    now = now or timezone.now()
+    rows = _rows_of([rollout.pk]).get(rollout.pk, [])
+    return [Given(row, core.void_because(_judged(row), now=now, **_facts_of(rollout, row))) for row in rows]
 
 
 def people_by_stage(given: Iterable[Given]) -> dict[str, list[str]]:
@@ -116,21 +112,25 @@ def _holders(team_id: int) -> QuerySet[Membership, int]:
     return Membership.objects.filter(team_id=team_id, role__in=_ROLES).values_list("user_id", flat=True)
 
 
-def _void(rollout: Rollout, row: Approval, now: datetime) -> core.Void | None:
-    approval = core.Approval(
-        row.approver_id,
-        row.stage,
-        core.Digests(row.manifest_digest, row.report_digest, row.policy_digest),
-        row.expires_at,
-        row.may_approve,  # type: ignore[attr-defined]  # annotated
-    )
-    return core.void_because(
-        approval,
-        pinned=pinned_by(rollout),
-        newest_report=row.newest_report,  # type: ignore[attr-defined]  # annotated
-        excluded=excluded_from(rollout),
-        now=now,
-    )
+def _rows_of(rollout_ids: Iterable[int]) -> dict[int, list[Approval]]:
+    """By rollout, the oldest first; only rollouts that have any. One query, none for no rollout."""
+    wanted = list(rollout_ids)
+    found: dict[int, list[Approval]] = {}
+    for row in _judgeable().filter(rollout__in=wanted) if wanted else ():
+        found.setdefault(row.rollout_id, []).append(row)
+    return found
+
+
+def _judged(row: Approval) -> core.Approval:
+    digests = core.Digests(row.manifest_digest, row.report_digest, row.policy_digest)
+    may_approve: bool = row.may_approve  # type: ignore[attr-defined]  # annotated
+    return core.Approval(row.approver_id, row.stage, digests, row.expires_at, may_approve)
+
+
+def _facts_of(rollout: Rollout, row: Approval) -> dict[str, Any]:
+    """What every approval of the rollout is held against."""
+    newest: str = row.newest_report  # type: ignore[attr-defined]  # annotated, the same for all of them
+    return {"pinned": pinned_by(rollout), "newest_report": newest, "excluded": excluded_from(rollout)}
 
 
 def _judgeable() -> QuerySet[Approval]:

@@ -168,7 +168,7 @@ def _mismatch(one: Mismatch) -> dict[str, Any]:
 
 def approvals_view(rollout: Rollout, policy: Policy) -> dict[str, Any]:
     """Who approved what, why one does not count, what each stage lacks, and who may still give it."""
-    given = given_to([rollout])[rollout.pk]
+    given = given_to(rollout)
     people = people_by_stage(given)
     counts = {stage: len(names) for stage, names in people.items()}
     ahead = ahead_of(rollout, policy)

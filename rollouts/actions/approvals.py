@@ -41,7 +41,7 @@ def approve(
     approver = _person(actor, rollout)
     pinned = _still_newest(rollout)
     plan = rollout.plan
-    given = people_by_stage(given_to([rollout])[rollout.pk])
+    given = people_by_stage(given_to(rollout))
     stage = _stage_to_approve(rollout, plan, given, stage)
     if actor.name in given.get(stage, []):
         raise StateChanged(

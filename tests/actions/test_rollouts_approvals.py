@@ -156,7 +156,7 @@ def test_a_newer_report_voids_what_was_approved_and_stops_further_approval() -> 
     newer = report_for(candidate)
     assert counts(rollout) == {}
     assert refused(Refused, "report_superseded", rollout).facts["newest"] == newer.digest
-    assert [one.void for one in given_to([rollout])[rollout.pk]] == ["report_superseded"]
+    assert [one.void for one in given_to(rollout)] == ["report_superseded"]
 
 
 def test_where_no_report_was_pinned_one_that_comes_later_voids_it() -> None:
@@ -176,7 +176,7 @@ def test_who_lost_the_role_or_was_barred_counts_no_longer() -> None:
     assert counts(rollout) == {"start": 1}
     User.objects.filter(pk=barred.user_id).update(is_active=False)
     assert counts(rollout) == {}
-    assert [one.void for one in given_to([rollout])[rollout.pk]] == ["no_longer_may", "no_longer_may"]
+    assert [one.void for one in given_to(rollout)] == ["no_longer_may", "no_longer_may"]
 
 
 def test_many_rollouts_are_counted_with_one_query() -> None:

@@ -36,6 +36,15 @@ def test_nobody_both_pushes_and_waives() -> None:
     assert not any({Verb.PUSH_RELEASE, Verb.APPROVE_ROLLOUT} <= verbs for verbs in MAY.values())
 
 
+@pytest.mark.parametrize("verb", [Verb.APPROVE_ROLLOUT, Verb.ADVANCE_ROLLOUT, Verb.PROMOTE_NOW])
+def test_only_a_release_manager_says_yes_or_skips_the_proof(verb: Verb) -> None:
+    assert {role for role in Role if verb in MAY[role]} == {Role.RELEASE_MANAGER}
+
+
+def test_whoever_may_start_may_supersede() -> None:
+    assert all((Verb.START_ROLLOUT in MAY[role]) == (Verb.SUPERSEDE_ROLLOUT in MAY[role]) for role in Role)
+
+
 def test_no_role_administers() -> None:
     assert not any(Verb.ADMINISTER in verbs for verbs in MAY.values())
 
