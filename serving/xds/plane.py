@@ -110,8 +110,9 @@ class ControlPlane:
         return True
 
     def _load(self) -> store.Loaded:
+        loaded = store.load()
         self._clock.sync()  # gateways' words are dated by the database's time: engines on other hosts count from it
-        return store.load()
+        return loaded
 
     def _publish(self, environment: str, table: RoutingTable, known: dict[str, tuple[store.Endpoint, ...]]) -> None:
         last = self._snapshots.get(environment)

@@ -14,6 +14,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Role, Verb
 from accounts.core.errors import Invalid, Refused, Stale
 from accounts.models import Team
+from ledger import clock
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
@@ -377,6 +378,7 @@ def test_one_environments_broken_table_does_not_keep_the_others_from_being_publi
 ) -> None:
     tables = {slug: RoutingTable(slug, 0) for slug in ("broken", "sound")}
     monkeypatch.setattr(store, "load", lambda: store.Loaded(tables, {slug: {} for slug in tables}, {}))
+    monkeypatch.setattr(clock, "now", timezone.now)  # there is no database here
     compiled = plane_module.compile_table
 
     def compile_table(table: RoutingTable, last: Snapshot | None) -> Snapshot:
