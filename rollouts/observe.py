@@ -114,10 +114,22 @@ class Readers:
             self._changed.notify_all()
 
 
+def slow_edges(policy: Policy) -> tuple[tuple[str, int], ...]:
+    """The names of the policy's counters of slow requests, each with the edge that it counts at."""
+    slow = [guard for guard in policy.guards if guard.indicator == "slow"]
+    return tuple(pair for guard in slow for pair in zip(guard.points, guard.thresholds_us, strict=True))
+
+
 def seen_of(
-    rollout: Rollout, gateways: Sequence[Gateway], pages: Mapping[str, Page], policy: Policy, now: float
+    rollout: Rollout,
+    gateways: Sequence[Gateway],
+    pages: Mapping[str, Page],
+    edges: Sequence[tuple[str, int]],
+    *,
+    stale_s: float,
+    now: float,
 ) -> Seen:
-    """One rollout's view of what was read of its environment's gateways."""
+    """One rollout's view of what was read of its environment's gateways. `edges` are those of `slow_edges`."""
     if not gateways:
         return Seen(problem=Code.PROVIDER_DOWN, sentence=f"{rollout.environment.slug} has no gateway")
     readings: dict[str, Reading] = {}
@@ -129,36 +141,38 @@ def seen_of(
             problem = problem or Code.PROVIDER_DOWN
             sentence = sentence or found or f"gateway {gateway.name} was not asked for {rollout.model.slug}"
             continue
-        reading = _reading(rollout, found, policy)
+        reading = _reading(rollout, found, edges)
         readings[gateway.name] = reading
-        if now - reading.at > policy.stale_s:
+        if now - reading.at > stale_s:
             problem = problem or Code.STALE
             sentence = sentence or f"the counters of gateway {gateway.name} are {now - reading.at:.0f} s old"
-        elif reading.at - now > policy.stale_s:  # a clock is wrong, and nobody knows when these were true
+        elif reading.at - now > stale_s:  # a clock is wrong, and nobody knows when these were true
             problem = problem or Code.STALE
             sentence = sentence or f"the counters of gateway {gateway.name} are dated {reading.at - now:.0f} s ahead"
     return Seen(readings, problem, sentence)
 
 
-def _reading(rollout: Rollout, found: GatewayCounters, policy: Policy) -> Reading:
+def _reading(rollout: Rollout, found: GatewayCounters, edges: Sequence[tuple[str, int]]) -> Reading:
     stable = rollout.stable.digest if rollout.stable else None
     return Reading(
         epoch=found.epoch,
         at=found.read_at.timestamp(),
-        candidate=_counts(found.by_release.get(rollout.candidate.digest or ""), policy),
-        stable=_counts(found.by_release.get(stable) if stable else None, policy),
+        candidate=_counts(found.by_release.get(rollout.candidate.digest or ""), edges),
+        stable=_counts(found.by_release.get(stable) if stable else None, edges),
         user_requests=found.user_requests,
         user_errors=found.user_errors,
     )
 
 
-def _counts(arm: ArmCounters | None, policy: Policy) -> Counts:
+_SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
+
+
+def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
     arm = arm or ArmCounters()
+    attempts, routed, latency_us, size_bytes = arm.attempts, arm.routed, arm.latency_us, arm.size_bytes
     bad = {ERRORS: arm.errors}
-    for guard in policy.guards:
-        if guard.indicator == "slow":
-            for name, edge in zip(guard.points, guard.thresholds_us, strict=True):
-                bad[name] = max(0, arm.attempts - arm.latency_us.get(edge, 0)) if arm.latency_us else 0
-    for name, edge in zip(SIZES, SIZE_EDGES, strict=True):
-        bad[name] = max(0, arm.routed - arm.size_bytes.get(edge, 0)) if arm.size_bytes else 0
-    return Counts(arm.attempts, arm.routed, bad)
+    for name, edge in edges:
+        bad[name] = max(0, attempts - latency_us.get(edge, 0)) if latency_us else 0
+    for name, edge in _SIZES:
+        bad[name] = max(0, routed - size_bytes.get(edge, 0)) if size_bytes else 0
+    return Counts(attempts, routed, bad)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
@@ -49,21 +48,14 @@ def active_rollout(environment: Environment, model: ServedModel) -> Rollout | No
     )
 
 
-def active_rows() -> dict[int, dict[str, Any]]:
-    """What changes from tick to tick, or by people's verbs, of every rollout that the engine has something to do for.
+def active_rows() -> dict[int, tuple[str, int, int, int]]:
+    """(state, version, tick, fence) of every rollout that the engine has something to do for, by rollout, the oldest first.
 
-    By rollout, the oldest first. The engine reads it every turn, so it is kept small.
+    Read every turn, so kept small: whatever a person's verb changes, it changes the version too.
     """
     states = sorted(state.value for state in ACTIVE - {RolloutState.REQUESTED, RolloutState.AWAITING_APPROVAL})
-    rows = Rollout.objects.filter(state__in=states).order_by("pk").values_list("pk", *_CHANGING)
-    return {row[0]: dict(zip(_CHANGING, row[1:], strict=True)) for row in rows}
-
-
-#: `engine_state` is left out: the leader wrote it, and knows it.
-_CHANGING = (
-    "state", "resume_state", "version", "tick", "fence", "step_index", "weight_bp", "mirror_bp", "promote_now", "reason",
-    "started_at", "step_started_at", "due_at", "decided_at", "zero_at",
-)  # fmt: skip
+    rows = Rollout.objects.filter(state__in=states).order_by("pk")
+    return {row[0]: row[1:] for row in rows.values_list("pk", "state", "version", "tick", "fence")}
 
 
 def cooled(now: datetime, most: int = 20) -> list[Rollout]:

@@ -141,6 +141,7 @@ def _promote(tick: Tick) -> None:
     if not tick.carry.is_promoting:
         write_route(rollout, FULL_BP, fence=tick.fence, reason=reason, is_promoting=True)
         Rollout.objects.filter(pk=rollout.pk).update(weight_bp=FULL_BP, reason=reason)
+        reread(rollout)
         return
     window_s = tick.policy.instant_window_s if rollout.stable is not None else 0
     warm_until = tick.at + timedelta(seconds=window_s) if window_s else None

@@ -246,7 +246,8 @@ class Engine:
         """Judges one rollout. A rollback is written at once; what is not so urgent is put off."""
         rollout = known.rollout
         with self.writer.one(rollout):
-            seen = seen_of(rollout, view.gateways[rollout.environment_id], pages, known.policy, view.at)
+            gateways, stale_s = view.gateways[rollout.environment_id], known.policy.stale_s
+            seen = seen_of(rollout, gateways, pages, known.slow_edges, stale_s=stale_s, now=view.at)
             external = self._external_of(known)
             tick = judge(known, view, seen, external, gone_over_s=GONE_OVER_S)
             if tick.decision.action is Action.ROLL_BACK:

@@ -6,7 +6,6 @@ that it belongs to. What others write is read every turn.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,14 +21,15 @@ from rollouts.core.history import Open
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.plan import Policy, Source
 from rollouts.models import Rollout
+from rollouts.observe import slow_edges
 from rollouts.prober.readings import wrong_readings
 from rollouts.queries import active_rollouts, active_rows
-from serving.models import Deployment, Environment, Gateway, Node, Route, Server
+from serving.models import Deployment, Environment, Gateway, Node, Route
 from serving.queries import among, live_deployments
 from serving.routing import Ack, acknowledgements
 
 S = RolloutState
-Place = tuple[int, UUID]  # environment, release
+Place = tuple[int, str]  # environment, release
 
 
 @dataclass
@@ -47,6 +47,8 @@ class Known:
     blocks: int = 0  # stored, by the last count and those stored since
     report_problem: str | None = None  # None: not looked at yet
     counts_in_prometheus: bool = False
+    places: tuple[Place, Place | None] = ((0, ""), None)  # of candidate and stable
+    slow_edges: tuple[tuple[str, int], ...] = ()
     ahead: int = 0
     unwritten: tuple[Tick, Outcome] | None = None
 
@@ -102,8 +104,8 @@ class View:
     wrong: Mapping[int, Reading]  # the prober's counts, by rollout
     hardware: dict[tuple[frozenset[str], frozenset[str]], str] = field(default_factory=dict)  # told apart so far
 
-    def serving_at(self, environment_id: int, release_id: UUID | None) -> Serving:
-        return NONE_SERVING if release_id is None else self.serving.get((environment_id, release_id), NONE_SERVING)
+    def serving_at(self, place: Place | None) -> Serving:
+        return NONE_SERVING if place is None else self.serving.get(place, NONE_SERVING)
 
     @property
     def at(self) -> float:
@@ -139,24 +141,17 @@ class Book:
             except Exception as error:  # one row that cannot be read must not blind the engine to the others
                 self.drop(rollout.pk)
                 self.broken[rollout.pk] = error
-        for pk, row in rows.items():
-            if pk in self.known:
-                rollout = self.known[pk].rollout
-                for name, value in row.items():
-                    setattr(rollout, name, value)
         self._share_environments()
         used = {self._key(known.rollout) for known in self.known.values()}
         self._policies = {key: policy for key, policy in self._policies.items() if key in used}
         return [self.known[pk] for pk in rows if pk in self.known]
 
-    def _is_known(self, pk: int, row: Mapping[str, Any]) -> bool:
+    def _is_known(self, pk: int, row: tuple[str, int, int, int]) -> bool:
         known = self.known.get(pk)
-        return (
-            known is not None
-            and known.rollout.tick == row["tick"]
-            and known.rollout.version == row["version"]
-            and known.rollout.fence == row["fence"]
-        )
+        if known is None:
+            return False
+        rollout = known.rollout
+        return (rollout.state, rollout.version, rollout.tick, rollout.fence) == row
 
     def _learn(self, rollout: Rollout, blocks: int) -> Known:
         state = rollout.engine_state
@@ -164,7 +159,17 @@ class Book:
         history = Open.from_json(state.get("history", {}))
         policy = self._plan(rollout)
         asks = any(guard.source is Source.PROMETHEUS for guard in policy.guards)
-        return Known(rollout, policy, Carry.from_json(state), history, blocks, counts_in_prometheus=asks)
+        where, stable = rollout.environment_id, rollout.stable_id
+        return Known(
+            rollout,
+            policy,
+            Carry.from_json(state),
+            history,
+            blocks,
+            counts_in_prometheus=asks,
+            places=((where, str(rollout.candidate_id)), (where, str(stable)) if stable else None),
+            slow_edges=slow_edges(policy),
+        )
 
     def _plan(self, rollout: Rollout) -> Policy:
         key = self._key(rollout)
@@ -196,9 +201,9 @@ def look(known: Collection[Known], gateways: Mapping[int, list[Gateway]], now: d
     rollouts = [one.rollout for one in known]
     models = {rollout.model_id for rollout in rollouts}
     environments = {rollout.environment_id for rollout in rollouts}
-    routes = list(Route.objects.filter(model_id__in=among(models), environment_id__in=environments))
+    routes = list(Route.objects.filter(model_id__in=among(models), environment_id__in=environments).defer("changed_at"))
     probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
-    serving = _serving(rollouts)
+    serving = _serving(known)
     return View(
         now=now,
         fence=fence,
@@ -213,21 +218,23 @@ def look(known: Collection[Known], gateways: Mapping[int, list[Gateway]], now: d
     )
 
 
-def _serving(rollouts: Iterable[Rollout]) -> dict[Place, Serving]:
-    wanted = {pk for rollout in rollouts for pk in (rollout.candidate_id, rollout.stable_id) if pk}
-    rows = Server.objects.filter(
-        ended_at=None,
-        is_serving=True,
-        deployment__is_wanted=True,  # one that is being drained answers still, but not for long
-        deployment__release_id__in=among(wanted, "uuid"),
-    ).values_list("deployment__environment_id", "deployment__release_id", "started_at", "deployment__node_id")
-    places: defaultdict[Place, list[tuple[datetime, str]]] = defaultdict(list)
-    for environment_id, release_id, started_at, node in rows:
-        places[environment_id, release_id].append((started_at, node))
-    return {
-        place: Serving(len(here), max(at for at, _ in here).timestamp(), frozenset(node for _, node in here))
-        for place, here in places.items()
-    }
+# Grouped here and not in Python, because there are twice as many servers as rollouts. A server whose deployment is being
+# drained answers still, but not for long.
+_SERVING = """
+SELECT deployment.environment_id, deployment.release_id::text, count(*), extract(epoch FROM max(server.started_at))::float8,
+       string_agg(DISTINCT deployment.node_id, ' ')
+FROM serving_server server JOIN serving_deployment deployment ON deployment.id = server.deployment_id
+WHERE server.ended_at IS NULL AND server.is_serving AND deployment.is_wanted AND deployment.release_id = ANY(%s::uuid[])
+GROUP BY deployment.environment_id, deployment.release_id
+"""
+
+
+def _serving(known: Iterable[Known]) -> dict[Place, Serving]:
+    wanted = {place[1] for one in known for place in one.places if place is not None}
+    with connection.cursor() as cursor:
+        cursor.execute(_SERVING, [f"{{{','.join(wanted)}}}"])
+        rows = cursor.fetchall()
+    return {(where, release): Serving(count, at, frozenset(nodes.split())) for where, release, count, at, nodes in rows}
 
 
 def _facts(names: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -241,7 +248,7 @@ def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:
     found: dict[Place, Deployment] = {}
     rows = live_deployments().filter(release_id__in=among({rollout.candidate_id for rollout in preparing}, "uuid"))
     for deployment in rows.order_by("is_wanted", "pk"):
-        found[deployment.environment_id, deployment.release_id] = deployment
+        found[deployment.environment_id, str(deployment.release_id)] = deployment
     return found
 
 

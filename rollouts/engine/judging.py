@@ -54,24 +54,28 @@ def judge(known: Known, view: View, seen: Seen, external: Mapping[str, Reading |
         has_stable=rollout.stable_id is not None,
         external=outside,
     )
-    arms = _arms(rollout, view)
-    carry = carry.blinded(at, is_blind=bool(seen.problem)).looked_for_servers(at, arms[0].count)
-    carry = carry.met_server(arms[0].newest_at)
+    arms = view.serving_at(known.places[0]), view.serving_at(known.places[1])
+    carry = carry.blinded(at, is_blind=bool(seen.problem)).met_server(arms[0].newest_at)
+    if not arms[0].count or carry.gone_since is not None:
+        carry = carry.looked_for_servers(at, arms[0].count)
     ack = _asserted(rollout, carry, view) if is_live else _ACKNOWLEDGED
     acked_at = view.now if is_live and ack.all_acked and rollout.step_started_at is None else None
     if acked_at is not None:
         carry = carry.acknowledged(at)
     began_at = known.history.began_at if known.history.began_at is not None or not is_live else at
-    snapshot = _snapshot(known, view, seen, carry, arms, ack, acked_at, gone_over_s)
-    snapshot = replace(snapshot, source_problems=problems, total_s=at - began_at if began_at is not None else 0.0)
+    # One look without a server may be a slow probe; a later one, or failed attempts before it, is not.
+    is_gone = carry.gone_since is not None and (carry.has_failed or at - carry.gone_since > gone_over_s)
+    snapshot = _snapshot(
+        known, view, seen, carry, arms, ack, acked_at, is_gone=is_gone, problems=problems, began_at=began_at
+    )
     if rollout.state == S.PREPARING:
-        snapshot, carry = _prepared(known, view, snapshot, carry)
+        snapshot, carry = _prepared(known, view, snapshot, carry, arms)
     snapshot = counted(snapshot, carry)
     decision = decide(snapshot)
     snapshot, decision = _checked(known, view, snapshot, decision)
     row = _row(known, view, seen, carry, snapshot, outside)
     carry = carry.forgetting(str(decision.facts["forget"])) if "forget" in decision.facts else carry
-    history = replace(known.history, began_at=began_at)
+    history = known.history if known.history.began_at == began_at else replace(known.history, began_at=began_at)
     return Tick(
         rollout, known.policy, carry, snapshot, decision, view.fence, view.now, known.next_tick, acked_at, history, row
     )
@@ -119,11 +123,6 @@ def _stage(rollout: Rollout) -> str:
     return stage_name(rollout.state, rollout.resume_state or S.SHIFTING, rollout.step_index, rollout.weight_bp)
 
 
-def _arms(rollout: Rollout, view: View) -> tuple[Serving, Serving]:
-    where = rollout.environment_id
-    return view.serving_at(where, rollout.candidate_id), view.serving_at(where, rollout.stable_id)
-
-
 def _asserted(rollout: Rollout, carry: Carry, view: View) -> Ack:
     """Writes the route that this rollout's row wants, should anything else stand there; else who follows it."""
     route = view.routes.get((rollout.environment_id, rollout.model_id))
@@ -149,11 +148,12 @@ def _snapshot(
     arms: tuple[Serving, Serving],
     ack: Ack,
     acked_at: datetime | None,
-    gone_over_s: float,
+    *,
+    is_gone: bool,
+    problems: Mapping[str, str],
+    began_at: float | None,
 ) -> Snapshot:
     rollout, at = known.rollout, view.at
-    # One look without a server may be a slow probe; a later one, or failed attempts before it, is not.
-    is_gone = carry.gone_since is not None and (carry.has_failed or at - carry.gone_since > gone_over_s)
     step_started_at = acked_at or rollout.step_started_at
     return Snapshot(
         state=S(rollout.state),
@@ -173,6 +173,8 @@ def _snapshot(
         stable_servers=arms[1].count,
         problem=str(seen.problem),
         problem_sentence=seen.sentence,
+        source_problems=problems,
+        total_s=at - began_at if began_at is not None else 0.0,
         is_promoting=carry.is_promoting,
         promote_now=rollout.promote_now,
         hardware=_hardware(rollout, view, arms),
@@ -190,10 +192,12 @@ def _hardware(rollout: Rollout, view: View, arms: tuple[Serving, Serving]) -> st
     return hardware_difference(*facts, names=(rollout.candidate.name, rollout.stable.name))
 
 
-def _prepared(known: Known, view: View, snapshot: Snapshot, carry: Carry) -> tuple[Snapshot, Carry]:
+def _prepared(
+    known: Known, view: View, snapshot: Snapshot, carry: Carry, arms: tuple[Serving, Serving]
+) -> tuple[Snapshot, Carry]:
     """Asks for the candidate's deployment, and tells how far it is."""
     rollout, problem, at = known.rollout, "", view.at
-    deployment = view.deployments.get((rollout.environment_id, rollout.candidate_id))
+    deployment = view.deployments.get(known.places[0])
     is_retry_due = carry.asked_at is None or at - carry.asked_at >= RETRY_S
     has_failed = deployment is not None and deployment.state == DeploymentState.FAILED
     if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
@@ -206,12 +210,11 @@ def _prepared(known: Known, view: View, snapshot: Snapshot, carry: Carry) -> tup
         problem = f"Its last try failed: {deployment.reason}"
     if known.report_problem is None:
         known.report_problem = report_problem(rollout.candidate, rollout.environment, rollout.report)
-    candidate, stable = _arms(rollout, view)
     prepared = replace(
         snapshot,
         waited_s=at - (rollout.started_at or rollout.created_at).timestamp(),
-        is_candidate_ready=candidate.count > 0,
-        is_stable_ready=rollout.stable_id is None or stable.count > 0,
+        is_candidate_ready=arms[0].count > 0,
+        is_stable_ready=rollout.stable_id is None or arms[1].count > 0,
         deployment_problem=problem,
         report_problem=known.report_problem,
     )

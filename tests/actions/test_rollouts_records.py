@@ -77,7 +77,7 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     pages = readers.take(["odd", "sound"])
     assert "odd cannot be made out" in str(pages["odd"])
     assert set(pages["sound"]) == {rollout.model.slug}
-    seen = seen_of(rollout, gateways, pages, rollout.plan, timezone.now().timestamp())
+    seen = seen_of(rollout, gateways, pages, (), stale_s=15, now=timezone.now().timestamp())
     assert seen.problem == "provider_down" and set(seen.readings) == {"sound"}
 
 

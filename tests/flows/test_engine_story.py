@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, OperationalError
+from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -431,7 +432,7 @@ def test_a_candidate_that_is_never_ready_is_cancelled_without_traffic() -> None:
     Deployment.objects.filter(release=story.candidate).update(state="loading")
     Server.objects.filter(deployment__release=story.candidate).update(is_serving=False)
     story.turn()
-    Rollout.objects.update(started_at=timezone.now() - timedelta(seconds=6))
+    Rollout.objects.update(started_at=timezone.now() - timedelta(seconds=6), version=F("version") + 1)
     assert story.until("cancelled", turns=2).weight_bp == 0
     assert story.codes()[-1] == "never_ready" and story.route().candidate_id is None
 
