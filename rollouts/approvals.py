@@ -36,19 +36,29 @@ class Given:
 def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) -> dict[int, dict[str, int]]:
     """How many different people's approvals count now, by rollout and stage. One query, none where no policy asks for any."""
     asking = {rollout.pk: rollout for rollout in rollouts if rollout.policy.get("approvals")}
+    if not asking:
+        return {}
     now = now or timezone.now()
-    found: dict[int, dict[str, int]] = {}
-    for pk, rows in _rows_of(asking).items():
-        people = core.valid([_judged(row) for row in rows], now=now, **_facts_of(asking[pk], rows[0]))
+    given: dict[int, list[core.Approval]] = {}
+    newest: dict[int, str] = {}
+    for pk, newest_report, *columns in _judgeable().filter(rollout__in=list(asking)).values_list(*_COLUMNS):
+        given.setdefault(pk, []).append(_approval(*columns))
+        newest[pk] = newest_report
+    found = {}
+    for pk, approvals in given.items():
+        people = core.valid(approvals, now=now, **_facts_of(asking[pk], newest[pk]))
         found[pk] = {stage: len(who) for stage, who in people.items()}
     return found
 
 
 def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
     """Every approval of the rollout, the oldest first, with why it does not count now, if so. One query."""
-    now = now or timezone.now()
-    rows = _rows_of([rollout.pk]).get(rollout.pk, [])
-    return [Given(row, core.void_because(_judged(row), now=now, **_facts_of(rollout, row))) for row in rows]
+    now, found = now or timezone.now(), []
+    for row in _judgeable().filter(rollout=rollout).select_related("approver"):
+        _, newest_report, *columns = (getattr(row, name) for name in _COLUMNS)
+        void = core.void_because(_approval(*columns), now=now, **_facts_of(rollout, newest_report))
+        found.append(Given(row, void))
+    return found
 
 
 def people_by_stage(given: Iterable[Given]) -> dict[str, list[str]]:
@@ -112,25 +122,22 @@ def _holders(team_id: int) -> QuerySet[Membership, int]:
     return Membership.objects.filter(team_id=team_id, role__in=_ROLES).values_list("user_id", flat=True)
 
 
-def _rows_of(rollout_ids: Iterable[int]) -> dict[int, list[Approval]]:
-    """By rollout, the oldest first; only rollouts that have any. One query, none for no rollout."""
-    wanted = list(rollout_ids)
-    found: dict[int, list[Approval]] = {}
-    for row in _judgeable().filter(rollout__in=wanted) if wanted else ():
-        found.setdefault(row.rollout_id, []).append(row)
-    return found
+#: What an approval is judged by; the first two are the rollout's.
+_COLUMNS = (
+    "rollout_id", "newest_report", "approver_id", "stage", "expires_at", "may_approve", "manifest_digest", "report_digest",
+    "policy_digest",
+)  # fmt: skip
 
 
-def _judged(row: Approval) -> core.Approval:
-    digests = core.Digests(row.manifest_digest, row.report_digest, row.policy_digest)
-    may_approve: bool = row.may_approve  # type: ignore[attr-defined]  # annotated
-    return core.Approval(row.approver_id, row.stage, digests, row.expires_at, may_approve)
+def _approval(
+    approver: int, stage: str, expires_at: datetime | None, may_approve: bool, manifest: str, report: str, policy: str
+) -> core.Approval:
+    return core.Approval(approver, stage, core.Digests(manifest, report, policy), expires_at, may_approve)
 
 
-def _facts_of(rollout: Rollout, row: Approval) -> dict[str, Any]:
+def _facts_of(rollout: Rollout, newest_report: str) -> dict[str, Any]:
     """What every approval of the rollout is held against."""
-    newest: str = row.newest_report  # type: ignore[attr-defined]  # annotated, the same for all of them
-    return {"pinned": pinned_by(rollout), "newest_report": newest, "excluded": excluded_from(rollout)}
+    return {"pinned": pinned_by(rollout), "newest_report": newest_report, "excluded": excluded_from(rollout)}
 
 
 def _judgeable() -> QuerySet[Approval]:
@@ -147,11 +154,7 @@ def _judgeable() -> QuerySet[Approval]:
         default=Subquery(under_it.values("digest")[:1]),
     )
     still_may = Q(approver__is_active=True) & (Q(approver__is_superuser=True) | Exists(roles))
-    return (
-        Approval.objects.select_related("approver")
-        .annotate(
-            may_approve=ExpressionWrapper(still_may, output_field=BooleanField()),
-            newest_report=Coalesce(newest, Value("")),
-        )
-        .order_by("pk")
-    )
+    return Approval.objects.annotate(
+        may_approve=ExpressionWrapper(still_may, output_field=BooleanField()),
+        newest_report=Coalesce(newest, Value("")),
+    ).order_by("pk")
