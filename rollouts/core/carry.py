@@ -58,7 +58,7 @@ class Watch:
     """
 
     evidence: Evidence = field(default_factory=Evidence)
-    dispersion: Mapping[str, Dispersion] = field(default_factory=dict)  # by point
+    dispersion: Dispersion = field(default_factory=Dispersion)
     first_bad_at: float | None = None
     seen_at: float | None = None
     recent: Recent = field(default_factory=Recent)
@@ -66,7 +66,7 @@ class Watch:
     def to_json(self) -> dict[str, Any]:
         return {
             "evidence": self.evidence.to_json(),
-            "dispersion": {name: one.to_json() for name, one in self.dispersion.items()},
+            "dispersion": self.dispersion.to_json(),
             "first_bad_at": self.first_bad_at,
             "seen_at": self.seen_at,
             "recent": self.recent.to_json(),
@@ -74,10 +74,9 @@ class Watch:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Watch:
-        scatter = value.get("dispersion")
         return cls(
             Evidence.from_json(value["evidence"]),
-            {name: Dispersion.from_json(one) for name, one in scatter.items()} if isinstance(scatter, dict) else {},
+            Dispersion.from_json(value.get("dispersion", ())),
             value.get("first_bad_at"),
             value.get("seen_at"),
             Recent.from_json(value["recent"]) if "recent" in value else Recent(),
@@ -358,19 +357,10 @@ def _watched(watch: Watch, guard: Guard, news: _News, *, policy: Policy, has_sta
     bad = {
         name: (candidate.bad.get(name, 0), stable.bad.get(name, 0)) for name in dict.fromkeys((*counted, guard.name))
     }
-    dispersion = {
-        name: watch.dispersion.get(name, Dispersion()).after(
-            news.read_at,
-            stable.bad.get(name, 0) if has_stable else candidate.bad.get(name, 0),
-            stable.attempts if has_stable else candidate.attempts,
-            window_s=policy.dispersion_window_s,
-        )
-        for name in bad
-    }
-    tempering = {
-        name: Tempering(watch.dispersion.get(name, Dispersion()).phi, scatter.phi)
-        for name, scatter in dispersion.items()
-    }
+    dispersion = watch.dispersion.after(
+        news.read_at, bad, candidate.attempts, stable.attempts, window_s=policy.dispersion_window_s
+    )
+    tempering = {name: Tempering(watch.dispersion.phi(name), dispersion.phi(name)) for name in bad}
     own = bad[guard.name][0]
     first_bad_at = watch.first_bad_at
     if first_bad_at is None and own:

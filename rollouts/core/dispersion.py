@@ -1,70 +1,282 @@
-"""How much more bad attempts scatter than independent ones would: what log evidence has to be divided by."""
+"""How much more bad attempts scatter than independent ones would: what log evidence has to be divided by.
+
+A poisoned batch fails eight attempts at one instant; a busy server makes a row of them slow. Taken for independent they
+would prove a fault that is none. Counts are laid into blocks of time, and each block is compared with the one before:
+independent counts x of mean m differ by (x - x')^2 / 2 = m on average, clumped ones by more. The ratio is the Fano factor,
+and because only neighbours are compared, a share that changes for good (an incident, a fault) is no clump.
+
+The unit that clumps is a server's second. Servers are independent, so their variances add up as their means do: the Fano
+factor of a release's counts is that of its servers, and counts by release and second are enough.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-#: A dispersion that shows is multiplied by this. Source: measured false alarms fall below nominal at 1.5 (section 2.4).
-DISPERSION_SAFETY = 1.5
-MIN_WINDOWS = 5.0
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+#: What exceeds chance counts so many times. Source: with 1.5 times a measured dispersion false alarms stay below nominal
+#: (decision 6), with the measured one alone they do not always.
+SAFETY = 1.5
+#: A dispersion shows when it exceeds 1 by this many standard deviations of independent counts, sqrt(3 / blocks), and by
+#: what a chance pair or two would add to so few bad attempts. A candidate's first seconds get no more than this for chance.
+SIGMAS, MOST_BY_CHANCE, PAIRS = 2.0, 1.0, 3.5
+#: Fewer of stable's seconds, fewer of its longer blocks, or less than this left of what was bad long ago, say nothing.
+LEAST_BLOCKS, LEAST_LONG_BLOCKS, LEAST_BAD = 3.0, 6.0, 0.5
+#: The memory: an hour ago weighs a fiftieth of now.
+MEMORY_S = 900.0
+#: Blocks of one second show what one instant breaks; longer ones, of so many times `window_s`, what goes on for some seconds.
+LONG_WINDOWS = (1, 4)
+#: An incident of all servers is no clump, but its beginning and its end are. In longer blocks the two largest differences
+#: are left out for that; in seconds a difference counts as at most what so many average seconds bring, or a clump of 50.
+MOST_SECONDS, LONE_CLUMP = 250.0, 50.0
 
 
-#: Each new window takes this much off the weight of the older ones, so that an incident is forgotten after some minutes.
-FORGETTING = 0.04
+def factor(squares: float, bad: float, blocks: float, most_by_chance: float = math.inf) -> float:
+    """The factor, at least 1, to divide log evidence by; 1 while the scatter is what chance alone would show.
+
+    `squares` is the sum of half the squared differences of neighbouring blocks, `bad` what these blocks counted.
+    Source of the standard deviation: for Poisson counts of mean m, half the squared differences less the counts have the
+    variance 3 m^2 for each block.
+    """
+    if bad < LEAST_BAD:
+        return 1.0
+    by_chance = min(most_by_chance, SIGMAS * math.sqrt(3 / max(1.0, blocks))) + PAIRS / bad
+    excess = squares / bad - 1
+    return 1 + SAFETY * excess if excess > by_chance else 1.0
+
+
+def factor_of(squares: Floats, bad: Floats, blocks: float, most_by_chance: float = math.inf) -> Floats:
+    """`factor` for arrays."""
+    some = np.maximum(bad, LEAST_BAD)
+    by_chance = min(most_by_chance, SIGMAS * math.sqrt(3 / max(1.0, blocks))) + PAIRS / some
+    excess = squares / some - 1
+    return np.asarray(np.where((bad >= LEAST_BAD) & (excess > by_chance), 1 + SAFETY * excess, 1.0))
+
+
+Counter = tuple[float, float, int, int, float, float]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One arm's attempts in blocks of `width_s` seconds, and for each counter its bad ones.
+
+    `counters` are (squares, bad, bad in the block before, bad in the open block, the largest square, the next): the two largest
+    are not in `squares`. Sums are over compared blocks, the older weighing less. `before` and `open` are attempts; -1 before
+    the first block that can be compared with.
+    """
+
+    block: int = -1
+    blocks: float = 0.0
+    attempts: float = 0.0
+    before: int = -1
+    open: int = 0
+    counters: tuple[Counter, ...] = ()
+
+    def after(self, at: float, width_s: float, attempts: int, bad: Sequence[int]) -> Series:
+        """With the counts that were read at `at` (seconds)."""
+        block, old = int(at // width_s), self.counters
+        if block == self.block:
+            grown = tuple([(s, x, x0, x1 + more, t, u) for (s, x, x0, x1, t, u), more in zip(old, bad, strict=True)])
+            return Series(self.block, self.blocks, self.attempts, self.before, self.open + attempts, grown)
+        if self.block < 0:
+            return Series(
+                block, before=self.before, open=attempts, counters=tuple([(0.0, 0.0, 0, x1, 0.0, 0.0) for x1 in bad])
+            )
+        if self.before < 0:
+            moved = tuple([(s, x, x1, more, t, u) for (s, x, _, x1, t, u), more in zip(old, bad, strict=True)])
+            return Series(block, self.blocks, self.attempts, self.open, attempts, moved)
+        kept = 1 - width_s / MEMORY_S
+        closed = tuple([self._closed(one, more, kept, is_long=width_s > 1) for one, more in zip(old, bad, strict=True)])
+        return Series(block, self.blocks * kept + 1, self.attempts * kept + self.open, self.open, attempts, closed)
+
+    def _closed(self, counter: Counter, more: int, kept: float, *, is_long: bool) -> Counter:
+        squares, bad, before, now, top, second = counter
+        new = self._half_square(bad, before, now)
+        if not is_long:
+            return squares * kept + min(new, self._most(bad, before)), bad * kept + now, now, more, 0.0, 0.0
+        least, second, top = sorted((new, top * kept, second * kept))
+        return squares * kept + least, bad * kept + now, now, more, top, second
+
+    def _half_square(self, bad: float, before: int, now: int) -> float:
+        """Half the squared difference of two neighbours, less what their loads explain."""
+        seen = self.attempts + self.before
+        share = (bad + before) / seen if seen > 0 else 0.0
+        return 0.5 * (now - before - share * (self.open - self.before)) ** 2
+
+    def _most(self, bad: float, before: int) -> float:
+        return max(LONE_CLUMP**2 / 2, MOST_SECONDS * (bad + before) / (self.blocks + 1))
+
+    def phi(self, counter: int) -> float:
+        """The dispersion over finished seconds."""
+        squares, bad, *_ = self.counters[counter]
+        return factor(squares, bad, self.blocks) if self.blocks >= LEAST_BLOCKS else 1.0
+
+    def phi_long(self, counter: int) -> float:
+        """The dispersion over finished longer blocks."""
+        squares, bad, *_ = self.counters[counter]
+        if self.blocks < LEAST_LONG_BLOCKS:
+            return 1.0
+        rest = 1 - 2 / self.blocks  # without the two largest
+        return factor(squares, bad * rest, self.blocks * rest)
+
+    def phi_now(self, counter: int) -> float:
+        """The dispersion over seconds, the open one as if it ended now: so a clump is known in the tick that brings it."""
+        squares, bad, before, now, *_ = self.counters[counter]
+        new = min(self._half_square(bad, before, now), self._most(bad, before))
+        return factor(squares + new, bad + now, self.blocks + 1, MOST_BY_CHANCE)
+
+    def to_json(self) -> list[Any]:
+        head = [self.block, _short(self.blocks), _short(self.attempts), self.before, self.open]
+        return head + [_short(number) for counter in self.counters for number in counter]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Series:
+        block, blocks, attempts, before, now, *rest = value
+        counters = tuple((s, x, int(x0), int(x1), t, u) for s, x, x0, x1, t, u in batched(rest))
+        return cls(block, blocks, attempts, before, now, counters)
+
+
+def batched(numbers: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Six at a time: a counter."""
+    return (numbers[i : i + 6] for i in range(0, len(numbers), 6))
+
+
+def _short(value: float) -> float:
+    short = float(f"{value:.6g}")
+    return int(short) if short == int(short) else short
 
 
 @dataclass(frozen=True)
 class Dispersion:
-    """How much more the reference arm's bad counts scatter from window to window than independent ones would.
+    """The dispersion of one guard's counters: the largest of both arms and of three lengths of block.
 
-    Kept as sums over finished windows of `window_s` seconds, the older ones weighing less, plus the window that is open.
+    Stable shows what is usual, at all lengths. Of the candidate only single seconds count: the clump that nobody has seen
+    before tempers itself, while a fault that stays is soon no clump any more.
     """
 
-    windows: float = 0.0
-    bad: float = 0.0
-    attempts: float = 0.0
-    squares: float = 0.0  # sum of bad^2 / attempts
-    open_bad: int = 0
-    open_attempts: int = 0
-    open_since: float = 0.0
+    names: tuple[str, ...] = ()
+    candidate: Series = field(default_factory=lambda: Series(before=0))
+    stable: tuple[Series, ...] = (Series(),) * (1 + len(LONG_WINDOWS))
 
-    def after(self, at: float, bad: int, attempts: int, *, window_s: float) -> Dispersion:
-        """With the counts that ended at `at` (seconds); closes the open window when it is long enough."""
-        if self.open_since == 0.0:
-            return replace(self, open_since=at, open_bad=bad, open_attempts=attempts)
-        grown = replace(self, open_bad=self.open_bad + bad, open_attempts=self.open_attempts + attempts)
-        if at - self.open_since < window_s:
-            return grown
-        if grown.open_attempts == 0:
-            return replace(grown, open_since=at)
-        kept = 1 - FORGETTING
+    def after(
+        self, at: float, bad: Mapping[str, tuple[int, int]], candidate: int, stable: int, *, window_s: float
+    ) -> Dispersion:
+        """With counts read at `at` (seconds): by name the bad attempts of both arms, and all of them."""
+        names = tuple(bad)
+        if names != self.names and self.names:
+            return Dispersion().after(at, bad, candidate, stable, window_s=window_s)
+        of_stable = [xb for _, xb in bad.values()]
         return Dispersion(
-            windows=self.windows * kept + 1,
-            bad=self.bad * kept + grown.open_bad,
-            attempts=self.attempts * kept + grown.open_attempts,
-            squares=self.squares * kept + grown.open_bad**2 / grown.open_attempts,
-            open_since=at,
+            names,
+            self.candidate.after(at, 1.0, candidate, [xc for xc, _ in bad.values()]),
+            tuple(
+                [
+                    one.after(at, width, stable, of_stable)
+                    for one, width in zip(self.stable, widths_s(window_s), strict=True)
+                ]
+            ),
         )
 
-    @property
-    def phi(self) -> float:
-        """The factor, at least 1, to divide log evidence by; 1 while the scatter is what chance alone would show.
-
-        Source: Pearson's chi-square over its degrees of freedom, which is the Fano factor for windows of unequal size.
-        For independent counts its standard deviation is sqrt(2 / (windows - 1)); two of them over 1 is "shows".
-        """
-        if self.windows < MIN_WINDOWS or self.bad <= 0:
+    def phi(self, name: str) -> float:
+        """The factor to divide a counter's log evidence by; 1 for one that was never counted."""
+        if name not in self.names:
             return 1.0
-        spread = (self.squares * self.attempts / self.bad - self.bad) / (self.windows - 1)
-        if spread <= 1 + 2 * math.sqrt(2 / (self.windows - 1)):
-            return 1.0
-        return DISPERSION_SAFETY * spread
+        i = self.names.index(name)
+        seconds, *longer = self.stable
+        return max(self.candidate.phi_now(i), seconds.phi(i), *[one.phi_long(i) for one in longer])
 
-    def to_json(self) -> list[float]:
-        return [self.windows, self.bad, self.attempts, self.squares, self.open_bad, self.open_attempts, self.open_since]
+    def to_json(self) -> list[Any]:
+        return [list(self.names), self.candidate.to_json(), *[one.to_json() for one in self.stable]]
 
     @classmethod
-    def from_json(cls, value: list[float]) -> Dispersion:
-        windows, bad, attempts, squares, open_bad, open_attempts, since = value
-        return cls(windows, bad, attempts, squares, int(open_bad), int(open_attempts), since)
+    def from_json(cls, value: Sequence[Any]) -> Dispersion:
+        """Nothing known for a state of another shape."""
+        if len(value) != 3 + len(LONG_WINDOWS) or not isinstance(value[0], list):
+            return cls()
+        names, candidate, *stable = value
+        return cls(tuple(names), Series.from_json(candidate), tuple(Series.from_json(one) for one in stable))
+
+
+def widths_s(window_s: float) -> tuple[float, ...]:
+    """The lengths of stable's blocks."""
+    return (1.0, *(times * max(1.0, window_s) for times in LONG_WINDOWS))
+
+
+# --- the same for arrays of simulated runs ----------------------------------------------------------------------------
+
+
+class SeriesOf:
+    """`Series` of one counter, for many runs that are read at the same instants."""
+
+    def __init__(self, runs: int, width_s: float = 1.0, *, has_before: bool = False) -> None:
+        self.width_s, self.has_before, self.block, self.blocks = width_s, has_before, -1, 0.0
+        self.squares, self.bad, self.attempts, self.x0, self.n0, self.x1, self.n1 = (np.zeros(runs) for _ in range(7))
+        self.largest = np.zeros((2, runs))
+
+    def absorb(self, at: float, bad: Floats, attempts: Floats) -> None:
+        """Counts of one more tick."""
+        block = int(at // self.width_s)
+        if block == self.block:
+            self.x1, self.n1 = self.x1 + bad, self.n1 + attempts
+            return
+        if self.block >= 0:
+            if self.has_before:
+                self._close(1 - self.width_s / MEMORY_S)
+            self.x0, self.n0, self.has_before = self.x1, self.n1, True
+        self.block, self.x1, self.n1 = block, bad, attempts
+
+    def _close(self, kept: float) -> None:
+        new = self._half_square()
+        if self.width_s > 1:
+            ordered = np.sort(np.vstack([new[np.newaxis], self.largest * kept]), axis=0)
+            new, self.largest = ordered[0], ordered[1:]
+        else:
+            new = np.minimum(new, self._most())
+        self.squares = self.squares * kept + new
+        self.bad, self.attempts = self.bad * kept + self.x1, self.attempts * kept + self.n1
+        self.blocks = self.blocks * kept + 1
+
+    def _half_square(self) -> Floats:
+        seen = self.attempts + self.n0
+        share = (self.bad + self.x0) / np.where(seen > 0, seen, 1.0)
+        return np.asarray(0.5 * (self.x1 - self.x0 - share * (self.n1 - self.n0)) ** 2)
+
+    def _most(self) -> Floats:
+        return np.maximum(LONE_CLUMP**2 / 2, MOST_SECONDS * (self.bad + self.x0) / (self.blocks + 1))
+
+    def phi(self) -> Floats:
+        if self.blocks < (LEAST_LONG_BLOCKS if self.width_s > 1 else LEAST_BLOCKS):
+            return np.ones_like(self.bad)
+        rest = 1 - 2 / self.blocks if self.width_s > 1 else 1.0
+        return factor_of(self.squares, self.bad * rest, self.blocks * rest)
+
+    def phi_now(self) -> Floats:
+        new = np.minimum(self._half_square(), self._most())
+        return factor_of(self.squares + new, self.bad + self.x1, self.blocks + 1, MOST_BY_CHANCE)
+
+
+class Dispersions:
+    """`Dispersion` of one counter, for many runs that are read at the same instants."""
+
+    def __init__(self, runs: int, window_s: float) -> None:
+        self.candidate = SeriesOf(runs, has_before=True)
+        self.stable = [SeriesOf(runs, width) for width in widths_s(window_s)]
+
+    def absorb(
+        self, at: float, *, bad_candidate: Floats, candidate: Floats, bad_stable: Floats, stable: Floats
+    ) -> None:
+        """Counts of one more tick."""
+        self.candidate.absorb(at, bad_candidate, candidate)
+        for one in self.stable:
+            one.absorb(at, bad_stable, stable)
+
+    @property
+    def phi(self) -> Floats:
+        return np.asarray(np.maximum.reduce([self.candidate.phi_now(), *[one.phi() for one in self.stable]]))

@@ -33,7 +33,7 @@ _WEIGHTS: Sums = tuple(_LOG_WEIGHTS.tolist())
 ZERO: Sums = (0.0,) * len(GRID)
 
 #: The prior weight of a fault that is there from the first tick on. Dearer than a half for late faults, by log 2 at most.
-FIRST_ONSET = 0.75
+FIRST_ONSET = 0.9
 #: The rest falls as 1 / n^2 beyond this many ticks, and is nearly flat before: half an hour at one tick a second.
 LATE_TICKS = 1800.0
 
@@ -266,6 +266,12 @@ class Tempering:
         """
         most, before = max(self.before, self.now), self.before
         return tuple([one / most if one > 0 else one / before for one in more])
+
+    @staticmethod
+    def of_arrays(more: Floats, before: Floats, now: Floats) -> Floats:
+        """`of` for arrays of runs; the grid is the last axis of `more`."""
+        most = np.maximum(before, now)
+        return np.where(more > 0, more / most[..., np.newaxis], more / before[..., np.newaxis])
 
 
 PLAIN = Tempering()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rollouts.core.carry import Carry, Watch
-from rollouts.core.dispersion import Dispersion
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mix import SIZES, Mix, mix_of
@@ -60,7 +59,7 @@ def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> J
     limit = guard.roll_back_over.of(guard.max_frac)
     points = tuple(name for name in guard.points if name in seen.points) if has_stable else ()
     points = points or (guard.name,)
-    phis = {name: watch.dispersion.get(name, _CALM).phi for name in dict.fromkeys((*points, guard.name))}
+    phis = {name: watch.dispersion.phi(name) for name in dict.fromkeys((*points, guard.name))}
     phi = phis[guard.name]
     worse = {name: seen.log_e_worse(name) for name in points}
     fixed = fixed_sums(own.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)
@@ -83,9 +82,6 @@ def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> J
         to_go=None if None in to_go else max(one for one in to_go if one is not None),
         loudest=(loudest, seen.point(loudest).bad_candidate, seen.point(loudest).bad_stable),
     )
-
-
-_CALM = Dispersion()
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,17 @@ def test_a_point_that_no_gateway_counts_is_left_out() -> None:
     assert slow.log_e_worse == carry.watches["slow_250ms"].evidence.log_e_worse("slow_250ms")
 
 
+def test_without_a_stable_only_the_objective_counts_and_a_late_breach_is_found() -> None:
+    policy = POLICY.facing(has_stable=False)
+    carry = watched(1800, policy=policy, has_stable=False)
+    for t in range(1801, 1821):
+        at = 1000.0 + t
+        carry = take(carry, t, reading(at, 10 * t, 2 * (t - 1800), 90 * t), policy=policy, has_stable=False)
+    errors = judged_all(carry, policy, has_stable=False)[0]
+    assert errors.log_e_over > policy.bar_worse_of(errors.guard) and errors.log_e_worse == 0
+    assert errors.bad_candidate / errors.candidate < errors.limit  # the whole step together looks fine
+
+
 def test_other_sources_count_for_their_own_guard_only() -> None:
     carry = replace(watched(3, policy=WITH_PROBES), external={"wrong": probes(1003.0, 100, 2)})
     before = carry.step

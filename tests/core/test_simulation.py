@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from benchmarks.false_rollbacks import e_process_alarms, naive_alarms, simulate, whole_rollout
-from rollouts.core.dispersion import Dispersion
-from rollouts.core.evidence import Side, Tolerance, increments_of, mixed_of
+from rollouts.core.dispersion import Dispersions
+from rollouts.core.evidence import (
+    GRID,
+    Side,
+    Tempering,
+    Tolerance,
+    increments_of,
+    mixed_of,
+    onset_mixed_of,
+    onset_step_of,
+)
 
 RUNS = 1000
 
@@ -69,19 +78,23 @@ def test_whole_rollouts_through_decide_promote_the_healthy_and_stop_the_bad() ->
 
 def test_clustered_errors_are_tempered_and_would_else_be_blamed_on_the_release() -> None:
     """Errors come in clumps of four in both arms alike. Untempered evidence blames the canary far too often."""
-    rng, runs, scrapes, alpha = np.random.default_rng(6), 300, 240, 0.05
-    blamed = {"plain": 0, "tempered": 0}
-    for _ in range(runs):
-        xc, xb = rng.poisson(0.5, scrapes) * 4, rng.poisson(4.5, scrapes) * 4
-        nc, nb = np.full(scrapes, 200.0), np.full(scrapes, 1800.0)
-        sums = np.cumsum(increments_of(xc.astype(float), nc, xb.astype(float), nb, Tolerance(), Side.WORSE), axis=0)
-        scatter, phis = Dispersion(), []
-        for i in range(scrapes):
-            scatter = scatter.after(float(i + 1), int(xb[i]), 1800, window_s=1.0)
-            phis.append(scatter.phi)
-        warm = slice(20, None)  # the engine watches stable while the candidate is prepared
-        since = sums - sums[20]
-        blamed["plain"] += bool((mixed_of(since[warm]) >= -np.log(alpha)).any())
-        blamed["tempered"] += bool((mixed_of(since[warm] / np.array(phis)[warm, None]) >= -np.log(alpha)).any())
-    assert blamed["tempered"] / runs <= alpha
-    assert blamed["plain"] / runs > 0.2
+    rng, runs, seconds, alpha = np.random.default_rng(6), 300, 240, 0.05
+    nc, nb = np.full(runs, 200.0), np.full(runs, 1800.0)
+    scatter = Dispersions(runs, 5.0)
+    plain, tempered, before = np.zeros((runs, len(GRID))), np.zeros((runs, len(GRID))), np.ones(runs)
+    blamed = {"plain": np.zeros(runs, dtype=bool), "tempered": np.zeros(runs, dtype=bool)}
+    for second in range(1, seconds + 1):
+        xc, xb = rng.poisson(0.5, runs) * 4.0, rng.poisson(4.5, runs) * 4.0
+        scatter.absorb(float(second), bad_candidate=xc, candidate=nc, bad_stable=xb, stable=nb)
+        if second <= 20:
+            continue  # the engine watches stable while the candidate is prepared
+        more = increments_of(xc, nc, xb, nb, Tolerance(), Side.WORSE)
+        plain, tempered = (
+            plain + more,
+            onset_step_of(tempered, Tempering.of_arrays(more, before, scatter.phi), second - 20),
+        )
+        before = scatter.phi
+        blamed["plain"] |= mixed_of(plain) >= -np.log(alpha)
+        blamed["tempered"] |= onset_mixed_of(tempered, second - 20) >= -np.log(alpha)
+    assert blamed["tempered"].mean() <= alpha
+    assert blamed["plain"].mean() > 0.2

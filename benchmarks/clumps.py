@@ -1,0 +1,233 @@
+"""How often clumped errors roll a healthy release back, what that protection costs, and how late faults are found.
+
+Run `python -m benchmarks.clumps [--runs N]` (2,000 runs: about ten minutes). Counters are read every second. A canary has 1,
+10 or 100 requests/s and stable 19 times as many; both have 0.5 % errors, which come alone or in clumps that fall within one
+server's second, or as bursts of some seconds on one server. A whole rollout is three steps of ten minutes at 5, 25 and 50 % and
+a bake of thirty at 95 %, judged by the bars of the preset `standard`; stable was watched for 30 s before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rollouts.core.dispersion import Dispersions
+from rollouts.core.evidence import (
+    Side,
+    Tempering,
+    Tolerance,
+    fixed_sums_of,
+    increments_of,
+    mixed_of,
+    onset_mixed_of,
+    onset_step_of,
+)
+from rollouts.core.policy import parse_policy
+
+Counted = npt.NDArray[np.float64]
+BASE, WARM_S, STAGES_S, WEIGHTS = 0.005, 30, (600, 600, 600, 1800), (0.05, 0.25, 0.5, 0.95)
+GUARD = parse_policy({"preset": "standard"}).guards[0]
+BAR = parse_policy({"preset": "standard"}).bar_worse_of(GUARD)
+SINGLE = -math.log(0.01)  # one test at alpha 1 %, as rollouts are compared elsewhere
+
+
+@dataclass
+class Clumps:
+    """Bad attempts of one arm, second by second. `size` 1: they come alone; `is_fixed`: every clump is that large, else geometric."""
+
+    rng: np.random.Generator
+    runs: int
+    size: float = 1.0
+    is_fixed: bool = False
+
+    def bad(self, mean: float) -> Counted:
+        events = self.rng.poisson(mean / self.size, self.runs)
+        if self.is_fixed or self.size == 1:
+            return events * self.size
+        some = events > 0
+        out = np.zeros(self.runs)
+        out[some] = events[some] + self.rng.negative_binomial(events[some], 1 / self.size)
+        return out
+
+    def second(self, rate: float, share: float) -> tuple[Counted, Counted]:
+        """Bad and all attempts."""
+        bad = self.bad(rate * share)
+        return bad, bad + self.rng.poisson(rate * (1 - share), self.runs)
+
+
+@dataclass
+class Bursts:
+    """Servers of 10 requests/s each, of which one now and then fails 30 % for `mean_s` seconds: slowness under load looks like this."""
+
+    rng: np.random.Generator
+    runs: int
+    mean_s: float
+    share: float = 0.3
+
+    def __post_init__(self) -> None:
+        self._on: Counted | None = None
+
+    def second(self, rate: float, share: float) -> tuple[Counted, Counted]:
+        servers = max(1, round(rate / 10))
+        often = share / self.share
+        if self._on is None or self._servers != servers:
+            self._servers, self._on = servers, self.rng.binomial(servers, often, self.runs).astype(float)
+        stay, begin = 1 - 1 / self.mean_s, often / (1 - often) / self.mean_s
+        on = self._on.astype(int)
+        self._on = (self.rng.binomial(on, stay) + self.rng.binomial(servers - on, begin)).astype(float)
+        mean = rate / servers * self.share * self._on
+        bad = self.rng.poisson(mean).astype(float)
+        return bad, bad + self.rng.poisson(np.maximum(0.0, rate - mean))
+
+
+Arm = Callable[[float, float], tuple[Counted, Counted]]
+
+
+class Judge:
+    """One guard of many runs, as absorb() and judge() treat it; all runs change their weight together."""
+
+    def __init__(self, runs: int, *, tolerance: Tolerance = GUARD.roll_back_over, is_tempered: bool = True) -> None:
+        self.runs, self.tolerance, self.is_tempered = runs, tolerance, is_tempered
+        self.scatter = Dispersions(runs, 5.0)
+        self.phi = np.ones(runs)
+        self.begin()
+
+    def begin(self) -> None:
+        self.ticks, self.log_m = 0, np.zeros((self.runs, 8))
+        self.plain = np.zeros((self.runs, 8))
+        self.xc, self.nc, self.xb, self.nb = (np.zeros(self.runs) for _ in range(4))
+
+    def absorb(self, at: float, xc: Counted, nc: Counted, xb: Counted, nb: Counted) -> None:
+        before = self.phi
+        self.scatter.absorb(at, bad_candidate=xc, candidate=nc, bad_stable=xb, stable=nb)
+        self.phi = self.scatter.phi if self.is_tempered else self.phi
+        if not nc.any():
+            return
+        self.ticks += 1
+        more = increments_of(xc, nc, xb, nb, self.tolerance, Side.WORSE)
+        self.plain += more
+        self.log_m = onset_step_of(self.log_m, Tempering.of_arrays(more, before, self.phi), self.ticks)
+        self.xc, self.nc, self.xb, self.nb = self.xc + xc, self.nc + nc, self.xb + xb, self.nb + nb
+
+    @property
+    def log_e_worse(self) -> Counted:
+        return onset_mixed_of(self.log_m, self.ticks)
+
+    @property
+    def log_e_plain(self) -> Counted:
+        return mixed_of(self.plain)
+
+    @property
+    def is_over(self) -> npt.NDArray[np.bool_]:
+        """Over the objective, and stable is not."""
+        limit = self.tolerance.of(GUARD.max_frac)
+        sums = fixed_sums_of(self.xc, self.nc, limit, Side.WORSE) / self.phi[:, None]
+        return np.asarray((mixed_of(sums) >= BAR) & (self.nb >= 20) & (self.xb <= limit * self.nb))
+
+
+def false_rollbacks(candidate: Arm, stable: Arm, rate: float, runs: int, *, is_tempered: bool) -> float:
+    """The share of whole rollouts of a healthy release that are rolled back."""
+    judge, total, at = Judge(runs, is_tempered=is_tempered), rate * 20, 0.0
+    back = np.zeros(runs, dtype=bool)
+    for stage_s, weight in zip((WARM_S, *STAGES_S), (0.0, *WEIGHTS), strict=True):
+        judge.begin()
+        for _ in range(stage_s):
+            at += 1
+            xc, nc = candidate(total * weight, BASE) if weight else (np.zeros(runs), np.zeros(runs))
+            judge.absorb(at, xc, nc, *stable(total * (1 - weight), BASE))
+            if weight:
+                log_e = judge.log_e_worse if is_tempered else judge.log_e_plain
+                back |= (log_e >= BAR) | judge.is_over
+    return float(back.mean())
+
+
+@dataclass
+class Delays:
+    """Seconds from the fault until each rule found it, by run; infinite where it did not, or where it had been there before."""
+
+    product: Counted
+    plain: Counted
+
+
+def delays(
+    runs: int, rng: np.random.Generator, *, rate: float, ratio: float, base: float, fault: float, onset_s: int, last_s: int,
+    bar: float, tolerance: Tolerance,
+) -> Delays:  # fmt: skip
+    """Independent errors at one weight: `base` in both arms, `fault` in the candidate after `onset_s`."""
+    arm = Clumps(rng, runs)
+    judge = Judge(runs, tolerance=tolerance)
+    found = Delays(np.full(runs, np.inf), np.full(runs, np.inf))
+    none = np.zeros(runs)
+    for t in range(1 - WARM_S, onset_s + last_s + 1):
+        xb, nb = arm.second(rate * ratio, base)
+        xc, nc = arm.second(rate, fault if t > onset_s else base) if t > 0 else (none, none)
+        judge.absorb(float(t + WARM_S), xc, nc, xb, nb)
+        if t > 0:
+            for by_rule, log_e in ((found.product, judge.log_e_worse), (found.plain, judge.log_e_plain)):
+                by_rule[(log_e >= bar) & np.isinf(by_rule)] = t - onset_s
+    return found
+
+
+def _told(by_run: Counted) -> str:
+    return f"{np.quantile(by_run, 0.5, method='lower'):.0f} / {np.quantile(by_run, 0.9, method='lower'):.0f}"
+
+
+def clump_table(runs: int, seed: int = 1) -> list[str]:
+    """False rollbacks of whole rollouts."""
+    lines = [f"False rollbacks of healthy releases, {runs} whole rollouts (bar {BAR:.2f}): tempered | not tempered"]
+    kinds: dict[str, Callable[[np.random.Generator], Arm]] = {
+        "alone": lambda rng: Clumps(rng, runs).second,
+        "clumps of 8": lambda rng: Clumps(rng, runs, 8.0, is_fixed=True).second,
+        "geometric, mean 5": lambda rng: Clumps(rng, runs, 5.0).second,
+        "geometric, mean 2": lambda rng: Clumps(rng, runs, 2.0).second,
+        "bursts of 3 s": lambda rng: Bursts(rng, runs, 3.0).second,
+    }
+    for name, kind in kinds.items():
+        cells = []
+        for rate in (1.0, 10.0, 100.0):
+            rng = np.random.default_rng(seed)
+            both = [
+                false_rollbacks(kind(rng), kind(rng), rate, runs, is_tempered=tempered) for tempered in (True, False)
+            ]
+            cells.append(f"{rate:>5.0f}/s {both[0]:.4f} | {both[1]:.4f}")
+        lines.append(f"{name:>20} {'   '.join(cells)}")
+    return lines
+
+
+def delay_table(runs: int, seed: int = 2) -> list[str]:
+    """Time to detection with independent errors, from the first second and late."""
+    cases = (("alpha .01, no tolerance", SINGLE, Tolerance()), ("standard", BAR, GUARD.roll_back_over))
+    lines = ["", "Seconds to detection, 0.5 % on stable, independent errors: product median / 90 % (plain e-process)"]
+    for name, bar, tolerance in cases:
+        for rate in (1.0, 10.0, 100.0):
+            cells = []
+            for fault, last_s in ((0.02, 3000), (0.05, 700), (0.2, 120)):
+                found = delays(
+                    runs, np.random.default_rng(seed), rate=rate, ratio=19, base=BASE, fault=fault, onset_s=0,
+                    last_s=max(20, int(last_s / rate**0.8)), bar=bar, tolerance=tolerance,
+                )  # fmt: skip
+                cells.append(f"{fault:.0%}: {_told(found.product)} ({_told(found.plain)})")
+            lines.append(f"{name:>24} {rate:>4.0f}/s  {'   '.join(cells)}")
+    lines += [
+        "",
+        "A fault of 0.1 % → 1 % at 10 requests/s beside 90: product median / 90 % (plain e-process), alpha .01",
+    ]
+    for onset_s in (0, 1800, 7200):
+        found = delays(
+            runs, np.random.default_rng(seed), rate=10.0, ratio=9, base=0.001, fault=0.01, onset_s=onset_s, last_s=900,
+            bar=SINGLE, tolerance=Tolerance(1.2, 0.001),
+        )  # fmt: skip
+        lines.append(f"{'begins after':>24} {onset_s:>5} s  {_told(found.product)} ({_told(found.plain)})")
+    return lines
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000)
+    given = parser.parse_args().runs
+    print("\n".join([*clump_table(given), *delay_table(max(200, given // 4))]))
