@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from django.db import connection
+from django.utils import timezone
 
 from accounts.core.access import Actor
+from ledger import clock as ledger_clock
+from ledger.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
 from rollouts.engine import Engine
-from rollouts.engine.clock import DatabaseClock
 from rollouts.external import ExternalReader
 from rollouts.models import Decision, Rollout
 from rollouts.queries import get_rollout, live_view
@@ -114,6 +117,32 @@ def _arm_less(arm: ArmCounters, lost: ArmCounters) -> ArmCounters:
     return ArmCounters(**left)
 
 
+class Seconds:
+    """Time that passes when a test says so: for this host's clock (once a test has installed `now`) and the database's."""
+
+    def __init__(self) -> None:
+        self.ahead_s = self.host_ahead_s = 0.0
+        self.is_installed = False
+
+    def now(self) -> datetime:
+        """This host's clock, which may be wrong by `host_ahead_s`."""
+        return REAL_NOW() + timedelta(seconds=self.ahead_s + self.host_ahead_s)
+
+    @contextmanager
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        self.__init__()  # type: ignore[misc]
+        self.is_installed = True
+        monkeypatch.setattr(timezone, "now", self.now)
+        true = ledger_clock.now
+        monkeypatch.setattr(ledger_clock, "now", lambda: true() + timedelta(seconds=self.ahead_s))
+        yield
+        self.is_installed = False
+
+
+REAL_NOW = timezone.now
+SECONDS = Seconds()
+
+
 class ReaderByHand(ExternalReader):
     """Reads when it is told to, not in the background."""
 
@@ -123,10 +152,12 @@ class ReaderByHand(ExternalReader):
 class World:
     """One model, one environment, `gateways` gateways, an engine; with `external` a guard that counts in a metrics server."""
 
-    def __init__(self, *, gateways: int = 1, external: bool = False, **policy: object) -> None:
+    def __init__(self, *, gateways: int = 1, external: bool | dict[str, Any] = False, **policy: object) -> None:
         self.admin = make_admin()
         guards: list[dict[str, Any]] = [{"indicator": "errors"}, {"indicator": "slow"}]
-        whole = {**POLICY, **({"guards": [*guards, EXTERNAL]} if external else {}), **policy}
+        if external:
+            guards.append({**EXTERNAL, **(external if isinstance(external, dict) else {})})
+        whole = {**POLICY, "guards": guards, **policy}
         self.model = make_model(objectives=OBJECTIVES, rollout_policy=whole)
         self.environment = make_environment("production", needs_passed_report=False)
         names = [f"gateway-{number}" for number in range(1, gateways + 1)]
@@ -134,10 +165,11 @@ class World:
             urls = {"admin_url": f"http://127.0.0.1:{i + 1}", "http_url": f"http://127.0.0.1:{i + 101}"}
             Gateway.objects.create(environment=self.environment, name=name, grpc_address="127.0.0.1:3", **urls)
         clock = DatabaseClock()
+        clock.sync()
         self.gateways = {name: FakeGateway(name, seed=5 + i, now=clock.now) for i, name in enumerate(names)}
         self.telemetry = Telemetry(self.gateways)
         self.metrics = FakeMetrics()
-        self.reader = ReaderByHand(self.metrics)
+        self.reader = ReaderByHand(self.metrics, now=lambda: timezone.now())
         self.engine = Engine(self.telemetry, tick_s=0.1, lease_s=60, external=self.reader, clock=clock)
         self.is_running = False
         self.stable = self.serve(make_release(self.model))
@@ -150,7 +182,9 @@ class World:
         )
         self.obey()
         self.candidate = self.serve(make_release(self.model))
-        self.orders_failed: dict[str, float] = {}  # by release name: the share of orders that fail
+        self.orders = {self.stable.name: 0, self.candidate.name: 0}  # taken since the world began, by release
+        self.orders_failed: dict[str, float] = {}  # the share of them that fail, by release
+        self.exposes = True  # whether the candidate's orders can be scraped
         self.rollout = actions.start_rollout(actor=self.admin, candidate=self.candidate, environment=self.environment)
 
     def serve(self, release: Release) -> Release:
@@ -160,17 +194,24 @@ class World:
         return release
 
     def obey(self) -> None:
+        """Through a control plane that dates what gateways say by the database's time, as the real one does."""
+        wrong, SECONDS.host_ahead_s = SECONDS.host_ahead_s, 0.0
         for gateway in self.gateways.values():
             gateway.obey()
+        SECONDS.host_ahead_s = wrong
 
-    def turn(self, requests: int = 200) -> Rollout:
+    def turn(self, requests: int = 200, *, seconds: float = 1.0) -> Rollout:
         """Traffic, then one tick of the engine, then the gateways take what was written."""
+        if SECONDS.is_installed:
+            SECONDS.ahead_s += seconds
         for gateway in self.gateways.values():
             gateway.traffic(requests)
         for release in (self.stable, self.candidate):
-            failed = round(requests * self.orders_failed.get(release.name, 0.0))
-            self.metrics.add(TOTAL, requests, release=release.name)
-            self.metrics.add(BAD, failed, release=release.name)
+            self.orders[release.name] += requests
+            if self.exposes or release is self.stable:
+                self.metrics.add(TOTAL, requests, release=release.name)
+                failed = round(requests * self.orders_failed.get(release.name, 0.0))
+                self.metrics.add(BAD, failed, release=release.name)
         self.reader.read_now()
         if self.is_running:
             time.sleep(self.engine.tick_s)
@@ -207,6 +248,23 @@ class World:
         said = [(d.action, d.code, d.reason) for d in Decision.objects.order_by("pk")]
         raise AssertionError(f"still {self.rollout.state}, not {state}: {self.rollout.reason} {said}")
 
+    def until_weight(self, weight_bp: int) -> None:
+        for _ in range(40):
+            if self.turn().weight_bp == weight_bp:
+                return
+        raise AssertionError(f"still at {self.rollout.weight_bp}: {self.rollout.reason}")
+
+    def until_code(self, code: str, *, requests: int = 200) -> None:
+        for _ in range(40):
+            self.turn(requests)
+            if self.codes()[-1] == code:
+                return
+        raise AssertionError(f"not {code}: {self.codes()}")
+
+    def heal(self) -> None:
+        self.telemetry.heal()
+        self.metrics.fail(None)
+
     def bring(self, state: str) -> Rollout:
         """shifting, paused, baking, or rolling_back with the gateways' acknowledgement still to come."""
         self.until("baking" if state == "baking" else "shifting")
@@ -223,6 +281,9 @@ class World:
         for gateway in self.gateways.values():
             gateway.set_arm(self.candidate.digest or "", error_frac=0.5)
 
+    def actions(self) -> list[str]:
+        return list(Decision.objects.filter(rollout=self.rollout).order_by("pk").values_list("action", flat=True))
+
     def codes(self) -> list[str]:
         return list(Decision.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
 
@@ -237,6 +298,11 @@ class World:
         slug, digest = self.model.slug, self.candidate.digest or ""
         reads = (one.read(gateway=name, admin_url="", timeout_s=1.0) for name, one in self.gateways.items())
         return sum(read[slug].by_release.get(digest, ArmCounters()).attempts for read in reads if slug in read)
+
+    def orders_counted(self) -> int:
+        """Orders of the candidate that its external guard has taken in, in this stage."""
+        (guard,) = (one for one in self.view()["guards"] if one["name"].startswith("external_"))
+        return int(guard["candidate"])
 
     def counted(self) -> int:
         """Attempts of the candidate that the rollout has taken in."""
