@@ -216,7 +216,6 @@ class Engine:
     def _tick_all(self, known: list[Known], readers: Readers, began: float, lags: list[float]) -> None:
         """Ticks these rollouts. Adds to `lags`, for each, the seconds between the turn's beginning and its own."""
         if not known:
-            self.external.follow([], fence=self.lead.fence)
             return
         gateways = gateways_of(known)
         models: dict[int, set[str]] = {where: set() for where in gateways}

@@ -123,6 +123,15 @@ def test_without_a_configured_prometheus_an_external_guard_holds_and_says_which_
     blinded(world, "no_data", ("PROMETHEUS_URL",))
 
 
+def test_a_look_between_two_ticks_forgets_no_reading() -> None:
+    world = World(external=True)
+    world.bring("shifting")
+    before = world.reader.latest(world.rollout.pk)["external_checkout"]
+    assert world.engine.glance()  # at those rollouts alone that more than time may move on: none of them
+    assert world.reader.latest(world.rollout.pk)["external_checkout"] == before
+    assert not isinstance(before, str)
+
+
 def test_a_guard_that_need_not_have_data_holds_nothing() -> None:
     world = World(external={"must_have_data": False})
     world.metrics.fail("unreachable")
