@@ -150,7 +150,7 @@ def policy_of(fault: Fault, weight_pct: float) -> dict[str, Any]:
     stage = {"min_s": 300, "min_samples": 30, "deadline_s": 400}
     shadow = {"sample_pct": fault.mirrored_pct, "min_s": 1, "min_samples": 10, "deadline_s": 60}
     steps = [{"weight_pct": weight_pct, **stage}]
-    return {"preset": "demo", "steps": steps, "guards": list(fault.guards), "shadow": shadow}
+    return {"preset": "fast", "steps": steps, "guards": list(fault.guards), "shadow": shadow}
 
 
 def one_run(shop: Shop, crowd: Crowd, release: str, fault: Fault, trigger: Path, run: int) -> dict[str, Any]:
