@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rollouts.core.carry import ERRORS, Arms
 from rollouts.core.counting import Counts
 from rollouts.core.evidence import Side, Tolerance, increments_of, mixed_of
-from rollouts.core.plan import parse_policy
+from rollouts.core.policy import parse_policy
 from rollouts.core.replay import walk
 
 Counted = npt.NDArray[np.float64]

@@ -8,7 +8,8 @@ from django.db.models import Q
 from accounts.models import User
 from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
-from rollouts.core.plan import Policy, parse_policy
+from rollouts.core.plan import Policy
+from rollouts.core.policy import parse_policy
 from serving.models import Environment
 from validators.models import Report
 

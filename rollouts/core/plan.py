@@ -192,11 +192,3 @@ class Policy:
     def bar_fine(self) -> float:
         """The log evidence that proves a guard good enough."""
         return -math.log(self.alpha_promote)
-
-
-def __getattr__(name: str) -> Any:
-    if name in {"parse_policy", "PRESETS"}:
-        from rollouts.core import policy
-
-        return getattr(policy, name)
-    raise AttributeError(name)

@@ -10,7 +10,7 @@ import pytest
 from rollouts.core.carry import ERRORS, Arms, Carry, Failures
 from rollouts.core.counting import Counts
 from rollouts.core.decision import Action, Code, Decision
-from rollouts.core.plan import parse_policy
+from rollouts.core.policy import parse_policy
 from rollouts.core.replay import Walk, walk
 
 #: Guards that nothing can breach, so that only the hard rule speaks.

@@ -16,7 +16,7 @@ from rollouts.core.carry import Arms
 from rollouts.core.counting import Counts
 from rollouts.core.decision import Action
 from rollouts.core.history import BLOCK_ROWS, Block, Mark, Open, Row, joined, rows_of, to_join
-from rollouts.core.plan import parse_policy
+from rollouts.core.policy import parse_policy
 from rollouts.core.replay import Walk, replay, uncounted, walk
 
 SHIFTING = Mark(state="shifting", step_index=0, weight_bp=2500, step_started_at=0.0)

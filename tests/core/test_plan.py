@@ -6,7 +6,9 @@ import pytest
 
 from accounts.core.errors import Invalid
 from rollouts.core.evidence import Tolerance
-from rollouts.core.plan import PRESETS, OnUndecided, parse_policy
+from rollouts.core.plan import OnUndecided
+from rollouts.core.policy import parse_policy
+from rollouts.core.presets import PRESETS
 from serving.core.buckets import EDGES_US
 
 OBJECTIVES = {"errors_max_frac": 0.002, "slow": {"threshold_ms": 250, "max_frac": 0.01}}

@@ -14,7 +14,7 @@ import numpy as np
 
 from rollouts.core.carry import Arms
 from rollouts.core.counting import Counts
-from rollouts.core.plan import parse_policy
+from rollouts.core.policy import parse_policy
 from rollouts.core.replay import walk
 
 HERE = Path(__file__).parent

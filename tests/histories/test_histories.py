@@ -9,7 +9,7 @@ import pytest
 
 from rollouts.core.carry import Arms
 from rollouts.core.counting import Counts
-from rollouts.core.plan import parse_policy
+from rollouts.core.policy import parse_policy
 from rollouts.core.replay import Walk, walk
 
 HISTORIES = sorted(Path(__file__).parent.glob("*.jsonl"))

@@ -14,7 +14,7 @@ from accounts.models import User
 from ledger.core.canonical import digest_of
 from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.plan import parse_policy
+from rollouts.core.policy import parse_policy
 from rollouts.models import Decision, Rollout
 from serving.models import Environment
 from serving.routing import set_route
