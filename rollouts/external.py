@@ -176,21 +176,22 @@ def queries_of(rollout: Rollout, guard: Guard) -> tuple[CounterQuery, ...]:
 
 
 def check(rollout: Rollout, metrics: ExternalMetrics | None, *, timeout_s: float = READ_TIMEOUT_S) -> list[str]:
-    """A sentence for every query of the rollout's external guards that gives no counter now; it may be unsaved.
+    """A sentence for every query of the rollout's external guards that gives no counter now. The rollout may be unsaved.
 
-    A candidate that serves nobody yet may well have no counters yet: these are warnings.
+    A candidate that serves nobody yet has no counters yet: what is missing of it alone is not told.
     """
     guards = external_guards(rollout)
     if not guards:
         return []
     if metrics is None:
-        return [f"The guards {', '.join(guard.words for guard in guards)} cannot be watched: {NOT_CONFIGURED}."]
+        return [f"The guard on {guard.words} cannot count: {NOT_CONFIGURED}" for guard in guards]
     said = []
     for guard in guards:
         found = metrics.read(queries_of(rollout, guard), timeout_s=timeout_s)
         for name, one in found.items():
-            if isinstance(one, MetricsError):
-                said.append(f"{guard.words}, {name} ({one.reason}): {one.message}")
+            is_early = name.startswith("candidate") and rollout.stable is not None
+            if isinstance(one, MetricsError) and not (is_early and one.reason == "no_data"):
+                said.append(f"The guard on {guard.words} cannot count the {name} ({one.reason}: {one.message})")
     return list(dict.fromkeys(said))
 
 

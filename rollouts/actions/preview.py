@@ -29,17 +29,21 @@ from rollouts.core.coupling import changed_parts
 from rollouts.core.decision import listed, percent
 from rollouts.core.plan import Policy, Source
 from rollouts.core.preview import Preview, preview
+from rollouts.external import check
 from rollouts.live import frozen_view
 from rollouts.models import Rollout
 from rollouts.traffic import Traffic, traffic_of
 from serving.models import Environment, Node, Route
 from serving.queries import live_deployments, nodes, ready_server
+from serving.wiring import external_metrics
 from validators.models import Report
 
 #: A report of passed gates older than this is worth a second look: drivers, traffic and data change.
 OLD_REPORT = timedelta(days=30)
 #: A node that was silent for longer takes no deployment.
 NODE_SEEN_WITHIN = timedelta(seconds=60)
+#: For the queries of one guard together: someone waits for the answer.
+CHECK_TIMEOUT_S = 2.0
 #: Codes of refusals that a preview says in words of its own.
 _SAID_ELSEWHERE = {"frozen": "frozen_now", "already_stable": "already_stable"}
 
@@ -246,6 +250,21 @@ def _of_sources(asked: _Asked) -> Iterator[Warned]:
             f"No metrics are configured, and the guard on {sources[Source.PROMETHEUS].words} asks for them. Set "
             "PROMETHEUS_URL, or leave the guard out.",
         )
+    elif Source.PROMETHEUS in sources:
+        yield from _of_queries(asked)
+
+
+def _of_queries(asked: _Asked) -> Iterator[Warned]:
+    """Each query is asked once, now."""
+    whole = Rollout(
+        model=asked.candidate.model,
+        environment=asked.environment,
+        candidate=asked.candidate,
+        stable=asked.stable,
+        policy=asked.plan.document,
+    )
+    for said in check(whole, external_metrics(), timeout_s=CHECK_TIMEOUT_S):
+        yield Warned("query_says_nothing", "warning", f"{said.rstrip('.')}. Try it in Prometheus.")
 
 
 def _of_people(asked: _Asked) -> Iterator[Warned]:

@@ -28,6 +28,7 @@ GUARD: dict[str, Any] = {
     "total_query": f'sum({TOTAL}{{release="$release"}})',
 }
 NAME = "external_checkout"
+ARMS = [("candidate", "bad"), ("candidate", "total"), ("stable", "bad"), ("stable", "total")]
 
 
 def rollout(pk: int = 7, *, with_stable: bool = True, guards: Sequence[dict[str, Any]] = (GUARD,)) -> Rollout:
@@ -327,11 +328,16 @@ def test_an_adapter_that_breaks_does_not_end_the_reader() -> None:
 
 def test_check_warns_of_queries_that_give_nothing() -> None:
     metrics = FakeMetrics()
-    metrics.set(TOTAL, 10, release="r1")
     said = check(rollout(), metrics)
-    assert len(said) == 1 and "checkout, candidate total (no_data)" in said[0] and 'release="r2"' in said[0]
-    metrics.set(TOTAL, 10, release="r2")
-    assert check(rollout(), metrics) == []
+    assert len(said) == 1 and "guard on checkout" in said[0] and "the stable total (no_data" in said[0]
+    assert 'release="r1"' in said[0]
+    metrics.set(TOTAL, 10, release="r1")
+    assert check(rollout(), metrics) == []  # a candidate without users has no counters yet
+    assert "the candidate total (no_data" in check(rollout(with_stable=False), metrics)[0]
+    metrics.fail("refused")
+    assert [
+        f"the {arm} {which} (refused" in one for one, (arm, which) in zip(check(rollout(), metrics), ARMS, strict=True)
+    ]
 
 
 def until(is_so: Callable[[], bool]) -> None:

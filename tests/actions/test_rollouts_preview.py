@@ -199,6 +199,7 @@ def test_guards_that_nobody_would_count(settings: Any) -> None:
     assert "and shadowing counts nothing" in message(candidate, "no_prober", alone)
     settings.PROBER_ADDRESS, settings.PROMETHEUS_URL = "127.0.0.1:1", "http://127.0.0.1:1"
     assert not {"no_prober", "no_metrics"} & set(codes(candidate, policy))
+    assert "unreachable" in message(candidate, "query_says_nothing", policy)
 
 
 def test_people_that_are_needed_and_a_policy_that_changed() -> None:
