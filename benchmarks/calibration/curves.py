@@ -27,11 +27,13 @@ def curves() -> dict[str, Any]:
 
 
 def _curve(scenario: Scenario, words: str) -> dict[str, Any]:
-    traffic = Traffic(scenario, 1, np.random.default_rng(SEED))
+    traffic, warm_s = Traffic(scenario, 1, np.random.default_rng(SEED)), 60
     product = Product(parse_policy(HELD), 1)
+    for at in range(1 - warm_s, 1):
+        product.prepare(float(warm_s + at), traffic.second(float(at), np.zeros(1)))
     found = []
     for at in range(1, SECONDS + 1):
-        product.absorb(float(at), traffic.second(float(at), product.weight_frac))
+        product.absorb(float(warm_s + at), traffic.second(float(at), product.weight_frac))
         found.append(round(float(product.watched[0].log_e_worse()[0]) / math.log(10), 3))
         if np.isfinite(product.ended_s[0]):
             break

@@ -18,95 +18,61 @@ from benchmarks.calibration.traffic import ERRORS, Second
 from rollouts.core.breach import BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS
 from rollouts.core.confounders import LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
-from rollouts.core.dispersion import DISPERSION_SAFETY, FORGETTING, MIN_WINDOWS
+from rollouts.core.dispersion import Dispersions
 from rollouts.core.evidence import (
     FIRST_ONSET,
     GRID,
     LATE_TICKS,
     Side,
+    Tempering,
     fixed_sums_of,
     increments_of,
     mixed_of,
 )
 from rollouts.core.mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
-from rollouts.core.plan import FULL_BP, Guard, Policy
+from rollouts.core.plan import FULL_BP, Guard, Policy, Source
 
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 
 LIVE, PROMOTED, ROLLED_BACK = 0, 1, 2
+FEW = 16  # more runs than any other axis is long
 #: A mixture can only reach a bar if one of its parts comes so close to it: the logarithm of how many there are.
 CLOSE = float(np.log(len(GRID) + 1))
-
-
-@dataclass
-class Dispersions:
-    """`evidence.Dispersion` for many runs."""
-
-    windows: Floats
-    bad: Floats
-    attempts: Floats
-    squares: Floats
-    open_bad: Floats
-    open_attempts: Floats
-    open_since: Floats
-
-    @classmethod
-    def none(cls, runs: int) -> Dispersions:
-        return cls(*(np.zeros(runs) for _ in range(7)))
-
-    def absorb(self, at: float, bad: Floats, attempts: Floats, *, window_s: float) -> None:
-        is_first = self.open_since == 0.0
-        self.open_bad, self.open_attempts = self.open_bad + bad, self.open_attempts + attempts
-        self.open_since = np.where(is_first, at, self.open_since)
-        is_over = ~is_first & (at - self.open_since >= window_s)
-        closes = is_over & (self.open_attempts > 0)
-        kept = np.where(closes, 1 - FORGETTING, 1.0)
-        self.windows = self.windows * kept + closes
-        self.bad = self.bad * kept + closes * self.open_bad
-        self.attempts = self.attempts * kept + closes * self.open_attempts
-        self.squares = self.squares * kept + closes * self.open_bad**2 / np.maximum(self.open_attempts, 1.0)
-        self.open_since = np.where(is_over, at, self.open_since)
-        self.open_bad = np.where(closes, 0.0, self.open_bad)
-        self.open_attempts = np.where(closes, 0.0, self.open_attempts)
-
-    @property
-    def phi(self) -> Floats:
-        can_tell = (self.windows >= MIN_WINDOWS) & (self.bad > 0)
-        freedom = np.where(can_tell, self.windows - 1, 1.0)
-        bad = np.where(can_tell, self.bad, 1.0)
-        spread = (self.squares * self.attempts / bad - bad) / freedom
-        shows = can_tell & (spread > 1 + 2 * np.sqrt(2 / freedom))
-        return np.where(shows, DISPERSION_SAFETY * spread, 1.0)
 
 
 class Watched:
     """One guard of many runs: `carry.Watch` and what `snapshot.judge` makes of it. Arrays by (run, point, alternative)."""
 
-    def __init__(self, guard: Guard, bar_worse: float, runs: int) -> None:
-        self.guard, self.bar_worse = guard, bar_worse
+    def __init__(self, guard: Guard, policy: Policy, runs: int) -> None:
+        self.guard, self.bar_worse = guard, policy.bar_worse_of(guard)
         self.limit = guard.roll_back_over.of(guard.max_frac)
         self._own = guard.points.index(guard.name)
         shape = (runs, len(guard.points), len(GRID))
         self._log_m, self._fine = np.full(shape, -np.inf), np.zeros(shape)
         self._ticks = np.zeros(runs)
         self.xc, self.nc, self.xb, self.nb = (np.zeros(runs) for _ in range(4))
-        self.dispersions = [Dispersions.none(runs) for _ in guard.points]
+        self.dispersions = [Dispersions(runs, policy.dispersion_window_s) for _ in guard.points]
         self._phi = np.ones((runs, len(guard.points)))
         self._excess, self._variance = np.zeros(runs), np.zeros(runs)  # of the stages before this one
 
-    def absorb(self, at: float, second: Second, *, window_s: float) -> None:
+    def prepare(self, at: float, second: Second) -> None:
+        """Only the scatter is learnt while there is no candidate to judge."""
+        for point, dispersion in zip(self.guard.points, self.dispersions, strict=True):
+            xc, xb = second.bad[point]
+            dispersion.absorb(at, bad_candidate=xc, candidate=second.candidate, bad_stable=xb, stable=second.stable)
+        self._phi = _columns(dispersion.phi for dispersion in self.dispersions)
+
+    def absorb(self, at: float, second: Second) -> None:
+        """One second of evidence."""
         guard, nc, nb = self.guard, second.candidate, second.stable
         counts = [second.bad[point] for point in guard.points]
         window = (_columns(xc for xc, _ in counts), nc[:, None], _columns(xb for _, xb in counts), nb[:, None])
-        for dispersion, (_, xb) in zip(self.dispersions, counts, strict=True):
-            dispersion.absorb(at, xb, nb, window_s=window_s)
-        before, self._phi = self._phi, _columns(dispersion.phi for dispersion in self.dispersions)
-        most = np.maximum(before, self._phi)
+        before = self._phi
+        self.prepare(at, second)
         more = increments_of(*window, guard.roll_back_over, Side.WORSE)
-        more = np.where(more > 0, more / most[..., None], more / before[..., None])
-        self._grow(more, (nc > 0) & (nb > 0))
+        self._grow(Tempering.of_arrays(more, before, self._phi), (nc > 0) & (nb > 0))
         self._fine = self._fine + increments_of(*window, guard.promote_within, Side.FINE)
         xc, xb = counts[self._own]
         self.xc, self.nc, self.xb, self.nb = self.xc + xc, self.nc + nc, self.xb + xb, self.nb + nb
@@ -271,13 +237,20 @@ class Product:
         self.code = np.full(runs, "", dtype=object)
         self.was_frozen, self.was_excused = np.zeros(runs, dtype=np.bool_), np.zeros(runs, dtype=np.bool_)
         self._ids = np.arange(runs)
-        self.watched = [Watched(guard, self.policy.bar_worse_of(guard), runs) for guard in self.policy.guards]
+        guards = [guard for guard in self.policy.guards if guard.source is Source.GATEWAY]
+        self.watched = [Watched(guard, self.policy, runs) for guard in guards]
         self._failing, self._mixes = Failing(runs), Mixes(runs)
         self._began = _Began(np.zeros(runs), np.zeros(runs))
 
     @property
     def weight_frac(self) -> Floats:
         return np.asarray(self._weights[self.stage])
+
+    def prepare(self, at: float, second: Second) -> None:
+        """A second in which all traffic goes to stable, while the candidate is being prepared."""
+        for watched in self.watched:
+            watched.prepare(at, second)
+        self._began.at[:] = self._began.seen_at[:] = at
 
     def absorb(self, at: float, second: Second) -> None:
         """One tick: counts in, evidence, decision, and the next weight where it advances. Nothing for runs that ended."""
@@ -286,7 +259,7 @@ class Product:
             return
         mine = second.of(self._ids)
         for watched in self.watched:
-            watched.absorb(at, mine, window_s=self.policy.dispersion_window_s)
+            watched.absorb(at, mine)
         self._failing.absorb(at, mine)
         self._mixes.absorb(mine)
         self._began.seen_at = np.where(mine.candidate > 0, at, self._began.seen_at)
@@ -301,20 +274,15 @@ class Product:
 
     def _forget_the_ended(self) -> None:
         """Once they are worth the copying."""
-        is_live = self.state[self._ids] == LIVE
-        if is_live.mean() > 0.8:
+        is_live, n = self.state[self._ids] == LIVE, len(self._ids)
+        if is_live.mean() > 0.8 or (is_live.any() and n <= FEW):
             return
         self._ids = self._ids[is_live]
-        for part in (
-            *self.watched,
-            *(one for w in self.watched for one in w.dispersions),
-            self._failing,
-            self._mixes,
-            self._began,
-        ):
+        series = [one for w in self.watched for d in w.dispersions for one in (d.candidate, *d.stable)]
+        for part in (*self.watched, *series, self._failing, self._mixes, self._began):
             for name, value in vars(part).items():
                 if isinstance(value, np.ndarray):
-                    setattr(part, name, value[is_live])
+                    setattr(part, name, np.compress(is_live, value, axis=value.shape.index(n)))
 
     def _breach(self) -> tuple[npt.NDArray[np.object_], Booleans, Booleans]:
         """The reason code of a breach (empty for none), where both arms are bad alike, and where the mix of requests excuses it.

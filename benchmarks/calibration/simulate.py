@@ -32,7 +32,7 @@ class Cell:
     policy: dict[str, Any]
     horizon_s: int
     counter: str = ERRORS
-    note: str = ""
+    warm_s: int = 60  # for so long stable was watched while the candidate was being prepared
     objectives: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -47,6 +47,7 @@ class Cell:
 class Told:
     """A run's traffic as the product saw it, for walking it again: weights and counts by second."""
 
+    before: list[tuple[int, dict[str, int]]]  # stable alone, while the candidate was being prepared
     weights_bp: list[int]
     seconds: list[tuple[int, int, dict[str, tuple[int, int]]]]
 
@@ -67,7 +68,8 @@ def simulate(cell: Cell, runs: int, *, tell: int = 0) -> Story:
     rng = np.random.default_rng([SEED, zlib.crc32(cell.name.encode())])
     traffic, product = Traffic(cell.scenario, runs, rng), Product(cell.parsed(), runs)
     bins = _Bins(runs)
-    told = [Told([], []) for _ in range(tell)]
+    told = [Told([], [], []) for _ in range(tell)]
+    _prepare(cell, traffic, product, told)
     bad, bad_at_end = np.zeros(runs), np.full(runs, np.inf)
     for at in range(1, cell.horizon_s + 1):
         weight = product.weight_frac
@@ -76,13 +78,23 @@ def simulate(cell: Cell, runs: int, *, tell: int = 0) -> Story:
         bad += second.bad[cell.counter][0] * (at > cell.scenario.onset_s)
         was_live = product.state == LIVE
         if was_live.any():
-            product.absorb(float(at), second)
+            product.absorb(float(cell.warm_s + at), second)
         ended = was_live & (product.state != LIVE)
         bad_at_end[ended] = bad[ended]
         bins.add(at, second, cell.counter, product, bad)
         if cell.scenario.is_healthy and not (product.state == LIVE).any():
             break
+    product.ended_s -= cell.warm_s
     return Story(product, bins.binned(), bins.bad(), bad_at_end, told)
+
+
+def _prepare(cell: Cell, traffic: Traffic, product: Product, told: list[Told]) -> None:
+    """All traffic on stable, which is watched already."""
+    for at in range(1 - cell.warm_s, 1):
+        second = traffic.second(float(at), np.zeros(traffic.runs))
+        product.prepare(float(cell.warm_s + at), second)
+        for i, story in enumerate(told):
+            story.before.append((int(second.stable[i]), {name: int(xb[i]) for name, (_, xb) in second.bad.items()}))
 
 
 class _Bins:
@@ -137,7 +149,6 @@ def measured(cell: Cell, runs: int) -> dict[str, Any]:
         "group": cell.group,
         "kind": cell.kind,
         "rate_per_s": cell.rate_per_s,
-        "note": cell.note,
         "runs": runs,
         "horizon_s": cell.horizon_s,
         "rules": rules,

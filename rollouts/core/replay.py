@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rollouts.core.carry import Arms, Carry, absorb
@@ -29,19 +29,30 @@ class Walk:
     decision: Decision
 
 
-def walk(policy: Policy, feed: Feed, *, has_stable: bool = True, tick_s: float = 1.0) -> Iterator[Walk]:
-    """Every tick of a rollout whose gateways acknowledge at once, from its first step until it is promoted or rolled back."""
+def walk(
+    policy: Policy, feed: Feed, *, has_stable: bool = True, tick_s: float = 1.0, before: Sequence[Arms] = ()
+) -> Iterator[Walk]:
+    """Every tick of a rollout whose gateways acknowledge at once, from its first step until it is promoted or rolled back.
+
+    `before`: what was counted, tick by tick, while the candidate was being prepared. Ticks are numbered from the first step on.
+    """
     policy = policy.facing(has_stable=has_stable)
-    state, index, weight, started = RolloutState.SHIFTING, 0, policy.steps[0].weight_bp, 0.0
+    state, index, weight, started = RolloutState.SHIFTING, 0, policy.steps[0].weight_bp, len(before) * tick_s
     total, tick = Arms(), 0
     carry = Carry(readings={"gateway": Reading("one", 0.0, total.candidate, total.stable)})
+
+    def absorbed(news: Arms) -> Carry:
+        nonlocal total, tick
+        total, tick = total + news, tick + 1
+        reading = Reading("one", tick * tick_s, total.candidate, total.stable)
+        return absorb(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=has_stable)
+
+    for news in before:
+        carry = absorbed(news)
     carry = carry.entering(f"{state}:{index}", started).acknowledged(started)
-    while (news := feed(tick + 1, weight)) is not None:
-        tick += 1
+    while (more := feed(tick + 1 - len(before), weight)) is not None:
+        carry = absorbed(more)
         now = tick * tick_s
-        total = total + news
-        reading = Reading("one", now, total.candidate, total.stable)
-        carry = absorb(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=has_stable)
         here = Snapshot(state, policy, now, has_stable, step_index=index, commanded_bp=weight, step_started_at=started)
         decision = decide(counted(here, carry))
         if decision.action in {Action.ADVANCE, Action.BAKE}:
@@ -51,7 +62,7 @@ def walk(policy: Policy, feed: Feed, *, has_stable: bool = True, tick_s: float =
             weight = policy.bake.weight_bp if is_baking else policy.steps[index].weight_bp
             started = now
             carry = carry.entering(f"{state}:{index}", now).acknowledged(now)
-        yield Walk(tick, state, index, weight, decision)
+        yield Walk(tick - len(before), state, index, weight, decision)
         if decision.action in {Action.PROMOTE, Action.ROLL_BACK, Action.PAUSE}:
             return
 

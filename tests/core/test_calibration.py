@@ -46,7 +46,8 @@ def walked(policy, told: Told) -> list[Walk]:
             Counts(stable, stable, {name: x for name, (_, x) in bad.items()}),
         )
 
-    return list(walk(policy, feed))
+    before = [Arms(stable=Counts(attempts, attempts, bad)) for attempts, bad in told.before]
+    return list(walk(policy, feed, before=before))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
