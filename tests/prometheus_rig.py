@@ -69,6 +69,10 @@ class PrometheusProcess:
         (folder / "prometheus.yml").write_text(json.dumps(told))
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
