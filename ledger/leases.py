@@ -33,8 +33,12 @@ def acquire(name: str, owner: str, ttl_s: float) -> int | None:
 
 
 def renew(name: str, owner: str, token: int, ttl_s: float) -> bool:
-    """Whether the term goes on for `ttl_s` seconds from now. False means it is over: stop at once."""
-    held = Lease.objects.filter(name=name, owner=owner, token=token, expires_at__gt=Now())
+    """Whether the term goes on for `ttl_s` seconds from now. False means it is over: stop at once.
+
+    A term that ran out goes on too, as long as nobody else has had one since, which the token tells. Otherwise a holder
+    whose work takes longer than a term would end and begin for ever, and never get to the end of it.
+    """
+    held = Lease.objects.filter(name=name, owner=owner, token=token)
     return held.update(expires_at=Now() + timedelta(seconds=ttl_s)) == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
-from accounts.core.errors import DomainError, StateChanged
+from accounts.core.errors import DomainError, Stale, StateChanged
 from ledger.actions import append_event
 from registry.models import Release
 from rollouts.actions.moving import move, named, record, reread, shut
@@ -103,7 +103,7 @@ def write_route(
 
     Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
     """
-    _hold(rollout)
+    _hold(rollout, fence)
     stable = None if is_promoting else rollout.stable
     mirror_bp = rollout.mirror_bp if mirror_bp is None else mirror_bp
     set_route(
@@ -114,12 +114,12 @@ def write_route(
 
 
 @transaction.atomic
-def ask_for_candidate(rollout: Rollout) -> Deployment:
+def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
     """The candidate's deployment, asked for unless it is there. Raises what `ensure_deployment` does, and StateChanged.
 
     A rollout that was cancelled meanwhile asks for nothing: nobody would drain it.
     """
-    _hold(rollout)
+    _hold(rollout, fence)
     return ensure_deployment(
         actor=ENGINE,
         release=rollout.candidate,
@@ -128,11 +128,26 @@ def ask_for_candidate(rollout: Rollout) -> Deployment:
     )
 
 
-def _hold(rollout: Rollout) -> None:
-    """Locks the row as it was read, until the transaction ends. Raises StateChanged when it moved since."""
+def _hold(rollout: Rollout, fence: int) -> None:
+    """Locks the row as it was read, until the transaction ends. Raises StateChanged when it moved since, Stale when a
+    newer engine leads."""
     seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
-    if not seen.values_list("pk", flat=True).first():
+    current = seen.values_list("fence", flat=True).first()
+    if current is None:
         raise StateChanged("rollout_changed", f"Rollout {rollout.pk} moved meanwhile; the next tick reads it again.")
+    if current > fence:
+        raise Stale(
+            "fence_outdated",
+            f"Another engine (token {current}) has led since token {fence}; stop, and let it write the rollout.",
+            fence=fence,
+            current=current,
+        )
+
+
+def lift_rollout_fences(fence: int) -> None:
+    """From now on no engine with an older token writes any rollout. For a new leader, once."""
+    active = sorted(state.value for state in ACTIVE)
+    Rollout.objects.filter(state__in=active, fence__lt=fence).update(fence=fence)
 
 
 def _promote(tick: Tick) -> None:
@@ -198,8 +213,9 @@ def _first_bad_at(tick: Tick) -> datetime | None:
 
 
 @transaction.atomic
-def note_acknowledged_zero(rollout: Rollout, acked_at: datetime) -> None:
+def note_acknowledged_zero(rollout: Rollout, acked_at: datetime, *, fence: int) -> None:
     """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on."""
+    _hold(rollout, fence)
     zero_at = max(acked_at, rollout.decided_at or acked_at)
     Rollout.objects.filter(pk=rollout.pk, zero_at=None).update(zero_at=zero_at)
     reread(rollout)
@@ -208,8 +224,9 @@ def note_acknowledged_zero(rollout: Rollout, acked_at: datetime) -> None:
 
 
 @transaction.atomic
-def note_stuck(rollout: Rollout, why: str) -> None:
+def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
     """Loudly: the rollback cannot be verified. The engine keeps trying. `why` is a sentence without its full stop."""
+    _hold(rollout, fence)
     reason = f"{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
     move(rollout, S.STUCK, actor=ENGINE, reason=reason)
     record(rollout, actor=ENGINE, action="hold", code="stuck", reason=reason)
@@ -218,6 +235,7 @@ def note_stuck(rollout: Rollout, why: str) -> None:
 @transaction.atomic
 def finish_rollback(rollout: Rollout, *, confirmed_at: datetime | None, fence: int) -> None:
     """Traffic is back: drain the candidate, take it out of the route, end."""
+    _hold(rollout, fence)
     if rollout.stable is None:
         kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it."
         reason = f"Ended without a release to go back to: {kept} {rollout.reason}"

@@ -24,7 +24,7 @@ from django.db import OperationalError, close_old_connections, connection
 
 from ledger.actions import dispatch_due
 from ledger.clock import DatabaseClock
-from rollouts.actions.conduct import commit_tick, let_go
+from rollouts.actions.conduct import commit_tick, let_go, lift_rollout_fences
 from rollouts.actions.recording import Tick, join_old_blocks
 from rollouts.core.counting import Reading
 from rollouts.core.decision import Action
@@ -197,6 +197,7 @@ class Engine:
         if self.token != token:
             self.book.forget()
             lift_fences(self.lead.fence)
+            lift_rollout_fences(self.lead.fence)
         self.clock.sync()
         everyone = self.book.read()
         self._tell_of_broken()

@@ -203,7 +203,7 @@ def _prepared(
     if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
         carry = replace(carry, asked_at=at)
         try:
-            deployment = ask_for_candidate(rollout)
+            deployment = ask_for_candidate(rollout, fence=view.fence)
         except DomainError as error:
             problem = error.message
     if not problem and deployment is not None and deployment.state == DeploymentState.FAILED:

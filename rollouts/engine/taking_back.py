@@ -45,9 +45,10 @@ def _confirm(rollout: Rollout, before: Carry, carry: Carry, seen: Seen, view: Vi
     is_late = view.at - zero > CONFIRM_WITHIN_S
     if is_late and is_after and not seen.problem and carry.last.candidate.routed > 0:
         if rollout.state == S.ROLLING_BACK:
-            note_stuck(rollout, f"The counters still show requests for {rollout.candidate.name} at weight 0")
+            said = f"The counters still show requests for {rollout.candidate.name} at weight 0"
+            note_stuck(rollout, said, fence=view.fence)
     elif is_confirmed or is_late:
-        note_acknowledged_zero(rollout, rollout.zero_at)  # one that was stuck goes on
+        note_acknowledged_zero(rollout, rollout.zero_at, fence=view.fence)  # one that was stuck goes on
         confirmed_at = datetime.fromtimestamp(carry.read_at, UTC) if is_confirmed and carry.read_at else None
         finish_rollback(rollout, confirmed_at=confirmed_at, fence=view.fence)
 
@@ -61,12 +62,13 @@ def look_for_zero(known: Known, view: View) -> bool:
         write_route(rollout, 0, fence=view.fence, reason=rollout.reason)
         ack = acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
     if ack.all_acked and ack.acked_at is not None:
-        note_acknowledged_zero(rollout, ack.acked_at)
+        note_acknowledged_zero(rollout, ack.acked_at, fence=view.fence)
         return True
     waited_s = view.at - (rollout.decided_at or view.now).timestamp()
     if rollout.state == S.ROLLING_BACK and waited_s >= known.policy.ack_deadline_s:
         why = f": {ack.error.rstrip('.')}" if ack.error else ""
-        note_stuck(rollout, f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}")
+        said = f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}"
+        note_stuck(rollout, said, fence=view.fence)
         log.error("rollback_stuck", rollout=rollout.pk, waited_s=round(waited_s, 1), error=ack.error)
     return False
 

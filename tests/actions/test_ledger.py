@@ -532,12 +532,14 @@ class TestLeases:
         second = leases.acquire("engine", "b", 30)
         assert second is not None and second > first
 
-    def test_a_term_that_ran_out_cannot_be_renewed(self) -> None:
+    def test_a_term_that_ran_out_goes_on_until_somebody_else_has_one(self) -> None:
         token = leases.acquire("engine", "a", -1)
-        assert token is not None
+        assert token is not None and leases.holder("engine") is None
+        assert leases.renew("engine", "a", token, -1)
+        assert leases.acquire("engine", "b", -1) == token + 1
         assert not leases.renew("engine", "a", token, 30)
-        assert leases.holder("engine") is None
-        assert leases.acquire("engine", "b", 30) == token + 1
+        leases.release("engine", "b", token + 1)
+        assert not leases.renew("engine", "b", token + 1, 30)
 
     def test_renewing_and_releasing_take_the_right_owner_and_token(self) -> None:
         token = leases.acquire("engine", "a", 30)

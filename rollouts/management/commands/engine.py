@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
+from django.db import connection
 
 from ledger.clock import DatabaseClock
 from rollouts.engine import Engine
@@ -26,6 +27,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
+        _let_go_when_frozen(settings.ENGINE_LEASE_S)
         clock = DatabaseClock()
         engine = Engine(
             EnvoyCounters(now=clock.now),
@@ -47,3 +49,10 @@ class Command(BaseCommand):
         notices.listen(engine.wake)
         self.stdout.write(f"engine {engine.owner}: a tick every {engine.tick_s:g} s, lease {engine.lease_s:g} s")
         engine.run()
+
+
+def _let_go_when_frozen(lease_s: float) -> None:
+    """The database ends a transaction of this process that stands still for a whole lease: another engine leads by then,
+    and must not wait for what a frozen one holds locked."""
+    options = connection.settings_dict["OPTIONS"]
+    options["options"] = f"{options.get('options', '')} -c idle_in_transaction_session_timeout={lease_s * 1000:.0f}"
