@@ -34,6 +34,8 @@ def _said() -> argparse.Namespace:
     parser.add_argument(
         "--freeze", action="store_true", help="freeze the victim and let it go on after another took over"
     )
+    parser.add_argument("--site", default="", help="only sites that hold this text")
+    parser.add_argument("--times", type=int, default=1, help="each run so often")
     parser.add_argument("--sites", action="store_true", help="list every site")
     parser.add_argument("--lanes", type=int, default=os.cpu_count() or 1, help="so many runs at a time")
     parser.add_argument("--report", type=Path, help="write the numbers there as JSON")
@@ -49,8 +51,12 @@ def _campaign(said: argparse.Namespace, folder: Path) -> int:
     chosen = [victim for victim in victims() if said.only in victim.name and (victim.can_freeze or not said.freeze)]
     campaign = campaigns.Campaign(chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True))
     pick = campaigns.every if said.all else campaigns.sample(said.seed, chosen, said.extra)
-    names = {victim.name for victim in chosen}
-    campaign.run(lambda points: campaigns.frozen(pick(points), names) if said.freeze else pick(points))
+
+    def choose(points: campaigns.PointsOf) -> list[campaigns.Target]:
+        picked = pick({name: [point for point in its if said.site in point.site] for name, its in points.items()})
+        return (campaigns.frozen(picked) if said.freeze else picked) * said.times
+
+    campaign.run(choose)
     found = campaigns.report(campaign)
     if said.report:
         campaigns.written(found, said.report)

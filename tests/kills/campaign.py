@@ -43,6 +43,10 @@ class Victim(Protocol):
     def play(self, folder: Path, at: Point | None) -> Played: ...
 
 
+PointsOf = dict[str, list[Point]]  # by the name of the victim
+Target = tuple[str, Point]
+
+
 @dataclass
 class Outcome:
     victim: str
@@ -65,10 +69,10 @@ class Campaign:
     say: Callable[[str], None] = lambda _: None
     outcomes: list[Outcome] = field(default_factory=list)
     undisturbed: dict[str, Played] = field(default_factory=dict)
-    points: dict[str, list[Point]] = field(default_factory=dict)
+    points: PointsOf = field(default_factory=dict)
     took_s: float = 0.0
 
-    def run(self, choose: Callable[[dict[str, list[Point]]], list[tuple[str, Point]]]) -> None:
+    def run(self, choose: Callable[[PointsOf], list[Target]]) -> None:
         """Records every victim's undisturbed run, lets `choose` pick from all points by victim, and plays what was picked."""
         began = time.monotonic()
         for victim in self.victims:
@@ -95,7 +99,7 @@ class Campaign:
             self.undisturbed[victim.name] = one
             self.points[victim.name] = list(points_of(one.trace, two.trace))
 
-    def _play(self, pool: Any, chosen: list[tuple[str, Point]]) -> Iterator[Outcome]:
+    def _play(self, pool: Any, chosen: list[Target]) -> Iterator[Outcome]:
         jobs = [(name, self.folder, point, self.undisturbed[name].history) for name, point in chosen]
         for done, outcome in enumerate(pool.imap_unordered(_judged, jobs, chunksize=1), 1):
             if done % 50 == 0:
@@ -120,16 +124,16 @@ def _until_settled(trace: list[str]) -> list[str]:
     return trace[: last + 1]
 
 
-def every(points: dict[str, list[Point]]) -> list[tuple[str, Point]]:
+def every(points: PointsOf) -> list[Target]:
     """Every point of every story."""
     return [(name, point) for name, its in points.items() for point in its]
 
 
-def sample(seed: int, victims: Iterable[Victim], extra: int = 0) -> Callable[..., list[tuple[str, Point]]]:
+def sample(seed: int, victims: Iterable[Victim], extra: int = 0) -> Callable[..., list[Target]]:
     """Each site of a kind of victim once on each side, at a story and a count drawn by the seed; then `extra` more points."""
     kinds = {victim.name: victim.kind for victim in victims}
 
-    def choose(points: dict[str, list[Point]]) -> list[tuple[str, Point]]:
+    def choose(points: PointsOf) -> list[Target]:
         draw, strata = random.Random(seed), defaultdict(list)
         for name, point in every(points):
             strata[kinds[name], point.site, point.side].append((name, point))
@@ -140,12 +144,12 @@ def sample(seed: int, victims: Iterable[Victim], extra: int = 0) -> Callable[...
     return choose
 
 
-def frozen(chosen: list[tuple[str, Point]], can_freeze: set[str]) -> list[tuple[str, Point]]:
+def frozen(chosen: list[Target]) -> list[Target]:
     """The same writes with the victim frozen instead of killed, once each: the instant after a write is that before the next."""
     return [
         (name, Point(point.site, point.nth, point.side, int(signal.SIGSTOP)))
         for name, point in chosen
-        if name in can_freeze and point.side == BEFORE
+        if point.side == BEFORE
     ]
 
 
