@@ -292,10 +292,9 @@ def absorb(
             watch = watches.get(guard.name, Watch())
             watches[guard.name] = _watched(watch, guard, own, policy=policy, has_stable=has_stable)
     gap_at = news.read_at if _has_gap(carry.readings, readings) else carry.gap_at
-    carry = replace(
-        carry, tick=tick, watches=watches, external={**carry.external, **external}, last=news.arms, gap_at=gap_at
-    )
-    return _counted(carry, news, readings) if readings else carry
+    counted = _counted(carry, news, readings) if readings else {}
+    elsewhere = {**carry.external, **external} if external else carry.external
+    return replace(carry, tick=tick, watches=watches, external=elsewhere, last=news.arms, gap_at=gap_at, **counted)
 
 
 def _has_gap(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> bool:
@@ -318,29 +317,27 @@ class _News:
     @classmethod
     def between(cls, before: Mapping[str, Reading], now: Mapping[str, Reading]) -> _News:
         parts = {name: difference(before.get(name), reading) for name, reading in now.items()}
-        arms = Arms()
-        for part in parts.values():
-            arms = arms + Arms(part.candidate, part.stable)
+        first, *others = [Arms(part.candidate, part.stable) for part in parts.values()] or [Arms()]
+        arms = sum(others, first)
         read_at = max((reading.at for reading in now.values()), default=0.0)
         return cls(parts, arms, read_at, {name: before[name].at if name in before else read_at for name in now})
 
 
-def _counted(carry: Carry, news: _News, readings: Mapping[str, Reading]) -> Carry:
-    """With the gateways' counts in the sums of both arms and of users."""
+def _counted(carry: Carry, news: _News, readings: Mapping[str, Reading]) -> dict[str, Any]:
+    """What changes with the gateways' counts: the sums of both arms and of users, and what the last attempts were like."""
     candidate, stable = news.arms.candidate, news.arms.stable
-    return replace(
-        carry,
-        readings={**carry.readings, **readings},
-        step=carry.step + news.arms,
-        total=carry.total + news.arms,
-        user_requests=carry.user_requests + sum(part.user_requests for part in news.parts.values()),
-        user_errors=carry.user_errors + sum(part.user_errors for part in news.parts.values()),
-        failures=carry.failures.after(news.read_at, candidate),
-        has_failed=candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else carry.has_failed,
-        is_stable_failing=_fails(stable) if stable.attempts else carry.is_stable_failing,
-        candidate_seen_at=news.read_at if candidate.attempts else carry.candidate_seen_at,
-        read_at=news.read_at,
-    )
+    return {
+        "readings": {**carry.readings, **readings},
+        "step": carry.step + news.arms,
+        "total": carry.total + news.arms,
+        "user_requests": carry.user_requests + sum(part.user_requests for part in news.parts.values()),
+        "user_errors": carry.user_errors + sum(part.user_errors for part in news.parts.values()),
+        "failures": carry.failures.after(news.read_at, candidate),
+        "has_failed": candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else carry.has_failed,
+        "is_stable_failing": _fails(stable) if stable.attempts else carry.is_stable_failing,
+        "candidate_seen_at": news.read_at if candidate.attempts else carry.candidate_seen_at,
+        "read_at": news.read_at,
+    }
 
 
 def _fails(counts: Counts) -> bool:

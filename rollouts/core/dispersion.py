@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def factor(squares: float, bad: float, blocks: float, most_by_chance: float = ma
     Source of the standard deviation: for Poisson counts of mean m, half the squared differences less the counts have the
     variance 3 m^2 for each block.
     """
-    if bad < LEAST_BAD:
+    if bad < LEAST_BAD or squares <= bad:
         return 1.0
     by_chance = min(most_by_chance, SIGMAS * math.sqrt(3 / max(1.0, blocks))) + PAIRS / bad
     excess = squares / bad - 1
@@ -149,7 +150,7 @@ def batched(numbers: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _short(value: float) -> float:
-    short = float(f"{value:.6g}")
+    short = float(f"{value:.5g}")
     return int(short) if short == int(short) else short
 
 
@@ -184,13 +185,18 @@ class Dispersion:
             ),
         )
 
-    def phi(self, name: str) -> float:
-        """The factor to divide a counter's log evidence by; 1 for one that was never counted."""
-        if name not in self.names:
-            return 1.0
-        i = self.names.index(name)
+    @cached_property
+    def phis(self) -> dict[str, float]:
+        """By counter, the factor to divide its log evidence by."""
         seconds, *longer = self.stable
-        return max(self.candidate.phi_now(i), seconds.phi(i), *[one.phi_long(i) for one in longer])
+        return {
+            name: max(self.candidate.phi_now(i), seconds.phi(i), *[one.phi_long(i) for one in longer])
+            for i, name in enumerate(self.names)
+        }
+
+    def phi(self, name: str) -> float:
+        """One counter's factor; 1 where it was never counted."""
+        return self.phis.get(name, 1.0)
 
     def to_json(self) -> list[Any]:
         return [list(self.names), self.candidate.to_json(), *[one.to_json() for one in self.stable]]
@@ -204,6 +210,7 @@ class Dispersion:
         return cls(tuple(names), Series.from_json(candidate), tuple(Series.from_json(one) for one in stable))
 
 
+@cache
 def widths_s(window_s: float) -> tuple[float, ...]:
     """The lengths of stable's blocks."""
     return (1.0, *(times * max(1.0, window_s) for times in LONG_WINDOWS))

@@ -151,8 +151,8 @@ def mixed_of(sums: Floats) -> Floats:
 
 def log_sum(logs: Sequence[float]) -> float:
     """The logarithm of the sum of the exponentials."""
-    top = max(logs)
-    return top + math.log(sum([math.exp(one - top) for one in logs]))
+    top, exp = max(logs), math.exp
+    return top + math.log(sum([exp(one - top) for one in logs]))
 
 
 def log_mean(logs: Sequence[float]) -> float:
@@ -182,11 +182,13 @@ def onset_step(log_m: Sequence[float], more: Sequence[float], ticks: int) -> Sum
     begin, _ = onset_prior(ticks)
     if not log_m:
         return tuple([begin + one for one in more])
-    out = []
-    for before, one in zip(log_m, more, strict=True):
-        high, low = (before, begin) if before > begin else (begin, before)
-        out.append(high + math.log1p(math.exp(low - high)) + one)
-    return tuple(out)
+    exp, log1p = math.exp, math.log1p
+    return tuple(
+        [
+            (begin + log1p(exp(before - begin)) if before < begin else before + log1p(exp(begin - before))) + one
+            for before, one in zip(log_m, more, strict=True)
+        ]
+    )
 
 
 def onset_mixed(log_m: Sequence[float], ticks: int) -> float:

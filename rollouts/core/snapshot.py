@@ -57,14 +57,15 @@ def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> J
     """
     seen, own = watch.evidence, watch.evidence.point(guard.name)
     limit = guard.roll_back_over.of(guard.max_frac)
-    points = tuple(name for name in guard.points if name in seen.points) if has_stable else ()
-    points = points or (guard.name,)
-    phis = {name: watch.dispersion.phi(name) for name in dict.fromkeys((*points, guard.name))}
-    phi = phis[guard.name]
-    worse = {name: seen.log_e_worse(name) for name in points}
-    fixed = fixed_sums(own.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)
-    fine = {name: seen.point(name).fine for name in points} if has_stable else {guard.name: fixed}
-    to_go = [attempts_to_go(sums, seen.candidate, phis[name], bar_fine) for name, sums in fine.items()]
+    name = guard.name
+    points = tuple([one for one in guard.points if one in seen.points]) if has_stable else ()
+    points, phi = points or (name,), watch.dispersion.phi(name)
+    worse = {one: seen.log_e_worse(one) for one in points}
+    fine = {one: seen.point(one).fine for one in points}
+    if not has_stable:
+        fine = {name: fixed_sums(own.bad_candidate, seen.candidate, guard.promote_within.of(guard.max_frac), Side.FINE)}
+    log_e_fine = {one: mixed(sums, watch.dispersion.phi(one)) for one, sums in fine.items()}
+    least = min(log_e_fine, key=log_e_fine.__getitem__)
     loudest = max(worse, key=worse.__getitem__)
     return Judged(
         guard,
@@ -74,12 +75,12 @@ def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> J
         seen.stable,
         phi,
         log_e_worse=log_mean(list(worse.values())) if has_stable else 0.0,
-        log_e_fine=min(mixed(sums, phis[name]) for name, sums in fine.items()),
+        log_e_fine=log_e_fine[least],
         log_e_over=mixed(fixed_sums(own.bad_candidate, seen.candidate, limit, Side.WORSE), phi)
         if has_stable
-        else worse[guard.name],
+        else worse[name],
         log_e_stable_over=mixed(fixed_sums(own.bad_stable, seen.stable, limit, Side.WORSE), phi),
-        to_go=None if None in to_go else max(one for one in to_go if one is not None),
+        to_go=attempts_to_go(fine[least], seen.candidate, watch.dispersion.phi(least), bar_fine),
         loudest=(loudest, seen.point(loudest).bad_candidate, seen.point(loudest).bad_stable),
     )
 
