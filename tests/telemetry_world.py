@@ -38,6 +38,7 @@ POLICY: dict[str, Any] = {
     "bake": {"min_s": 0, "min_samples": 40, "deadline_s": 600},
     "no_data_s": 600,
 }
+GUARDS: list[dict[str, Any]] = [{"indicator": "errors"}, {"indicator": "slow"}]
 BAD, TOTAL = "orders_failed_total", "orders_total"
 EXTERNAL: dict[str, Any] = {
     "indicator": "external",
@@ -154,10 +155,8 @@ class World:
 
     def __init__(self, *, gateways: int = 1, external: bool | dict[str, Any] = False, **policy: object) -> None:
         self.admin = make_admin()
-        guards: list[dict[str, Any]] = [{"indicator": "errors"}, {"indicator": "slow"}]
-        if external:
-            guards.append({**EXTERNAL, **(external if isinstance(external, dict) else {})})
-        whole = {**POLICY, "guards": guards, **policy}
+        mine = [{**EXTERNAL, **(external if isinstance(external, dict) else {})}] if external else []
+        whole = {**POLICY, "guards": [*GUARDS, *mine], **policy}
         self.model = make_model(objectives=OBJECTIVES, rollout_policy=whole)
         self.environment = make_environment("production", needs_passed_report=False)
         names = [f"gateway-{number}" for number in range(1, gateways + 1)]

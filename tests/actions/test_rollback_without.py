@@ -24,7 +24,7 @@ from rollouts.core import breach as breach_module
 from rollouts.models import Decision, Rollout
 from serving.models import Deployment, Server
 from tests.factories import make_user
-from tests.telemetry_world import World
+from tests.telemetry_world import EXTERNAL, GUARDS, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,8 +80,11 @@ def broker_at(port: int) -> Iterator[None]:
 def world(request: pytest.FixtureRequest, settings: Any) -> Iterator[World]:
     """A rollout at 25 % of the traffic; what the parameter names is away from then on."""
     is_all = request.param == "all"
-    made = World(external=request.param == "prometheus" or is_all)
-    made.bring("shifting")
+    guards = [*GUARDS, {"indicator": "wrong", "max_frac": 0.01}] if request.param == "prober" or is_all else GUARDS
+    guards = [*guards, EXTERNAL] if request.param == "prometheus" or is_all else guards
+    made = World(guards=guards)
+    made.until("shifting")
+    made.turn()
     with contextlib.ExitStack() as stack:
         if request.param == "broker_refuses":
             stack.enter_context(broker_at(1))
@@ -91,7 +94,7 @@ def world(request: pytest.FixtureRequest, settings: Any) -> Iterator[World]:
             settings.BLOB_STORE = "/proc/nobody/can/write/here"
         if request.param == "prometheus" or is_all:
             made.metrics.fail("unreachable")
-        # There is no prober at all in a world. A job that waits to be handed on makes the broker matter.
+        # There is no prober in a world. A job that waits to be handed on makes the broker matter.
         Job.objects.create(kind="tests.waiting", key=request.param, args={}, due_at=timezone.now())
         yield made
 

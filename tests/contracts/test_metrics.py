@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import http.server
+import ipaddress
 import math
+import ssl
+import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from serving.fakes import FakeMetrics
 from serving.ports import CounterQuery, CounterSample, ExternalMetrics, MetricsError
@@ -315,7 +325,70 @@ def test_samples_that_stopped_coming_are_stale(real: Real) -> None:
 
 
 @pytest.mark.real("prometheus")
-def test_an_https_or_a_path_is_asked_where_it_is_said(real: Real) -> None:
+def test_a_path_is_asked_where_it_is_said(real: Real) -> None:
     real.metrics = Prometheus(f"{real.proxy.url}/behind/a/path")
     found = one(real, of(TOTAL))
     assert isinstance(found, MetricsError) and found.reason == "refused" and "404" in found.message
+
+
+# -- over TLS ----------------------------------------------------------------------------------------------------------
+
+
+class Five(http.server.BaseHTTPRequestHandler):
+    """Answers every query with the number 5."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"status": "success", "data": {"resultType": "scalar", "result": [1, "5"]}}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """(certificate, key) for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return paths
+
+
+def test_a_certificate_is_checked_and_a_trusted_one_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = self_signed(tmp_path)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Five)
+    server.daemon_threads = True
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        metrics = Prometheus(f"https://127.0.0.1:{server.server_address[1]}")
+        asked = [CounterQuery("a", "5"), CounterQuery("b", "5")]
+        for found in metrics.read(asked, timeout_s=5).values():
+            assert isinstance(found, MetricsError) and found.reason == "unreachable" and "certificate" in found.message
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert [found.value for found in metrics.read(asked, timeout_s=5).values()] == [5, 5]  # type: ignore[union-attr]
+    finally:
+        server.shutdown()
+        server.server_close()
