@@ -52,7 +52,7 @@ SWEEP_EVERY_S = 5.0
 ZERO_POLL_S, ZERO_POLL_FOR_S = 0.05, 1.0
 #: A tick that was woken does not begin sooner than this after the one before it.
 EARLY_S = 0.2
-#: While a candidate does nothing but fail, the next look comes sooner. More than `breach.FAILING_OVER_S`.
+#: While a candidate fails more than now and then, the next look comes sooner. More than `breach.FAILING_OVER_S`.
 LOOK_AGAIN_S = 0.5
 #: A candidate without a server is gone when it still has none after this long; one that failed before, at once.
 GONE_OVER_S = 0.5
@@ -209,7 +209,7 @@ class Engine:
                 self._tidy(everyone)
         except LeadLost:
             return False
-        self._is_failing = any(_only_fails(one) for one in known)
+        self._is_failing = any(one.is_suspect for one in known)
         if is_whole:
             self.pace.turn(self.clock.now(), [late_s + lag for lag in lags], time.monotonic() - began)
         return self.token is not None
@@ -336,7 +336,3 @@ def _suspects_first(known: Known) -> tuple[bool, int]:
     """Those that may have to be taken back in this very turn wait for nobody."""
     carry = known.carry
     return not (carry.failures.attempts or carry.has_failed or carry.gone_since is not None), known.rollout.pk
-
-
-def _only_fails(known: Known) -> bool:
-    return known.carry.failures.attempts > 0 and known.rollout.state in {S.SHIFTING, S.BAKING}

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db import connection
 
 from rollouts.actions.recording import Outcome, Tick, count_blocks
-from rollouts.core.carry import Carry
+from rollouts.core.carry import ERRORS, Carry
 from rollouts.core.counting import Reading
 from rollouts.core.history import Open
 from rollouts.core.lifecycle import RolloutState
@@ -54,11 +54,22 @@ class Known:
 
     @property
     def is_restless(self) -> bool:
-        """Whether something other than time may move it on: it waits for servers or gateways, or its candidate only fails."""
+        """Whether something other than time may move it on: it waits for servers or gateways, or is suspect."""
         rollout = self.rollout
         is_waiting = rollout.state in {S.PREPARING, S.ROLLING_BACK, S.STUCK} or rollout.step_started_at is None
         carry = self.carry
-        return is_waiting or carry.is_promoting or carry.gone_since is not None or carry.failures.attempts > 0
+        return is_waiting or carry.is_promoting or carry.gone_since is not None or self.is_suspect
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the last look at it saw the candidate fail in a way that is worth another look before the next tick.
+
+        More than a lone failure and a tenth of its attempts: one fault may have begun in the middle of that second.
+        """
+        last = self.carry.last.candidate
+        bad = last.bad.get(ERRORS, 0)
+        is_burning = bad >= 2 and bad * 10 >= last.attempts
+        return self.rollout.state in {S.SHIFTING, S.BAKING} and (self.carry.failures.attempts > 0 or is_burning)
 
     @property
     def next_tick(self) -> int:
