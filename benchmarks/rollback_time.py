@@ -14,6 +14,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,6 +30,8 @@ from sluicegate.stack import Stack, running
 from tests.flows.tiny import ENVIRONMENT, MODEL, Shop
 
 GOOD_S = 2.0
+#: Between two runs: the server of the last one is to be gone, also as far as the agent has heard.
+PAUSE_S = 3.0
 CODE = """
 import os, random, time
 from pathlib import Path
@@ -89,7 +92,7 @@ class Crowd:
     url: str
     rate_per_s: float
     asked: int = 0
-    failed: list[float] = field(default_factory=list)
+    failed: list[tuple[float, str]] = field(default_factory=list)
     wrong: list[float] = field(default_factory=list)
     good: list[tuple[float, str]] = field(default_factory=list)
 
@@ -119,17 +122,25 @@ class Crowd:
         try:
             answer = self._client.post(self.url, json=body)
             if answer.status_code != 200:
-                self.failed.append(at)
+                self.failed.append((at, f"{answer.status_code} {answer.text[:120]}"))
             elif answer.json()["outputs"][0]["data"] != [2 * value for value in x]:
                 self.wrong.append(at)
             else:
                 self.good.append((at, answer.headers.get("x-sluicegate-release", "")))
-        except (httpx.HTTPError, ValueError, KeyError):
-            self.failed.append(at)
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            self.failed.append((at, repr(error)))
 
 
-def measure(stack: Stack, folder: Path, faults: list[str], *, runs: int, rate_per_s: float) -> dict[str, Any]:
-    """{fault: [row of each run]}."""
+def measure(
+    stack: Stack,
+    folder: Path,
+    faults: list[str],
+    *,
+    runs: int,
+    rate_per_s: float,
+    keep: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """{fault: [row of each run]}. `keep` gets what is known after each fault."""
     found: dict[str, Any] = {}
     with Shop(stack, folder, step_s=1) as shop:
         first = shop.start(shop.prove("first"))
@@ -142,6 +153,7 @@ def measure(stack: Stack, folder: Path, faults: list[str], *, runs: int, rate_pe
                 code = CODE.format(trigger=trigger, share=fault.share, fault=fault.does)
                 release = shop.prove(name, code=code)
                 found[name] = [one_run(shop, crowd, release, fault, trigger, run) for run in range(1, runs + 1)]
+                keep(found)
     return found
 
 
@@ -157,6 +169,8 @@ def one_run(shop: Shop, crowd: Crowd, release: str, fault: Fault, trigger: Path,
     """One rollout of the release, broken while it serves."""
     for path in (trigger, Path(f"{trigger}.at")):
         path.unlink(missing_ok=True)
+    failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
+    time.sleep(PAUSE_S)
     begun = rollout.start(shop.author, release, environment=ENVIRONMENT, policy=policy_of(fault, WEIGHT_PCT))
     number = int(begun["id"])
     shop.until(number, "shifting")
@@ -173,9 +187,11 @@ def one_run(shop: Shop, crowd: Crowd, release: str, fault: Fault, trigger: Path,
         "fault_to_decision_s": round(decided_at - fault_at, 3),
         "decision_to_zero_s": round(zero_at - decided_at, 3),
         "bad_candidate_attempts": clock["bad_candidate_attempts"],
-        "users_failed": sum(1 for at in crowd.failed if at >= fault_at - 30),
-        "users_wrong": sum(1 for at in crowd.wrong if at >= fault_at),
+        "users_failed": len(crowd.failed) - failed_before,
+        "users_wrong": len(crowd.wrong) - wrong_before,
     }
+    for at, what in crowd.failed[failed_before:]:
+        print(f"  a user's failure {at - fault_at:+.2f} s after the fault: {what}", flush=True)
     print(f"{release} run {run}: {row}", flush=True)
     return row
 
@@ -217,10 +233,14 @@ def main() -> None:
     asked = parser.parse_args()
     names = asked.faults.split(",")
     with tempfile.TemporaryDirectory(prefix="sluicegate-rollback-") as name, running(Path(name) / "state") as stack:
-        found = measure(stack, Path(name), names, runs=asked.runs, rate_per_s=asked.rate)
-    print("\n".join(table(found)))
-    if asked.out:
-        asked.out.write_text(json.dumps({"rate_per_s": asked.rate, "weight_pct": WEIGHT_PCT, "runs": found}, indent=1))
+
+        def keep(found: dict[str, Any]) -> None:
+            print("\n".join(table(found)), flush=True)
+            if asked.out:
+                known = {"rate_per_s": asked.rate, "weight_pct": WEIGHT_PCT, "runs": found}
+                asked.out.write_text(json.dumps(known, indent=1))
+
+        found = measure(stack, Path(name), names, runs=asked.runs, rate_per_s=asked.rate, keep=keep)
     if any(row["users_failed"] for rows in found.values() for row in rows):
         raise SystemExit("Users saw failures.")
 
