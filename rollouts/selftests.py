@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -138,8 +138,9 @@ class SelfTests:
             if one is None or one.stable != route.stable.digest:
                 row = rows.get(key)
                 state = row.state if row else {}
+                test = replace(SelfTest.from_json(state), seed=f"{key[0]}:{key[1]}")
                 one = _Watched(
-                    *key, route.model.slug, str(route.stable.digest), SelfTest.from_json(state),
+                    *key, route.model.slug, str(route.stable.digest), test,
                     state.get("rate_per_s"), row is not None and row.alarmed_at is not None,
                 )  # fmt: skip
             self._watched[key] = one

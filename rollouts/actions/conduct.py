@@ -170,10 +170,12 @@ def _promote(tick: Tick) -> None:
 @transaction.atomic
 def let_go(rollout: Rollout) -> None:
     """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
-    if Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, warm_until__isnull=False).update(warm_until=None):
-        hold_routes(rollout.environment)
-        if rollout.stable is not None and not _is_routed(rollout, rollout.stable):
-            _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
+    hold_routes(
+        rollout.environment
+    )  # before the row, as who goes back to that release does; or each waits for the other
+    kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, warm_until__isnull=False)
+    if kept.update(warm_until=None) and rollout.stable is not None and not _is_routed(rollout, rollout.stable):
+        _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
 
 
 def _is_routed(rollout: Rollout, release: Release) -> bool:

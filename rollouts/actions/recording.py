@@ -30,6 +30,8 @@ ENGINE = Actor.system("engine")
 OBSERVED = LIVE | {S.ROLLING_BACK, S.STUCK}
 #: So many holds for changing reasons are all recorded; from then on each waits twice as long as the one before it.
 FREELY_SAID, FIRST_WAIT_S, LONGEST_WAIT_S = 24, 60.0, 86_400.0
+#: What people are told of by an event waits no longer than this.
+WARNED_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,8 @@ def _may_say(tick: Tick) -> bool:
     count, last = tick.history.spoken
     if count < FREELY_SAID:
         return True
-    wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(30, count - FREELY_SAID))
+    longest_s = WARNED_WITHIN_S if tick.warning else LONGEST_WAIT_S
+    wait_s = min(longest_s, FIRST_WAIT_S * 2.0 ** min(30, count - FREELY_SAID))
     return tick.at.timestamp() - last >= wait_s
 
 

@@ -78,7 +78,7 @@ def _ready(s: Snapshot) -> Decision:
 
 
 def _progress(s: Snapshot) -> Decision:
-    if s.is_promoting:
+    if s.is_promoting and s.state is RolloutState.BAKING:
         return Decision(Action.PROMOTE, Code.PROMOTING, f"{s.candidate_name} now serves everything.", facts_of(s))
     if s.promote_now and s.state is RolloutState.BAKING:
         said = f"Promoting {s.candidate_name} at once, as a person asked; nothing speaks against it."

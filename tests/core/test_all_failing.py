@@ -20,7 +20,7 @@ Ticks = Sequence[tuple[int, int]]  # attempts and errors of one arm in each tick
 
 
 def walked(candidate: Ticks, stable: Ticks | None = None, *, tick_s: float = 1.0, **policy: object) -> list[Walk]:
-    plan = parse_policy({"guards": [DEAF], **policy})
+    plan = parse_policy({"guards": [DEAF], "budget_bad": None, **policy})
     beside = stable or [STABLE] * len(candidate)
 
     def feed(tick: int, weight_bp: int) -> Arms | None:
