@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.calibration.traffic import ERRORS, Second
-from rollouts.core.breach import BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS
-from rollouts.core.confounders import LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
+from rollouts.core.breach import BLAME_LOG_E, BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS, SPENDS
+from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
 from rollouts.core.dispersion import Dispersions
 from rollouts.core.evidence import (
@@ -37,6 +37,8 @@ Booleans = npt.NDArray[np.bool_]
 Whole = npt.NDArray[np.int64]
 
 LIVE, PROMOTED, ROLLED_BACK = 0, 1, 2
+#: In the order in which decide() prefers them, reversed: the last one stays.
+WEAKEST_FIRST = (Code.BUDGET_SPENT, Code.OBJECTIVE_BREACHED, Code.ALL_FAILING, Code.WORSE_THAN_STABLE)
 FEW = 16  # more runs than any other axis is long
 #: A mixture can only reach a bar if one of its parts comes so close to it: the logarithm of how many there are.
 CLOSE = float(np.log(len(GRID) + 1))
@@ -103,6 +105,14 @@ class Watched:
         if found.any():
             worse = self._worse(found)
             found[found] = np.logaddexp.reduce(worse, axis=1) - np.log(worse.shape[1]) >= self.bar_worse
+        return found
+
+    def is_suspect(self, where: Booleans) -> Booleans:
+        """Whether `log_e_worse` is enough to blame the candidate for an objective, for the runs that are asked for."""
+        found = where.copy()
+        if found.any():
+            worse = self._worse(found)
+            found[found] = np.logaddexp.reduce(worse, axis=1) - np.log(worse.shape[1]) >= BLAME_LOG_E
         return found
 
     def is_fine(self, bar: float, where: Booleans) -> Booleans:
@@ -285,30 +295,28 @@ class Product:
                     setattr(part, name, np.compress(is_live, value, axis=value.shape.index(n)))
 
     def _breach(self) -> tuple[npt.NDArray[np.object_], Booleans, Booleans]:
-        """The reason code of a breach (empty for none), where both arms are bad alike, and where the mix of requests excuses it.
-
-        The weakest question first, so that the code of the strongest one stays.
-        """
+        """The reason code of a breach (empty for none), where both arms are bad alike, and where the mix of requests excuses it."""
         code = np.full(len(self._ids), "", dtype=object)
         is_shared, is_excused = np.zeros(len(self._ids), dtype=np.bool_), np.zeros(len(self._ids), dtype=np.bool_)
-        proofs = []
+        proofs: list[tuple[Code, Booleans, Booleans]] = []  # what is proven, and where another mix may explain it
         for watched in self.watched:
             is_over = watched.is_over() & (watched.nb >= LEAST_STABLE_ATTEMPTS)
-            stable_too = watched.rate_stable > watched.limit
+            stable_too = (watched.rate_stable > watched.limit) | (is_over & ~watched.is_suspect(is_over))
             is_shared |= is_over & stable_too
-            if self.policy.budget_bad is not None:
-                proofs.append((Code.BUDGET_SPENT, watched.has_spent(self.policy.budget_bad)))
-            proofs.append((Code.OBJECTIVE_BREACHED, is_over & ~stable_too))
-            proofs.append((Code.WORSE_THAN_STABLE, watched.is_worse()))
-        differs = self._mixes.differs() if any(proof.any() for _, proof in proofs) else is_excused
-        for wanted in (Code.BUDGET_SPENT, Code.OBJECTIVE_BREACHED, Code.ALL_FAILING, Code.WORSE_THAN_STABLE):
-            if wanted is Code.ALL_FAILING:
-                fails = self._failing.fails(self.policy.all_failing_attempts)
-                is_shared |= fails & self._failing.is_stable_failing
-                code[fails & ~self._failing.is_stable_failing] = wanted
-            for _, proof in ((name, proof) for name, proof in proofs if name is wanted):
-                code[proof & ~differs] = wanted
-                is_excused = is_excused | (proof & differs)
+            beyond = BEYOND_MIX.get(watched.guard.indicator, BEYOND_MIX_ELSE)
+            may_be = watched.rate_candidate - watched.rate_stable <= beyond
+            if self.policy.budget_bad is not None and watched.guard.indicator in SPENDS:
+                proofs.append((Code.BUDGET_SPENT, watched.has_spent(self.policy.budget_bad), np.zeros_like(may_be)))
+            proofs.append((Code.OBJECTIVE_BREACHED, is_over & ~stable_too, may_be))
+            proofs.append((Code.WORSE_THAN_STABLE, watched.is_worse(), may_be))
+        differs = self._mixes.differs() if any(proof.any() for _, proof, _ in proofs) else is_excused
+        fails = self._failing.fails(self.policy.all_failing_attempts)
+        is_shared |= fails & self._failing.is_stable_failing
+        proofs.append((Code.ALL_FAILING, fails & ~self._failing.is_stable_failing, np.zeros_like(fails)))
+        for wanted in WEAKEST_FIRST:
+            for _, proof, may_be in (one for one in proofs if one[0] is wanted):
+                code[proof & ~(differs & may_be)] = wanted
+                is_excused = is_excused | (proof & differs & may_be)
         return code, is_shared, is_excused
 
     def _burning(self) -> Booleans:

@@ -16,7 +16,7 @@ from accounts.core.errors import Stale, StateChanged
 from rollouts.actions.moving import reread
 from rollouts.core.carry import Arms, Carry
 from rollouts.core.counting import Counts
-from rollouts.core.decision import Action, Code, evidence_of
+from rollouts.core.decision import EXCUSES, Action, Code, evidence_of
 from rollouts.core.decision import Decision as Decided
 from rollouts.core.history import BLOCK_ROWS, MOST_BLOCKS, Block, Open, Row, joined, to_join
 from rollouts.core.lifecycle import LIVE, RolloutState
@@ -60,13 +60,18 @@ class Tick:
 
     @property
     def warning(self) -> str:
-        """The event of something that people should hear of though nothing moves: blindness, and a deadline that passed."""
+        """The event of something that people should hear of though nothing moves.
+
+        Blindness, a deadline that passed, and evidence that would have taken the candidate back, were it not excused.
+        """
         if self.is_effect or self.said == self.carry.said:
             return ""
         if self.decision.code is Code.BLIND:
             return "rollout.blind"
         is_overdue = self.decision.code is Code.OVERDUE or self.decision.facts.get("is_late")
-        return "rollout.overdue" if is_overdue else ""
+        if is_overdue:
+            return "rollout.overdue"
+        return "rollout.held" if self.decision.code in EXCUSES and "guard" in self.decision.facts else ""
 
     @property
     def said(self) -> str:

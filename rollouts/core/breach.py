@@ -18,8 +18,13 @@ from rollouts.core.snapshot import Judged, Snapshot
 FAILING_OVER_S = 0.4
 #: Fewer attempts of stable than this say nothing about whether stable burns too.
 LEAST_STABLE_ATTEMPTS = 20
+#: For an objective the candidate is blamed only where it also looks worse than stable at the same time, ten to one: in an
+#: incident of both arms the one with more traffic is proven over it first. Source: docs/calibration.md, shared incidents.
+BLAME_LOG_E = math.log(10)
 #: Bad attempts beyond stable's count against the budget only as far as they exceed what chance may add, in standard deviations.
 BUDGET_SIGMAS = 4.0
+#: What a bad request is for the budget: one that failed or was answered wrongly, not one that was slow.
+SPENDS = frozenset({"errors", "wrong"})
 
 
 def breach(s: Snapshot) -> Decision | None:
@@ -83,6 +88,10 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
             f"and at {share(judged.rate_stable)} on {s.stable_name}, over {share(judged.limit)}",
             judged,
         )
+    if s.has_stable and judged.log_e_worse < BLAME_LOG_E:
+        over = f"at {share(judged.rate_candidate)} on {s.candidate_name}, over {share(judged.limit)}"
+        said = f"{judged.guard.words} are {over}, and {s.stable_name} does not clearly fare better at the same time"
+        return both_bad(s, said, judged)
     said = (
         f"{capital(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} "
         f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}."
@@ -95,6 +104,8 @@ def _spent(s: Snapshot) -> Decision | None:
     if s.policy.budget_bad is None or not s.has_stable:
         return None
     for judged in s.acting:
+        if judged.guard.indicator not in SPENDS:
+            continue
         excess, variance = s.harm.get(judged.guard.name, (0.0, 0.0))
         sure = excess - BUDGET_SIGMAS * math.sqrt(max(0.0, judged.phi * variance))
         if sure < s.policy.budget_bad:
@@ -103,7 +114,7 @@ def _spent(s: Snapshot) -> Decision | None:
             f"{s.candidate_name} has cost {excess:.0f} {judged.guard.words} more than {s.stable_name} would have, "
             f"surely over the budget of {s.policy.budget_bad}."
         )
-        return confounders.excuse(s, judged) or take_back(s, Code.BUDGET_SPENT, said, judged)
+        return take_back(s, Code.BUDGET_SPENT, said, judged)  # whoever is to blame: users have paid enough
     return None
 
 

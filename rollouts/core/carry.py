@@ -16,6 +16,10 @@ ERRORS = "errors"  # counted for every rollout, guarded or not
 HALF_S = 5.0
 
 
+#: Blindness counts on from tick to tick; while no engine ran, nobody looked, and nobody was blind.
+LOOKED_WITHIN_S = 15.0
+
+
 @dataclass(frozen=True)
 class Recent:
     """The candidate's attempts of about the last ten seconds, and the bad ones, kept as two halves of which the older is dropped."""
@@ -135,6 +139,7 @@ class Failures:
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "is_stable_failing", "candidate_seen_at", "read_at", "commanded_at",
     "stage", "said", "gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
+    "forgotten", "blind_at",
 )  # fmt: skip
 
 
@@ -149,7 +154,8 @@ class Carry:
     server; `asked_at`: when its deployment was last asked for. `is_promoting`: the route names the candidate as stable
     already, and its acknowledgement is awaited. `harm`: for each guard, the candidate's bad attempts beyond stable's share in
     the stages before this one, and the variance of that number. `gap_at`: when counts of this stage were last lost.
-    `blind_since`: since when no tick could be judged. `server_since`, `server_base`: when the candidate's newest server came,
+    `blind_since`: since when no tick could be judged, `blind_at`: the last such tick. `forgotten`: how often evidence of a
+    warm-up was dropped in this stage. `server_since`, `server_base`: when the candidate's newest server came,
     and how many attempts the candidate had had by then.
     """
 
@@ -178,6 +184,8 @@ class Carry:
     blind_since: float | None = None
     server_since: float | None = None
     server_base: int = 0
+    forgotten: int = 0
+    blind_at: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -217,7 +225,7 @@ class Carry:
         watches = {name: replace(watch, evidence=Evidence(), seen_at=None) for name, watch in self.watches.items()}
         return replace(
             self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None, harm=self.harm_so_far,
-            gap_at=None,
+            gap_at=None, forgotten=0,
         )  # fmt: skip
 
     @property
@@ -238,13 +246,16 @@ class Carry:
         """Without this guard's evidence: it was of a server that was still warming up."""
         if guard not in self.watches:
             return self
-        return replace(self, watches={**self.watches, guard: replace(self.watches[guard], evidence=Evidence())})
+        watches = {**self.watches, guard: replace(self.watches[guard], evidence=Evidence())}
+        return replace(self, watches=watches, forgotten=self.forgotten + 1)
 
     def blinded(self, at: float, *, is_blind: bool) -> Carry:
         """With whether this tick could be judged taken in."""
         if not is_blind:
-            return self if self.blind_since is None else replace(self, blind_since=None)
-        return self if self.blind_since is not None else replace(self, blind_since=at)
+            return self if self.blind_since is None else replace(self, blind_since=None, blind_at=None)
+        has_looked = self.blind_at is not None and at - self.blind_at <= LOOKED_WITHIN_S
+        since = self.blind_since if has_looked and self.blind_since is not None else at
+        return replace(self, blind_since=since, blind_at=at)
 
     def met_server(self, since: float | None) -> Carry:
         """With the instant taken in at which the candidate's newest server came."""

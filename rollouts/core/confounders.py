@@ -19,11 +19,18 @@ SPLIT_SIGMAS, SPLIT_SLACK, LEAST_ROUTED = 5.0, 0.02, 200
 YOUNG_S, LEAST_RECENT = 300.0, 20
 
 
+#: No other mix of requests explains more than this: bad attempts of the candidate beyond stable's share, as a share. Large
+#: requests may well be slow, but they do not fail.
+BEYOND_MIX = {"slow": 0.5}
+BEYOND_MIX_ELSE = 0.05
+
+
 def excuse(s: Snapshot, judged: Judged) -> Decision | None:
     """Why this guard's evidence does not convict the release; None if nothing speaks for it."""
     at = f"Holding at {percent(s.commanded_bp)}"
     looks = f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name}"
-    if s.has_stable and s.mix.differs:
+    beyond = BEYOND_MIX.get(judged.guard.indicator, BEYOND_MIX_ELSE)
+    if s.has_stable and s.mix.differs and judged.rate_candidate - judged.rate_stable <= beyond:
         said = f"{at}: {looks}, but it gets other requests than {s.stable_name} (their sizes differ, index {s.mix.psi:.2f})"
         return hold(s, Code.MIX_SHIFT, said, judged)
     if judged.guard.indicator != "slow":
@@ -42,7 +49,12 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
         return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
     bad, attempts = s.recent.get(judged.guard.name, (0, 0))
     is_young = s.server_age_s is not None and s.server_age_s < YOUNG_S
-    if is_young and attempts >= LEAST_RECENT and bad / attempts <= judged.guard.roll_back_over.of(judged.rate_stable):
+    if (
+        is_young
+        and s.may_forget
+        and attempts >= LEAST_RECENT
+        and bad / attempts <= judged.guard.roll_back_over.of(judged.rate_stable)
+    ):
         found = hold(
             s, Code.COLD_START, f"{looks}, but the last {attempts} attempts are well: it was warming up", judged
         )

@@ -83,14 +83,14 @@ def _progress(s: Snapshot) -> Decision:
     if s.promote_now and s.state is RolloutState.BAKING:
         said = f"Promoting {s.candidate_name} at once, as a person asked; nothing speaks against it."
         return Decision(Action.PROMOTE, Code.PROMOTED_BY_HAND, said, facts_of(s))
+    if s.total_s >= s.policy.deadline_s:
+        return _overdue(s)
     missing = _missing(s)
     if missing:
         said = f"Holding at {percent(s.commanded_bp)}: {'; '.join(missing)}"
         return (
             undecided(s, said, Code.UNDECIDED, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
         )
-    if s.total_s >= s.policy.deadline_s:
-        return _overdue(s)
     return _onward(s, _proof(s))
 
 

@@ -79,6 +79,10 @@ IGNORANCE = frozenset(
 )  # fmt: skip
 
 
+#: Reasons for which proven evidence does not convict the release.
+EXCUSES = frozenset({Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START})
+
+
 @dataclass(frozen=True)
 class Decision:
     action: Action

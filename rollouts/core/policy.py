@@ -66,7 +66,7 @@ _POLICY = Record(
         "bake": may(_BAKE),
         "shadow": may(_SHADOW),
         "guards": may(Many(_GUARD, least=1, most=20), None),
-        "holdback_pct": may(Number(0, 50, unit="percent")),
+        "holdback_pct": may(Number(0, 50, above=True, unit="percent")),
         "alpha_roll_back": may(_ALPHA),
         "alpha_promote": may(_ALPHA),
         "on_undecided": may(Text(one_of=("hold", "roll_back"), says="what to do")),

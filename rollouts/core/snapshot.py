@@ -132,6 +132,7 @@ class Snapshot:
     hardware: str = ""  # half a sentence, when the arms run on different hardware
     attempts_since_server: int | None = None  # of the candidate, since its newest server came
     server_age_s: float | None = None  # of that server
+    may_forget: bool = True  # evidence of a warm-up may be dropped again in this stage
     recent: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all attempts of late
     harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by guard: excess over stable, its variance
     # people and time
@@ -182,6 +183,10 @@ def judged_all(carry: Carry, policy: Policy, *, has_stable: bool) -> tuple[Judge
     )
 
 
+#: Evidence of a warm-up is dropped so often in one stage: a server that keeps coming back is no excuse for ever.
+MOST_FORGOTTEN = 2
+
+
 def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
     """The snapshot with all that the counters said."""
     step, now = carry.step, snapshot.now
@@ -212,6 +217,7 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
         if carry.server_since is None
         else carry.total.candidate.attempts - carry.server_base,
         server_age_s=_since(now, carry.server_since),
+        may_forget=carry.forgotten < MOST_FORGOTTEN,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollouts.core.carry import Carry, Recent, absorb
+from rollouts.core.carry import Carry, Recent, Watch, absorb
 from rollouts.core.counting import Counts, Reading
 from rollouts.core.evidence import Tolerance
 from rollouts.core.plan import Guard, Policy
@@ -208,3 +208,17 @@ def test_a_new_weight_begins_afresh_but_knows_the_scatter() -> None:
 def test_the_state_stays_small() -> None:
     carry = watched(2000, bad=1, slow={"slow_100ms": 3, "slow_250ms": 1})
     assert len(json.dumps(carry.to_json(), separators=(",", ":"))) <= 3072
+
+
+def test_blindness_does_not_count_on_while_no_engine_looked() -> None:
+    blind = Carry().blinded(100.0, is_blind=True).blinded(101.0, is_blind=True)
+    assert blind.blind_since == 100.0
+    assert blind.blinded(701.0, is_blind=True).blind_since == 701.0
+    assert blind.blinded(102.0, is_blind=False).blind_since is None
+    assert Carry.from_json(blind.to_json()).blinded(102.0, is_blind=True).blind_since == 100.0
+
+
+def test_warm_up_is_dropped_only_so_often_in_one_stage() -> None:
+    carry = Carry(watches={"slow_250ms": Watch()}).forgetting("slow_250ms").forgetting("slow_250ms")
+    assert carry.forgotten == 2 and carry.forgetting("unknown").forgotten == 2
+    assert carry.entering("another", 5.0).forgotten == 0

@@ -41,12 +41,25 @@ def test_classes_come_from_counters_over_an_edge() -> None:
     assert mix_of({}, 100, {}, 50, ("over_1k",)) == Mix()
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_another_mix_excuses_the_evidence_of_every_guard(index: int) -> None:
-    held = decide(snapshot(judged=(ERRORS_WORSE, SLOW_WORSE)[index], mix=OTHER_MIX))
+@pytest.mark.parametrize(("index", "bad"), [(0, 12), (1, 60)])
+@pytest.mark.parametrize("proof", [{"log_e_worse": 30.0}, {"log_e_worse": 3.0, "log_e_over": 30.0}])
+def test_another_mix_excuses_the_evidence_of_every_guard(index: int, bad: int, proof: dict) -> None:
+    found = tuple(judged(i, bad_candidate=bad, **proof) if i == index else judged(i) for i in range(2))
+    held = decide(snapshot(judged=found, mix=OTHER_MIX))
     assert (held.action, held.code) == (Action.HOLD, Code.MIX_SHIFT) and "other requests than r1" in held.reason
-    over = tuple(replace(one, log_e_worse=-2.0, log_e_over=30.0) for one in (ERRORS_WORSE, SLOW_WORSE)[index])
-    assert decide(snapshot(judged=over, mix=OTHER_MIX)).code in {Code.MIX_SHIFT, Code.PROVEN}
+
+
+@pytest.mark.parametrize(("index", "bad"), [(0, 60), (1, 300)])
+def test_no_mix_explains_that_many(index: int, bad: int) -> None:
+    found = tuple(judged(i, bad_candidate=bad, log_e_worse=30.0) if i == index else judged(i) for i in range(2))
+    assert decide(snapshot(judged=found, mix=OTHER_MIX)).action is Action.ROLL_BACK
+
+
+def test_a_mix_does_not_excuse_the_budget() -> None:
+    spent = snapshot(policy=replace(POLICY, budget_bad=50), harm={"errors": (90.0, 64.0)}, mix=OTHER_MIX)
+    assert decide(spent).code is Code.BUDGET_SPENT
+    slow = snapshot(policy=replace(POLICY, budget_bad=50), harm={"slow_250ms": (900.0, 64.0)})
+    assert decide(slow).action is Action.ADVANCE  # a slow request is not a bad one
 
 
 # --- hardware and cold start ------------------------------------------------------------------------------------------
@@ -71,6 +84,7 @@ def test_slowness_that_is_over_was_warm_up_and_its_evidence_is_dropped() -> None
     assert (over.action, over.code, over.facts["forget"]) == (Action.HOLD, Code.COLD_START, "slow_250ms")
     assert decide(replace(young, recent={"slow_250ms": (12, 60)})).code is Code.WORSE_THAN_STABLE  # it goes on
     assert decide(replace(young, recent={"slow_250ms": (0, 3)})).code is Code.WORSE_THAN_STABLE  # too few to tell
+    assert decide(replace(young, recent={"slow_250ms": (0, 60)}, may_forget=False)).code is Code.WORSE_THAN_STABLE
     old = replace(young, server_age_s=4000.0, recent={"slow_250ms": (0, 60)})
     assert decide(old).code is Code.WORSE_THAN_STABLE
 
@@ -188,7 +202,9 @@ def test_nothing_opens_in_a_freeze_window_and_a_breach_still_shuts() -> None:
     ready = snapshot(state=S.PREPARING, policy=frozen, is_candidate_ready=True)
     assert decide(ready).code is Code.FROZEN
     assert decide(snapshot(policy=frozen, judged=ERRORS_WORSE)).action is Action.ROLL_BACK
-    assert decide(snapshot(policy=frozen, is_promoting=True)).action is Action.PROMOTE  # the route says so already
+    baking = snapshot(state=S.BAKING, commanded_bp=9500, routed_candidate=950, routed_stable=50, policy=frozen)
+    assert decide(baking).code is Code.FROZEN
+    assert decide(replace(baking, is_promoting=True)).action is Action.PROMOTE  # the route says so already
 
 
 @pytest.mark.parametrize(

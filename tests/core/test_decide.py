@@ -69,7 +69,7 @@ def test_a_hold_says_in_numbers_what_is_missing() -> None:
 
 BREACHES = [
     ({"judged": (judged(0, bad_candidate=50, log_e_worse=30.0), judged(1))}, Code.WORSE_THAN_STABLE),
-    ({"judged": (judged(0), judged(1, bad_candidate=90, log_e_over=30.0))}, Code.OBJECTIVE_BREACHED),
+    ({"judged": (judged(0), judged(1, bad_candidate=90, log_e_over=30.0, log_e_worse=3.0))}, Code.OBJECTIVE_BREACHED),
     ({"all_failing": 10, "all_failing_s": 1.0}, Code.ALL_FAILING),
     ({"candidate_servers": 0}, Code.SERVERS_GONE),
     ({"digest_mismatch": "The server runs other contents."}, Code.DIGEST_MISMATCH),
@@ -121,6 +121,10 @@ IGNORANT = [
     ({"stable_servers": 0, "candidate_servers": 0}, Code.BOTH_ARMS_BAD),
     ({"all_failing": 50, "all_failing_s": 2.0, "is_stable_failing": True}, Code.BOTH_ARMS_BAD),
     ({"judged": (judged(0, bad_candidate=200, bad_stable=600, log_e_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
+    (
+        {"judged": (judged(0, bad_candidate=90, bad_stable=6, log_e_over=99.0, log_e_worse=2.0), judged(1))},
+        Code.BOTH_ARMS_BAD,
+    ),
     ({"judged": (judged(0, bad_candidate=40, bad_stable=600, log_e_stable_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
 ]
 
@@ -273,7 +277,7 @@ def test_every_code_can_be_reached_or_is_named_elsewhere() -> None:
 
 def test_what_both_arms_share_does_not_hide_what_the_candidate_alone_breaks() -> None:
     shared = judged(0, bad_candidate=60, bad_stable=180, log_e_over=30.0)
-    alone = judged(1, bad_candidate=90, log_e_over=30.0)
+    alone = judged(1, bad_candidate=90, log_e_over=30.0, log_e_worse=3.0)
     assert decide(snapshot(judged=(shared, judged(1)))).code is Code.BOTH_ARMS_BAD
     done = decide(snapshot(judged=(shared, alone)))
     assert (done.action, done.code) == (Action.ROLL_BACK, Code.OBJECTIVE_BREACHED)

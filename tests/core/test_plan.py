@@ -88,6 +88,7 @@ def test_alpha_is_shared_out_over_all_tests_of_a_rollout() -> None:
         ({"guards": [{"indicator": "errors", "threshold_ms": 250}]}, "guards[0].threshold_ms", "indicator: slow"),
         ({"alpha_roll_back": 0}, "alpha_roll_back", "above 0"),
         ({"bake_s": 30}, "bake_s", "bake:"),
+        ({"holdback_pct": 0}, "holdback_pct", "above 0"),
         ({"on_undecided": "advance"}, "on_undecided", "hold, roll_back"),
     ],
 )
