@@ -48,7 +48,9 @@ class Rollout(models.Model):
     step_started_at = models.DateTimeField(null=True)
     due_at = models.DateTimeField(null=True)  # the step's (or bake's) deadline
     ended_at = models.DateTimeField(null=True)
-    warm_until = models.DateTimeField(null=True)  # promoted: until then the old stable stays loaded for an instant rollback
+    warm_until = models.DateTimeField(
+        null=True
+    )  # promoted: until then the old stable stays loaded for an instant rollback
     supersedes = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="superseded_by")
     # the clock of a rollback, all measured
     first_bad_at = models.DateTimeField(null=True)  # the last reading before the candidate's first bad attempt
@@ -89,7 +91,9 @@ class Observation(models.Model):
     state = models.CharField(max_length=20)
     weight_bp = models.PositiveIntegerField()
     ticks = models.JSONField(default=list)
-    candidate = models.JSONField()  # {"attempts", "routed", "bad": {"errors": n, "slow_250ms": n}}, summed over the block
+    candidate = (
+        models.JSONField()
+    )  # {"attempts", "routed", "bad": {"errors": n, "slow_250ms": n}}, summed over the block
     stable = models.JSONField()
     evidence = models.JSONField()  # {guard: {"log_e_worse", "log_e_fine", …}}
     problem = models.CharField(max_length=60, blank=True)  # why its ticks could not be judged, if so

@@ -501,7 +501,10 @@ def test_a_stored_rollout_is_judged_again_as_the_engine_judged_it() -> None:
         if rollout.state == "rolled_back":
             break
     assert rollout.state == "rolled_back"
-    told = {one.tick: (one.action, one.code) for one in Decision.objects.filter(rollout=rollout, actor=recording.ENGINE.name)}
+    told = {
+        one.tick: (one.action, one.code)
+        for one in Decision.objects.filter(rollout=rollout, actor=recording.ENGINE.name)
+    }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value)
         for walk in replay([block_of(one) for one in blocks(rollout)], rollout.plan)
