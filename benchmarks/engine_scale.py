@@ -8,7 +8,8 @@ that of an Envoy with these models, whose counters grow by 20 requests per secon
 loop, ticking every second. `--fake` reads an in-process FakeGateway instead.
 
 `lag` is how late a rollout's tick begins after its schedule; a `turn` ticks all of them, from renewing the lease to the last
-commit. CPU is that of the engine's process and of all PostgreSQL's processes, per second of the run.
+commit; its CPU seconds are what it would take where nothing else runs, but for waiting for the database. CPU is that of the
+engine's process and of all PostgreSQL's processes, per second of the run.
 
 `--week` runs a few rollouts through a simulated week, a tick for each second, as fast as it goes: it shows how many rows and
 bytes there are, and how large the process is.
@@ -28,6 +29,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,9 +171,13 @@ def seen_all_the_time(cast: Cast) -> Iterator[None]:
 @contextmanager
 def page_server() -> Iterator[str]:
     """The URL of an admin page like Envoy's for ever more models, in a process of its own. Models are told by `tell`."""
+    from sluicegate.stack.child import die_with_parent
+
     ours, theirs = os.pipe()
+    tie = die_with_parent(signal.SIGKILL)
     child = os.fork()
     if not child:
+        tie()
         os.close(ours)
         _serve_pages(theirs)
     os.close(theirs)
@@ -301,6 +307,9 @@ class Run:
 
     lags: list[float] = field(default_factory=list)
     turns: list[float] = field(default_factory=list)
+    cpus: list[float] = field(
+        default_factory=list
+    )  # of the engine's thread, from the end of one turn to that of the next
     engine_cpu_s: float = 0.0
     postgres_cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -317,29 +326,35 @@ def measure(cast: Cast, counters: Any, postgres: Postgres, seconds: float) -> Ru
         def turn(self, now: datetime, lags: Any, turn_s: float) -> Figures | None:
             run.lags += lags
             run.turns.append(turn_s)
+            run.cpus.append(time.thread_time())
             return super().turn(now, lags, turn_s)
 
     engine = Engine(counters, tick_s=TICK_S, lease_s=3.0)
     engine.pace = Kept("bench")
     _bring_live(engine, cast)
-    run.lags.clear()
-    run.turns.clear()
+    run.lags, run.turns, run.cpus = [], [], []
     threading.Timer(seconds, engine.stop).start()
     gc.collect()
     cpu, theirs, began = time.process_time(), _cpu_of_tree(_pid(postgres)), time.monotonic()
     engine.run()
     run.wall_s = time.monotonic() - began
+    run.cpus = [later - earlier for earlier, later in pairwise(run.cpus)]
     run.engine_cpu_s, run.postgres_cpu_s = time.process_time() - cpu, _cpu_of_tree(_pid(postgres)) - theirs
     return run
 
 
 def _bring_live(engine: Any, cast: Cast) -> None:
     """Turns until every rollout has traffic that the gateways acknowledged, and some more."""
+    from rollouts import engine as module
     from rollouts.models import Rollout
 
-    while Rollout.objects.exclude(state="shifting", step_started_at__isnull=False).exists():
+    share, module.EFFECTS_SHARE = module.EFFECTS_SHARE, 1e6  # all start in one turn
+    while Rollout.objects.exclude(state="shifting").exists():
         engine.step()
+    module.EFFECTS_SHARE = share
+    while Rollout.objects.exclude(state="shifting", step_started_at__isnull=False).exists():
         cast.obey()
+        engine.step()
     for _ in range(5):
         engine.step()
 
@@ -378,7 +393,7 @@ def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> 
         f"{os.cpu_count()} cores, {gateways} gateway(s), {'FakeGateway' if is_fake else 'admin page over HTTP'}, {seconds:g} s each"
     )
     print(
-        "rollouts | lag p50 / p99 / max s | turn p50 / p99 / max s | engine CPU | PostgreSQL CPU | ms CPU per rollout and tick | turns"
+        "rollouts | lag p50 / p99 / max s | turn p50 / p99 / max s | CPU s of a turn p50 / p99 | engine CPU | PostgreSQL CPU | ms CPU per rollout and tick | turns"
     )
     with page_server() as url, database(is_durable=True) as postgres:
         cast = Cast(gateways, url)
@@ -390,9 +405,10 @@ def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> 
                 run = measure(cast, counters, postgres, seconds)
             lags = " / ".join(f"{quantile(run.lags, share):.3f}" for share in (0.5, 0.99, 1))
             turns = " / ".join(f"{quantile(run.turns, share):.3f}" for share in (0.5, 0.99, 1))
+            cpus = " / ".join(f"{quantile(run.cpus, share):.3f}" for share in (0.5, 0.99))
             ms = 1000 * (run.engine_cpu_s + run.postgres_cpu_s) / max(1, len(run.lags))
             print(
-                f"{size} | {lags} | {turns} | {run.engine_cpu_s / run.wall_s:.2f} | {run.postgres_cpu_s / run.wall_s:.2f} | "
+                f"{size} | {lags} | {turns} | {cpus} | {run.engine_cpu_s / run.wall_s:.2f} | {run.postgres_cpu_s / run.wall_s:.2f} | "
                 f"{ms:.2f} | {len(run.turns)} in {run.wall_s:.0f} s",
                 flush=True,
             )

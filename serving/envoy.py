@@ -22,7 +22,7 @@ from serving.ports import ArmCounters, GatewayCounters, GatewayError
 CUT_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
 MAX_ANSWER_BYTES = 64 * 2**20
 #: More models than this are not named to Envoy: matching every stat with a long pattern takes longer than writing it.
-_NAMED_AT_MOST = 20
+_NAMED_AT_MOST = 100
 #: `server.uptime` is whole seconds, set with every flush of the statistics.
 _UPTIME_STEP_S = 1.0
 
