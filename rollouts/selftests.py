@@ -167,6 +167,10 @@ class SelfTests:
 
     @transaction.atomic
     def _write(self, one: _Watched) -> None:
+        if (
+            not self.leads()
+        ):  # asked within the transaction, which the database ends should this process be frozen in it
+            return
         now = timezone.now()
         row, _ = Row.objects.update_or_create(
             environment_id=one.environment_id, model_id=one.model_id, defaults={"state": one.to_json(), "at": now}

@@ -13,7 +13,9 @@ from django.core.management.base import BaseCommand
 from django.db import connection
 
 from ledger.clock import DatabaseClock
+from ledger.leases import holder
 from rollouts.engine import Engine
+from rollouts.engine.lead import LEASE
 from rollouts.engine.pace import PACE_FILE
 from rollouts.external import ExternalReader
 from rollouts.selftests import SelfTests
@@ -37,7 +39,8 @@ class Command(BaseCommand):
         )
 
         stopping = threading.Event()
-        tests = SelfTests(EnvoyCounters(now=clock.now), leads=lambda: engine.token is not None)
+        # The lease itself is asked: one that slept believes to lead until its next turn.
+        tests = SelfTests(EnvoyCounters(now=clock.now), leads=lambda: holder(LEASE) == engine.owner)
         threading.Thread(target=tests.run, args=(stopping,), name="self-tests", daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
