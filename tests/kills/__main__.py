@@ -9,6 +9,7 @@ python -m tests.kills --only engine --freeze the engine frozen, not killed, unti
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def main() -> int:
         import django
 
         django.setup()
-        return _campaign(said, folder)
+        return _takeover(said, folder) if said.takeover else _campaign(said, folder)
 
 
 def _said() -> argparse.Namespace:
@@ -36,19 +37,41 @@ def _said() -> argparse.Namespace:
     )
     parser.add_argument("--site", default="", help="only sites that hold this text")
     parser.add_argument("--times", type=int, default=1, help="each run so often")
+    parser.add_argument(
+        "--torn", action="store_true", help="kill an engine with broken transactions: this must go wrong"
+    )
     parser.add_argument("--sites", action="store_true", help="list every site")
+    parser.add_argument(
+        "--takeover", type=int, default=0, help="kill the leader of two engines so often, freeze it once"
+    )
     parser.add_argument("--lanes", type=int, default=os.cpu_count() or 1, help="so many runs at a time")
     parser.add_argument("--report", type=Path, help="write the numbers there as JSON")
     return parser.parse_args()
 
 
+def _takeover(said: argparse.Namespace, folder: Path) -> int:
+    from tests.kills import databases, takeover
+
+    databases.make_base()
+    found = takeover.kill_leaders(folder, said.takeover, seed=said.seed).to_json()
+    found["frozen_wrote"] = takeover.freeze_leader(folder)
+    if said.report:
+        said.report.write_text(json.dumps(found, indent=1))
+    print(json.dumps(found, indent=1))
+    return 1 if found["frozen_wrote"] else 0
+
+
 def _campaign(said: argparse.Namespace, folder: Path) -> int:
     from tests.kills import campaign as campaigns
     from tests.kills import databases
-    from tests.kills.victims import victims
+    from tests.kills.victims import torn, victims
 
     databases.make_base()
-    chosen = [victim for victim in victims() if said.only in victim.name and (victim.can_freeze or not said.freeze)]
+    chosen = [
+        victim
+        for victim in (torn() if said.torn else victims())
+        if said.only in victim.name and (victim.can_freeze or not said.freeze)
+    ]
     campaign = campaigns.Campaign(chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True))
     pick = campaigns.every if said.all else campaigns.sample(said.seed, chosen, said.extra)
 
@@ -59,7 +82,7 @@ def _campaign(said: argparse.Namespace, folder: Path) -> int:
     campaign.run(choose)
     found = campaigns.report(campaign)
     if said.report:
-        campaigns.written(found, said.report)
+        said.report.write_text(json.dumps(found, indent=1))
     if said.sites:
         print(campaigns.by_site(campaign))
     print(campaigns.table(found))

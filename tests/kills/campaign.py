@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -227,7 +226,3 @@ def by_site(campaign: Campaign) -> str:
     points = Counter((point.site) for its in campaign.points.values() for point in its)
     wrong = Counter(one.point.site for one in campaign.outcomes if one.problems)
     return "\n".join(f"{count:5d} points, {wrong[site]} wrong: {site}" for site, count in sorted(points.items()))
-
-
-def written(found: dict[str, Any], file: Path) -> None:
-    file.write_text(json.dumps(found, indent=1))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ledger.audit import verify_chain
-from ledger.models import Event, Lease
+from ledger.models import Event
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import Decision, Rollout
 from rollouts.queries import live_view
@@ -18,7 +18,8 @@ History = dict[str, Any]
 
 
 def history(*, without: Collection[str] = ()) -> History:
-    """Everything that happened and how things stand, without what no two runs share (times, counts, holds, fences).
+    """Everything that happened and how things stand, without what no two runs share (times, counts, holds, fences,
+    and which of several proofs of a breach came first).
 
     `without`: verbs of events that a second try may add.
     """
@@ -26,7 +27,7 @@ def history(*, without: Collection[str] = ()) -> History:
     return {
         "events": [event for event in _events() if event[0] not in without],
         "decisions": [
-            [numbers[one.rollout_id], one.action, one.code, one.actor]
+            [numbers[one.rollout_id], one.action, one.code if one.action != "roll_back" else "", one.actor]
             for one in Decision.objects.exclude(action="hold").order_by("pk")
         ],
         "rollouts": [
@@ -147,11 +148,3 @@ def miscounted(truth: dict[str, Any], rollout: Rollout, *, most_unseen: int) -> 
     if seen > real:
         return [f"the engine counted {seen} users, but there were {real}"]
     return [f"the engine counted {seen} of {real} users"] if seen < real - most_unseen else []
-
-
-def fences(*, leaders: int) -> list[str]:
-    """Each new leader has a higher token, and no row bears a token that was never given."""
-    token = Lease.objects.get(name="engine").token
-    out = [] if token == leaders else [f"{leaders} engines led, but the token is {token}"]
-    high = [one.fence for one in (*Route.objects.all(), *Rollout.objects.all()) if one.fence > token]
-    return out + ([f"rows bear the tokens {high}, and only {token} were given"] if high else [])

@@ -25,6 +25,7 @@ from serving.xds import notices
 from tests.kills.process import Child, fork
 
 NAME = "gateway-1"
+BEAT_S = 1.0
 
 
 class Gate:
@@ -70,11 +71,16 @@ class Gate:
 
     def page(self) -> str:
         """Envoy's statistics, after some more traffic."""
-        self.obey()
         with self.lock:
             if self.model:
                 self.fake.traffic(self.rate, self.model)
             return envoy_page(self.counters(), uptime_s=int(time.monotonic()))
+
+    def beat(self) -> None:
+        """Shows the control plane's tables now and then that this gateway is about, as a stream does."""
+        while True:
+            time.sleep(BEAT_S)
+            self.obey()
 
     def counters(self) -> dict[str, GatewayCounters]:
         return self.fake.read(gateway=NAME, admin_url="", timeout_s=1)
@@ -155,6 +161,7 @@ def start(
         _Face.gate = Gate(rate=rate, follows=follows)
         beside()
         notices.listen(_Face.gate.obey)
+        threading.Thread(target=_Face.gate.beat, daemon=True).start()
         server.server_activate()
         server.serve_forever(poll_interval=0.05)
 

@@ -10,5 +10,10 @@ from tests.kills.web_runs import VERBS
 from tests.kills.worker_runs import VALIDATIONS
 
 
+def torn() -> list[Victim]:
+    """An engine whose transactions are committed in their middle: the kill test must find that out."""
+    return [EngineVictim(story, is_torn=True) for story in STORIES if story.name == "breach"]
+
+
 def victims() -> list[Victim]:
     return [*(EngineVictim(story) for story in STORIES), *VALIDATIONS, *PLANES, *VERBS]
