@@ -387,15 +387,16 @@ def quantile(values: Collection[float], share: float) -> float:
 
 
 def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> None:
-    from serving.envoy import EnvoyCounters
-
     print(
         f"{os.cpu_count()} cores, {gateways} gateway(s), {'FakeGateway' if is_fake else 'admin page over HTTP'}, {seconds:g} s each"
     )
     print(
-        "rollouts | lag p50 / p99 / max s | turn p50 / p99 / max s | CPU s of a turn p50 / p99 | engine CPU | PostgreSQL CPU | ms CPU per rollout and tick | turns"
+        "rollouts | lag p50 / p99 / max s | turn p50 / p99 / max s | CPU s of a turn p50 / p99 | engine CPU | PostgreSQL CPU "
+        "| ms CPU per rollout and tick | turns"
     )
     with page_server() as url, database(is_durable=True) as postgres:
+        from serving.envoy import EnvoyCounters
+
         cast = Cast(gateways, url)
         for size in sizes:
             cast.grow(size)
@@ -450,10 +451,10 @@ class SimulatedClock:
 
 def week(rollouts: int, ticks: int) -> None:
     """A tick for each second of simulated time; the last rollout gets a request now and then, so that it often has no data."""
-    from rollouts.engine import Engine
-    from serving.fake_gateway import FakeGateway
-
     with database(is_durable=False):
+        from rollouts.engine import Engine
+        from serving.fake_gateway import FakeGateway
+
         cast, clock = Cast(1, ""), SimulatedClock()
         cast.grow(rollouts)
         fake = FakeGateway(now=clock.now)
