@@ -40,6 +40,7 @@ def _said() -> argparse.Namespace:
     parser.add_argument(
         "--torn", action="store_true", help="kill an engine with broken transactions: this must go wrong"
     )
+    parser.add_argument("--most", type=int, default=10**9, help="no more runs than these, the first ones drawn")
     parser.add_argument("--sites", action="store_true", help="list every site")
     parser.add_argument(
         "--takeover", type=int, default=0, help="kill the leader of two engines so often, freeze it once"
@@ -77,7 +78,7 @@ def _campaign(said: argparse.Namespace, folder: Path) -> int:
 
     def choose(points: campaigns.PointsOf) -> list[campaigns.Target]:
         picked = pick({name: [point for point in its if said.site in point.site] for name, its in points.items()})
-        return (campaigns.frozen(picked) if said.freeze else picked) * said.times
+        return (campaigns.frozen(picked) if said.freeze else picked)[: said.most] * said.times
 
     campaign.run(choose)
     found = campaigns.report(campaign)

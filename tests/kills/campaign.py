@@ -138,6 +138,7 @@ def sample(seed: int, victims: Iterable[Victim], extra: int = 0) -> Callable[...
             strata[kinds[name], point.site, point.side].append((name, point))
         picked = [draw.choice(stratum) for stratum in strata.values()]
         others = [one for one in every(points) if one not in set(picked)]
+        draw.shuffle(picked)
         return picked + draw.sample(others, min(extra, len(others)))
 
     return choose

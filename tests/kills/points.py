@@ -28,7 +28,7 @@ LASTING = "  for good"
 #: So many callers tell one write of a function from another.
 DEPTH = 3
 _WRITE = re.compile(r"^\W*(INSERT|UPDATE|DELETE|MERGE|TRUNCATE|COPY)\b", re.I)
-_WRITE_IN_WITH = re.compile(r"^\W*WITH\b.*?\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM)\b", re.I | re.S)
+_WRITE_IN_WITH = re.compile(r"^\W*WITH\b.*?(?<!FOR )(?<!KEY )\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM)\b", re.I | re.S)
 _TABLE = re.compile(r"\b(?:INTO|UPDATE|FROM|TRUNCATE)\s+(?:ONLY\s+)?\"?(\w+)", re.I)
 
 
