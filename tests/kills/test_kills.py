@@ -1,0 +1,139 @@
+"""Processes killed, and frozen, at a drawn sample of their writes; `python -m tests.kills --all` takes every one (docs/reliability.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from serving.core.buckets import EDGES_US
+from serving.envoy import EnvoyCounters
+from serving.ports import GatewayCounters
+from sluicegate.settings import BASE_DIR
+from tests.gateway_rig import wait_until
+from tests.kills import campaign, checks, gateway
+from tests.kills.points import AFTER, BEFORE, LASTING, Point, lasting_in, written_by
+
+pytestmark = pytest.mark.timeout(900)
+#: Enough for every site of the engine, the worker, the control plane and the web process.
+LONGEST_S = 840
+
+
+def kills(tmp_path: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the report of `python -m tests.kills`, which has stores of its own."""
+    ours = {"DATABASE_URL", "REDIS_URL", "SLUICEGATE_STATE_DIR"}
+    env = {name: value for name, value in os.environ.items() if name not in ours}
+    file = tmp_path / "kills.json"
+    argv = [sys.executable, "-m", "tests.kills", "--report", str(file), *words]
+    done = subprocess.run(argv, cwd=BASE_DIR, env=env, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    assert file.exists(), done.stdout[-2000:] + done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(file.read_text())
+    return done.returncode, found
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> str:
+    """Another sample in every run; the run's own seed repeats it."""
+    return str(request.config.getoption("randomly_seed", default=1))
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker", "control plane", "web"])
+def test_who_is_killed_at_any_write_is_replaced_and_nothing_is_lost_or_done_twice(
+    victim: str, seed: str, tmp_path: Path
+) -> None:
+    code, found = kills(
+        tmp_path, "--only", f"{victim}, ", "--seed", seed, "--extra", "16" if victim == "control plane" else "0"
+    )
+    assert found["wrong"] == [] and code == 0
+    counts = found["kinds"][victim]
+    assert counts["killed"] >= 0.9 * counts["runs"]  # timing may have gone past some of the points
+    assert counts["sites_hit"] >= 0.9 * 2 * counts["sites"]
+
+
+@pytest.mark.parametrize("victim", ["engine", "worker"])
+def test_who_was_frozen_while_another_took_over_does_nothing_more(victim: str, seed: str, tmp_path: Path) -> None:
+    code, found = kills(tmp_path, "--only", f"{victim}, ", "--seed", seed, "--freeze", "--most", "24")
+    assert found["wrong"] == [] and code == 0
+    assert found["kinds"][victim]["frozen"] >= 20
+
+
+def test_transactions_that_are_torn_are_found_out(tmp_path: Path) -> None:
+    """The test of the test: with commits in the middle of its transactions, an engine's death does lose and double things."""
+    code, found = kills(tmp_path, "--torn", "--site", "@ rollouts.actions.moving")
+    said = " ".join(problem for run in found["wrong"] for problem in run["problems"])
+    assert code == 1 and len(found["wrong"]) >= 3
+    assert "had arrived in" in said or "after" in said
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ('INSERT INTO "ledger_event" ("seq") VALUES (1)', "INSERT ledger_event"),
+        ('UPDATE "rollouts_rollout" SET "tick" = 1', "UPDATE rollouts_rollout"),
+        (
+            "WITH a AS (SELECT 1 FOR NO KEY UPDATE OF b SKIP LOCKED) UPDATE rollouts_rollout r SET x = 1",
+            "UPDATE rollouts_rollout",
+        ),
+        ("WITH a AS (SELECT 1 FOR UPDATE) SELECT * FROM a", ""),
+        ("SELECT pg_notify('routes', 'production')", "NOTIFY gateways"),
+        ('SELECT "x" FROM "ledger_event" FOR UPDATE', ""),
+        ('SAVEPOINT "s1"', ""),
+    ],
+)
+def test_what_is_a_write(sql: str, what: str) -> None:
+    assert written_by(sql) == what
+
+
+def test_points_are_both_sides_of_every_write_up_to_the_last_that_is_no_renewal() -> None:
+    renewal = "UPDATE ledger_lease @ renew"
+    found = list(campaign.points_of(["a", renewal, "a", "b", renewal], ["a", renewal, "b"]))
+    assert found == [Point(site, 1, side) for site in ("a", renewal, "b") for side in (BEFORE, AFTER)]
+
+
+def test_only_what_changed_something_for_good_counts_as_late() -> None:
+    assert lasting_in(["a", "b", LASTING, "c"]) == ["b"]
+
+
+def test_a_shut_candidate_must_stay_shut() -> None:
+    up = [("r1", "r2", 2500), ("r1", "r2", 5000), ("r2", None, 0)]
+    down = [("r1", "r2", 2500), ("r1", "r2", 0), ("r1", None, 0)]
+    assert checks.reopened(up) == [] and checks.reopened(down) == []
+    assert checks.reopened([*down, ("r1", "r2", 2500)]) != []
+    assert checks.reopened([*up, ("r1", "r2", 9500)]) != []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_gateway_of_the_runs_tells_the_engine_what_it_counted(tmp_path: Path) -> None:
+    """Its admin page is read as an Envoy's is."""
+    from registry.models import Release
+    from tests.kills.stories import Story
+
+    Story("read", "preparing", starts=False).seed()
+    running = gateway.start(tmp_path / "log", rate=50)
+    try:
+        digest = str(Release.objects.get(number=1).digest)
+        wait_until(lambda: running.truth()["splits"], "a route that it follows")
+        found = _read_twice(running)
+        truth = running.truth()
+    finally:
+        running.process.kill()
+    assert found.user_requests == truth["user_requests"] == 100 and found.user_errors == 0
+    assert found.by_release[digest].attempts == 100 and set(found.by_release[digest].latency_us) == set(EDGES_US)
+    assert truth["splits"] == [[digest, None, 0]]
+    assert abs((timezone.now() - found.read_at).total_seconds()) < 60
+
+
+def _read_twice(running: gateway.RunningGateway) -> GatewayCounters:
+    counters = EnvoyCounters()
+    for _ in range(2):
+        found = counters.read(gateway=gateway.NAME, admin_url=running.admin_url, timeout_s=10)
+    return found["double"]
