@@ -1,8 +1,8 @@
 """How often clumped errors roll a healthy release back, what that protection costs, and how late faults are found.
 
-Run `python -m benchmarks.clumps [--runs N]` (2,000 runs: about ten minutes). Counters are read every second. A canary has 1,
+Run `python -m benchmarks.clumps [--runs N]` (2,000 runs: about half an hour). Counters are read every second. A canary has 1,
 10 or 100 requests/s and stable 19 times as many; both have 0.5 % errors, which come alone or in clumps that fall within one
-server's second, or as bursts of some seconds on one server. A whole rollout is three steps of ten minutes at 5, 25 and 50 % and
+server's second; 1 % where they last for some seconds on one server. A whole rollout is three steps of ten minutes at 5, 25 and 50 % and
 a bake of thirty at 95 %, judged by the bars of the preset `standard`; stable was watched for 30 s before.
 """
 
@@ -30,7 +30,8 @@ from rollouts.core.evidence import (
 from rollouts.core.policy import parse_policy
 
 Counted = npt.NDArray[np.float64]
-BASE, WARM_S, STAGES_S, WEIGHTS = 0.005, 30, (600, 600, 600, 1800), (0.05, 0.25, 0.5, 0.95)
+BASE, WARM_S = 0.005, 30
+WHOLE = [(WARM_S, 0.0), (600, 0.05), (600, 0.25), (600, 0.5), (1800, 0.95)]
 GUARD = parse_policy({"preset": "standard"}).guards[0]
 BAR = parse_policy({"preset": "standard"}).bar_worse_of(GUARD)
 SINGLE = -math.log(0.01)  # one test at alpha 1 %, as rollouts are compared elsewhere
@@ -85,27 +86,60 @@ class Bursts:
         return bad, bad + self.rng.poisson(np.maximum(0.0, rate - mean))
 
 
+@dataclass
+class Queues:
+    """Servers of 10 requests/s each with one queue and lognormal service times; bad is slower than the slowest 1 % of all.
+
+    A second is ten arrivals at every server. `busy`: the share of time that a server works.
+    """
+
+    rng: np.random.Generator
+    runs: int
+    busy: float
+
+    def __post_init__(self) -> None:
+        self._left: Counted | None = None
+        pilot = [self._waits(40) for _ in range(600)]
+        self._slow_s = float(np.quantile(np.concatenate([one.ravel() for one in pilot[100:]]), 0.99))
+        self._left = None
+
+    def _waits(self, servers: int) -> Counted:
+        """How long each of ten requests at each server took, in seconds."""
+        left = np.zeros((self.runs, servers)) if self._left is None else self._left
+        took = []
+        for _ in range(10):
+            left = np.maximum(0.0, left - self.rng.exponential(0.1, left.shape))
+            left = left + self.rng.lognormal(math.log(self.busy / 10) - 0.5, 1.0, left.shape)
+            took.append(left)
+        self._left = left
+        return np.stack(took)
+
+    def second(self, rate: float, share: float) -> tuple[Counted, Counted]:
+        servers = max(1, round(rate / 10))
+        bad = (self._waits(servers) > self._slow_s).sum(axis=(0, 2)).astype(float)
+        return bad, np.full(self.runs, 10.0 * servers)
+
+
 Arm = Callable[[float, float], tuple[Counted, Counted]]
 
 
 class Judge:
-    """One guard of many runs, as absorb() and judge() treat it; all runs change their weight together."""
+    """One guard of many runs, as absorb() and judge() treat it, beside the plain e-process; all runs change their weight together."""
 
-    def __init__(self, runs: int, *, tolerance: Tolerance = GUARD.roll_back_over, is_tempered: bool = True) -> None:
-        self.runs, self.tolerance, self.is_tempered = runs, tolerance, is_tempered
+    def __init__(self, runs: int, tolerance: Tolerance = GUARD.roll_back_over) -> None:
+        self.runs, self.tolerance = runs, tolerance
         self.scatter = Dispersions(runs, 5.0)
         self.phi = np.ones(runs)
         self.begin()
 
     def begin(self) -> None:
-        self.ticks, self.log_m = 0, np.zeros((self.runs, 8))
-        self.plain = np.zeros((self.runs, 8))
+        self.ticks, self.log_m, self.plain = 0, np.zeros((self.runs, 8)), np.zeros((self.runs, 8))
         self.xc, self.nc, self.xb, self.nb = (np.zeros(self.runs) for _ in range(4))
 
     def absorb(self, at: float, xc: Counted, nc: Counted, xb: Counted, nb: Counted) -> None:
         before = self.phi
         self.scatter.absorb(at, bad_candidate=xc, candidate=nc, bad_stable=xb, stable=nb)
-        self.phi = self.scatter.phi if self.is_tempered else self.phi
+        self.phi = self.scatter.phi
         if not nc.any():
             return
         self.ticks += 1
@@ -122,28 +156,32 @@ class Judge:
     def log_e_plain(self) -> Counted:
         return mixed_of(self.plain)
 
-    @property
-    def is_over(self) -> npt.NDArray[np.bool_]:
+    def is_over(self, phi: Counted | float) -> npt.NDArray[np.bool_]:
         """Over the objective, and stable is not."""
         limit = self.tolerance.of(GUARD.max_frac)
-        sums = fixed_sums_of(self.xc, self.nc, limit, Side.WORSE) / self.phi[:, None]
+        sums = fixed_sums_of(self.xc, self.nc, limit, Side.WORSE) / np.reshape(phi, (-1, 1))
         return np.asarray((mixed_of(sums) >= BAR) & (self.nb >= 20) & (self.xb <= limit * self.nb))
 
 
-def false_rollbacks(candidate: Arm, stable: Arm, rate: float, runs: int, *, is_tempered: bool) -> float:
-    """The share of whole rollouts of a healthy release that are rolled back."""
-    judge, total, at = Judge(runs, is_tempered=is_tempered), rate * 20, 0.0
-    back = np.zeros(runs, dtype=bool)
-    for stage_s, weight in zip((WARM_S, *STAGES_S), (0.0, *WEIGHTS), strict=True):
+def false_rollbacks(
+    candidate: Arm, stable: Arm, rate: float, runs: int, *, base: float, stages: list[tuple[int, float]]
+) -> tuple[float, float]:
+    """The share of healthy releases that are rolled back, by the product and by the same test without tempering.
+
+    `stages` are (seconds, weight); `rate` is the canary's at 5 %.
+    """
+    judge, total, at = Judge(runs), rate * 20, 0.0
+    back, naively = np.zeros(runs, dtype=bool), np.zeros(runs, dtype=bool)
+    for stage_s, weight in stages:
         judge.begin()
         for _ in range(stage_s):
             at += 1
-            xc, nc = candidate(total * weight, BASE) if weight else (np.zeros(runs), np.zeros(runs))
-            judge.absorb(at, xc, nc, *stable(total * (1 - weight), BASE))
+            xc, nc = candidate(total * weight, base) if weight else (np.zeros(runs), np.zeros(runs))
+            judge.absorb(at, xc, nc, *stable(total * (1 - weight), base))
             if weight:
-                log_e = judge.log_e_worse if is_tempered else judge.log_e_plain
-                back |= (log_e >= BAR) | judge.is_over
-    return float(back.mean())
+                back |= (judge.log_e_worse >= BAR) | judge.is_over(judge.phi)
+                naively |= (judge.log_e_plain >= BAR) | judge.is_over(1.0)
+    return float(back.mean()), float(naively.mean())
 
 
 @dataclass
@@ -160,7 +198,7 @@ def delays(
 ) -> Delays:  # fmt: skip
     """Independent errors at one weight: `base` in both arms, `fault` in the candidate after `onset_s`."""
     arm = Clumps(rng, runs)
-    judge = Judge(runs, tolerance=tolerance)
+    judge = Judge(runs, tolerance)
     found = Delays(np.full(runs, np.inf), np.full(runs, np.inf))
     none = np.zeros(runs)
     for t in range(1 - WARM_S, onset_s + last_s + 1):
@@ -185,16 +223,36 @@ def clump_table(runs: int, seed: int = 1) -> list[str]:
         "clumps of 8": lambda rng: Clumps(rng, runs, 8.0, is_fixed=True).second,
         "geometric, mean 5": lambda rng: Clumps(rng, runs, 5.0).second,
         "geometric, mean 2": lambda rng: Clumps(rng, runs, 2.0).second,
-        "bursts of 3 s": lambda rng: Bursts(rng, runs, 3.0).second,
     }
     for name, kind in kinds.items():
         cells = []
         for rate in (1.0, 10.0, 100.0):
             rng = np.random.default_rng(seed)
-            both = [
-                false_rollbacks(kind(rng), kind(rng), rate, runs, is_tempered=tempered) for tempered in (True, False)
-            ]
-            cells.append(f"{rate:>5.0f}/s {both[0]:.4f} | {both[1]:.4f}")
+            found = false_rollbacks(kind(rng), kind(rng), rate, runs, base=BASE, stages=WHOLE)
+            cells.append(f"{rate:>5.0f}/s {found[0]:.4f} | {found[1]:.4f}")
+        lines.append(f"{name:>20} {'   '.join(cells)}")
+    return lines
+
+
+def slow_table(runs: int, seed: int = 3) -> list[str]:
+    """Bad attempts that stick together for seconds: only what is known of stable tells them from a fault."""
+    lines = [
+        "",
+        "What lasts for seconds, 20 minutes at 10 requests/s beside 190, by how long stable was watched: tempered | not",
+    ]
+    kinds: dict[str, Callable[[np.random.Generator], Arm]] = {
+        "bursts of 3 s": lambda rng: Bursts(rng, runs, 3.0).second,
+        "bursts of 10 s": lambda rng: Bursts(rng, runs, 10.0).second,
+        "queues, 40 % busy": lambda rng: Queues(rng, runs, 0.4).second,
+        "queues, 62 % busy": lambda rng: Queues(rng, runs, 0.62).second,
+    }
+    for name, kind in kinds.items():
+        cells = []
+        for known_s in (30, 120, 600):
+            rng = np.random.default_rng(seed)
+            stages = [(known_s, 0.0), (1200, 0.05)]
+            found = false_rollbacks(kind(rng), kind(rng), 10.0, runs, base=2 * BASE, stages=stages)
+            cells.append(f"{known_s:>4} s {found[0]:.4f} | {found[1]:.4f}")
         lines.append(f"{name:>20} {'   '.join(cells)}")
     return lines
 
@@ -230,4 +288,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000)
     given = parser.parse_args().runs
-    print("\n".join([*clump_table(given), *delay_table(max(200, given // 4))]))
+    few = max(200, given // 4)
+    for table in (clump_table(given), slow_table(few), delay_table(few)):
+        print("\n".join(table), flush=True)
