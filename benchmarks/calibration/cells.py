@@ -20,7 +20,7 @@ def _steps(weights: tuple[float, ...], min_s: float) -> list[dict[str, Any]]:
 
 #: `standard` with its first weight kept for longer than anything is watched: its bars are those of `standard`.
 HELD = STANDARD | {"steps": _steps((5, 25, 50), 2 * HOUR_S)}
-#: Nothing is tolerated, and one test may err by 1 %: the test of the note that the goals come from.
+#: Nothing is tolerated, and one test may err by 1 %: the test that the goals come from.
 BARE = HELD | {
     "alpha_roll_back": 0.08,
     "guards": [{"indicator": "errors", "roll_back_over": {"ratio": 1, "plus_frac": 0}}],
@@ -75,12 +75,14 @@ def _healthy(rate: float) -> list[Cell]:
         "harder mix, beyond tolerance": {"hard": (0.1, 0.25)},
         "servers fail 20 % for 10 s at a time": {"base": 0.001, "spells": Spells(0.2, 10, 500)},
     }
+    cold = "clumps of 8, stable not watched before"
+    found.append(Cell("stress", cold, rate, _scenario(rate, clump=EIGHT), STANDARD, LONGEST_S, warm_s=0))
     found += [Cell("stress", kind, rate, _scenario(rate, **more), STANDARD, LONGEST_S) for kind, more in stress.items()]
     return found
 
 
 def _held(rate: float) -> list[Cell]:
-    """Half an hour at 5 %: the setting of the note that the goals come from."""
+    """Half an hour at 5 %: the setting that the goals come from."""
     alike: dict[str, dict[str, Any]] = {
         "independent errors": {},
         "clumps of 8": {"clump": EIGHT},
@@ -88,10 +90,11 @@ def _held(rate: float) -> list[Cell]:
     }
     found = [Cell("held", kind, rate, _scenario(rate, **more), HELD, HALF_HOUR_S) for kind, more in alike.items()]
     found.append(Cell("bare", "healthy", rate, _scenario(rate), BARE, HALF_HOUR_S))
-    found += [
-        Cell("bare", f"{share:.0%}", rate, _scenario(rate, bad=share), BARE, HALF_HOUR_S) for share in (0.02, 0.05, 0.2)
+    return found + [
+        Cell(group, f"{share:.0%}", rate, _scenario(rate, bad=share, clump=clump), BARE, HALF_HOUR_S)
+        for group, clump in (("bare", Clump()), ("bare clumped", EIGHT))
+        for share in (0.02, 0.05, 0.2)
     ]
-    return found
 
 
 def _broken(rate: float) -> list[Cell]:
@@ -130,10 +133,14 @@ def _late(rate: float) -> list[Cell]:
 
 
 def _whole(rate: float) -> list[Cell]:
-    """Mild faults in whole rollouts, whose weights grow unless the fault is found."""
-    return [
+    """Mild faults in whole rollouts, whose weights grow unless the fault is found; and faults that begin late in one."""
+    found = [
         Cell("whole", f"{share:.0%}", rate, _scenario(rate, bad=share), STANDARD, LONGEST_S)
         for share in (0.01, 0.02, 0.05)
+    ]
+    return found + [
+        Cell("whole, late", f"{share:.0%}", rate, _scenario(rate, bad=share, onset_s=1200), STANDARD, HOUR_S)
+        for share in (0.02, 0.05, 0.2)
     ]
 
 

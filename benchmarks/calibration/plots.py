@@ -51,18 +51,22 @@ def false_rollbacks(results: dict[str, Any]) -> str:
     """A dot for each rule in each healthy cell; a panel for each rate."""
     cells = [cell for cell in results["cells"] if cell["group"] in {"healthy", "stress"}]
     kinds = list(dict.fromkeys(cell["kind"] for cell in cells))
-    row, left, panel, top = 22.0, 250.0, 190.0, 92.0
+    row, left, panel, gap, top = 22.0, 250.0, 190.0, 44.0, 110.0
     height = top + row * len(kinds) + 58
-    d = Drawing(left + 3 * (panel + 22) + 10, height, "Share of healthy rollouts that each rule rolls back, by traffic")
+    d = Drawing(
+        left + 3 * (panel + gap) - 10, height, "Share of healthy rollouts that each rule rolls back, by traffic"
+    )
     d.text(12, 22, "Healthy rollouts that were rolled back", kind="title")
     _legend(d, 18, 48, 200)
+    d.text(left - 14, top - 8, "requests/s on the candidate at first:", kind="small soft", anchor="end")
+    d.text(18, height - 14, f"hollow: none of {results['runs']:,}", kind="small soft")
     for i, kind in enumerate(kinds):
         d.text(left - 14, top + row * i + 15, kind, anchor="end")
     for i, rate in enumerate(RATES):
-        x0 = left + i * (panel + 22)
+        x0 = left + i * (panel + gap)
         mine = {cell["kind"]: cell for cell in cells if cell["rate_per_s"] == rate}
         _false_panel(d, [mine.get(kind) for kind in kinds], x0, panel, top, row)
-        d.text(x0 + panel / 2, top - 8, f"{rate:g} request{'s' if rate != 1 else ''}/s", anchor="middle")
+        d.text(x0 + panel / 2, top - 8, f"{rate:g}", anchor="middle")
         d.text(x0 + panel / 2, height - 14, "share rolled back (log scale)", kind="small soft", anchor="middle")
     return d.done()
 
@@ -136,12 +140,12 @@ def _detection_panel(
 def evidence(results: dict[str, Any]) -> str:
     """How E grows for one healthy and one bad rollout, with the bar."""
     curves = results["curves"]
-    left, top, width, tall = 74.0, 64.0, 690.0, 270.0
+    left, top, width, tall = 74.0, 62.0, 690.0, 250.0
     d = Drawing(left + width + 20, top + tall + 52, "Evidence that the candidate is worse, second by second")
     d.text(12, 22, "Evidence that the candidate is worse than stable, for one rollout each", kind="title")
     seconds = max(len(curve["log10_e"]) for curve in curves.values())
     bar = curves["bad"]["bar_log10"]
-    low, high = -2.0, bar + 1.0
+    low, high = -2.0, bar + 0.4
 
     def at(second: float, value: float) -> tuple[float, float]:
         clipped = min(high, max(low, value))

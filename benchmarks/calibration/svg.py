@@ -6,16 +6,26 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-_STYLE = """
-.page{fill:#ffffff}.text{fill:#1f2328;font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}
-.small{font-size:11px}.title{font-size:14px;font-weight:600}.soft{fill:#59636e}
-.grid{stroke:#d1d9e0;stroke-width:1}.goal{stroke:#cf222e;stroke-width:1.5;stroke-dasharray:5 3}.goaltext{fill:#cf222e}
-.line{fill:none;stroke-width:2}.open{fill:#ffffff}
-.c0{--c:#0969da}.c1{--c:#bc4c00}.c2{--c:#9a6700}.c3{--c:#8250df}.c4{--c:#57606a}.c5{--c:#1a7f37}
-.m{fill:var(--c);stroke:var(--c);stroke-width:1.5}.l{stroke:var(--c)}
-@media (prefers-color-scheme:dark){
-.page{fill:#0d1117}.text{fill:#e6edf3}.soft{fill:#9198a1}.grid{stroke:#30363d}.goal{stroke:#ff7b72}.goaltext{fill:#ff7b72}.open{fill:#0d1117}
-.c0{--c:#58a6ff}.c1{--c:#f0883e}.c2{--c:#e3b341}.c3{--c:#d2a8ff}.c4{--c:#b1bac4}.c5{--c:#56d364}}
+_LIGHT = ("#0969da", "#bc4c00", "#9a6700", "#8250df", "#57606a", "#1a7f37")
+_DARK = ("#58a6ff", "#f0883e", "#e3b341", "#d2a8ff", "#b1bac4", "#56d364")
+
+
+def _series(colours: tuple[str, ...], page: str) -> str:
+    return "".join(
+        f".m{i}{{fill:{colour};stroke:{colour};stroke-width:1.5}}.o{i}{{fill:{page};stroke:{colour};stroke-width:1.5}}"
+        f".l{i}{{stroke:{colour};fill:none;stroke-width:2}}"
+        for i, colour in enumerate(colours)
+    )
+
+
+_STYLE = f"""
+.page{{fill:#ffffff}}.text{{fill:#1f2328;font:12px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif}}
+.small{{font-size:11px}}.title{{font-size:14px;font-weight:600}}.soft{{fill:#59636e}}
+.grid{{stroke:#d1d9e0;stroke-width:1}}.goal{{stroke:#cf222e;stroke-width:1.5;stroke-dasharray:5 3}}.goaltext{{fill:#cf222e}}
+{_series(_LIGHT, "#ffffff")}
+@media (prefers-color-scheme:dark){{
+.page{{fill:#0d1117}}.text{{fill:#e6edf3}}.soft{{fill:#9198a1}}.grid{{stroke:#30363d}}.goal{{stroke:#ff7b72}}.goaltext{{fill:#ff7b72}}
+{_series(_DARK, "#0d1117")}}}
 """
 #: One for each series, so that colour is not all that tells them apart.
 _SHAPES = ("circle", "square", "triangle", "diamond", "cross", "down")
@@ -43,10 +53,10 @@ class Drawing:
 
     def path(self, points: Sequence[tuple[float, float]], series: int) -> None:
         said = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self._parts.append(f'<polyline class="line l c{series}" points="{said}"/>')
+        self._parts.append(f'<polyline class="l{series}" points="{said}"/>')
 
     def mark(self, x: float, y: float, series: int, *, is_open: bool = False) -> None:
-        kind = f"m c{series}" + (" open" if is_open else "")
+        kind = f"o{series}" if is_open else f"m{series}"
         r, shape = 4.0, _SHAPES[series]
         if shape == "circle":
             self._parts.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{r + 0.5}"/>')
