@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.clumps import Clumps, false_rollbacks
 from rollouts.core.dispersion import Dispersion, Dispersions, Series, factor, factor_of
 
 Pairs = dict[str, tuple[int, int]]
@@ -146,3 +147,11 @@ def test_the_factor_is_at_least_one_and_the_same_for_arrays(squares, bad, blocks
     found = factor(squares, bad, blocks, most)
     assert found >= 1.0
     assert float(factor_of(np.array([squares]), np.array([bad]), blocks, most)[0]) == pytest.approx(found, rel=1e-9)
+
+
+def test_clumps_roll_no_healthy_release_back_though_independent_counting_would() -> None:
+    """The same traffic by the product and by the same test without tempering: eight failures at a time, in both arms alike."""
+    rng, runs = np.random.default_rng(21), 150
+    clumped = [Clumps(rng, runs, 8.0, is_fixed=True).second for _ in range(2)]
+    found, naively = false_rollbacks(*clumped, 10.0, runs, base=0.005, stages=[(30, 0.0), (300, 0.05)])
+    assert found <= 0.01 < 0.05 < naively
