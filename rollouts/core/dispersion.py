@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,13 +64,12 @@ def factor_of(squares: Floats, bad: Floats, blocks: float, most_by_chance: float
 Counter = tuple[float, float, int, int, float, float]
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One arm's attempts in blocks of `width_s` seconds, and for each counter its bad ones.
 
     `counters` are (squares, bad, bad in the block before, bad in the open block, the largest square, the next): the two largest
     are not in `squares`. Sums are over compared blocks, the older weighing less. `before` and `open` are attempts; -1 before
-    the first block that can be compared with.
+    the first block that can be compared with. A tuple, since a tick makes dozens of them.
     """
 
     block: int = -1

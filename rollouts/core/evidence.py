@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -235,8 +235,7 @@ def attempts_to_go(sums: Sequence[float], attempts: int, phi: float, bar: float)
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One counter's evidence: log M of the side that rolls back, plain sums of the side that promotes, and what was bad."""
 
     worse: Sums = ()  # until the first window that says something
@@ -253,8 +252,7 @@ class Point:
         return cls(tuple(worse), tuple(fine), bad_candidate, bad_stable)
 
 
-@dataclass(frozen=True)
-class Tempering:
+class Tempering(NamedTuple):
     """The dispersion of a counter before this tick, and with it."""
 
     before: float = 1.0
