@@ -71,7 +71,7 @@ class Loop:
 
 @dataclass
 class Backend:
-    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (503, gRPC UNKNOWN) · hang
+    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (503, gRPC UNKNOWN) · lost (404, NOT_FOUND) · hang
     · cut (connection closed unanswered, UNAVAILABLE) · bad_input (400, INVALID_ARGUMENT)."""
 
     loop: Loop
@@ -141,6 +141,7 @@ class Backend:
                     "error": "500 Internal Server Error",
                     "unknown": "503 Service Unavailable",
                     "bad_input": "400 Bad Request",
+                    "lost": "404 Not Found",
                 }
                 body = json.dumps({"model_name": MODEL, "outputs": [], "by": self.name}).encode()
                 line = status.get(self.mode, "200 OK")
@@ -163,6 +164,7 @@ class Backend:
             "unknown": grpc.StatusCode.UNKNOWN,
             "cut": grpc.StatusCode.UNAVAILABLE,
             "bad_input": grpc.StatusCode.INVALID_ARGUMENT,
+            "lost": grpc.StatusCode.NOT_FOUND,
         }
         if self.mode in codes:
             await context.abort(codes[self.mode], f"{self.name} is told to fail")

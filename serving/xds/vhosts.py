@@ -26,6 +26,10 @@ UNARY_PATHS = {
 STREAM_PATHS = {"grpc": rf"^{_SERVICE}ModelStreamInfer$", "http": rf"{_MODEL_PATH}/generate_stream$"}
 PROTOCOLS = ("grpc", "http")
 
+#: What a server says of a model that it has lost, for some seconds after the model's process died. No failure of the server
+#: for counting, since a caller may have asked for a version that nobody has; but worth a try on stable.
+HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
+
 #: A retry goes where none of the attempts went before it: from the candidate to stable.
 _ELSEWHERE = {
     "name": "envoy.retry_priorities.previous_priorities",
@@ -136,10 +140,12 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
             "request_mirror_policies": _mirrors(route),
             "retry_policy": {
                 # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
-                "retry_on": "5xx,reset,connect-failure,refused-stream,retriable-headers",
+                "retry_on": "5xx,reset,connect-failure,refused-stream,retriable-headers,retriable-status-codes",
                 "retriable_headers": [
-                    {"name": "grpc-status", "string_match": {"exact": str(status)}} for status in sorted(GRPC_FAILURES)
+                    {"name": "grpc-status", "string_match": {"exact": str(status)}}
+                    for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
                 ],
+                "retriable_status_codes": [HTTP_NOT_FOUND],
                 "num_retries": 1,
                 "per_try_timeout": _seconds(limits.attempt_timeout_s),
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},

@@ -83,7 +83,7 @@ def test_the_candidate_gets_nothing_any_more_as_soon_as_zero_is_acknowledged(par
     assert max(seconds) < 0.5
 
 
-@pytest.mark.parametrize("mode", ["error", "unknown", "cut"])
+@pytest.mark.parametrize("mode", ["error", "unknown", "cut", "lost"])
 def test_the_header_names_the_release_that_really_answered(parts: Rig, mode: str) -> None:
     parts.apply(10_000)
     with parts.envoy.channel() as channel:
