@@ -17,7 +17,7 @@ HALF_S = 5.0
 
 
 #: Blindness counts on from tick to tick; while no engine ran, nobody looked, and nobody was blind.
-LOOKED_WITHIN_S = 15.0
+LOOKED_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True)
