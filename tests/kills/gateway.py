@@ -6,9 +6,11 @@ whenever it comes. It follows routes as soon as they are written, and remembers 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -69,10 +71,10 @@ class Gate:
         )
         return True
 
-    def page(self) -> str:
-        """Envoy's statistics, after some more traffic."""
+    def page(self, is_awaited: Callable[[], bool]) -> str:
+        """Envoy's statistics, after some more traffic; without it where nobody waits for the page any more."""
         with self.lock:
-            if self.model:
+            if self.model and is_awaited():
                 self.fake.traffic(self.rate, self.model)
             return envoy_page(self.counters(), uptime_s=int(time.monotonic()))
 
@@ -106,11 +108,16 @@ class _Face(BaseHTTPRequestHandler):
             dump = {"@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump", "last_updated": "start-1"}
             self._say(json.dumps({"configs": [dump]}))
         else:
-            self._say(self.gate.page() if page.startswith("/stats") else json.dumps(self.gate.truth()))
+            self._say(self.gate.page(self._is_awaited) if page.startswith("/stats") else json.dumps(self.gate.truth()))
 
     def do_POST(self) -> None:
         self.gate.told(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         self._say("{}")
+
+    def _is_awaited(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        return True
 
     def finish(self) -> None:
         super().finish()
@@ -118,10 +125,11 @@ class _Face(BaseHTTPRequestHandler):
 
     def _say(self, text: str) -> None:
         body = text.encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
