@@ -311,8 +311,11 @@ class Product:
             proofs.append((Code.WORSE_THAN_STABLE, watched.is_worse(), may_be))
         differs = self._mixes.differs() if any(proof.any() for _, proof, _ in proofs) else is_excused
         fails = self._failing.fails(self.policy.all_failing_attempts)
-        is_shared |= fails & self._failing.is_stable_failing
-        proofs.append((Code.ALL_FAILING, fails & ~self._failing.is_stable_failing, np.zeros_like(fails)))
+        stable_too = self._failing.is_stable_failing.copy()
+        for watched in (one for one in self.watched if one.guard.indicator == ERRORS and fails.any()):
+            stable_too |= watched.is_stable_over()
+        is_shared |= fails & stable_too
+        proofs.append((Code.ALL_FAILING, fails & ~stable_too, np.zeros_like(fails)))
         for wanted in WEAKEST_FIRST:
             for _, proof, may_be in (one for one in proofs if one[0] is wanted):
                 code[proof & ~(differs & may_be)] = wanted

@@ -120,6 +120,14 @@ IGNORANT = [
     ({"routed_candidate": 1200, "routed_stable": 800}, Code.SPLIT_OFF),
     ({"stable_servers": 0, "candidate_servers": 0}, Code.BOTH_ARMS_BAD),
     ({"all_failing": 50, "all_failing_s": 2.0, "is_stable_failing": True}, Code.BOTH_ARMS_BAD),
+    (
+        {
+            "all_failing": 12,
+            "all_failing_s": 2.0,
+            "judged": (judged(0, bad_stable=700, log_e_stable_over=99.0), judged(1)),
+        },
+        Code.BOTH_ARMS_BAD,
+    ),
     ({"judged": (judged(0, bad_candidate=200, bad_stable=600, log_e_over=99.0), judged(1))}, Code.BOTH_ARMS_BAD),
     (
         {"judged": (judged(0, bad_candidate=90, bad_stable=6, log_e_over=99.0, log_e_worse=2.0), judged(1))},
