@@ -15,17 +15,19 @@ from serving.models import Deployment, Route
 from validators.models import GateRun, Report, Validation
 
 History = dict[str, Any]
+#: The one event of a rollout that changes nothing of it.
+TOLD_ONLY = "rollout.held"
 
 
 def history(*, without: Collection[str] = ()) -> History:
-    """Everything that happened and how things stand, without what no two runs share (times, counts, holds, fences,
-    and which of several proofs of a breach came first).
+    """Everything that happened and how things stand, without what no two runs share (times, counts, holds and the word
+    that a breach is excused for now, fences, and which of several proofs of a breach came first).
 
     `without`: verbs of events that a second try may add.
     """
     numbers = {pk: number for number, pk in enumerate(Rollout.objects.order_by("pk").values_list("pk", flat=True), 1)}
     return {
-        "events": [event for event in _events() if event[0] not in without],
+        "events": [event for event in _events() if event[0] not in (TOLD_ONLY, *without)],
         "decisions": [
             [numbers[one.rollout_id], one.action, one.code if one.action != "roll_back" else "", one.actor]
             for one in Decision.objects.exclude(action="hold").order_by("pk")
@@ -93,7 +95,8 @@ def broken_rules(*, may_reopen: bool = False) -> list[str]:
 
 def _broken_life(rollout: Rollout) -> list[str]:
     """The events of a rollout are one unbroken line from its first state to the one in its row, one for each version."""
-    events = list(Event.objects.filter(subject_type="rollout", subject_id=str(rollout.pk)).order_by("seq"))
+    told = Event.objects.filter(subject_type="rollout", subject_id=str(rollout.pk))
+    events = list(told.exclude(verb=TOLD_ONLY).order_by("seq"))
     moves = [(event.from_state, event.to_state) for event in events if event.to_state]
     out = []
     for (_, was), (now, _) in pairwise(moves):

@@ -13,7 +13,6 @@ from django.core.management import call_command, load_command_class
 from django.utils import timezone
 
 from ledger.models import Lease
-from rollouts.core.lifecycle import FINAL
 from rollouts.models import Rollout
 from serving.models import Deployment, Gateway
 from tests.kills import checks, databases, gateway
@@ -37,7 +36,7 @@ def engine(trace: Path, at: Point | None, *, is_torn: bool = False) -> None:
 
     Points(str(trace), at, is_torn=is_torn).watch()
     settings.ENGINE_TICK_S, settings.ENGINE_LEASE_S = TICK_S, LEASE_S
-    for name, value in (("EARLY_S", 0.02), ("GONE_OVER_S", 0.0)):
+    for name, value in (("EARLY_S", 0.02), ("GONE_OVER_S", 0.0), ("SWEEP_EVERY_S", 0.1)):
         if hasattr(module, name):
             setattr(module, name, value)
     call_command("engine")
@@ -80,7 +79,7 @@ class Telling(Stage):
     folder: Path
     at: Point | None
     database: str = ""
-    is_there: Callable[[Rollout], bool] = lambda rollout: rollout.state in FINAL
+    is_there: Callable[[Rollout], bool] | None = None  # when to stop; else the story says so
     is_torn: bool = False
     lines_when_frozen: int | None = None
 
@@ -132,7 +131,7 @@ class Telling(Stage):
                 second = self._start_engine("second", None)
             if second and self.played.takeover_s is None and _leads(second):
                 self.played.takeover_s = time.monotonic() - died_at
-            if self.is_there(rollout):
+            if (self.is_there or self.story.is_over)(rollout):
                 break
             if first.is_frozen and self.played.takeover_s is not None and fence == self._token():
                 self._thaw(first)

@@ -73,6 +73,7 @@ class Gate:
 
     def page(self, is_awaited: Callable[[], bool]) -> str:
         """Envoy's statistics, after some more traffic; without it where nobody waits for the page any more."""
+        self.obey()  # a gateway that says that it follows a route does so already
         with self.lock:
             if self.model and is_awaited():
                 self.fake.traffic(self.rate, self.model)

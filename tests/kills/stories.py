@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils import timezone
+
 from accounts.actions import actor_for
 from accounts.core.access import Actor
 from accounts.core.errors import Stale, StateChanged
 from accounts.models import User
+from registry.models import Release
 from rollouts import actions
-from rollouts.models import Rollout
-from serving.models import Deployment, Gateway
+from rollouts.core.lifecycle import FINAL
+from rollouts.models import Decision, ProbeTally, Rollout
+from serving.models import Deployment, Environment, Gateway
 from serving.routing import set_route
 from tests.factories import (
     make_admin,
@@ -25,8 +29,11 @@ from tests.factories import (
 )
 from tests.kills.gateway import NAME, RunningGateway
 
-ADMIN = "kills-admin"
+ADMIN, MANAGER = "kills-admin", "kills-manager"
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
+SHADOW = {"sample_pct": 10, "min_s": 0, "min_samples": 40, "deadline_s": 600}
+#: The states in which answers are compared.
+WATCHED = {"shadowing", "shifting", "baking", "paused"}
 #: Users at each reading: enough for proof within two ticks, or so few that nothing is ever proven.
 BUSY, QUIET = 400, 4
 
@@ -46,10 +53,10 @@ class Scene:
     rollout: Rollout
     done: set[str] = field(default_factory=set)
 
-    def act(self, name: str, act: Callable[..., object], **said: Any) -> None:
+    def act(self, name: str, act: Callable[..., object], *, who: str = ADMIN, **said: Any) -> None:
         """A person's verb, once: it counts when it was taken, else it is said again with what is read next."""
         try:
-            act(actor=administrator(), rollout=self.rollout, expected_version=self.rollout.version, **said)
+            act(actor=person(who), rollout=self.rollout, expected_version=self.rollout.version, **said)
         except (Stale, StateChanged):
             return
         self.done.add(name)
@@ -75,10 +82,12 @@ class Story:
     starts: bool = True  # whether the rollout was asked for already
     needs_approval: bool = False
     meanwhile: People = nobody
+    is_over: Callable[[Rollout], bool] = lambda rollout: rollout.state in FINAL
 
     def seed(self) -> None:
         """One model in one environment with a stable release, and a rollout that was just asked for."""
-        admin = make_admin(ADMIN)
+        make_admin(ADMIN)
+        make_admin(MANAGER)
         model = make_model("double", objectives=OBJECTIVES, rollout_policy=self.policy)
         environment = make_environment("production", needs_passed_report=False, needs_approval=self.needs_approval)
         make_node()
@@ -93,11 +102,17 @@ class Story:
         if self.is_ready:
             serve(make_deployment(candidate, environment))
         if self.starts:
-            actions.start_rollout(actor=admin, candidate=candidate, environment=environment)
+            self.start(person(ADMIN))
+
+    @staticmethod
+    def start(actor: Actor) -> None:
+        """Asks for the rollout of the newest release."""
+        candidate = Release.objects.order_by("-number")[0]
+        actions.start_rollout(actor=actor, candidate=candidate, environment=Environment.objects.get(slug="production"))
 
 
-def administrator() -> Actor:
-    return actor_for(User.objects.get(username=ADMIN))
+def person(name: str) -> Actor:
+    return actor_for(User.objects.get(username=name))
 
 
 def serve(deployment: Deployment) -> None:
@@ -155,6 +170,32 @@ def hear_again_when_stuck(scene: Scene) -> None:
         scene.done.add("hears")
 
 
+def compare_answers(scene: Scene) -> None:
+    """The prober's part: answers are compared all the time, and none differs."""
+    if scene.rollout.state in WATCHED:
+        tally, _ = ProbeTally.objects.get_or_create(
+            rollout_id=scene.rollout.pk, guard="wrong", defaults={"epoch": "start-1", "at": timezone.now()}
+        )
+        tally.candidate_attempts, tally.stable_attempts = tally.candidate_attempts + 60, tally.stable_attempts + 60
+        tally.at = timezone.now()
+        tally.save()
+
+
+def approve_the_bake(scene: Scene) -> None:
+    if "approve" not in scene.done and Decision.objects.filter(code="awaiting_approval").exists():
+        scene.act("approve", actions.approve, who=MANAGER, stage="bake", reason="Fine.")
+
+
+def promote_at_once(scene: Scene) -> None:
+    rollout = scene.rollout
+    if "promote" not in scene.done and rollout.state == "shifting" and rollout.step_started_at:
+        scene.act("promote", actions.promote_now, reason="We know it.")
+
+
+def _old_release_is_gone(rollout: Rollout) -> bool:
+    return not Deployment.objects.filter(release__number=1, is_wanted=True).exists()
+
+
 def _has_ticked(scene: Scene, times: int) -> bool:
     """Whether the engine looked so often at the rollout since this was asked first."""
     marks = [name for name in scene.done if name.startswith("tick ")]
@@ -172,5 +213,9 @@ STORIES = [
     Story("paused and resumed", "promoted", rate=QUIET, meanwhile=pause_then_resume),
     Story("advanced by hand", "promoted", rate=QUIET, meanwhile=advance_by_hand),
     Story("stuck", "rolled_back", policy=policy(ack_deadline_s=0.3), rate=QUIET, meanwhile=hear_again_when_stuck),
+    Story("shadowed", "promoted", policy=policy(shadow=SHADOW), meanwhile=compare_answers),
+    Story("approved", "promoted", policy=policy(approvals={"bake": 1}), meanwhile=approve_the_bake),
+    Story("promoted by hand", "promoted", rate=QUIET, meanwhile=promote_at_once),
+    Story("let go", "promoted", policy=policy(instant_window_s=0.2), is_over=_old_release_is_gone),
     Story("never ready", "cancelled", policy=policy(prepare_deadline_s=0.5), is_ready=False, has_agent=False),
 ]

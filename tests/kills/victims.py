@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.kills.campaign import Victim
 from tests.kills.engine_runs import EngineVictim
+from tests.kills.notify_runs import NOTIFICATIONS
 from tests.kills.plane_runs import PLANES
 from tests.kills.stories import STORIES
 from tests.kills.web_runs import VERBS
@@ -16,4 +17,4 @@ def torn() -> list[Victim]:
 
 
 def victims() -> list[Victim]:
-    return [*(EngineVictim(story) for story in STORIES), *VALIDATIONS, *PLANES, *VERBS]
+    return [*(EngineVictim(story) for story in STORIES), *VALIDATIONS, *NOTIFICATIONS, *PLANES, *VERBS]

@@ -13,22 +13,20 @@ from django.conf import settings
 from django.urls import get_resolver
 from rest_framework.test import APIClient
 
-from accounts.actions import actor_for, issue_token
-from accounts.core.access import Actor
+from accounts.actions import issue_token
 from accounts.models import User
 from registry.models import ServedModel
 from rollouts import actions
 from rollouts.models import Rollout
-from tests.factories import make_admin, make_release
+from tests.factories import make_release
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
 from tests.kills.engine_runs import Telling
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
-from tests.kills.stories import BUSY, QUIET, Story, policy
+from tests.kills.stories import BUSY, MANAGER, QUIET, Story, person, policy
 
-MANAGER = "kills-manager"
 LONGEST_S = 10.0
 #: What a verb that was done already is answered: the version moved on, or the state did.
 DONE_ALREADY = {409, 412}
@@ -91,8 +89,7 @@ class WebVictim:
         story = Story(self.verb, self.begins, policy(**over), rate=rate, starts=starts, needs_approval=needs_approval)
         story.seed()
         make_release(ServedModel.objects.get())
-        manager = make_admin(MANAGER)
-        _TOKENS[self.name] = issue_token(user=User.objects.get(username=MANAGER), name="kills", actor=manager)
+        _TOKENS[self.name] = issue_token(user=User.objects.get(username=MANAGER), name="kills", actor=person(MANAGER))
         if self.begins in ("shifting", "promoted"):
             folder = settings.STATE_DIR
             brought = Telling(story, before, folder, None, self.template, is_there=self._is_there).play()
@@ -155,11 +152,7 @@ class Calling(Stage):
 
 
 def _paused(rollout: Rollout) -> None:
-    actions.pause(actor=_manager(), rollout=rollout, expected_version=rollout.version, reason="Lunch.")
-
-
-def _manager() -> Actor:
-    return actor_for(User.objects.get(username=MANAGER))
+    actions.pause(actor=person(MANAGER), rollout=rollout, expected_version=rollout.version, reason="Lunch.")
 
 
 START = Call("rollouts", {"model": "double", "candidate": "r2", "environment": "production", "reason": "New."})
