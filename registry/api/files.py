@@ -1,0 +1,118 @@
+"""The REST doors to the bytes of a release: send a draft's file, fetch a release's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, BinaryIO
+from uuid import UUID
+
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, StreamingHttpResponse, UnreadablePostError
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import actor_of
+from accounts.core.errors import Invalid
+from registry import actions, queries
+from registry.core.fields import Problem
+from registry.core.spec import refuse
+from registry.models import ReleaseFile
+from registry.serializers import FileOut
+from registry.storage import chunks_of, store
+
+_PATH = OpenApiParameter(
+    "path", str, OpenApiParameter.PATH, description="as in the release folder: artifact/model.onnx"
+)
+
+
+class UploadView(APIView):
+    """One file of a draft. The body is the file's bytes, read as they arrive."""
+
+    parser_classes: list[Any] = []
+
+    @extend_schema(
+        operation_id="releases_upload_file",
+        request={"application/octet-stream": OpenApiTypes.BINARY},
+        responses={200: FileOut},
+        parameters=[
+            _PATH,
+            OpenApiParameter(
+                "X-Content-SHA256",
+                str,
+                OpenApiParameter.HEADER,
+                required=True,
+                description="of the body, 64 hex digits",
+            ),
+        ],
+    )
+    def put(self, request: Request, release_id: UUID, path: str) -> Response:
+        actor = actor_of(request)
+        release = queries.visible_release_by_id(actor, release_id)
+        sha256 = request.headers.get("X-Content-SHA256", "")
+        if not sha256:
+            refuse(
+                "invalid_file",
+                "The upload",
+                [Problem("X-Content-SHA256", "the header is missing.", "Send the sha256 of the file, 64 hex digits.")],
+            )
+        try:
+            file = actions.add_file(
+                actor=actor,
+                release=release,
+                path=path,
+                sha256=sha256,
+                stream=request._request,
+                size_bytes=_length(request),
+            )
+        except UnreadablePostError as error:
+            raise Invalid(
+                "upload_cut_short", "The upload ended before its Content-Length. Send the file again."
+            ) from error
+        return Response(FileOut(_file(file)).data)
+
+
+class FileView(APIView):
+    @extend_schema(
+        operation_id="releases_read_file",
+        parameters=[_PATH],
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY},
+    )
+    def get(self, request: Request, slug: str, name: str, path: str) -> StreamingHttpResponse:
+        file = queries.get_file(queries.visible_release(actor_of(request), slug, name), path)
+        content = store().open(file.blob_id)
+        response = StreamingHttpResponse(_content(request._request, content), content_type="application/octet-stream")
+        response["Content-Length"] = str(file.blob.size_bytes)
+        response["ETag"] = f'"{file.blob_id}"'
+        response["X-Content-SHA256"] = file.blob_id
+        response["Content-Disposition"] = "attachment"
+        response["X-Content-Type-Options"] = "nosniff"
+        return response
+
+
+def _file(file: ReleaseFile) -> dict[str, Any]:
+    return {"path": file.path, "role": file.role, "sha256": file.blob_id, "size_bytes": file.blob.size_bytes}
+
+
+def _length(request: Request) -> int | None:
+    text = request.headers.get("Content-Length", "")
+    return int(text) if text.isdigit() else None
+
+
+def _content(request: HttpRequest, file: BinaryIO) -> Iterator[bytes] | AsyncIterator[bytes]:
+    """The file in pieces, in the way that the server consumes without holding all of it."""
+    return _async_chunks(file) if isinstance(request, ASGIRequest) else _chunks(file)
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        yield from chunks_of(file)
+
+
+async def _async_chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    with file:
+        while chunk := await asyncio.to_thread(file.read, 1 << 20):
+            yield chunk
