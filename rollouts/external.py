@@ -92,14 +92,19 @@ class ExternalReader:
                 for key in [key for key in self._followed if key[0] == pk]:
                     del self._followed[key]
             for pk in set(wanted) - here:
-                for guard in external_guards(wanted[pk]):
-                    key = (pk, guard.name)
-                    epoch = f"{uuid.uuid4()}"
-                    self._followed[key] = _Followed(key, guard.words, queries_of(wanted[pk], guard), epoch)
+                self._begin(wanted[pk])
             is_needed = bool(self._followed) and self.metrics is not None
         if is_needed and self._thread is None and not self._is_stopping:
             self._thread = threading.Thread(target=self._run, name="external-reader", daemon=True)
             self._thread.start()
+
+    def _begin(self, rollout: Rollout) -> None:
+        try:
+            for guard in external_guards(rollout):
+                key = (rollout.pk, guard.name)
+                self._followed[key] = _Followed(key, guard.words, queries_of(rollout, guard), f"{uuid.uuid4()}")
+        except Exception:  # one odd policy must not keep the others from being read; its own rollout holds without it
+            log.exception("external_counters_not_followed", rollout=rollout.pk)
 
     def latest(self, rollout_id: int) -> dict[str, Reading | str]:
         """By guard: the newest reading, or the sentence (without its full stop) why there is none."""

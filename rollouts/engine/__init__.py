@@ -93,6 +93,7 @@ class Engine:
         self._is_late_s = self._swept_at = 0.0
         self._collected_at = time.monotonic()
         self._is_failing = False
+        self._put_off: list[int] = []  # rollouts whose effects found no room in the last turn, in their order
         self._calls: SimpleQueue[None] = SimpleQueue()
         self._is_stopping = threading.Event()
 
@@ -252,22 +253,25 @@ class Engine:
             tick = judge(known, view, seen, external, gone_over_s=GONE_OVER_S)
             if tick.decision.action is Action.ROLL_BACK:
                 known.wrote(commit_tick(tick))
-            elif tick.is_effect or tick.warning or rollout.state in {S.ROLLING_BACK, S.STUCK}:
+            elif tick.is_effect or tick.warning or _is_back(known):
                 others.append((known, tick, seen))
             else:
                 hold = self.writer.put_off(known, tick)
                 holds += [hold] if hold is not None else []
 
     def _carry_out(self, others: list[tuple[Known, Tick, Seen]], view: View) -> None:
-        """Effects that are no rollback, and what is left to do of rollbacks. What does not fit waits for its next tick."""
+        """Effects that are no rollback, and what is left to do of rollbacks. What does not fit goes first next time."""
         until = time.monotonic() + max(0.05, EFFECTS_SHARE * self.tick_s)
+        place = {pk: number for number, pk in enumerate(self._put_off)}
+        others.sort(key=lambda one: (not _is_back(one[0]), place.get(one[0].rollout.pk, len(place))))
+        self._put_off = []
         for done, (known, tick, seen) in enumerate(others):
             if time.monotonic() > until:
-                log.info("effects_put_off", count=len(others) - done)
+                self._put_off = [one.rollout.pk for one, _, _ in others[done:]]
+                log.info("effects_put_off", count=len(self._put_off))
                 break
             with self.writer.one(known.rollout):
-                is_back = known.rollout.state in {S.ROLLING_BACK, S.STUCK}
-                known.wrote(take_back(known, tick, view, seen) if is_back else commit_tick(tick))
+                known.wrote(take_back(known, tick, view, seen) if _is_back(known) else commit_tick(tick))
             self.lead.keep()
 
     def _await_zero(self, known: list[Known], view: View) -> None:
@@ -330,6 +334,11 @@ def _settled(
             yield left.pop(where), readers.take(one.name for one in gateways[where])
         if not ready:
             readers.wait()
+
+
+def _is_back(known: Known) -> bool:
+    """Whether it was taken back, and is not done with that yet."""
+    return known.rollout.state in {S.ROLLING_BACK, S.STUCK}
 
 
 def _suspects_first(known: Known) -> tuple[bool, int]:

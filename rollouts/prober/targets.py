@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from validators.core.contract import tensors_of
 from validators.core.policy import Policy, parse_policy
 
 log = structlog.get_logger(__name__)
+#: What could not be read, such as a manifest while the database was away, is tried again after so long.
+RETRY_S = 60.0
 _STATES = sorted(state.value for state in LIVE)
 
 
@@ -69,7 +72,7 @@ class Targets:
 
     def __init__(self) -> None:
         self._profiles: dict[int, Profile] = {}
-        self._unreadable: set[int] = set()
+        self._unreadable: dict[int, float] = {}  # when each is tried again, in monotonic seconds
 
     def read(self) -> list[Target]:
         rows = list(
@@ -77,10 +80,10 @@ class Targets:
             .order_by("pk")
             .values_list("pk", "environment_id", "model_id", "candidate_id", "stable_id")
         )
-        live = {row[0] for row in rows}
-        self._load(live - self._profiles.keys() - self._unreadable)
+        live, now = {row[0] for row in rows}, time.monotonic()
+        self._unreadable = {pk: at for pk, at in self._unreadable.items() if pk in live and at > now}
+        self._load(live - self._profiles.keys() - self._unreadable.keys())
         self._profiles = {pk: one for pk, one in self._profiles.items() if pk in live}
-        self._unreadable &= live
         routes = {
             (environment, model): pk
             for pk, environment, model in Route.objects.filter(
@@ -109,7 +112,9 @@ class Targets:
                 self._profiles[rollout.pk] = _profile(rollout, there.get(rollout.pk, 0))
             except (DomainError, ValueError, KeyError, TypeError) as error:
                 log.warning("rollout_not_probed", rollout=rollout.pk, error=str(error))
-                self._unreadable.add(rollout.pk)  # one odd row must not blind the prober to the others
+                self._unreadable[rollout.pk] = (
+                    time.monotonic() + RETRY_S
+                )  # one odd row must not blind the prober to the others
 
 
 def _profile(rollout: Rollout, examples: int) -> Profile:

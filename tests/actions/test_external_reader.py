@@ -268,6 +268,14 @@ def test_a_rollout_without_external_guards_costs_nothing() -> None:
     assert reader.latest(9) == {} and reader._thread is None
 
 
+def test_one_policy_that_cannot_be_read_keeps_no_other_from_being_read() -> None:
+    odd = rollout(8)
+    odd.policy = {"guards": [{"indicator": "external"}]}
+    reader = ExternalReader(None)
+    reader.follow([odd, rollout(9)], fence=1)
+    assert reader.latest(8) == {} and list(reader.latest(9)) == [NAME]
+
+
 def test_without_a_metrics_server_every_external_guard_says_so() -> None:
     reader = ExternalReader(None)
     reader.follow([rollout()], fence=1)

@@ -314,6 +314,21 @@ def test_effects_that_do_not_fit_into_a_tick_wait_for_the_next(monkeypatch: pyte
     assert 0 < started[0] < 4 and started[-1] == 4
 
 
+def test_effects_that_were_put_off_go_first_so_that_none_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(models=3)
+    monkeypatch.setattr(engine_module, "EFFECTS_SHARE", 0.0)  # room for one
+    done: list[int] = []
+
+    def slowly(tick: Any) -> None:
+        done.append(tick.rollout.pk)
+        time.sleep(0.06)
+
+    monkeypatch.setattr(engine_module, "commit_tick", slowly)  # which writes nothing: all three go on wanting theirs
+    for _ in range(6):
+        world.turn()
+    assert set(done) == {rollout.pk for rollout in world.rollouts}
+
+
 def test_a_lead_that_is_lost_within_a_turn_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(models=2)
     world.until_shifting()
