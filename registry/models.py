@@ -112,3 +112,25 @@ class Waiver(models.Model):
     reason = models.TextField()
     granted_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
     granted_at = models.DateTimeField(auto_now_add=True)
+
+
+class Attestation(models.Model):
+    """A signed in-toto statement about a release, as a Sigstore bundle. Append-only by trigger.
+
+    It stands outside the manifest, so that new evidence and new keys never change a release. `about` is the digest of what
+    it tells: the manifest's, or that of the report whose evidence it carries.
+    """
+
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="attestations")
+    predicate_type = models.CharField(max_length=200)
+    about = models.CharField(max_length=71)
+    bundle = models.TextField()
+    key_id = models.CharField(max_length=71)
+    made_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["release", "predicate_type", "about", "key_id"], name="attestation_once_per_key"
+            )
+        ]

@@ -13,7 +13,8 @@ from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound, StateChanged
 from registry.core.artifact import path_problems
 from registry.core.lifecycle import ReleaseState
-from registry.models import Release, ReleaseFile, ServedModel
+from registry.core.oms import SIGNATURE_TYPE
+from registry.models import Attestation, Release, ReleaseFile, ServedModel
 
 
 def get_model(slug: str) -> ServedModel:
@@ -60,6 +61,19 @@ def manifest_of(release: Release) -> dict[str, Any]:
 def has_code_waiver(release: Release) -> bool:
     """Whether a release manager waived the code of just these contents."""
     return release.digest is not None and release.waivers.filter(kind="code", manifest_digest=release.digest).exists()
+
+
+def signature_of(release: Release) -> Attestation:
+    """The release's newest signature. Raises NotFound for one that was sealed before releases were signed."""
+    found = release.attestations.filter(predicate_type=SIGNATURE_TYPE).order_by("-pk").first()
+    if found is None:
+        raise NotFound(
+            "not_signed",
+            f"{release.model.slug} {release.name} was sealed before releases were signed. "
+            f"Sign it from its stored digests: sluicegate release sign {release.model.slug}/{release.name}.",
+            release=release.name,
+        )
+    return found
 
 
 def missing_files(release: Release) -> list[str]:

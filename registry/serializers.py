@@ -217,6 +217,8 @@ def _links(release: Release) -> dict[str, str]:
         "self": here,
         "files": f"{here}/files/{{path}}",
         "waivers": f"{here}/waivers",
+        "signature": f"{here}/signature",
+        "attestations": f"{here}/attestations",
         "gate_runs": f"{here}/gate-runs",
         "model": f"{_BASE}/models/{release.model.slug}",
     }

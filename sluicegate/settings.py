@@ -108,11 +108,19 @@ PROMETHEUS_URL = env.text("PROMETHEUS_URL")
 if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
     raise ImproperlyConfigured("PROMETHEUS_URL must begin with http:// or https://, such as http://127.0.0.1:9090.")
 
-#: A folder's path; a URL is refused, because only folders are stores in this version.
+#: A folder's path, or s3://bucket/prefix.
 BLOB_STORE = env.text("SLUICEGATE_BLOB_STORE", str(STATE_DIR / "blobs"))
+#: Empty: AWS. The public one is what clients are told, where they reach the bucket by another name than this process.
+S3_ENDPOINT = env.text("SLUICEGATE_S3_ENDPOINT")
+S3_PUBLIC_ENDPOINT = env.text("SLUICEGATE_S3_PUBLIC_ENDPOINT")
+S3_REGION = env.text("SLUICEGATE_S3_REGION", "us-east-1")
+S3_ACCESS_KEY, S3_SECRET_KEY = env.text("SLUICEGATE_S3_ACCESS_KEY"), env.text("SLUICEGATE_S3_SECRET_KEY")
 MAX_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_UPLOAD_BYTES", 20 * 2**30, least=1))
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.
 SIGNING_KEY_FILE = env.text("SLUICEGATE_SIGNING_KEY_FILE", str(STATE_DIR / "secrets" / "signing.pem"))
+#: The ECDSA P-256 private key (PEM) that signs releases and attestations, and the public halves of keys that signed before.
+RELEASE_KEY_FILE = env.text("SLUICEGATE_RELEASE_KEY_FILE", str(STATE_DIR / "secrets" / "release-signing.pem"))
+FORMER_KEYS_FILE = env.text("SLUICEGATE_FORMER_KEYS_FILE", str(STATE_DIR / "secrets" / "former-keys.pem"))
 
 CELERY_BROKER_URL = REDIS_URL
 #: Celery carries ids only; rows with leases own the work (docs/decisions). Source of the values: measured redelivery of kombu 5.7.

@@ -108,6 +108,8 @@ def _own_folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("state")
     settings.BLOB_STORE = str(folder / "blobs")
     settings.SIGNING_KEY_FILE = str(folder / "secrets" / "signing.pem")
+    settings.RELEASE_KEY_FILE = str(folder / "secrets" / "release-signing.pem")
+    settings.FORMER_KEYS_FILE = str(folder / "secrets" / "former-keys.pem")
 
 
 @pytest.fixture(scope="session")

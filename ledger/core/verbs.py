@@ -21,6 +21,8 @@ class EventVerb(StrEnum):
     RELEASE_DISCARDED = "release.discarded"
     RELEASE_SEALED = "release.sealed"
     RELEASE_WAIVED = "release.waived"
+    RELEASE_SIGNED = "release.signed"
+    KEY_ROTATED = "key.rotated"
     RELEASE_RETIRED = "release.retired"
     # serving
     ENVIRONMENT_CREATED = "environment.created"

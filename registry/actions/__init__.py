@@ -1,5 +1,6 @@
 """What may happen to models, releases and blobs: one function per verb."""
 
+from registry.actions.attestations import attest, rotate_key, sign_release
 from registry.actions.blobs import put_blob
 from registry.actions.drafts import add_file, create_draft, discard_draft, purge_drafts
 from registry.actions.releases import grant_waiver, seal
@@ -7,6 +8,7 @@ from registry.actions.served_models import change_model, create_model
 
 __all__ = [
     "add_file",
+    "attest",
     "change_model",
     "create_draft",
     "create_model",
@@ -14,5 +16,7 @@ __all__ = [
     "grant_waiver",
     "purge_drafts",
     "put_blob",
+    "rotate_key",
     "seal",
+    "sign_release",
 ]

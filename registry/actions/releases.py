@@ -11,6 +11,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.actions import append_event
+from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
 from registry.core import manifest
 from registry.core.artifact import backend_problems, is_code_bearing
@@ -50,12 +51,13 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
         drop_draft(release, actor=actor, reason=f"the same as {same.name}")
         return same
     number = _next_number(model)
+    signature = sign_manifest(release, text, digest, f"r{number}")
     return _move(
         release,
         ReleaseState.SEALED,
         actor=actor,
         verb="release.sealed",
-        facts={"model": model.slug, "number": number, "digest": digest},
+        facts={"model": model.slug, "number": number, "digest": digest, "signed_by": signature.key_id},
         number=number,
         digest=digest,
         manifest=text,

@@ -1,4 +1,4 @@
-"""`sluicegate release`: list, show, diff, verify and fetch; and `sluicegate waive`."""
+"""`sluicegate release`: list, show, diff, verify, sign and fetch; `sluicegate keys`; and `sluicegate waive`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from ledger.core.canonical import digest_of
-from sluicegate.cli import compare, exits
+from registry.core.oms import SIGNATURE_FILE
+from sluicegate.cli import compare, exits, verify
 from sluicegate.cli.client import Client
-from sluicegate.cli.errors import CommandError, refuse
+from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.naming import model_path, release_path
 from sluicegate.cli.output import Output, bytes_text, short
 from sluicegate.cli.session import connect
@@ -32,15 +32,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("old", metavar="OLD")
     parser.add_argument("new", metavar="NEW")
     parser.set_defaults(run=run_diff)
-    parser = verbs.add_parser(
-        "verify", help="Recompute the digest of the manifest and of every file (exit 1 if one differs)"
-    )
+    verify.add_to(verbs)
+    parser = verbs.add_parser("sign", help="Sign a release with the present key, from its stored digests")
     parser.add_argument("release", metavar="RELEASE")
-    parser.set_defaults(run=run_verify)
-    parser = verbs.add_parser("fetch", help="Download a release, checking every digest")
+    parser.set_defaults(run=run_sign)
+    parser = verbs.add_parser("fetch", help="Download a release and its signature, checking every digest")
     parser.add_argument("release", metavar="RELEASE")
     parser.add_argument("folder", type=Path, metavar="DIR", help="a folder that does not exist yet, or is empty")
     parser.set_defaults(run=run_fetch)
+    verify.add_keys_to(commands)
     parser = commands.add_parser(
         "waive",
         help="Let a release run its own code (release managers, never the author)",
@@ -104,38 +104,11 @@ def run_diff(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def run_verify(arguments: argparse.Namespace, output: Output) -> int:
-    """Reads every file from the server and hashes it here; the server's own word is not taken."""
+def run_sign(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        base = release_path(arguments.release)
-        release = client.get(base)
-        wrong = _wrong_manifest(release)
-        files = release["manifest"]["files"]
-        total, done = sum(file["size_bytes"] for file in files), 0
-        with output.progress("Verifying", is_bytes=True) as meter:
-            for file in files:
-                digest = hashlib.sha256()
-                for chunk in client.stream(f"{base}/files/{quote(file['path'])}"):
-                    digest.update(chunk)
-                    done += len(chunk)
-                    meter(min(done, total), total)
-                found, stated = digest.hexdigest(), _hex(file["sha256"])
-                if found != stated:
-                    wrong.append(f"{file['path']}: the bytes hash to {found}, the manifest says {stated}.")
-    ok = [f"{arguments.release} is what was sealed: {release['digest']}, {len(files)} files, {bytes_text(total)}."]
-    output.result(
-        {"release": arguments.release, "digest": release["digest"], "ok": not wrong, "wrong": wrong}, wrong or ok
-    )
-    return exits.FAILED if wrong else exits.OK
-
-
-def _wrong_manifest(release: dict[str, Any]) -> list[str]:
-    found = digest_of(release["manifest"])
-    return (
-        []
-        if found == release["digest"]
-        else [f"manifest: it hashes to {found}, the release is named {release['digest']}."]
-    )
+        made = client.post(f"{release_path(arguments.release)}/signature")
+    output.result(made, [f"{arguments.release} is signed by {made['key_id']}."])
+    return exits.OK
 
 
 def _hex(digest: str) -> str:
@@ -149,7 +122,7 @@ def run_fetch(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         base = release_path(arguments.release)
         release = client.get(base)
-        if wrong := _wrong_manifest(release):
+        if wrong := verify.wrong_manifest(release):
             raise CommandError(
                 wrong[0], exit_code=exits.FAILED, next_step="Ask an administrator to run `sluicegate audit verify`."
             )
@@ -161,11 +134,33 @@ def run_fetch(arguments: argparse.Namespace, output: Output) -> int:
                 _fetch(client, f"{base}/files/{quote(file['path'])}", target, _hex(file["sha256"]))
                 done += file["size_bytes"]
                 meter(done, total)
+        is_signed = _fetch_signature(client, base, folder)
     output.result(
-        {"release": arguments.release, "digest": release["digest"], "folder": str(folder), "files": len(files)},
-        [f"{arguments.release} is in {folder}: {len(files)} files, {bytes_text(total)}, every digest checked."],
+        {
+            "release": arguments.release,
+            "digest": release["digest"],
+            "folder": str(folder),
+            "files": len(files),
+            "is_signed": is_signed,
+        },
+        [
+            f"{arguments.release} is in {folder}: {len(files)} files, {bytes_text(total)}, every digest checked.",
+            f"Next: sluicegate release verify {folder} --key PEM" if is_signed else "It was never signed.",
+        ],
     )
     return exits.OK
+
+
+def _fetch_signature(client: Client, base: str, folder: Path) -> bool:
+    """Whether there was a signature; it lies in the folder then, where `release verify DIR` looks for it."""
+    try:
+        bundle = b"".join(client.stream(f"{base}/signature"))
+    except Problem as problem:
+        if problem.status != 404:
+            raise
+        return False
+    (folder / SIGNATURE_FILE).write_bytes(bundle)
+    return True
 
 
 def _inside(folder: Path, path: str) -> Path:

@@ -1,0 +1,121 @@
+"""Signed statements about releases: made at the seal, made again for a new key, and added as evidence comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import StateChanged, Unavailable
+from ledger.actions import append_event
+from registry import signing
+from registry.core import oms
+from registry.core.lifecycle import ReleaseState
+from registry.keys import PublicKey
+from registry.models import Attestation, Release
+
+
+def sign_manifest(release: Release, manifest: str, digest: str, name: str) -> Attestation:
+    """The signature of a release that is being sealed, inside its transaction. Raises Unavailable."""
+    statement = oms.statement_of(manifest=json.loads(manifest), digest=digest, release_name=name)
+    return _add(release, statement, oms.SIGNATURE_TYPE, about=digest)
+
+
+def sign_release(*, actor: Actor, release: Release) -> Attestation:
+    """The release's signature by the present key, made from the stored digests if there was none: no byte is read.
+
+    For releases that were sealed before they were signed, and after a rotation. Raises Refused, StateChanged, Unavailable.
+    """
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    digest = _sealed_digest(release)
+    with transaction.atomic():
+        before = release.attestations.filter(predicate_type=oms.SIGNATURE_TYPE, about=digest)
+        known = set(before.values_list("pk", flat=True))
+        signature = sign_manifest(release, release.manifest, digest, release.name)
+        if signature.pk not in known:
+            append_event(
+                verb="release.signed",
+                subject_type="release",
+                subject_id=str(release.pk),
+                actor=actor,
+                facts={"model": release.model.slug, "digest": digest, "signed_by": signature.key_id},
+            )
+    return signature
+
+
+@transaction.atomic
+def attest(
+    *, actor: Actor, release: Release, predicate_type: str, predicate: Mapping[str, Any], about: str
+) -> Attestation:
+    """The signed statement of this kind about `about` (a digest) for the release; the one that is there, if there is.
+
+    Raises Refused, StateChanged for a draft, Unavailable.
+    """
+    require(actor, Verb.READ, release.model.team.slug)
+    subject = [
+        {
+            "name": f"{release.model.slug}/{release.name}",
+            "digest": {"sha256": _sealed_digest(release).removeprefix("sha256:")},
+        }
+    ]
+    statement = {
+        "_type": oms.STATEMENT_TYPE,
+        "subject": subject,
+        "predicateType": predicate_type,
+        "predicate": predicate,
+    }
+    return _add(release, statement, predicate_type, about=about)
+
+
+@transaction.atomic
+def rotate_key(*, actor: Actor, use: signing.Use) -> tuple[PublicKey | None, PublicKey]:
+    """(the key before, the new one). What the one before signed stays valid. For administrators."""
+    require(actor, Verb.ADMINISTER, "")
+    before, after = _rotated(use)
+    append_event(
+        verb="key.rotated",
+        subject_type="key",
+        subject_id=after.key_id,
+        actor=actor,
+        from_state=before.key_id if before else "",
+        to_state=after.key_id,
+        facts={"use": use.value},
+    )
+    return before, after
+
+
+def _rotated(use: signing.Use) -> tuple[PublicKey | None, PublicKey]:
+    try:
+        return signing.rotate(use)
+    except (ImproperlyConfigured, OSError) as error:
+        raise _unusable(error) from error
+
+
+def _add(release: Release, statement: Mapping[str, Any], predicate_type: str, *, about: str) -> Attestation:
+    try:
+        key_id = signing.present_key(signing.Use.RELEASES).key_id
+        same = {"release": release, "predicate_type": predicate_type, "about": about, "key_id": key_id}
+        found = Attestation.objects.filter(**same).first()
+        if found is not None:
+            return found
+        bundle, key_id = signing.sign_statement(statement)
+    except (ImproperlyConfigured, OSError) as error:
+        raise _unusable(error) from error
+    same["key_id"] = key_id  # it may have been rotated in between
+    return Attestation.objects.get_or_create(**same, defaults={"bundle": bundle})[0]
+
+
+def _sealed_digest(release: Release) -> str:
+    if release.state == ReleaseState.DRAFT or release.digest is None:
+        raise StateChanged("not_sealed", "A draft cannot be signed. Seal it first.", state=release.state)
+    return release.digest
+
+
+def _unusable(error: Exception) -> Unavailable:
+    return Unavailable(
+        "signing_key_unusable", f"The signing key cannot be used: {error}. Mend the file, then try again."
+    )

@@ -1,0 +1,103 @@
+"""The REST doors to signatures: public keys, a release's bundle, and every attestation about it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import generics, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import actor_of
+from registry import actions, queries, signing
+from registry.core import oms
+from registry.models import Attestation
+
+
+class KeyOut(serializers.Serializer[Any]):
+    """A public key whose signatures are accepted here."""
+
+    key_id = serializers.CharField()
+    use = serializers.ChoiceField(choices=[use.value for use in signing.Use], help_text="what it signs, or signed")
+    algorithm = serializers.ChoiceField(choices=["ed25519", "ecdsa-p256"])
+    is_current = serializers.BooleanField(help_text="false: a former key, which signs no more")
+    pem = serializers.CharField()
+
+
+class KeysOut(serializers.Serializer[Any]):
+    results = KeyOut(many=True)
+
+
+class AttestationOut(serializers.Serializer[Attestation]):
+    """A signed in-toto statement, as a Sigstore bundle."""
+
+    predicate_type = serializers.CharField()
+    about = serializers.CharField(help_text="the digest of what it tells: the manifest's, or a report's")
+    key_id = serializers.CharField()
+    made_at = serializers.DateTimeField()
+    bundle = serializers.JSONField()
+
+    def to_representation(self, attestation: Attestation) -> dict[str, Any]:
+        return {
+            "predicate_type": attestation.predicate_type,
+            "about": attestation.about,
+            "key_id": attestation.key_id,
+            "made_at": attestation.made_at.isoformat(),
+            "bundle": json.loads(attestation.bundle),
+        }
+
+
+class KeysView(APIView):
+    @extend_schema(operation_id="keys_list", responses=KeysOut)
+    def get(self, request: Request) -> Response:
+        """The public halves of this installation's keys, those that sign now first: a handful, so there is one page."""
+        actor_of(request)
+        for use in signing.Use:
+            signing.present_key(use)
+        keys = [
+            {
+                "key_id": known.public.key_id,
+                "use": known.use.value,
+                "algorithm": known.public.algorithm,
+                "is_current": known.is_current,
+                "pem": known.public.pem,
+            }
+            for known in signing.known_keys()
+        ]
+        return Response({"results": KeyOut(keys, many=True).data})
+
+
+class SignatureView(APIView):
+    @extend_schema(
+        operation_id="releases_signature", responses={(200, oms.BUNDLE_TYPE): OpenApiResponse(OpenApiTypes.OBJECT)}
+    )
+    def get(self, request: Request, slug: str, name: str) -> HttpResponse:
+        """The release's OpenSSF Model Signing bundle, byte by byte as it was made: save it as `model.sig`."""
+        found = queries.signature_of(queries.visible_release(actor_of(request), slug, name))
+        response = HttpResponse(found.bundle, content_type=oms.BUNDLE_TYPE)
+        response["Content-Disposition"] = f'attachment; filename="{oms.SIGNATURE_FILE}"'
+        response["X-Sluicegate-Key-Id"] = found.key_id
+        return response
+
+    @extend_schema(operation_id="releases_sign", request=None, responses=AttestationOut)
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        """Signs with the present key, from the stored digests, unless that key signed it already."""
+        actor = actor_of(request)
+        made = actions.sign_release(actor=actor, release=queries.visible_release(actor, slug, name))
+        return Response(AttestationOut(made).data)
+
+
+@extend_schema_view(get=extend_schema(operation_id="releases_attestations", responses=AttestationOut(many=True)))
+class AttestationsView(generics.ListAPIView[Any]):
+    """Every signed statement about a release, newest first."""
+
+    serializer_class = AttestationOut
+
+    def get_queryset(self) -> Any:
+        release = queries.visible_release(actor_of(self.request), self.kwargs["slug"], self.kwargs["name"])
+        return release.attestations.all()
