@@ -47,6 +47,21 @@ class Blob(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
 
+class Inspection(models.Model):
+    """What a blob's header says, read once: the facts of these bytes under one kind of name (`registry.core.formats`).
+
+    Only bytes without a problem have one. A row of an older `reader` is read again.
+    """
+
+    blob = models.ForeignKey(Blob, on_delete=models.CASCADE, related_name="inspections")
+    kind = models.CharField(max_length=20)
+    reader = models.PositiveSmallIntegerField()
+    facts = models.JSONField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["blob", "kind"], name="inspection_once")]
+
+
 class Release(models.Model):
     """An immutable bundle of a model, or the draft of one.
 

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound, StateChanged
 from registry.core.artifact import path_problems
+from registry.core.artifact import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
 from registry.core.oms import SIGNATURE_TYPE
 from registry.models import Attestation, Release, ReleaseFile, ServedModel
@@ -58,9 +59,21 @@ def manifest_of(release: Release) -> dict[str, Any]:
     return manifest
 
 
+def waivers_needed(release: Release) -> frozenset[str]:
+    """The kinds of waiver without which the release may not run, given or not."""
+    found = waivers_for(release.files.values_list("path", flat=True))
+    return found or frozenset({"code"} if release.is_code_bearing else ())
+
+
+def waivers_missing(release: Release) -> frozenset[str]:
+    """Those of the kinds that no release manager has given for just these contents."""
+    given = release.waivers.filter(manifest_digest=release.digest) if release.digest else release.waivers.none()
+    return waivers_needed(release) - set(given.values_list("kind", flat=True))
+
+
 def has_code_waiver(release: Release) -> bool:
-    """Whether a release manager waived the code of just these contents."""
-    return release.digest is not None and release.waivers.filter(kind="code", manifest_digest=release.digest).exists()
+    """Whether a release manager waived all code of just these contents: source and archives, and pickles."""
+    return bool(waivers_needed(release)) and not waivers_missing(release)
 
 
 def signature_of(release: Release) -> Attestation:

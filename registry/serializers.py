@@ -8,9 +8,10 @@ from rest_framework import serializers
 
 from accounts.core.errors import Invalid
 from registry.core.fields import Problem
+from registry.core.lifecycle import FileRole
 from registry.core.spec import refuse
 from registry.models import Release, ServedModel
-from registry.queries import has_code_waiver, manifest_of, missing_files
+from registry.queries import has_code_waiver, manifest_of, missing_files, waivers_missing
 
 _BASE = "/api/v1"
 
@@ -96,7 +97,7 @@ class ModelChange(serializers.Serializer[ServedModel]):
 
 class FileOut(serializers.Serializer[Any]):
     path = serializers.CharField()
-    role = serializers.ChoiceField(choices=["artifact", "tokenizer", "code"])
+    role = serializers.ChoiceField(choices=[role.value for role in FileRole])
     sha256 = serializers.CharField(help_text="64 hex digits")
     size_bytes = serializers.IntegerField()
 
@@ -137,6 +138,9 @@ class WaiverOut(serializers.Serializer[Any]):
 
 class WaiverIn(serializers.Serializer[Any]):
     reason = serializers.CharField()
+    kind = serializers.ChoiceField(
+        choices=["code", "pickle"], required=False, help_text="left out: the first that the release still needs"
+    )
 
 
 class ReleaseBrief(serializers.Serializer[Release]):
@@ -175,7 +179,8 @@ class ReleaseBrief(serializers.Serializer[Release]):
 class ReleaseOut(ReleaseBrief):
     """A sealed release with its manifest, files and waivers."""
 
-    has_code_waiver = serializers.BooleanField()
+    has_code_waiver = serializers.BooleanField(help_text="whether every waiver that it needs is given")
+    waivers_missing = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
     manifest = serializers.JSONField()
     files = FileOut(many=True)
     waivers = WaiverOut(many=True)
@@ -186,6 +191,7 @@ class ReleaseOut(ReleaseBrief):
         return {
             **super().to_representation(release),
             "has_code_waiver": has_code_waiver(release),
+            "waivers_missing": sorted(waivers_missing(release)),
             "manifest": manifest,
             "files": manifest["files"],
             "waivers": WaiverOut(waivers, many=True).data,

@@ -13,9 +13,10 @@ from accounts.models import User
 from registry import actions
 from registry.models import Release, ServedModel
 from tests.factories import make_user
+from tests.model_files import onnx_file
 
 IMAGE = "triton-local@sha256:" + "a" * 64
-ONNX = b"not really a graph"
+ONNX = onnx_file()
 CONTRACT: dict[str, Any] = {
     "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
     "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],

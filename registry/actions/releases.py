@@ -13,12 +13,14 @@ from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.actions import append_event
 from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
-from registry.core import manifest
+from registry.actions.inspections import inspect_files
+from registry.core import file_lint, manifest
 from registry.core.artifact import backend_problems, is_code_bearing
 from registry.core.fields import Problem, Text
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
+from registry.queries import waivers_missing, waivers_needed
 from registry.storage import store
 
 
@@ -27,9 +29,10 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
     """The sealed release, with its number and digest; sealing it again changes nothing.
 
     When the model has a release of the same content, that one is the answer and the draft is discarded. Raises
-    Refused, NotFound, Stale, and Invalid("incomplete_release") naming every file that is missing.
+    Refused, NotFound, Stale, and Invalid: "incomplete_release" names every file that is missing, "invalid_files" every
+    file that is not what its name or release.yaml says.
     """
-    release = _held(release)
+    release = held_release(release)
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     if release.state != ReleaseState.DRAFT:
         return release
@@ -41,6 +44,7 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
         )
     spec, files = parse_spec(release.spec), list(release.files.select_related("blob"))
     refuse("incomplete_release", "The draft", _incomplete(release, spec, files))
+    refuse("invalid_files", "The draft", _against_files(spec, files))
     text, digest = manifest.seal(
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
     )
@@ -52,7 +56,7 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
         return same
     number = _next_number(model)
     signature = sign_manifest(release, text, digest, f"r{number}")
-    return _move(
+    return move(
         release,
         ReleaseState.SEALED,
         actor=actor,
@@ -97,8 +101,23 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
     return problems
 
 
-def _move(
-    release: Release, to: ReleaseState, *, actor: Actor, verb: str, facts: dict[str, Any], **changes: Any
+def _against_files(spec: Spec, files: list[ReleaseFile]) -> list[Problem]:
+    """What the files are not that their names say, and what release.yaml says that they contradict."""
+    found = inspect_files((file.path, file.blob) for file in files)
+    problems = [Problem(f"files.{p.field}", p.message, p.fix) for one in found.values() for p in one.problems]
+    known = {file.path: (file.blob.size_bytes, found[file.path].facts) for file in files}
+    return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, known)
+
+
+def move(
+    release: Release,
+    to: ReleaseState,
+    *,
+    actor: Actor,
+    verb: str,
+    facts: dict[str, Any],
+    reason: str = "",
+    **changes: Any,
 ) -> Release:
     """The only writer of a release's state: a move of the table, from the state and version that were seen."""
     seen = ReleaseState(release.state)
@@ -116,6 +135,7 @@ def _move(
         actor=actor,
         from_state=seen,
         to_state=to,
+        reason=reason,
         facts=facts,
     )
     release.refresh_from_db()
@@ -123,12 +143,13 @@ def _move(
 
 
 @transaction.atomic
-def grant_waiver(*, actor: Actor, release: Release, reason: str) -> Waiver:
+def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | None = None) -> Waiver:
     """A release manager's word that this release may run its own code, bound to its digest.
 
-    Raises Refused (also for the release's author), StateChanged for a draft, and Invalid without a reason or a need.
+    `kind` is `code` (source, TorchScript) or `pickle`; left out, it is the first that the release still needs. Raises
+    Refused (also for the release's author), StateChanged for a draft, and Invalid without a reason or a need.
     """
-    release = _held(release)
+    release = held_release(release)
     require(actor, Verb.WAIVE_CODE, release.model.team.slug)
     if release.author_id is not None and release.author_id == actor.user_id:
         raise Refused(
@@ -140,21 +161,34 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str) -> Waiver:
             f"{release.name} is {release.state}; a waiver is given for what was sealed. Seal it first.",
             state=release.state,
         )
-    if not release.is_code_bearing:
+    needed = waivers_needed(release)
+    if not needed:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
-    refuse("invalid_waiver", "The waiver", _reason_problems(reason))
+    refuse("invalid_waiver", "The waiver", [*_reason_problems(reason), *_kind_problems(kind, needed)])
     waiver = Waiver.objects.create(
-        release=release, manifest_digest=release.digest, reason=reason.strip(), granted_by_id=actor.user_id
+        release=release,
+        manifest_digest=release.digest,
+        kind=kind or min(waivers_missing(release) or needed),
+        reason=reason.strip(),
+        granted_by_id=actor.user_id,
     )
+    author = release.author.username if release.author else None
     append_event(
         verb="release.waived",
         subject_type="release",
         subject_id=str(release.pk),
         actor=actor,
         reason=reason.strip(),
-        facts={"model": release.model.slug, "digest": release.digest, "kind": waiver.kind},
+        facts={"model": release.model.slug, "digest": release.digest, "kind": waiver.kind, "author": author},
     )
     return waiver
+
+
+def _kind_problems(kind: str | None, needed: frozenset[str]) -> list[Problem]:
+    problems: list[Problem] = []
+    if kind is not None:
+        Text(one_of=tuple(sorted(needed)), says="a waiver that this release needs").read(kind, "kind", problems)
+    return problems
 
 
 def _reason_problems(reason: str) -> list[Problem]:
@@ -165,7 +199,7 @@ def _reason_problems(reason: str) -> list[Problem]:
     return problems
 
 
-def _held(release: Release) -> Release:
+def held_release(release: Release) -> Release:
     """The release's row, locked until the transaction ends. Raises NotFound."""
     held = Release.objects.select_for_update(of=("self",)).select_related("model__team").filter(pk=release.pk).first()
     if held is None:

@@ -76,6 +76,8 @@ class WaiversView(APIView):
     def post(self, request: Request, slug: str, name: str) -> Response:
         actor = actor_of(request)
         release = queries.visible_release(actor, slug, name)
-        body = known_members(body_of(request.data), "reason")
-        waiver = actions.grant_waiver(actor=actor, release=release, reason=body.get("reason", ""))
+        body = known_members(body_of(request.data), "reason", "kind")
+        waiver = actions.grant_waiver(
+            actor=actor, release=release, reason=body.get("reason", ""), kind=body.get("kind")
+        )
         return Response(WaiverOut(waiver).data, status=201)

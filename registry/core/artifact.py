@@ -48,9 +48,12 @@ DATA_ENDINGS: Final = frozenset(
         ".pbtxt",
     }
 )
+#: Can run code while it is read, and needs a waiver of its own kind.
+PICKLE_ENDINGS: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".dill"})
 #: Runs when it is loaded: a TorchScript archive carries code, and its container is a pickle.
-CODE_ENDINGS: Final = frozenset({".py", ".pt"})
-_PICKLES: Final = frozenset({".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".npy", ".npz", ".h5", ".dill"})
+CODE_ENDINGS: Final = frozenset({".py", ".pt"}) | PICKLE_ENDINGS
+#: May hide a pickle or code; what they hold fits into formats that cannot.
+_REFUSED: Final = frozenset({".npy", ".npz", ".h5", ".keras", ".hdf5"})
 
 
 def path_problems(path: str) -> list[Problem]:
@@ -87,7 +90,7 @@ def format_problems(path: str) -> list[Problem]:
     if ending in DATA_ENDINGS | CODE_ENDINGS:
         return []
     allowed = ", ".join(sorted(DATA_ENDINGS | CODE_ENDINGS))
-    if ending in _PICKLES:
+    if ending in _REFUSED:
         return [
             Problem(
                 "path",
@@ -112,11 +115,22 @@ def role_of(path: str) -> FileRole:
     """What a file is, by its name and folder. Code is code wherever it lies."""
     if ending_of(path) in CODE_ENDINGS:
         return FileRole.CODE
+    if path in CONFIG_FILES:
+        return FileRole.CONFIG
+    if ending_of(path) == ".md":
+        return FileRole.DOC
     return FileRole.TOKENIZER if path.startswith("tokenizer/") else FileRole.ARTIFACT
 
 
 def is_code_bearing(paths: Iterable[str]) -> bool:
     return any(role_of(path) is FileRole.CODE for path in paths)
+
+
+def waivers_needed(paths: Iterable[str]) -> frozenset[str]:
+    """The kinds of waiver without which such files may not run: `code`, `pickle`, both or none."""
+    endings = {ending_of(path) for path in paths} & CODE_ENDINGS
+    kinds = {"pickle" if ending in PICKLE_ENDINGS else "code" for ending in endings}
+    return frozenset(kinds)
 
 
 def collision_key(path: str) -> str:

@@ -20,7 +20,9 @@ class ReleaseState(StrEnum):
 class FileRole(StrEnum):
     ARTIFACT = "artifact"
     TOKENIZER = "tokenizer"
+    CONFIG = "config"
     CODE = "code"
+    DOC = "doc"
 
 
 MOVES: dict[ReleaseState, frozenset[ReleaseState]] = {

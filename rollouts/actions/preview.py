@@ -12,6 +12,8 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import DomainError
+from registry.core.coupling import changed_parts
+from registry.core.coupling import warning as coupled
 from registry.models import Release
 from registry.queries import manifest_of
 from rollouts.actions.asking import refuse_frozen
@@ -25,7 +27,6 @@ from rollouts.actions.start import (
 )
 from rollouts.approvals import MOST_NAMES, approvers_of
 from rollouts.core.capacity import shortage
-from rollouts.core.coupling import changed_parts
 from rollouts.core.decision import listed, percent
 from rollouts.core.plan import Policy, Source
 from rollouts.core.preview import Preview, preview
@@ -170,13 +171,8 @@ def _of_stable(asked: _Asked) -> Iterator[Warned]:
     if stable.pk == candidate.pk or not candidate.manifest:
         return
     parts = changed_parts(manifest_of(stable), manifest_of(candidate))
-    if len(parts) > 1:
-        yield Warned(
-            "coupled_change",
-            "warning",
-            f"{candidate.name} changes {listed(parts)} at once against {stable.name}. If it fails, nobody can tell which of "
-            "them it was; one release for each change would.",
-        )
+    if said := coupled(parts, candidate.name, stable.name):
+        yield Warned("coupled_change", "warning", said)
 
 
 def _of_capacity(asked: _Asked) -> Iterator[Warned]:

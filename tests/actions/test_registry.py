@@ -20,6 +20,7 @@ from ledger.models import Event
 from registry import actions, queries, signing
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Waiver
+from tests.model_files import onnx_file
 from tests.registry_samples import (
     CONTRACT,
     ONNX,
@@ -163,7 +164,7 @@ def test_a_bad_draft_leaves_nothing(
 def test_mistakes_of_the_spec_and_of_the_files_are_named_together(dev: Actor, model: ServedModel) -> None:
     with pytest.raises(Invalid) as caught:
         actions.create_draft(
-            actor=dev, model=model, spec=release_yaml({"x": 1}), files=announced(artifact__model_pkl=b"")
+            actor=dev, model=model, spec=release_yaml({"x": 1}), files=announced(artifact__model_npy=b"")
         )
     assert {error["field"] for error in caught.value.facts["errors"]} == {"x", "files[0].path"}
 
@@ -172,7 +173,7 @@ def test_mistakes_of_the_spec_and_of_the_files_are_named_together(dev: Actor, mo
     ("path", "sha", "size", "code", "field"),
     [
         ("artifact/../x.onnx", sha256(b"data"), 4, "invalid_file", "path"),
-        ("artifact/x.pkl", sha256(b"data"), 4, "invalid_file", "path"),
+        ("artifact/x.npy", sha256(b"data"), 4, "invalid_file", "path"),
         ("artifact/model.onnx", "abc", 4, "invalid_file", "sha256"),
         ("artifact/model.onnx", sha256(b"other"), 4, "digest_mismatch", "sha256"),
         ("artifact/model.onnx", sha256(b"data"), 5, "invalid_file", "size_bytes"),
@@ -235,7 +236,7 @@ def test_an_uploaded_config_is_compared_with_release_yaml(dev: Actor, model: Ser
     assert caught.value.code == "config_disagrees"
     assert caught.value.facts["errors"][0]["field"] == "config.pbtxt:2:1"
     put(dev, draft, "config.pbtxt", b'name: "sentiment"\nmax_batch_size: 16\n')
-    assert draft.files.get().role == FileRole.ARTIFACT
+    assert draft.files.get().role == FileRole.CONFIG
 
 
 def test_bytes_that_the_model_has_are_not_sent_again(dev: Actor, model: ServedModel) -> None:
@@ -262,11 +263,11 @@ def test_a_sha256_does_not_tell_what_another_model_has(dev: Actor, model: Served
 def test_a_discarded_draft_leaves_only_what_others_have(
     dev: Actor, model: ServedModel, django_capture_on_commit_callbacks: Any
 ) -> None:
-    sealed(dev, model, b"kept")
-    draft = draft_with(dev, model, b"kept", tokenizer__vocab_txt=b"dropped")
+    sealed(dev, model, onnx_file("kept"))
+    draft = draft_with(dev, model, onnx_file("kept"), tokenizer__vocab_txt=b"dropped")
     with django_capture_on_commit_callbacks(execute=True):
         actions.discard_draft(actor=dev, release=draft)
-    assert stored() == [sha256(b"kept")] == list(Blob.objects.values_list("sha256", flat=True))
+    assert stored() == [sha256(onnx_file("kept"))] == list(Blob.objects.values_list("sha256", flat=True))
     assert verbs(draft.pk) == ["release.drafted", "release.discarded"]
     with pytest.raises(NotFound, match="Push again"):
         actions.seal(actor=dev, release=draft)
@@ -277,7 +278,7 @@ def test_a_discarded_draft_leaves_only_what_others_have(
 def test_old_drafts_are_purged_and_nothing_else(
     dev: Actor, model: ServedModel, django_capture_on_commit_callbacks: Any
 ) -> None:
-    sealed(dev, model, b"sealed")
+    sealed(dev, model, onnx_file("sealed"))
     old, new = draft_with(dev, model, b"old"), draft_with(dev, model, b"new")
     Release.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(days=8))
     with pytest.raises(Refused):
@@ -285,7 +286,7 @@ def test_old_drafts_are_purged_and_nothing_else(
     with django_capture_on_commit_callbacks(execute=True):
         assert actions.purge_drafts(actor=Actor.system("purge"), older_than=timedelta(days=7)) == 1
     assert set(Release.objects.filter(state=ReleaseState.DRAFT)) == {new}
-    assert stored() == sorted([sha256(b"sealed"), sha256(b"new")])
+    assert stored() == sorted([sha256(onnx_file("sealed")), sha256(b"new")])
 
 
 # --- seal
@@ -314,7 +315,7 @@ def test_the_same_content_is_one_release(
         assert actions.seal(actor=dev, release=second) == first
     assert actions.seal(actor=dev, release=first) == first
     assert Release.objects.count() == 1 and ServedModel.objects.get().last_number == 1 and stored() == [sha256(ONNX)]
-    other = sealed(dev, model, b"other")
+    other = sealed(dev, model, onnx_file("other"))
     assert [r.name for r in queries.newest_releases(model, 5)] == ["r2", "r1"] and other.number == 2
 
 
@@ -420,7 +421,7 @@ def test_a_sealed_release_may_only_retire_and_stays_so(dev: Actor, model: Served
             Release.objects.filter(pk=release.pk).update(state=state)
     with pytest.raises(IntegrityError), transaction.atomic():
         Release.objects.filter(pk=release.pk).update(manifest="{}")
-    draft = draft_with(dev, model, b"x")
+    draft = draft_with(dev, model, onnx_file("x"))
     with pytest.raises(IntegrityError), transaction.atomic():
         Release.objects.filter(pk=draft.pk).update(
             state=ReleaseState.RETIRED, number=8, digest="sha256:8", sealed_at=timezone.now()
@@ -493,7 +494,7 @@ def _race(*calls: Any) -> list[Any]:
 def test_two_who_seal_get_two_numbers() -> None:
     dev = developer()
     model = served_model(dev)
-    drafts = [draft_with(dev, model, data) for data in (b"one", b"two", b"three", b"four")]
+    drafts = [draft_with(dev, model, onnx_file(note)) for note in ("one", "two", "three", "four")]
     results = _race(*(lambda d=draft: actions.seal(actor=dev, release=d) for draft in drafts))
     assert sorted(release.number for release in results) == [1, 2, 3, 4]
 

@@ -16,7 +16,7 @@ from ledger.models import Event
 from registry.models import Release, Waiver
 from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
-from rollouts.core.coupling import changed_parts
+from registry.core.coupling import changed_parts
 from rollouts.models import Observation, Rollout, SelfTest
 from rollouts.traffic import traffic_of
 from tests.factories import (

@@ -20,8 +20,10 @@ from registry.models import Release, ServedModel
 from sluicegate.cli import exits, session
 from sluicegate.cli.client import Client
 from sluicegate.cli.main import main
+from tests.model_files import onnx_file
 
 pytestmark = pytest.mark.django_db
+GRAPH = onnx_file("graph one")
 IMAGE = f"local/triton@sha256:{'0' * 64}"
 Run = Callable[..., tuple[int, Any]]
 
@@ -77,7 +79,7 @@ def model_file(folder: Path) -> Path:
     return path
 
 
-def release_folder(folder: Path, *, graph: bytes = b"graph one", code: bool = False, **changes: Any) -> Path:
+def release_folder(folder: Path, *, graph: bytes = GRAPH, code: bool = False, **changes: Any) -> Path:
     (folder / "artifact").mkdir(parents=True)
     (folder / "tokenizer").mkdir()
     (folder / "artifact" / "model.onnx").write_bytes(graph)
@@ -121,7 +123,7 @@ def test_push_seals_and_the_same_bytes_are_the_same_release(run: Run, model: Non
 
 
 def test_what_was_pushed_verifies_and_is_fetched_byte_by_byte(run: Run, model: None, tmp_path: Path) -> None:
-    folder = release_folder(tmp_path / "one", graph=bytes(range(256)) * 9000)
+    folder = release_folder(tmp_path / "one", graph=onnx_file(bytes(range(256)) * 9000))
     run("robot", "push", str(folder))
     code, verified = run("ada", "release", "verify", "sentiment/r1")
     assert (code, verified["ok"]) == (exits.OK, True)
@@ -133,8 +135,8 @@ def test_what_was_pushed_verifies_and_is_fetched_byte_by_byte(run: Run, model: N
 
 
 def test_a_damaged_blob_is_found_by_verify_and_not_kept_by_fetch(run: Run, model: None, tmp_path: Path) -> None:
-    run("robot", "push", str(release_folder(tmp_path / "one", graph=b"graph one")))
-    stored = next(p for p in (tmp_path / "blobs").rglob("*") if p.is_file() and p.read_bytes() == b"graph one")
+    run("robot", "push", str(release_folder(tmp_path / "one", graph=GRAPH)))
+    stored = next(p for p in (tmp_path / "blobs").rglob("*") if p.is_file() and p.read_bytes() == GRAPH)
     stored.chmod(0o600)
     stored.write_bytes(b"graph two")
     code, verified = run("ada", "release", "verify", "sentiment/r1")
@@ -146,7 +148,11 @@ def test_a_damaged_blob_is_found_by_verify_and_not_kept_by_fetch(run: Run, model
 
 def test_diff_tells_files_from_configuration(run: Run, model: None, tmp_path: Path) -> None:
     run("robot", "push", str(release_folder(tmp_path / "one")))
-    run("robot", "push", str(release_folder(tmp_path / "two", graph=b"graph two", provenance={"notes": "int8"})))
+    run(
+        "robot",
+        "push",
+        str(release_folder(tmp_path / "two", graph=onnx_file("graph two"), provenance={"notes": "int8"})),
+    )
     code, told = run("ada", "release", "diff", "sentiment/r1", "sentiment/r2")
     assert code == exits.OK
     assert [(c["part"], c["field"], c["kind"]) for c in told["changes"]] == [

@@ -20,6 +20,7 @@ from accounts.core.access import Role
 from ledger.models import Event
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from tests.factories import make_user
+from tests.model_files import onnx_file
 from tests.registry_samples import CONTRACT, ONNX, announced, person, release_yaml, served_model, sha256
 
 pytestmark = pytest.mark.django_db
@@ -109,7 +110,7 @@ def test_a_push_is_a_draft_its_files_and_a_seal(dev: Any) -> None:
 
 
 def test_a_file_comes_back_as_it_was_sent(dev: Any) -> None:
-    data = bytes(range(256)) * 9000  # more than two pieces
+    data = onnx_file(bytes(range(256)) * 9000)  # more than two pieces
     made = draft(dev).json()
     upload(dev, made["id"], "artifact/model.onnx", data)
     dev.post(made["links"]["seal"])
@@ -137,7 +138,7 @@ def test_a_file_is_streamed_under_asgi_too() -> None:
                 headers=headers,
             )
         ).json()
-        data = b"x" * 3_000_000
+        data = onnx_file(b"x" * 3_000_000)
         await client.put(f"/api/v1/releases/{made['id']}/files/artifact/model.onnx", data, content_type="application/octet-stream",
                          headers=headers | {"X-Content-SHA256": sha256(data)})  # fmt: skip
         await client.post(made["links"]["seal"], headers=headers)
@@ -147,7 +148,7 @@ def test_a_file_is_streamed_under_asgi_too() -> None:
         return content, answer.is_async
 
     data, is_async = asyncio.run(push_and_read())
-    assert data == b"x" * 3_000_000 and is_async
+    assert data == onnx_file(b"x" * 3_000_000) and is_async
 
 
 def test_an_upload_is_read_in_pieces_and_never_held(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +216,7 @@ def test_a_bad_release_is_refused_and_leaves_nothing(
         ("artifact/..%2f..%2fetc/x.json", b"data", None, "invalid_file", "path", "Remove"),
         ("%2fetc/x.json", b"data", None, "invalid_file", "path", "relative"),
         ("artifact/a%00.json", b"data", None, "invalid_file", "path", "printable"),
-        ("artifact/weights.pkl", b"data", None, "invalid_file", "path", "safetensors"),
+        ("artifact/weights.npy", b"data", None, "invalid_file", "path", "safetensors"),
         ("config.pbtxt", b"max_batch_size: 16\nbogus: 1", None, "invalid_config", "config.pbtxt:2:1", "Correct the line"),
         ("config.pbtxt", b"max_batch_size: -1", None, "invalid_config", "config.pbtxt:1:1", "0 to"),
         ("artifact/config.pbtxt", b"\nmax_batch_size: 8", None, "config_disagrees", "artifact/config.pbtxt:2:1", "equal"),

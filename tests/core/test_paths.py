@@ -17,6 +17,7 @@ from registry.core.artifact import (
     path_problems,
     role_of,
     set_problems,
+    waivers_needed,
 )
 from registry.core.lifecycle import FileRole
 
@@ -24,7 +25,8 @@ from registry.core.lifecycle import FileRole
 @pytest.mark.parametrize(
     "path",
     ["artifact/model.onnx", "artifact/deep/er/weights.safetensors", "tokenizer/tokenizer.json", "tokenizer/vocab.txt", "config.pbtxt",
-     "artifact/config.pbtxt", "artifact/ünïcode.json", "artifact/.hidden.json", "artifact/MODEL.ONNX", "artifact/model.py"],
+     "artifact/config.pbtxt", "artifact/ünïcode.json", "artifact/.hidden.json", "artifact/MODEL.ONNX", "artifact/model.py",
+     "artifact/model.pkl", "artifact/pytorch_model.bin"],
 )  # fmt: skip
 def test_good_paths(path: str) -> None:
     assert path_problems(path) == []
@@ -40,7 +42,7 @@ def test_good_paths(path: str) -> None:
         ("artifact/a\x00.json", "control"), ("artifact/a\n.json", "control"), ("artifact/a\u202egpj.json", "invisible"),
         ("artifact/\ud800.json", "control"), ("model.onnx", "neither under"), ("release.yaml", "neither under"),
         ("other/model.onnx", "neither under"), ("Artifact/model.onnx", "neither under"), ("tokenizer", "neither under"),
-        ("artifact/model.pkl", "can run code"), ("artifact/pytorch_model.bin", "can run code"), ("artifact/model.PTH", "can run code"),
+        ("artifact/weights.npy", "can run code"), ("artifact/weights.NPZ", "can run code"), ("artifact/model.h5", "can run code"),
         ("artifact/run.sh", "not of an allowed format"), ("artifact/lib.so", "not of an allowed format"), ("artifact/model", "no ending"),
         ("artifact/\ufffd.onnx", "not UTF-8"),
         ("artifact/.onnx", "no ending"),
@@ -96,8 +98,18 @@ def test_roles_and_code() -> None:
     assert role_of("artifact/model.onnx") is FileRole.ARTIFACT
     assert role_of("tokenizer/vocab.txt") is FileRole.TOKENIZER
     assert role_of("tokenizer/tricks.py") is role_of("artifact/model.pt") is FileRole.CODE
+    assert role_of("artifact/model.pkl") is FileRole.CODE
+    assert role_of("config.pbtxt") is role_of("artifact/config.pbtxt") is FileRole.CONFIG
+    assert role_of("artifact/README.md") is FileRole.DOC
     assert is_code_bearing(["artifact/model.onnx", "artifact/MODEL.PY"])
     assert not is_code_bearing(["artifact/model.onnx", "tokenizer/tokenizer.json"])
+
+
+def test_each_kind_of_code_needs_a_waiver_of_its_kind() -> None:
+    assert waivers_needed(["artifact/model.onnx", "config.pbtxt"]) == frozenset()
+    assert waivers_needed(["artifact/model.pt"]) == waivers_needed(["artifact/model.py"]) == {"code"}
+    assert waivers_needed(["artifact/model.onnx", "artifact/head.PKL"]) == {"pickle"}
+    assert waivers_needed(["artifact/model.py", "artifact/head.bin"]) == {"code", "pickle"}
 
 
 @pytest.mark.parametrize("backend", sorted(BACKEND_FILES))

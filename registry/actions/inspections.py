@@ -1,0 +1,41 @@
+"""What blobs' headers say, read once and remembered beside the blob."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from registry.core.formats import READER, Findings, inspect, kind_of
+from registry.models import Blob, Inspection
+from registry.storage import store
+
+
+def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
+    """path → what the file was found to be. Headers that were read before are remembered; the others are read now.
+
+    For whoever has just verified a blob, and for the seal, which then finds everything read. Raises NotFound for bytes
+    that are not in the store.
+    """
+    wanted = {path: (blob, kind_of(path)) for path, blob in files}
+    known = {
+        (row.blob_id, row.kind): row.facts
+        for row in Inspection.objects.filter(blob__in={blob.pk for blob, _ in wanted.values()}, reader=READER)
+    }
+    found, new = dict[str, Findings](), dict[tuple[str, str], Inspection]()
+    for path, (blob, kind) in wanted.items():
+        facts = known.get((blob.pk, kind))
+        if facts is None:
+            found[path] = _read(path, blob)
+            if not found[path].problems:
+                facts = known[blob.pk, kind] = found[path].facts
+                new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=READER, facts=facts)
+        else:
+            found[path] = Findings(kind, facts=facts)
+    Inspection.objects.bulk_create(
+        new.values(), update_conflicts=True, unique_fields=["blob", "kind"], update_fields=["reader", "facts"]
+    )
+    return found
+
+
+def _read(path: str, blob: Blob) -> Findings:
+    with store().open(blob.sha256) as file:
+        return inspect(path, file, blob.size_bytes)

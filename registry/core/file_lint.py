@@ -1,0 +1,186 @@
+"""What the files of a release say of themselves, against what release.yaml says of them.
+
+Only what cannot be is refused: a tensor that no graph has, weights that the declared memory cannot hold. Whether the
+release answers rightly is for the gates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from registry.core.artifact import BACKEND_FILES
+from registry.core.fields import Problem
+
+#: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.
+TEXT: Final = "text"
+MADE_BY_TOKENIZER: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+TOKENIZER: Final = "tokenizer/tokenizer.json"
+#: Data types of one family become each other without a new meaning; across families no server casts.
+_FAMILIES: Final[dict[str, str]] = {
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"), "whole numbers"),
+    **dict.fromkeys(("FP16", "BF16", "FP32", "FP64"), "floating point"),
+    "BOOL": "true or false",
+    "BYTES": "text",
+}
+#: A table of one row for each token, by the names that published models give it.
+_WORD_TABLE: Final = re.compile(
+    r"(^|[./_])(word_embeddings|embed_tokens|tok_embeddings|token_embd|wte)(\.weight|\.w)?$"
+)
+_WEIGHTS: Final = (".onnx", ".data", ".safetensors", ".gguf", ".plan", ".pt")
+
+
+def lint(
+    serving: Mapping[str, Any],
+    envelope: Mapping[str, Any],
+    backend: str,
+    files: Mapping[str, tuple[int, Mapping[str, Any]]],
+) -> list[Problem]:
+    """Every contradiction. `files`: path → (size in bytes, the facts of `registry.core.formats`)."""
+    problems = []
+    if backend == "onnxruntime" and BACKEND_FILES[backend] in files:
+        problems += _graph(serving, files[BACKEND_FILES[backend]][1], has_tokenizer=TOKENIZER in files)
+    for path, (_, facts) in files.items():
+        problems += _external(path, facts.get("external", {}), files)
+    return [*problems, *_vocabulary(files), *_room(envelope, backend, files)]
+
+
+def _graph(serving: Mapping[str, Any], facts: Mapping[str, Any], *, has_tokenizer: bool) -> list[Problem]:
+    """The served tensors against the graph's own."""
+    if "inputs" not in facts:
+        return []
+    problems = []
+    graph = {name: (data_type, dims) for name, data_type, dims in facts["inputs"]}
+    tokenizes = has_tokenizer and any(t["name"] == TEXT and t["data_type"] == "BYTES" for t in serving["inputs"])
+    served = {tensor["name"] for tensor in serving["inputs"]}
+    made = MADE_BY_TOKENIZER if tokenizes else frozenset()
+    for name in graph.keys() - served - made:
+        problems.append(
+            Problem(
+                "serving.inputs",
+                f"artifact/model.onnx takes an input {name!r}, and serving declares none of that name.",
+                f"Add {name}, or export the graph without it.",
+            )
+        )
+    sides = [("inputs", graph), ("outputs", {name: (data_type, dims) for name, data_type, dims in facts["outputs"]})]
+    for side, known in sides:
+        for i, tensor in enumerate(serving[side]):
+            at = f"serving.{side}[{i}]"
+            if tensor["name"] in known:
+                problems += _tensor(tensor, known[tensor["name"]], serving["max_batch_size"], at)
+            elif not (tokenizes and side == "inputs" and tensor["name"] == TEXT):
+                problems.append(
+                    Problem(
+                        f"{at}.name",
+                        f"artifact/model.onnx has no {side[:-1]} {tensor['name']!r}.",
+                        f"Its {side} are {_listed(known)}.",
+                    )
+                )
+    return problems
+
+
+def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, at: str) -> list[Problem]:
+    data_type, dims = graph
+    problems = []
+    families = _FAMILIES.get(served["data_type"]), _FAMILIES.get(data_type)
+    if None not in families and families[0] != families[1]:
+        problems.append(
+            Problem(
+                f"{at}.data_type",
+                f"{served['data_type']} is {families[0]}, and artifact/model.onnx says {data_type}.",
+                f"Write {data_type}.",
+            )
+        )
+    if dims == [-2]:  # the graph does not tell
+        return problems
+    batch, own = (dims[:1], dims[1:]) if most else ([], dims)
+    if most and batch and batch[0] not in (-1, most):
+        problems.append(
+            Problem(
+                "serving.max_batch_size",
+                f"{most} items do not fit {served['name']!r}, whose first dimension artifact/model.onnx fixes at {batch[0]}.",
+                "Export the graph with a free batch dimension, or write max_batch_size 0 and the whole shape in dims.",
+            )
+        )
+    if len(own) != len(served["dims"]) or any(
+        -1 not in (a, b) and a != b for a, b in zip(own, served["dims"], strict=True)
+    ):
+        where = "after the batch dimension " if most else ""
+        problems.append(
+            Problem(f"{at}.dims", f"{served['dims']} is not what artifact/model.onnx says.", f"It says {where}{own}.")
+        )
+    return problems
+
+
+def _external(path: str, wanted: Mapping[str, int], files: Mapping[str, tuple[int, Any]]) -> list[Problem]:
+    folder, problems = path.rpartition("/")[0], []
+    for name, size in wanted.items():
+        place = f"{folder}/{name}"
+        if place not in files:
+            problems.append(
+                Problem(
+                    f"files.{path}", f"{path} keeps weights in {place}, which is not in the release.", f"Add {place}."
+                )
+            )
+        elif files[place][0] < size:
+            problems.append(
+                Problem(
+                    f"files.{place}",
+                    f"{place} has {files[place][0]} bytes, and {path} reads as far as byte {size}.",
+                    "Send the two files of one export.",
+                )
+            )
+    return problems
+
+
+def _vocabulary(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
+    """A token whose number is beyond the table of embeddings makes the server read past it, or fail."""
+    largest = files.get(TOKENIZER, (0, {}))[1].get("tokenizer", {}).get("largest_id")
+    if largest is None:
+        return []
+    for path, (_, facts) in files.items():
+        for name, _, shape in facts.get("tensors", []):
+            if len(shape) == 2 and _WORD_TABLE.search(name):
+                rows = max(shape) if path.endswith(".gguf") else shape[0]
+                if largest >= rows:
+                    return [
+                        Problem(
+                            f"files.{TOKENIZER}",
+                            f"it gives a token the number {largest}, and {name} in {path} has {rows} rows.",
+                            "Send the tokenizer that the model was trained with, or a model whose table fits it.",
+                        )
+                    ]
+    return []
+
+
+def _room(envelope: Mapping[str, Any], backend: str, files: Mapping[str, tuple[int, Any]]) -> list[Problem]:
+    """Declared memory and disk that cannot hold the bytes that are sealed. A python backend may load less than all."""
+    problems = []
+    total = sum(size for size, _ in files.values())
+    weights = sum(size for path, (size, _) in files.items() if path.startswith("artifact/") and path.endswith(_WEIGHTS))
+    host, accelerator = envelope.get("host", {}), envelope.get("accelerator", {})
+    disk = host.get("disk_mib")
+    if disk is not None and disk << 20 < total:
+        problems.append(_small("envelope.host.disk_mib", disk, "files", total))
+    if backend == "python":
+        return problems
+    if accelerator.get("vendor", "none") != "none":
+        devices, memory = max(accelerator.get("count", 1), 1), accelerator.get("memory_mib_min")
+        if memory is not None and (memory * devices) << 20 < weights:
+            problems.append(_small("envelope.accelerator.memory_mib_min", memory, "weights", weights, devices))
+    elif host.get("memory_mib_min") is not None and host["memory_mib_min"] << 20 < weights:
+        problems.append(_small("envelope.host.memory_mib_min", host["memory_mib_min"], "weights", weights))
+    return problems
+
+
+def _small(at: str, declared: int, what: str, size: int, devices: int = 1) -> Problem:
+    least = -(-size // (devices << 20))
+    on = f" on each of {devices} devices" if devices > 1 else ""
+    return Problem(
+        at, f"{declared} MiB{on} cannot hold the {what}, which are {size} bytes.", f"Ask for at least {least}."
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,32 @@
+"""A TorchScript archive: a zip file that holds code. It is recognised, never loaded.
+
+Source: pytorch torch/csrc/jit/docs/serialization.md: <name>/code/…, <name>/data.pkl, <name>/constants.pkl.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from registry.core.formats import pickles, zipped
+from registry.core.formats.findings import Malformed
+from registry.core.formats.window import Window
+
+_FIX: Final = "Export it with torch.jit.save, or send the weights as safetensors."
+
+
+def read(window: Window) -> dict[str, Any]:
+    """{"members", "code_files", "imports"}. Raises Malformed for what torch.jit.load could not load."""
+    head = window.head(1 << 16)
+    if not head.startswith(b"PK\x03\x04"):
+        what = "a bare pickle" if pickles.is_pickle(head) else "no zip archive"
+        raise Malformed(f"it is {what}, and a TorchScript file is a zip archive", _FIX)
+    members = zipped.members(window)
+    code = [member for member in members if "/code/" in member.name and member.name.endswith(".py")]
+    streams = [member for member in members if member.name.endswith("/data.pkl")]
+    if not code or not streams:
+        raise Malformed("it holds no TorchScript code: it is a state_dict or another archive", _FIX)
+    return {
+        "members": len(members),
+        "code_files": len(code),
+        "imports": pickles.imports(zipped.stored(window, streams[0], 1 << 20)),
+    }

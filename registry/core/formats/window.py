@@ -1,0 +1,80 @@
+"""A bounded view of a file that can seek: what is read is counted, and nothing beyond the end is asked for."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, Protocol
+
+from registry.core.formats.findings import Malformed
+
+#: Bytes fetched at once; headers are read in small steps, and a remote store answers each fetch with a request.
+CHUNK_BYTES: Final = 1 << 16
+#: Fetches and bytes that one inspection may cost, whatever the file says of itself.
+MOST_FETCHES: Final = 20_000
+MOST_BYTES: Final = 256 << 20
+
+
+class Seekable(Protocol):
+    """An open binary file, or the like of one in a store."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def seek(self, offset: int, /) -> int: ...
+
+
+class Window:
+    """The `size` bytes of a file, read in order or from any place. Raises Malformed where there is less than asked."""
+
+    def __init__(self, readable: Seekable, size: int) -> None:
+        self.size = size
+        self.at = 0
+        self._readable = readable
+        self._start, self._held = 0, b""
+        self._fetches = self._bytes = 0
+
+    def read(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        if count > self.size - self.at:
+            raise Malformed(
+                f"it ends at byte {self.size}, and {count} bytes were to follow at byte {self.at}",
+                "Send the whole file.",
+            )
+        offset = self.at - self._start
+        if not 0 <= offset <= offset + count <= len(self._held):
+            self._fetch(count)
+            offset = 0
+        self.at += count
+        return self._held[offset : offset + count]
+
+    def head(self, count: int) -> bytes:
+        """The first bytes, at most `count`; reading goes on after them."""
+        self.at = 0
+        return self.read(min(count, self.size))
+
+    def tail(self, count: int) -> bytes:
+        """The last bytes, at most `count`."""
+        self.at = self.size - min(count, self.size)
+        return self.read(self.size - self.at)
+
+    def number(self, form: str) -> int:
+        """One whole number by its struct format, such as "<Q"."""
+        found: int = struct.unpack(form, self.read(struct.calcsize(form)))[0]
+        return found
+
+    def _fetch(self, count: int) -> None:
+        wanted = min(max(count, CHUNK_BYTES), self.size - self.at)
+        self._fetches += 1
+        self._bytes += wanted
+        if self._fetches > MOST_FETCHES or self._bytes > MOST_BYTES:
+            raise Malformed("its header is too large to be read", "Split the file into smaller ones.")
+        self._readable.seek(self.at)
+        pieces, missing = [], wanted
+        while missing and (piece := self._readable.read(missing)):
+            pieces.append(piece)
+            missing -= len(piece)
+        self._start, self._held = self.at, b"".join(pieces)
+        if len(self._held) < count:
+            raise Malformed(
+                f"it ends at byte {self.at + len(self._held)}, and its size was given as {self.size}",
+                "Send the whole file.",
+            )

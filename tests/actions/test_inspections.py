@@ -1,0 +1,83 @@
+"""What files say of themselves, at the seal: lies are refused, headers are read once, pickles need their own waiver."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from accounts.actions import actor_for
+from accounts.core.access import Actor, Role
+from accounts.core.errors import Invalid
+from ledger.models import Event
+from registry import actions, queries
+from registry.actions import inspections
+from registry.models import Inspection, Release, ServedModel
+from tests.model_files import onnx_file
+from tests.registry_samples import ONNX, developer, draft_with, person, served_model, sha256
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def dev() -> Actor:
+    return developer()
+
+
+@pytest.fixture
+def model(dev: Actor) -> ServedModel:
+    return served_model(dev)
+
+
+@pytest.fixture
+def manager(dev: Actor) -> Actor:
+    return actor_for(person("rm", Role.RELEASE_MANAGER))
+
+
+def test_a_file_that_lies_is_refused_before_it_is_sealed(dev: Actor, model: ServedModel) -> None:
+    draft = draft_with(dev, model, b"not really a graph", artifact__w_safetensors=pickle.dumps({"a": 1}))
+    with pytest.raises(Invalid) as caught:
+        actions.seal(actor=dev, release=draft)
+    told = {error["field"]: error for error in caught.value.facts["errors"]}
+    assert caught.value.code == "invalid_files" and set(told) == {
+        "files.artifact/model.onnx",
+        "files.artifact/w.safetensors",
+    }
+    assert "a pickle stream" in told["files.artifact/w.safetensors"]["message"]
+    assert not Inspection.objects.exists() and Release.objects.get().state == "draft"
+
+
+def test_a_graph_that_contradicts_release_yaml_is_not_sealed(dev: Actor, model: ServedModel) -> None:
+    draft = draft_with(dev, model, onnx_file(outputs=[("logits", "FP32", [-1, 2])]))
+    with pytest.raises(Invalid, match="no output 'probabilities'"):
+        actions.seal(actor=dev, release=draft)
+
+
+def test_a_header_is_read_once_for_all_releases_that_hold_it(
+    dev: Actor, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions.seal(actor=dev, release=draft_with(dev, model))
+    (row,) = Inspection.objects.all()
+    assert (row.blob_id, row.kind, row.facts["outputs"]) == (sha256(ONNX), "onnx", [["probabilities", "FP32", [-1, 2]]])
+    monkeypatch.setattr(inspections, "inspect", None)  # would fail if it were called again
+    draft = draft_with(dev, model, changes={"provenance.notes": "The second."})
+    assert actions.seal(actor=dev, release=draft).number == 2
+    Inspection.objects.update(reader=0)
+    monkeypatch.undo()
+    actions.seal(actor=dev, release=draft_with(dev, model, changes={"provenance.notes": "The third."}))
+    assert Inspection.objects.get().reader > 0
+
+
+def test_a_pickle_needs_a_waiver_of_its_own_kind(dev: Actor, model: ServedModel, manager: Actor) -> None:
+    changes = {"runtime.backend": "python"}
+    files = {"artifact__model_py": b"import os\n", "artifact__head_pkl": pickle.dumps([1])}
+    release = actions.seal(actor=dev, release=draft_with(dev, model, changes=changes, **files))
+    assert release.is_code_bearing and queries.waivers_missing(release) == {"code", "pickle"}
+    with pytest.raises(Invalid, match="one of code, pickle"):
+        actions.grant_waiver(actor=manager, release=release, reason="read", kind="all")
+    assert actions.grant_waiver(actor=manager, release=release, reason="read it").kind == "code"
+    assert not queries.has_code_waiver(release) and queries.waivers_missing(release) == {"pickle"}
+    assert actions.grant_waiver(actor=manager, release=release, reason="ours").kind == "pickle"
+    assert queries.has_code_waiver(release)
+    told = Event.objects.filter(verb="release.waived").last()
+    assert told is not None and (told.facts["kind"], told.facts["author"]) == ("pickle", "dev")

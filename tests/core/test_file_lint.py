@@ -1,0 +1,125 @@
+"""What files say of themselves, against release.yaml."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from registry.core.file_lint import lint
+from registry.core.formats import inspect
+from registry.core.spec import parse_spec
+from tests.model_files import gguf_file, onnx_file, plan_file, safetensors_file, tokenizer_file
+from tests.registry_samples import release_yaml
+
+ONE_TEXT = [{"name": "text", "data_type": "BYTES", "dims": [1]}]
+IDS = [("input_ids", "INT64", [-1, -1]), ("attention_mask", "INT64", [-1, -1])]
+
+NO_BATCH = {"serving.max_batch_size": 0, "serving.dynamic_batching": None, "envelope.limits.max_batch_size": 0}
+
+
+def found(files: dict[str, bytes], changes: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    spec = parse_spec(release_yaml(changes))
+    known = {}
+    for path, data in files.items():
+        findings = inspect(path, io.BytesIO(data), len(data))
+        assert findings.problems == ()
+        known[path] = (len(data), findings.facts)
+    problems = lint(spec.serving, spec.envelope, spec.backend, known)
+    assert all(problem.fix for problem in problems)
+    return [(problem.field, f"{problem.message} {problem.fix}") for problem in problems]
+
+
+def graph(**parts: Any) -> dict[str, bytes]:
+    return {"artifact/model.onnx": onnx_file(**parts)}
+
+
+def test_a_graph_that_is_what_serving_says() -> None:
+    assert found(graph()) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "changes", "field", "says"),
+    [
+        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs", "takes an input 'words'"),
+        ({"inputs": [("words", "BYTES", [-1, 1])]}, {}, "serving.inputs[0].name", "Its inputs are words"),
+        ({"outputs": [("logits", "FP32", [-1, 2])]}, {}, "serving.outputs[0].name", "no output 'probabilities'"),
+        ({"outputs": [("probabilities", "INT64", [-1, 2])]}, {}, "serving.outputs[0].data_type", "Write INT64"),
+        ({"outputs": [("probabilities", "FP32", [-1, 3])]}, {}, "serving.outputs[0].dims", "after the batch dimension [3]"),
+        ({"outputs": [("probabilities", "FP32", [2])]}, {}, "serving.outputs[0].dims", "not what artifact/model.onnx says"),
+        ({"outputs": [("probabilities", "FP32", [1, 2])]}, {}, "serving.max_batch_size", "fixes at 1"),
+        ({}, NO_BATCH, "serving.outputs[0].dims", "It says [-1, 2]"),
+    ],
+)  # fmt: skip
+def test_a_graph_that_contradicts_serving(
+    parts: dict[str, Any], changes: dict[str, Any], field: str, says: str
+) -> None:
+    assert any(at == field and says in text for at, text in found(graph(**parts), changes))
+
+
+def test_what_may_differ() -> None:
+    assert found(graph(outputs=[("probabilities", "FP16", [-1, -1]), ("embedding", "FP32", [-1, 8])])) == []
+    weights = {"serving.outputs.0.dims": [-1]}
+    assert found(graph(), weights) == []
+
+
+def test_the_runtimes_tokenizer_makes_a_graphs_inputs() -> None:
+    tokenizer = {"tokenizer/tokenizer.json": tokenizer_file({"[UNK]": 0})}
+    assert found(graph(inputs=IDS) | tokenizer) == []
+    assert [at for at, _ in found(graph(inputs=IDS))] == ["serving.inputs", "serving.inputs", "serving.inputs[0].name"]
+    extra = [*IDS, ("language", "INT64", [-1, 1])]
+    assert "'language'" in found(graph(inputs=extra) | tokenizer)[0][1]
+
+
+def test_code_decides_for_itself_what_it_does_with_a_graph() -> None:
+    files = graph(inputs=IDS) | {"artifact/model.py": b"import os\n"}
+    assert found(files, {"runtime.backend": "python"}) == []
+
+
+def test_external_data_must_come_along_whole() -> None:
+    parts: dict[str, Any] = {"weights": [("w", "FP32", [10])], "external": {"location": "w.data", "offset": "8"}}
+    assert found(graph(**parts) | {"artifact/w.data": bytes(48)}) == []
+    ((field, says),) = found(graph(**parts))
+    assert field == "files.artifact/model.onnx" and "Add artifact/w.data" in says
+    ((field, says),) = found(graph(**parts) | {"artifact/w.data": bytes(47)})
+    assert field == "files.artifact/w.data" and "reads as far as byte 48" in says
+
+
+def test_a_tokenizer_must_fit_the_table_of_embeddings() -> None:
+    tokenizer = {"tokenizer/tokenizer.json": tokenizer_file({"[UNK]": 0, "good": 4})}
+    for rows, count in ((5, 0), (4, 1)):
+        for table in (
+            {"artifact/w.safetensors": safetensors_file([("model.embed_tokens.weight", "F16", [rows, 2])])},
+            {"artifact/w.gguf": gguf_file([("token_embd.weight", 0, [2, rows])])},
+        ):
+            problems = found(graph() | tokenizer | table)
+            assert len(problems) == count
+            assert all("the number 4" in says and f"{rows} rows" in says for _, says in problems)
+    other = {"artifact/w.safetensors": safetensors_file([("position_embeddings.weight", "F16", [2, 2])])}
+    assert found(graph() | tokenizer | other) == []
+
+
+def test_declared_room_must_hold_the_files() -> None:
+    big = graph() | {"artifact/w.data": bytes(3 << 20)}
+    gpu = {"serving.instance_group": [{"kind": "gpu", "count": 1}], "envelope.accelerator.vendor": "nvidia"}
+    assert found(big, gpu | {"envelope.accelerator.memory_mib_min": 4}) == []
+    ((field, says),) = found(big, gpu | {"envelope.accelerator.memory_mib_min": 3})
+    assert field == "envelope.accelerator.memory_mib_min" and "Ask for at least 4" in says
+    two = gpu | {"envelope.accelerator.memory_mib_min": 2, "envelope.accelerator.count": 2}
+    assert found(big, two) == []
+    ((field, says),) = found(big, two | {"envelope.accelerator.memory_mib_min": 1})
+    assert "on each of 2 devices" in says and "at least 2" in says
+    assert [at for at, _ in found(big, {"envelope.host.memory_mib_min": 2})] == ["envelope.host.memory_mib_min"]
+    assert [at for at, _ in found(big, {"envelope.host.disk_mib": 2})] == ["envelope.host.disk_mib"]
+    lazy = big | {"artifact/model.py": b""}
+    assert found(lazy, {"runtime.backend": "python", "envelope.host.memory_mib_min": 2}) == []
+
+
+def test_a_plan_tells_nothing_to_compare() -> None:
+    changes = {
+        "runtime.backend": "tensorrt",
+        "serving.instance_group": [{"kind": "gpu", "count": 1}],
+        "envelope.accelerator.vendor": "nvidia",
+    }
+    assert found({"artifact/model.plan": plan_file()}, changes) == []
