@@ -44,6 +44,7 @@ class Blob(models.Model):
     sha256 = models.CharField(primary_key=True, max_length=64)
     size_bytes = models.BigIntegerField()
     store_key = models.CharField(max_length=200)
+    collected_at = models.DateTimeField(null=True)  # its bytes were deleted then; a Tombstone tells the rest
     created_at = models.DateTimeField(auto_now_add=True)
 
 
@@ -65,8 +66,8 @@ class Inspection(models.Model):
 class Release(models.Model):
     """An immutable bundle of a model, or the draft of one.
 
-    A database trigger refuses any change to a release that is not a draft, but for `state` sealed → retired and
-    `version`. `manifest` holds the canonical bytes (RFC 8785) as text; sha256 of its UTF-8 is `digest`.
+    A database trigger refuses any change to a release that is not a draft, but for `state` sealed ⇄ retired, `retired_at`
+    and `version`. `manifest` holds the canonical bytes (RFC 8785) as text; sha256 of its UTF-8 is `digest`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
@@ -84,6 +85,7 @@ class Release(models.Model):
     version = models.PositiveIntegerField(default=1)  # If-Match
     created_at = models.DateTimeField(auto_now_add=True)
     sealed_at = models.DateTimeField(null=True)
+    retired_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
@@ -149,3 +151,68 @@ class Attestation(models.Model):
                 fields=["release", "predicate_type", "about", "key_id"], name="attestation_once_per_key"
             )
         ]
+
+
+class Tombstone(models.Model):
+    """Bytes that nothing needs any more: to be had back until `due_at`, then deleted. The row itself stays for good.
+
+    It names no row, so that it outlives them all: `evidence` says which releases had the bytes, with their digests.
+    """
+
+    sha256 = models.CharField(max_length=64)
+    size_bytes = models.BigIntegerField()
+    store_key = models.CharField(max_length=200)
+    reason = models.TextField()
+    evidence = models.JSONField(default=dict)  # {"releases": [{"release", "digest", "path"}]}
+    marked_by = models.CharField(max_length=150)
+    marked_at = models.DateTimeField()
+    due_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=10, blank=True)  # deleted or restored, once it has ended
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["store_key"], condition=Q(ended_at__isnull=True), name="tombstone_one_open_per_key"
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at__isnull=True, outcome="")
+                | Q(ended_at__isnull=False, outcome__in=["deleted", "restored"]),
+                name="tombstone_outcome_known",
+            ),
+        ]
+        indexes = [models.Index(fields=["sha256"], name="tombstone_by_sha256")]
+
+
+class Alias(models.Model):
+    """A name that points to a release of a model, such as `champion`; to none once it was cleared.
+
+    A pointer and nothing else: no rollout, gate or server follows it. The database lets it change only one version at a
+    time, together with the AliasEvent that tells of it, and never deletes it.
+    """
+
+    model = models.ForeignKey(ServedModel, on_delete=models.PROTECT, related_name="aliases")
+    name = models.CharField(max_length=40)
+    release = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="aliases")
+    version = models.PositiveIntegerField(default=1)  # If-Match
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["model", "name"], name="alias_once")]
+
+
+class AliasEvent(models.Model):
+    """One move of an alias. Append-only by trigger; `version` is the alias's own after the move."""
+
+    alias = models.ForeignKey(Alias, on_delete=models.PROTECT, related_name="events")
+    version = models.PositiveIntegerField()
+    from_release = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")
+    to_release = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")
+    actor = models.CharField(max_length=150)
+    reason = models.TextField(blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-version"]
+        constraints = [models.UniqueConstraint(fields=["alias", "version"], name="alias_event_once")]

@@ -1,9 +1,9 @@
 """The life of a release.
 
-    draft → sealed → retired
+    draft → sealed ⇄ retired
 
 A draft has no number and no digest; sealing gives it both, in one transaction. Nothing of a sealed release changes
-but its state, and `retired` is final.
+but its state. Nothing may begin to use a retired one; it can be restored for as long as its bytes are there.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ class FileRole(StrEnum):
 MOVES: dict[ReleaseState, frozenset[ReleaseState]] = {
     ReleaseState.DRAFT: frozenset({ReleaseState.SEALED}),
     ReleaseState.SEALED: frozenset({ReleaseState.RETIRED}),
-    ReleaseState.RETIRED: frozenset(),
+    ReleaseState.RETIRED: frozenset({ReleaseState.SEALED}),
 }
