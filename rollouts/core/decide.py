@@ -59,6 +59,12 @@ def _prepare(s: Snapshot) -> Decision:
             Code.STABLE_NOT_READY,
             f"{s.candidate_name} is ready, but {s.stable_name}, the rollback target, has no serving server; waiting for it.",
         )
+    if s.problem:
+        return Decision(
+            Action.HOLD,
+            Code.STALE if s.problem == Code.STALE else Code.PROVIDER_DOWN,
+            sentence(f"{s.candidate_name} is ready, but nothing is opened blindly: {s.problem_sentence}"),
+        )
     return _ready(s)
 
 

@@ -266,6 +266,8 @@ def test_decide_is_total_and_sound(s: Snapshot) -> None:
         assert s.is_promoting or s.quiet_s < s.policy.no_data_s or s.commanded_bp == 0
         assert s.is_promoting or (s.step_attempts >= s.stage.min_samples and s.elapsed_s >= s.stage.min_s)
         assert not (s.has_stable and any(j.log_e_worse >= s.bar_worse for j in s.judged))
+    if done.action in {Action.START, Action.SHADOW}:
+        assert not s.problem
     if done.action is Action.ROLL_BACK:
         assert s.has_stable and s.state in LIVE
     if s.state not in LIVE | {S.PREPARING}:
@@ -274,6 +276,17 @@ def test_decide_is_total_and_sound(s: Snapshot) -> None:
         assert done.action is Action.ROLL_BACK
     if s.state is S.PAUSED:
         assert done.action in {Action.HOLD, Action.ROLL_BACK}
+
+
+def test_no_traffic_is_opened_while_nobody_could_see_what_it_does() -> None:
+    ready = snapshot(
+        state=S.PREPARING, step_index=-1, commanded_bp=0, judged=(), step_started_at=None,
+        is_candidate_ready=True, is_stable_ready=True,
+    )  # fmt: skip
+    assert decide(ready).action is Action.START
+    for code in (Code.PROVIDER_DOWN, Code.STALE):
+        blind = decide(replace(ready, problem=code, problem_sentence="gateway g does not tell its counters"))
+        assert (blind.action, blind.code) == (Action.HOLD, code) and "gateway g" in blind.reason
 
 
 def test_every_code_can_be_reached_or_is_named_elsewhere() -> None:

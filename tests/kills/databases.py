@@ -33,6 +33,7 @@ def stores() -> Iterator[Path]:
             SLUICEGATE_STATE_DIR=str(folder),
             SLUICEGATE_BLOB_STORE=str(folder / "blobs"),
             SLUICEGATE_SIGNING_KEY_FILE=str(folder / "secrets" / "signing.pem"),
+            SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE="1",
             DJANGO_SETTINGS_MODULE="sluicegate.settings",
         )
         os.environ.pop("DATABASE_URL_FILE", None)

@@ -47,7 +47,7 @@ class _Receiver(BaseHTTPRequestHandler):
 def notifier(trace: Path, at: Point | None, job_id: str) -> None:
     """What a Celery worker does when it is handed the notifier's job."""
     Points(str(trace), at).watch()
-    settings.JOB_LEASE_S, settings.WEBHOOK_TIMEOUT_S, settings.WEBHOOKS_ALLOW_PRIVATE = LEASE_S, TIMEOUT_S, True
+    settings.JOB_LEASE_S, settings.WEBHOOK_TIMEOUT_S = LEASE_S, TIMEOUT_S
     databases.let_go_after(0.4)
     run_job(job_id)
 
