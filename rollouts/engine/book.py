@@ -6,8 +6,8 @@ that it belongs to. What others write is read every turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db import connection
 
 from rollouts.actions.recording import Outcome, Tick, count_blocks
+from rollouts.approvals import approvals_of
 from rollouts.core.carry import ERRORS, Carry
 from rollouts.core.counting import Reading
 from rollouts.core.history import Open
@@ -113,10 +114,17 @@ class View:
     deployments: Mapping[Place, Deployment]  # of candidates that are being prepared
     tampered: frozenset[UUID]  # releases whose stored manifest is not what was sealed
     wrong: Mapping[int, Reading]  # the prober's counts, by rollout
-    hardware: dict[tuple[frozenset[str], frozenset[str]], str] = field(default_factory=dict)  # told apart so far
+    rollouts: Sequence[Rollout] = ()
+    _approvals: dict[int, dict[str, int]] | None = None
 
     def serving_at(self, place: Place | None) -> Serving:
         return NONE_SERVING if place is None else self.serving.get(place, NONE_SERVING)
+
+    def approvals_of(self, rollout: Rollout) -> dict[str, int]:
+        """How many people's approvals count, by stage. Read when the first rollout asks, for all of them at once."""
+        if self._approvals is None:
+            self._approvals = approvals_of(self.rollouts, now=self.now)
+        return self._approvals.get(rollout.pk, {})
 
     @property
     def at(self) -> float:
@@ -226,6 +234,7 @@ def look(known: Collection[Known], gateways: Mapping[int, list[Gateway]], now: d
         deployments=_deployments([rollout for rollout in rollouts if rollout.state == S.PREPARING]),
         tampered=_tampered(rollouts),
         wrong=wrong_readings(probed) if probed else {},
+        rollouts=rollouts,
     )
 
 

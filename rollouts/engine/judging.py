@@ -11,7 +11,6 @@ from accounts.core.errors import DomainError
 from rollouts.actions.conduct import ask_for_candidate, write_route
 from rollouts.actions.recording import Tick
 from rollouts.actions.start import report_problem
-from rollouts.approvals import approvals_of
 from rollouts.core.carry import Arms, Carry, absorb
 from rollouts.core.counting import Reading, difference
 from rollouts.core.decide import decide
@@ -85,7 +84,7 @@ def _checked(known: Known, view: View, snapshot: Snapshot, decision: Any) -> tup
     """What takes a query of its own is asked only where the decision rests on it: approvals, and the pinned report."""
     rollout = known.rollout
     if decision.code is Code.AWAITING_APPROVAL:
-        given = approvals_of([rollout], now=view.now).get(rollout.pk, {})
+        given = view.approvals_of(rollout)
         if given:
             snapshot = replace(snapshot, approvals=given)
             decision = decide(snapshot)

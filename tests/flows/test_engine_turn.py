@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -230,6 +231,20 @@ def test_holds_of_many_rollouts_are_one_write(django_assert_max_num_queries: Any
     assert sum("UPDATE rollouts_rollout" in one["sql"] for one in seen) == 1
     ticks = {rollout.pk: rollout.tick for rollout in world.rollouts}
     assert {one.pk: one.tick - 1 for one in Rollout.objects.all()} == ticks
+
+
+def test_approvals_of_all_that_wait_for_one_are_read_at_once() -> None:
+    step = {"weight_pct": 25, "min_s": 0, "min_samples": 40, "deadline_s": 7200}
+    world = World(models=4, steps=[step], approvals={"bake": 1})
+    for _ in range(30):
+        world.turn(400)
+        if Decision.objects.filter(code="awaiting_approval").count() == 4:
+            break
+    world.traffic(400)
+    with CaptureQueriesContext(connection) as asked:
+        world.engine.step()
+    assert Decision.objects.filter(code="awaiting_approval").count() == 4  # they all go on waiting
+    assert sum("rollouts_approval" in query["sql"] for query in asked.captured_queries) == 1
 
 
 def test_a_rollout_that_somebody_holds_delays_no_other() -> None:
