@@ -53,9 +53,7 @@ def _failing(s: Snapshot) -> Decision | None:
     if s.has_stable and s.is_stable_failing:
         return both_bad(s, "every attempt fails on both releases")
     burning = next((one for one in s.judged if one.guard.indicator == "errors" and _is_stable_over(s, one)), None)
-    if (
-        burning is not None
-    ):  # in an incident rows come by chance; a candidate that fares worse still is told by the evidence
+    if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
         said = f"the last {s.all_failing} attempts failed, and errors are at {share(burning.rate_stable)} on {s.stable_name} too"
         return both_bad(s, said, burning)
     said = f"The last {s.all_failing} attempts on {s.candidate_name} all failed, in readings {s.all_failing_s:.1f} s apart."
