@@ -101,6 +101,13 @@ def get_file(release: Release, path: str) -> ReleaseFile:
     file = release.files.select_related("blob").filter(path=path).first() if is_path else None
     if file is None:
         raise NotFound("no_such_file", f"{release.name} has no file {path}. Its manifest lists its files.", path=path)
+    if file.blob.collected_at is not None:
+        raise NotFound(
+            "bytes_collected",
+            f"{release.name} is {release.state}, and the bytes of {path} were deleted on {file.blob.collected_at:%Y-%m-%d}. "
+            "Its manifest and signatures are still there; push the bytes again as a new release.",
+            path=path,
+        )
     return file
 
 

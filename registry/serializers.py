@@ -157,6 +157,7 @@ class ReleaseBrief(serializers.Serializer[Release]):
     version = serializers.IntegerField(help_text="for If-Match")
     created_at = serializers.DateTimeField()
     sealed_at = serializers.DateTimeField(allow_null=True)
+    retired_at = serializers.DateTimeField(allow_null=True)
     links = serializers.DictField(child=serializers.CharField())
 
     def to_representation(self, release: Release) -> dict[str, Any]:
@@ -172,6 +173,7 @@ class ReleaseBrief(serializers.Serializer[Release]):
             "version": release.version,
             "created_at": release.created_at.isoformat(),
             "sealed_at": release.sealed_at.isoformat() if release.sealed_at else None,
+            "retired_at": release.retired_at.isoformat() if release.retired_at else None,
             "links": _links(release),
         }
 

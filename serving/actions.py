@@ -39,12 +39,17 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
 
     Raises:
         Refused: the actor may not, or the release carries code that no release manager waived.
-        StateChanged: the release is a draft, or its last deployment is still draining.
+        StateChanged: the release is a draft or retired, or its last deployment is still draining.
         Unavailable: no node has the release's runtime image.
     """
     require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
-    if release.state == ReleaseState.DRAFT:
-        raise StateChanged("not_sealed", "A draft cannot be deployed. Seal the release first.", state=release.state)
+    if release.state != ReleaseState.SEALED:
+        next_step = "Seal the release first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
+        raise StateChanged(
+            "not_sealed",
+            f"{release.model.slug} {release.name} is {release.state}, and only a sealed release is deployed. {next_step}",
+            state=release.state,
+        )
     if release.is_code_bearing and not has_code_waiver(release):
         raise Refused(
             "code_not_waived",

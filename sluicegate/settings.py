@@ -116,11 +116,20 @@ S3_PUBLIC_ENDPOINT = env.text("SLUICEGATE_S3_PUBLIC_ENDPOINT")
 S3_REGION = env.text("SLUICEGATE_S3_REGION", "us-east-1")
 S3_ACCESS_KEY, S3_SECRET_KEY = env.text("SLUICEGATE_S3_ACCESS_KEY"), env.text("SLUICEGATE_S3_SECRET_KEY")
 MAX_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_UPLOAD_BYTES", 20 * 2**30, least=1))
+#: Parts of an upload have this size, or a larger one where there would be 2,000. S3 allows no smaller ones than 5 MiB.
+UPLOAD_PART_BYTES = int(env.number("SLUICEGATE_UPLOAD_PART_BYTES", 16 * 2**20, least=5 * 2**20, most=5 * 2**30))
+#: What one request may carry through this process; larger files come in parts.
+MAX_SIMPLE_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES", 64 * 2**20, least=1))
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.
 SIGNING_KEY_FILE = env.text("SLUICEGATE_SIGNING_KEY_FILE", str(STATE_DIR / "secrets" / "signing.pem"))
 #: The ECDSA P-256 private key (PEM) that signs releases and attestations, and the public halves of keys that signed before.
 RELEASE_KEY_FILE = env.text("SLUICEGATE_RELEASE_KEY_FILE", str(STATE_DIR / "secrets" / "release-signing.pem"))
 FORMER_KEYS_FILE = env.text("SLUICEGATE_FORMER_KEYS_FILE", str(STATE_DIR / "secrets" / "former-keys.pem"))
+#: Collection, in days: when a draft counts as abandoned, and how long bytes can be had back after they were marked.
+DRAFTS_KEPT_DAYS = env.number("SLUICEGATE_DRAFTS_KEPT_DAYS", 7.0, least=0.0, most=3650)
+UNDELETE_DAYS = env.number("SLUICEGATE_UNDELETE_DAYS", 14.0, least=0.0, most=3650)
+#: Whether the worker collects by itself; without it only abandoned drafts go.
+COLLECTS_BY_ITSELF = env.flag("SLUICEGATE_COLLECT")
 
 CELERY_BROKER_URL = REDIS_URL
 #: Celery carries ids only; rows with leases own the work (docs/decisions). Source of the values: measured redelivery of kombu 5.7.

@@ -20,6 +20,8 @@ class Verb(StrEnum):
     EDIT_MODEL = "model.edit"
     PUSH_RELEASE = "release.push"
     WAIVE_CODE = "release.waive"
+    RETIRE_RELEASE = "release.retire"
+    SET_ALIAS = "alias.set"
     RUN_GATES = "gates.run"
     START_ROLLOUT = "rollout.start"
     PAUSE_ROLLOUT = "rollout.pause"
@@ -44,6 +46,8 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.CREATE_MODEL,
             Verb.EDIT_MODEL,
             Verb.PUSH_RELEASE,
+            Verb.RETIRE_RELEASE,
+            Verb.SET_ALIAS,
             Verb.RUN_GATES,
             Verb.START_ROLLOUT,
             Verb.SUPERSEDE_ROLLOUT,
@@ -59,6 +63,8 @@ MAY: dict[Role, frozenset[Verb]] = {
             Verb.READ,
             Verb.RUN_GATES,
             Verb.WAIVE_CODE,
+            Verb.RETIRE_RELEASE,
+            Verb.SET_ALIAS,
             Verb.START_ROLLOUT,
             Verb.SUPERSEDE_ROLLOUT,
             Verb.RESUME_ROLLOUT,

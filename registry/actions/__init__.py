@@ -1,22 +1,29 @@
 """What may happen to models, releases and blobs: one function per verb."""
 
+from registry.actions.aliases import set_alias
 from registry.actions.attestations import attest, rotate_key, sign_release
 from registry.actions.blobs import put_blob
+from registry.actions.collect import collect_unused
 from registry.actions.drafts import add_file, create_draft, discard_draft, purge_drafts
 from registry.actions.releases import grant_waiver, seal
+from registry.actions.retiring import restore, retire
 from registry.actions.served_models import change_model, create_model
 
 __all__ = [
     "add_file",
     "attest",
     "change_model",
+    "collect_unused",
     "create_draft",
     "create_model",
     "discard_draft",
     "grant_waiver",
     "purge_drafts",
     "put_blob",
+    "restore",
+    "retire",
     "rotate_key",
     "seal",
+    "set_alias",
     "sign_release",
 ]

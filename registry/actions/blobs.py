@@ -26,19 +26,22 @@ def put_blob(data: bytes) -> Blob:
 
 def record_blob(sha256: str, size_bytes: int) -> Blob:
     """The row for bytes that were stored just now, inside a transaction. Raises StateChanged when they are gone."""
-    _hold(sha256)
+    hold_blob(sha256)
     if not store().exists(sha256):
         raise StateChanged(
             "blob_gone", "The bytes were removed while they were being recorded. Upload the file again.", sha256=sha256
         )
-    return Blob.objects.get_or_create(sha256=sha256, defaults={"size_bytes": size_bytes, "store_key": sha256})[0]
+    blob = Blob.objects.get_or_create(sha256=sha256, defaults={"size_bytes": size_bytes, "store_key": sha256})[0]
+    if blob.collected_at is not None:  # what was deleted is there once more
+        Blob.objects.filter(pk=sha256).update(collected_at=None)
+    return blob
 
 
 def forget_unused(sha256s: Iterable[str]) -> None:
     """Removes those of the blobs that nothing refers to, row and bytes."""
     for sha256 in sorted(set(sha256s)):
         with transaction.atomic():
-            _hold(sha256)
+            hold_blob(sha256)
             try:
                 Blob.objects.filter(sha256=sha256).delete()
             except ProtectedError:
@@ -47,6 +50,7 @@ def forget_unused(sha256s: Iterable[str]) -> None:
             store().delete(sha256)
 
 
-def _hold(sha256: str) -> None:
+def hold_blob(sha256: str) -> None:
+    """Until the transaction ends, nobody else stores or removes these bytes."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"blob:{sha256}"])

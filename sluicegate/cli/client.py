@@ -70,6 +70,9 @@ class Client:
     def patch(self, path: str, body: Any, *, version: int) -> Any:
         return self._answer(self._send("PATCH", path, json=body, headers={"If-Match": f'"{version}"'}))
 
+    def put(self, path: str, body: Any, *, version: int) -> Any:
+        return self._answer(self._send("PUT", path, json=body, headers={"If-Match": f'"{version}"'}))
+
     def delete(self, path: str, *, version: int | None = None) -> None:
         headers = {"If-Match": f'"{version}"'} if version is not None else None
         self._answer(self._send("DELETE", path, headers=headers))

@@ -7,7 +7,21 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sluicegate.cli import audit, diagnose, exits, gates, machine, model, people, push, release, rollout, webhook
+from sluicegate.cli import (
+    alias,
+    audit,
+    collection,
+    diagnose,
+    exits,
+    gates,
+    machine,
+    model,
+    people,
+    push,
+    release,
+    rollout,
+    webhook,
+)
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
 
@@ -23,7 +37,7 @@ environment:
   SLUICEGATE_URL    the server (also --server)
   SLUICEGATE_TOKEN  the token, for CI; people use `sluicegate login`
 """
-NOUNS = (machine, people, model, push, release, gates, rollout, diagnose, webhook, audit)
+NOUNS = (machine, people, model, push, release, alias, collection, gates, rollout, diagnose, webhook, audit)
 
 
 class _Parser(argparse.ArgumentParser):

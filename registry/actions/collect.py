@@ -1,0 +1,146 @@
+"""Collection: marks bytes that nothing needs, deletes those whose time is over, takes marks away. Drafts that nobody seals go first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from ledger.actions import append_event
+from registry.actions.blobs import hold_blob
+from registry.actions.drafts import purge_drafts
+from registry.core.collect import Fate, Item, Kind, Plan
+from registry.core.lifecycle import ReleaseState
+from registry.models import Blob, Release, ReleaseFile, Tombstone
+from registry.reachability import present_plan, referrers, rules
+from registry.storage import adapter
+
+#: So many blobs are taken in one go: marks in one transaction, deletions in one each.
+BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one run did. `left`: how many items it did not get to; run again."""
+
+    drafts: int = 0
+    marked: int = 0
+    restored: int = 0
+    deleted: int = 0
+    freed_bytes: int = 0
+    left: int = 0
+    sha256s: tuple[str, ...] = field(default=(), repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "sha256s"}
+
+
+def collect_unused(*, actor: Actor, most: int = BATCH) -> Collected:
+    """Does what the plan of this moment says, for at most `most` blobs. For administrators and the system.
+
+    Safe beside uploads, seals and restores: before bytes go, it is asked once more, under the blob's lock, whether anybody
+    needs them. A run that is cut off is finished by the next one.
+    """
+    require(actor, Verb.ADMINISTER, "")
+    drafts = purge_drafts(actor=actor, older_than=rules().drafts_for)
+    plan = present_plan()
+    to_do = plan.of(Kind.BLOB, Fate.RESTORE, Fate.DELETE, Fate.MARK) + plan.of(
+        Kind.BYTES, Fate.RESTORE, Fate.DELETE, Fate.MARK
+    )
+    now, later = to_do[:most], to_do[most:]
+    done = Collected(drafts=drafts, left=len(later))
+    done = replace(done, marked=_mark([item for item in now if item.fate is Fate.MARK], actor, plan))
+    done = replace(done, restored=_restore([_key(item) for item in now if item.fate is Fate.RESTORE]))
+    gone = [item for item in now if item.fate is Fate.DELETE and _delete(_key(item))]
+    done = replace(
+        done,
+        deleted=len(gone),
+        freed_bytes=sum(item.size_bytes for item in gone),
+        sha256s=tuple(item.subject.partition("/")[0] for item in gone),
+    )
+    if done.marked or done.restored or done.deleted:
+        with transaction.atomic():
+            append_event(
+                verb="registry.collected",
+                subject_type="registry",
+                subject_id="blobs",
+                actor=actor,
+                facts={**done.as_json(), "sha256s": list(done.sha256s)},
+            )
+    return done
+
+
+def _mark(items: list[Item], actor: Actor, plan: Plan) -> int:
+    now, undelete_for = timezone.now(), rules().undelete_for
+    evidence = _evidence([item.subject for item in items if item.kind is Kind.BLOB])
+    rows = [
+        Tombstone(
+            sha256=item.subject.partition("/")[0],
+            size_bytes=item.size_bytes,
+            store_key=_key(item),
+            reason=item.reason,
+            evidence={"releases": evidence.get(item.subject, [])},
+            marked_by=actor.name,
+            marked_at=now,
+            due_at=now + undelete_for,
+        )
+        for item in items
+    ]
+    Tombstone.objects.bulk_create(rows, ignore_conflicts=True)  # another run may mark at the same time
+    return len(rows)
+
+
+def _evidence(sha256s: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Which releases had each blob, under which path: what remains to be told of the bytes."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    files = ReleaseFile.objects.filter(blob__in=sha256s).select_related("release__model").order_by("release__sealed_at")
+    for file in files.only("blob", "path", "release__number", "release__digest", "release__model__slug"):
+        release = file.release
+        told = {"release": f"{release.model.slug}/{release.name}", "digest": release.digest, "path": file.path}
+        found.setdefault(file.blob_id, []).append(told)
+    return found
+
+
+def _key(item: Item) -> str:
+    if item.kind is Kind.BYTES:
+        return item.subject
+    return Blob.objects.filter(pk=item.subject).values_list("store_key", flat=True).first() or item.subject
+
+
+def _restore(keys: Iterable[str]) -> int:
+    """Takes the marks away."""
+    marks = Tombstone.objects.filter(store_key__in=list(keys), ended_at__isnull=True)
+    return marks.update(ended_at=timezone.now(), outcome="restored")
+
+
+def _delete(key: str) -> bool:
+    """Whether the bytes under this key are gone now. They stay when anybody needs them after all, or took the mark away."""
+    sha256, now = key.partition("/")[0], timezone.now()
+    with transaction.atomic():
+        hold_blob(sha256)
+        marks = Tombstone.objects.select_for_update().filter(store_key=key, ended_at__isnull=True, due_at__lte=now)
+        mark = marks.first()
+        blob = Blob.objects.filter(pk=sha256, store_key=key).first()
+        if mark is None or (blob is not None and _is_needed(sha256)):
+            return False
+        # Before the commit, while the lock is held. Should that fail, the mark is still open and the next run comes here again.
+        adapter().delete(key)
+        marks.filter(pk=mark.pk).update(ended_at=now, outcome="deleted")
+        if blob is not None and ReleaseFile.objects.filter(blob=blob).exists():
+            Blob.objects.filter(pk=sha256).update(collected_at=now)
+        elif blob is not None:
+            blob.delete()
+    return True
+
+
+def _is_needed(sha256: str) -> bool:
+    """Whether anything but retired releases has the blob. Whoever restores one of those waits until this is decided."""
+    releases = Release.objects.filter(files__blob=sha256).values_list("pk", flat=True)
+    held = Release.objects.select_for_update(no_key=True).filter(pk__in=list(releases)).order_by("pk")
+    if any(state != ReleaseState.RETIRED for state in held.values_list("state", flat=True)):
+        return True
+    return any(model._default_manager.filter(**{column: sha256}).exists() for model, column in referrers())

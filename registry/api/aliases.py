@@ -1,0 +1,107 @@
+"""The REST doors to aliases: where they point, moving them, and where they pointed before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import generics, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import StrictSerializer, actor_of, expected_version
+from registry import actions, aliases, queries
+from registry.api.answers import IF_MATCH, versioned
+from registry.models import Alias, AliasEvent
+from registry.serializers import body_of
+
+
+class AliasOut(serializers.Serializer[Alias]):
+    """A name that points to a release, and the digest of that release: pin the digest, not the name."""
+
+    model = serializers.CharField()
+    name = serializers.CharField()
+    release = serializers.CharField(allow_null=True, help_text="such as r14; null once it was cleared")
+    digest = serializers.CharField(allow_null=True)
+    version = serializers.IntegerField(help_text="for If-Match")
+    changed_at = serializers.DateTimeField()
+
+    def to_representation(self, alias: Alias) -> dict[str, Any]:
+        return {
+            "model": alias.model.slug,
+            "name": alias.name,
+            "release": alias.release.name if alias.release else None,
+            "digest": alias.release.digest if alias.release else None,
+            "version": alias.version,
+            "changed_at": alias.changed_at.isoformat(),
+        }
+
+
+class AliasIn(StrictSerializer):
+    release = serializers.CharField(allow_null=True, help_text="such as r14; null clears the alias")
+    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
+
+
+class AliasEventOut(serializers.Serializer[AliasEvent]):
+    version = serializers.IntegerField()
+    from_release = serializers.CharField(allow_null=True)
+    to_release = serializers.CharField(allow_null=True)
+    actor = serializers.CharField()
+    reason = serializers.CharField()
+    at = serializers.DateTimeField()
+
+    def to_representation(self, event: AliasEvent) -> dict[str, Any]:
+        return {
+            "version": event.version,
+            "from_release": event.from_release.name if event.from_release else None,
+            "to_release": event.to_release.name if event.to_release else None,
+            "actor": event.actor,
+            "reason": event.reason,
+            "at": event.at.isoformat(),
+        }
+
+
+@extend_schema_view(get=extend_schema(operation_id="aliases_list", responses=AliasOut(many=True)))
+class AliasesView(generics.ListAPIView[Any]):
+    serializer_class = AliasOut
+    pagination_ordering = "name"
+
+    def get_queryset(self) -> Any:
+        return aliases.aliases_of(queries.visible_model(actor_of(self.request), self.kwargs["slug"]))
+
+
+class AliasView(APIView):
+    @extend_schema(operation_id="aliases_read", responses=AliasOut)
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        return versioned(AliasOut(aliases.get_alias(queries.visible_model(actor_of(request), slug), name)))
+
+    @extend_schema(operation_id="aliases_set", request=AliasIn, responses=AliasOut, parameters=[IF_MATCH])
+    def put(self, request: Request, slug: str, name: str) -> Response:
+        """Points the alias to a release. If-Match names the version that was seen; leave it out, or 0, for a new alias."""
+        actor = actor_of(request)
+        model = queries.visible_model(actor, slug)
+        body = AliasIn(data=body_of(request.data))
+        body.is_valid(raise_exception=True)
+        said = body.validated_data
+        alias = actions.set_alias(
+            actor=actor,
+            model=model,
+            name=name,
+            release=None if said["release"] is None else queries.get_release(slug, said["release"]),
+            expected_version=expected_version(request) if "If-Match" in request.headers else None,
+            reason=said["reason"],
+        )
+        return versioned(AliasOut(alias))
+
+
+@extend_schema_view(get=extend_schema(operation_id="aliases_history", responses=AliasEventOut(many=True)))
+class AliasHistoryView(generics.ListAPIView[Any]):
+    """Every move of the alias, newest first."""
+
+    serializer_class = AliasEventOut
+    pagination_ordering = "-version"
+
+    def get_queryset(self) -> Any:
+        model = queries.visible_model(actor_of(self.request), self.kwargs["slug"])
+        return aliases.history_of(aliases.get_alias(model, self.kwargs["name"]))

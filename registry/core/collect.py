@@ -1,0 +1,211 @@
+"""Collection: which bytes may go, which stay, and why. The plan of a whole registry, from facts alone.
+
+Bytes stay while anything may still need them: a release that is sealed or a draft, or whatever else refers to them. Bytes that
+nobody needs are marked first; only when nobody wanted them back for the time that the rules give are they deleted. Of a
+release, only bytes ever go: its manifest, digest, signatures and reports stay for good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from registry.core.lifecycle import ReleaseState
+
+
+class Fate(StrEnum):
+    """What a run does. `wait` was marked before; `restore` takes a mark away; `gone` was deleted by an earlier run."""
+
+    KEEP = "keep"
+    RESTORE = "restore"
+    MARK = "mark"
+    WAIT = "wait"
+    DELETE = "delete"
+    GONE = "gone"
+
+
+class Kind(StrEnum):
+    RELEASE = "release"
+    BLOB = "blob"
+    BYTES = "bytes"  # in the store, under a key that no blob names
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`drafts_for`: a draft is abandoned after it. `undelete_for`: marked bytes can be had back so long.
+
+    `settle_for`: bytes that came in just now may be about to be named by somebody.
+    """
+
+    drafts_for: timedelta
+    undelete_for: timedelta
+    settle_for: timedelta = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """`since`: created, for a draft; retired, for a retired one. `holds`: who uses it, such as `stable in production`."""
+
+    id: str
+    name: str  # sentiment/r3, or sentiment/draft 1f0c…
+    state: ReleaseState
+    since: datetime | None
+    holds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BlobFacts:
+    """`releases`: ids of those that have it; `others`: what else does. `due_at`: marked, and deleted from then on."""
+
+    sha256: str
+    size_bytes: int
+    stored_at: datetime
+    releases: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    due_at: datetime | None = None
+    is_collected: bool = False
+
+
+@dataclass(frozen=True)
+class StrayFacts:
+    """Bytes under a key that no blob names. `use`: why they are there, where somebody knows, such as an upload under way."""
+
+    key: str
+    size_bytes: int
+    use: str = ""
+    due_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the plan. `until`: when it changes by itself, if it does."""
+
+    kind: Kind
+    subject: str
+    fate: Fate
+    reason: str
+    size_bytes: int = 0
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do now, item by item: releases, then blobs, then stray bytes."""
+
+    items: tuple[Item, ...]
+
+    def of(self, kind: Kind, *fates: Fate) -> list[Item]:
+        """The items of a kind with one of these fates."""
+        return [item for item in self.items if item.kind is kind and item.fate in fates]
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """{fate: {"releases": n, "blobs": n, "bytes": size}}, of what has bytes."""
+        counts: Counter[tuple[Fate, Kind]] = Counter()
+        sizes: Counter[Fate] = Counter()
+        for item in self.items:
+            counts[item.fate, item.kind] += 1
+            sizes[item.fate] += item.size_bytes
+        return {
+            fate.value: {
+                "releases": counts[fate, Kind.RELEASE],
+                "blobs": counts[fate, Kind.BLOB] + counts[fate, Kind.BYTES],
+                "bytes": sizes[fate],
+            }
+            for fate in Fate
+        }
+
+
+def make_plan(
+    releases: Iterable[ReleaseFacts],
+    blobs: Iterable[BlobFacts],
+    strays: Iterable[StrayFacts],
+    *,
+    rules: Rules,
+    now: datetime,
+) -> Plan:
+    """Every release, blob and stray with its fate and the reason for it. Linear in their number."""
+    known = {release.id: release for release in releases}
+    fates = {release.id: _release(release, rules, now) for release in known.values()}
+    items = list(fates.values())
+    items += [_blob(blob, known, fates, rules, now) for blob in blobs]
+    items += [_stray(stray, rules, now) for stray in strays]
+    return Plan(tuple(items))
+
+
+def _release(release: ReleaseFacts, rules: Rules, now: datetime) -> Item:
+    def item(fate: Fate, reason: str, until: datetime | None = None) -> Item:
+        return Item(Kind.RELEASE, release.name, fate, reason, until=until)
+
+    if release.holds:
+        return item(Fate.KEEP, f"{release.state.value}; in use: {'; '.join(release.holds)}")
+    if release.state is ReleaseState.SEALED:
+        return item(Fate.KEEP, "sealed; it goes only when somebody retires it")
+    if release.state is ReleaseState.RETIRED:
+        at = f" on {_day(release.since)}" if release.since else ""
+        return item(Fate.GONE, f"retired{at}; its bytes may go, its manifest, digest, signatures and reports stay")
+    over_at = (release.since or now) + rules.drafts_for
+    if over_at > now:
+        return item(Fate.KEEP, f"a draft; discarded on {_day(over_at)} unless it is sealed", over_at)
+    return item(Fate.DELETE, f"a draft that nobody sealed in {_days(rules.drafts_for)}")
+
+
+def _blob(
+    blob: BlobFacts, known: Mapping[str, ReleaseFacts], fates: Mapping[str, Item], rules: Rules, now: datetime
+) -> Item:
+    def item(fate: Fate, reason: str, until: datetime | None = None) -> Item:
+        return Item(Kind.BLOB, blob.sha256, fate, reason, blob.size_bytes, until)
+
+    needed = [known[id] for id in blob.releases if id in fates and fates[id].fate is Fate.KEEP]
+    needed_by = [f"{release.name} ({release.state.value})" for release in needed[:3]] + list(blob.others[:3])
+    if needed_by:
+        count = len(needed) + len(blob.others)
+        more = f" and {count - len(needed_by)} more" if count > len(needed_by) else ""
+        reason = f"needed by {', '.join(needed_by)}{more}"
+        if blob.is_collected:
+            reason += "; but its bytes are gone: restore them from a backup, or upload them again"
+        return item(Fate.KEEP, reason) if blob.due_at is None else item(Fate.RESTORE, f"{reason}; its mark goes")
+    if blob.is_collected:
+        return item(Fate.GONE, "its bytes were deleted by an earlier run; the tombstone tells what they were")
+    drafts = [id for id in blob.releases if id in fates and fates[id].fate is Fate.DELETE]
+    if drafts and len(drafts) == len(blob.releases):
+        return item(Fate.DELETE, f"only in {known[drafts[0]].name}, which is abandoned")
+    if not blob.releases and blob.stored_at + rules.settle_for > now:
+        settled_at = blob.stored_at + rules.settle_for
+        return item(Fate.KEEP, "it came in just now, and somebody may be about to name it", settled_at)
+    names = [known[id].name for id in blob.releases if id in known]
+    over = "retired or abandoned" if drafts else "retired"
+    why = f"only in {_some(names)}, which {'is' if len(names) == 1 else 'are'} {over}" if names else "nothing names it"
+    return item(*_marked(why, blob.due_at, rules, now))
+
+
+def _stray(stray: StrayFacts, rules: Rules, now: datetime) -> Item:
+    if stray.use:
+        fate = Fate.KEEP if stray.due_at is None else Fate.RESTORE
+        return Item(Kind.BYTES, stray.key, fate, stray.use, stray.size_bytes)
+    fate, reason, until = _marked("no blob names it: an upload lost a race or was cut off", stray.due_at, rules, now)
+    return Item(Kind.BYTES, stray.key, fate, reason, stray.size_bytes, until)
+
+
+def _marked(why: str, due_at: datetime | None, rules: Rules, now: datetime) -> tuple[Fate, str, datetime | None]:
+    """(fate, reason, until) of bytes that nobody needs."""
+    if due_at is None:
+        return Fate.MARK, f"{why}; it can be had back for {_days(rules.undelete_for)} after it is marked", None
+    if due_at > now:
+        return Fate.WAIT, f"{why}; it can be had back until {_day(due_at)}", due_at
+    return Fate.DELETE, f"{why}; it could be had back until {_day(due_at)}", None
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _day(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC" if at else "an unknown day"
+
+
+def _days(span: timedelta) -> str:
+    days = span.total_seconds() / 86400
+    return f"{days:g} day" if days == 1 else f"{days:g} days"

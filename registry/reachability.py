@@ -1,0 +1,81 @@
+"""Named reads for collection: what there is, what refers to what, and the plan that follows from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import PROTECT, ForeignObjectRel, Model
+from django.utils import timezone
+
+from registry.core.collect import BlobFacts, Plan, ReleaseFacts, Rules, StrayFacts, make_plan
+from registry.core.lifecycle import ReleaseState
+from registry.holds import holds_of
+from registry.models import Blob, Release, ReleaseFile, Tombstone
+from registry.storage import adapter
+
+
+def rules() -> Rules:
+    """What the settings say."""
+    return Rules(
+        drafts_for=timedelta(days=settings.DRAFTS_KEPT_DAYS), undelete_for=timedelta(days=settings.UNDELETE_DAYS)
+    )
+
+
+def present_plan(now: datetime | None = None) -> Plan:
+    """What a collection would do now, with a reason for every release, blob and stray byte."""
+    due = dict(Tombstone.objects.filter(ended_at__isnull=True).values_list("store_key", "due_at"))
+    blobs, keys = _blobs(due)
+    stored = adapter().keys()
+    strays = [StrayFacts(key, size, due_at=due.get(key)) for key, size in stored if key not in keys]
+    return make_plan(_releases(), blobs, strays, rules=rules(), now=now or timezone.now())
+
+
+def _releases() -> Iterable[ReleaseFacts]:
+    holds = holds_of()
+    columns = ("pk", "model__slug", "number", "state", "created_at", "retired_at")
+    for pk, model, number, state, created_at, retired_at in Release.objects.order_by(
+        "model__slug", "number", "pk"
+    ).values_list(*columns):
+        name = f"{model}/r{number}" if number else f"{model}/draft {str(pk)[:8]}"
+        since = created_at if state == ReleaseState.DRAFT else retired_at
+        yield ReleaseFacts(str(pk), name, ReleaseState(state), since, tuple(holds.get(pk, ())))
+
+
+def _blobs(due: dict[str, datetime]) -> tuple[list[BlobFacts], set[str]]:
+    """(the facts of every blob by sha256, every key that a blob names)."""
+    releases: dict[str, list[str]] = defaultdict(list)
+    for sha256, release in ReleaseFile.objects.values_list("blob_id", "release_id").distinct().iterator(10_000):
+        releases[sha256].append(str(release))
+    others = _others()
+    rows = Blob.objects.order_by("pk").values_list("pk", "size_bytes", "created_at", "store_key", "collected_at")
+    found, keys = [], set()
+    for sha256, size, stored_at, key, collected_at in rows.iterator(10_000):
+        if collected_at is None:
+            keys.add(key)
+        named = tuple(releases.get(sha256, ())), tuple(others.get(sha256, ()))
+        found.append(BlobFacts(sha256, size, stored_at, *named, due.get(key), collected_at is not None))
+    return found, keys
+
+
+def _others() -> dict[str, list[str]]:
+    """What else than a release's files names blobs, such as `golden set 3`, by sha256."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for model, column in referrers():
+        for pk, sha256 in model._default_manager.values_list("pk", column):
+            if sha256 is not None:
+                found[sha256].append(f"{model._meta.verbose_name} {pk}")
+    return found
+
+
+def referrers() -> list[tuple[type[Model], str]]:
+    """(model, column) of every table but the releases' files whose rows keep a blob: those that protect it."""
+    return [
+        (relation.related_model, relation.field.attname)
+        for relation in Blob._meta.get_fields(include_hidden=True)
+        if isinstance(relation, ForeignObjectRel)
+        and relation.on_delete is PROTECT
+        and relation.related_model is not ReleaseFile
+    ]
