@@ -9,6 +9,7 @@ from django.db.models import Q
 
 from accounts.models import Team, User
 from registry.core.lifecycle import FileRole, ReleaseState
+from registry.core.uploads import BlobState, UploadState
 
 
 class ServedModel(models.Model):
@@ -39,13 +40,25 @@ class ServedModel(models.Model):
 
 
 class Blob(models.Model):
-    """Bytes known by their sha256 (64 hex digits), stored once."""
+    """Bytes known by their sha256 (64 hex digits), stored once; there is a row only for bytes that were read and are so.
+
+    Its primary key chooses the winner where several store the same bytes: `store_key` is where the winner's lie.
+    """
 
     sha256 = models.CharField(primary_key=True, max_length=64)
     size_bytes = models.BigIntegerField()
     store_key = models.CharField(max_length=200)
+    state = models.CharField(max_length=12, default=BlobState.VERIFIED)
+    problem = models.TextField(blank=True)  # why it is quarantined
+    part_size = models.BigIntegerField(null=True)  # None: it came whole
+    part_sha256 = models.JSONField(default=list)  # of its parts, in order, each checked as it arrived
     collected_at = models.DateTimeField(null=True)  # its bytes were deleted then; a Tombstone tells the rest
     created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in BlobState]), name="blob_state_known")
+        ]
 
 
 class Inspection(models.Model):
@@ -118,6 +131,57 @@ class ReleaseFile(models.Model):
     class Meta:
         ordering = ["path"]
         constraints = [models.UniqueConstraint(fields=["release", "path"], name="release_path_once")]
+
+
+class Upload(models.Model):
+    """A file of a draft on its way in, in parts. `registry.core.uploads` draws its life.
+
+    `is_stored`: something of it may lie in the store that no blob names, so that a sweep looks. Every key in the store is
+    a blob's or an upload's with `is_stored`.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    release = models.ForeignKey(Release, null=True, on_delete=models.SET_NULL, related_name="uploads")
+    path = models.CharField(max_length=300)
+    sha256 = models.CharField(max_length=64)  # announced, of the whole
+    size_bytes = models.BigIntegerField()
+    part_size = models.BigIntegerField()
+    state = models.CharField(max_length=12, default=UploadState.OPEN)
+    problem = models.TextField(blank=True)  # why it is quarantined, or why it could not be verified yet
+    is_begun = models.BooleanField(default=False)  # the store knows of it
+    store_id = models.CharField(max_length=1024, blank=True)  # the store's own name for it
+    is_stored = models.BooleanField(default=True)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()  # unless a part is signed before
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in UploadState]), name="upload_state_known"),
+            models.UniqueConstraint(
+                fields=["release", "path"], condition=Q(state__in=["open", "verifying"]), name="upload_once_under_way"
+            ),
+        ]
+        indexes = [
+            # the sweep
+            models.Index(fields=["state", "expires_at"], condition=Q(is_stored=True), name="upload_to_sweep"),
+        ]
+
+    @property
+    def store_key(self) -> str:
+        """Used by this upload and never again."""
+        return f"{self.sha256}/{self.id.hex}"
+
+
+class UploadPart(models.Model):
+    """The sha256 that a part was signed for last."""
+
+    upload = models.ForeignKey(Upload, on_delete=models.CASCADE, related_name="parts")
+    number = models.PositiveIntegerField()  # from 1
+    sha256 = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["upload", "number"], name="upload_part_once")]
 
 
 class Waiver(models.Model):

@@ -15,7 +15,9 @@ from registry.core.artifact import path_problems
 from registry.core.artifact import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
 from registry.core.oms import SIGNATURE_TYPE
-from registry.models import Attestation, Release, ReleaseFile, ServedModel
+from registry.core.uploads import UploadState
+from registry.models import Attestation, Release, ReleaseFile, ServedModel, Upload
+from registry.storage import Place, store
 
 
 def get_model(slug: str) -> ServedModel:
@@ -93,6 +95,40 @@ def missing_files(release: Release) -> list[str]:
     """The announced paths that were not uploaded yet."""
     present = set(release.files.values_list("path", flat=True))
     return [file["path"] for file in release.expected_files if file["path"] not in present]
+
+
+def unverified_uploads(release: Release) -> list[Upload]:
+    """The uploads, one of each path, whose parts are all here and whose bytes are being verified or were found wrong."""
+    over = release.uploads.filter(state__in=[UploadState.VERIFYING, UploadState.QUARANTINED])
+    have = dict(release.files.values_list("path", "blob_id"))
+    newest = over.order_by("path", "-created_at").distinct("path")
+    return [upload for upload in newest if have.get(upload.path) != upload.sha256]
+
+
+def place_of(upload: Upload) -> Place:
+    """Where the upload's bytes go."""
+    return Place(upload.store_key, upload.size_bytes, upload.part_size, upload.store_id)
+
+
+def held_parts(upload: Upload) -> list[tuple[int, str]]:
+    """(number, sha256) of the parts of an open upload that the store has, in order. Empty for one that is not open."""
+    if upload.state != UploadState.OPEN or not upload.is_begun:
+        return []
+    held = store().keys.held_parts(place_of(upload))
+    known = dict(upload.parts.values_list("number", "sha256"))
+    return [(number, part.sha256 or known.get(number, "")) for number, part in sorted(held.items())]
+
+
+def visible_upload(actor: Actor, upload_id: UUID) -> Upload:
+    """Raises NotFound, also when the actor may not see its model or its draft is gone."""
+    upload = Upload.objects.select_related("release__model__team").filter(pk=upload_id).first()
+    if upload is None or upload.release is None or not may(actor, Verb.READ, upload.release.model.team.slug):
+        raise NotFound(
+            "no_such_upload",
+            f"There is no upload {upload_id}. Its draft may have been discarded; push again.",
+            upload=str(upload_id),
+        )
+    return upload
 
 
 def get_file(release: Release, path: str) -> ReleaseFile:

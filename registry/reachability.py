@@ -13,7 +13,7 @@ from django.utils import timezone
 from registry.core.collect import BlobFacts, Plan, ReleaseFacts, Rules, StrayFacts, make_plan
 from registry.core.lifecycle import ReleaseState
 from registry.holds import holds_of
-from registry.models import Blob, Release, ReleaseFile, Tombstone
+from registry.models import Blob, Release, ReleaseFile, Tombstone, Upload
 from registry.storage import adapter
 
 
@@ -28,8 +28,9 @@ def present_plan(now: datetime | None = None) -> Plan:
     """What a collection would do now, with a reason for every release, blob and stray byte."""
     due = dict(Tombstone.objects.filter(ended_at__isnull=True).values_list("store_key", "due_at"))
     blobs, keys = _blobs(due)
+    uploads = _uploads()
     stored = adapter().keys()
-    strays = [StrayFacts(key, size, due_at=due.get(key)) for key, size in stored if key not in keys]
+    strays = [StrayFacts(key, size, uploads.get(key, ""), due.get(key)) for key, size in stored if key not in keys]
     return make_plan(_releases(), blobs, strays, rules=rules(), now=now or timezone.now())
 
 
@@ -58,6 +59,15 @@ def _blobs(due: dict[str, datetime]) -> tuple[list[BlobFacts], set[str]]:
         named = tuple(releases.get(sha256, ())), tuple(others.get(sha256, ()))
         found.append(BlobFacts(sha256, size, stored_at, *named, due.get(key), collected_at is not None))
     return found, keys
+
+
+def _uploads() -> dict[str, str]:
+    """Why uploads have bytes in the store, by key. Their own sweep ends them: they are no business of collection."""
+    rows = Upload.objects.filter(is_stored=True).values_list("pk", "sha256", "state")
+    return {
+        f"{sha256}/{pk.hex}": f"of upload {pk}, which is {state}; the sweep of uploads lets go of it in time"
+        for pk, sha256, state in rows
+    }
 
 
 def _others() -> dict[str, list[str]]:

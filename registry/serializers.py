@@ -10,8 +10,9 @@ from accounts.core.errors import Invalid
 from registry.core.fields import Problem
 from registry.core.lifecycle import FileRole
 from registry.core.spec import refuse
+from registry.core.uploads import UploadState
 from registry.models import Release, ServedModel
-from registry.queries import has_code_waiver, manifest_of, missing_files, waivers_missing
+from registry.queries import has_code_waiver, manifest_of, missing_files, unverified_uploads, waivers_missing
 
 _BASE = "/api/v1"
 
@@ -200,6 +201,11 @@ class ReleaseOut(ReleaseBrief):
         }
 
 
+class QuarantinedFile(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    problem = serializers.CharField(help_text="why its bytes were refused, and what to do")
+
+
 class DraftOut(ReleaseBrief):
     """A draft, and what it still misses."""
 
@@ -207,8 +213,21 @@ class DraftOut(ReleaseBrief):
         child=serializers.CharField(), help_text="announced paths that were not uploaded yet"
     )
 
+    verifying = serializers.ListField(
+        child=serializers.CharField(), help_text="paths whose parts are all here and whose bytes are being read; still missing"
+    )
+    quarantined = QuarantinedFile(many=True)
+
     def to_representation(self, release: Release) -> dict[str, Any]:
-        return {**super().to_representation(release), "missing": missing_files(release)}
+        unverified = unverified_uploads(release)
+        return {
+            **super().to_representation(release),
+            "missing": missing_files(release),
+            "verifying": [u.path for u in unverified if u.state == UploadState.VERIFYING],
+            "quarantined": [
+                {"path": u.path, "problem": u.problem} for u in unverified if u.state == UploadState.QUARANTINED
+            ],
+        }
 
 
 def _links(release: Release) -> dict[str, str]:

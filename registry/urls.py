@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from registry.api import aliases, collection, files, models, releases, signatures
+from registry.api import aliases, collection, files, models, releases, signatures, uploads
 
 urlpatterns = [
     path("models", models.ModelsView.as_view(), name="api-models"),
@@ -21,7 +21,9 @@ urlpatterns = [
         signatures.AttestationsView.as_view(),
         name="api-attestations",
     ),
-    path("models/<slug:slug>/releases/<slug:name>/retire", collection.RetireView.as_view(), name="api-release-retire"),
+    path(
+        "models/<slug:slug>/releases/<slug:name>/retire", collection.RetireView.as_view(), name="api-release-retire"
+    ),
     path(
         "models/<slug:slug>/releases/<slug:name>/restore", collection.RestoreView.as_view(), name="api-release-restore"
     ),
@@ -35,4 +37,9 @@ urlpatterns = [
     path("releases/<uuid:release_id>", releases.DraftView.as_view(), name="api-draft"),
     path("releases/<uuid:release_id>/files/<path:path>", files.UploadView.as_view(), name="api-upload"),
     path("releases/<uuid:release_id>/seal", releases.SealView.as_view(), name="api-seal"),
+    path("uploads", uploads.UploadsView.as_view(), name="api-uploads"),
+    path("uploads/<uuid:upload_id>", uploads.UploadView.as_view(), name="api-upload-in-parts"),
+    path("uploads/<uuid:upload_id>/parts:sign", uploads.SignView.as_view(), name="api-upload-sign"),
+    path("uploads/<uuid:upload_id>:complete", uploads.CompleteView.as_view(), name="api-upload-complete"),
+    path("upload-parts/<str:upload>/<int:number>", uploads.PartView.as_view(), name="api-upload-part"),
 ]

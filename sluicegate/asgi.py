@@ -5,8 +5,10 @@ import os
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
-application = get_asgi_application()
+django_application = get_asgi_application()
 
 from sluicegate.checks import refuse_unsafe_start  # noqa: E402  (settings first)
+from sluicegate.part_door import PartDoor  # noqa: E402
 
+application = PartDoor(django_application)
 refuse_unsafe_start()

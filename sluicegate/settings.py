@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from accounts.core.access import Role
 from ledger.core.delivery import DeliveryState
 from registry.core.lifecycle import FileRole, ReleaseState
+from registry.core.uploads import UploadState
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -202,6 +203,7 @@ SPECTACULAR_SETTINGS = {
         "FileRole": [(role.value, role.value) for role in FileRole],
         "DeliveryState": [(state.value, state.value) for state in DeliveryState],
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
+        "UploadState": [(state.value, state.value) for state in UploadState],
     },
 }
 

@@ -155,13 +155,16 @@ def api() -> Callable[..., Any]:
 @pytest.fixture
 def run_jobs() -> Callable[[], int]:
     """`run_jobs()` runs every waiting job that is due, here and now; how many it ran. Celery is left out."""
+    from django.db.models.functions import Now
+
     from ledger.core.lifecycle import JobState
     from ledger.models import Job
     from ledger.tasks import run_job
 
     def run() -> int:
         ran = 0
-        while job := Job.objects.filter(state=JobState.QUEUED, attempts=0).order_by("created_at").first():
+        waiting = Job.objects.filter(state=JobState.QUEUED, attempts=0, due_at__lte=Now())
+        while job := waiting.order_by("created_at").first():
             run_job(str(job.pk))
             ran += 1
         return ran

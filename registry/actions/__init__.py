@@ -8,16 +8,37 @@ from registry.actions.drafts import add_file, create_draft, discard_draft, purge
 from registry.actions.releases import grant_waiver, seal
 from registry.actions.retiring import restore, retire
 from registry.actions.served_models import change_model, create_model
+from registry.actions.uploads import (
+    SIGNED_FOR_S,
+    SWEEP,
+    VERIFY,
+    abort_upload,
+    begin_upload,
+    complete_upload,
+    note_failure,
+    plan_of,
+    sign_parts,
+    sweep_uploads,
+    verify,
+)
 
 __all__ = [
+    "SIGNED_FOR_S",
+    "SWEEP",
+    "VERIFY",
+    "abort_upload",
     "add_file",
     "attest",
+    "begin_upload",
     "change_model",
     "collect_unused",
+    "complete_upload",
     "create_draft",
     "create_model",
     "discard_draft",
     "grant_waiver",
+    "note_failure",
+    "plan_of",
     "purge_drafts",
     "put_blob",
     "restore",
@@ -25,5 +46,8 @@ __all__ = [
     "rotate_key",
     "seal",
     "set_alias",
+    "sign_parts",
     "sign_release",
+    "sweep_uploads",
+    "verify",
 ]

@@ -7,12 +7,14 @@ advisory lock per sha256, so that storing and forgetting the same bytes at once 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import ProtectedError
 
 from accounts.core.errors import StateChanged
+from registry.core.uploads import BlobState
 from registry.models import Blob
 from registry.storage import store
 
@@ -24,17 +26,67 @@ def put_blob(data: bytes) -> Blob:
         return record_blob(sha256, size)
 
 
-def record_blob(sha256: str, size_bytes: int) -> Blob:
-    """The row for bytes that were stored just now, inside a transaction. Raises StateChanged when they are gone."""
+def record_blob(
+    sha256: str, size_bytes: int, *, key: str = "", part_size: int | None = None, part_sha256: Sequence[str] = ()
+) -> Blob:
+    """The row for bytes that were stored and found right just now, under `key`, inside a transaction.
+
+    Of several who store the same bytes the first wins, and the others' are removed after the commit. A row whose bytes
+    were lost, collected or found wrong is healed by the new ones. Raises StateChanged when the bytes are gone.
+    """
     hold_blob(sha256)
-    if not store().exists(sha256):
+    key, keys = key or sha256, store().keys
+    blob = Blob.objects.filter(sha256=sha256).first()
+    if blob is not None and blob.state == BlobState.VERIFIED and (blob.store_key == key or keys.exists(blob.store_key)):
+        if blob.store_key != key:
+            transaction.on_commit(lambda: drop_loser(sha256, key), robust=True)
+        elif not keys.exists(key):
+            _gone(sha256)
+        if blob.collected_at is not None:  # the same key again: what was deleted is there once more
+            Blob.objects.filter(pk=sha256).update(collected_at=None)
+        return blob
+    if not keys.exists(key):
+        _gone(sha256)
+    if blob is not None and blob.state == BlobState.QUARANTINED and blob.store_key == key:
         raise StateChanged(
-            "blob_gone", "The bytes were removed while they were being recorded. Upload the file again.", sha256=sha256
+            "blob_quarantined",
+            f"The store's bytes for {sha256} are damaged: {blob.problem} Upload the file in parts, which stores it anew.",
+            sha256=sha256,
         )
-    blob = Blob.objects.get_or_create(sha256=sha256, defaults={"size_bytes": size_bytes, "store_key": sha256})[0]
-    if blob.collected_at is not None:  # what was deleted is there once more
-        Blob.objects.filter(pk=sha256).update(collected_at=None)
-    return blob
+    columns = {"store_key": key, "part_size": part_size, "part_sha256": list(part_sha256)}
+    if blob is None:
+        return Blob.objects.create(sha256=sha256, size_bytes=size_bytes, **columns)
+    _move(blob, BlobState.VERIFIED, problem="", collected_at=None, **columns)
+    if blob.store_key != key:
+        lost = blob.store_key
+        transaction.on_commit(lambda: drop_loser(sha256, lost), robust=True)
+    return Blob.objects.get(sha256=sha256)
+
+
+def _gone(sha256: str) -> None:
+    raise StateChanged(
+        "blob_gone", "The bytes were removed while they were being recorded. Upload the file again.", sha256=sha256
+    )
+
+
+def quarantine_blob(sha256: str, problem: str) -> bool:
+    """Whether the blob, found not to be its sha256, counts no more. The same bytes uploaded again heal it."""
+    with transaction.atomic():
+        hold_blob(sha256)
+        blob = Blob.objects.filter(sha256=sha256, state=BlobState.VERIFIED).first()
+        return blob is not None and _move(blob, BlobState.QUARANTINED, problem=problem)
+
+
+def _move(blob: Blob, to: BlobState, **columns: Any) -> bool:
+    return Blob.objects.filter(pk=blob.pk, state=blob.state).update(state=to, **columns) == 1
+
+
+def drop_loser(sha256: str, key: str) -> None:
+    """Removes bytes that lost the race for their sha256: no row names their key. Does nothing where one does."""
+    with transaction.atomic():
+        hold_blob(sha256)
+        if not Blob.objects.filter(sha256=sha256, store_key=key).exists():
+            store().keys.delete(key)
 
 
 def forget_unused(sha256s: Iterable[str]) -> None:
@@ -42,12 +94,21 @@ def forget_unused(sha256s: Iterable[str]) -> None:
     for sha256 in sorted(set(sha256s)):
         with transaction.atomic():
             hold_blob(sha256)
+            # Bytes that came whole and found no row lie under their sha256 itself.
+            keys = {sha256} | keys_in_use(sha256)
             try:
-                Blob.objects.filter(sha256=sha256).delete()
+                with transaction.atomic():
+                    Blob.objects.filter(sha256=sha256).delete()
             except ProtectedError:
-                continue
+                keys = {sha256} - keys_in_use(sha256)
             # Before the commit, while the lock is held. Should that fail, the next upload heals the row without bytes.
-            store().delete(sha256)
+            for key in keys:
+                store().keys.delete(key)
+
+
+def keys_in_use(sha256: str) -> set[str]:
+    """The key of the blob's row, if there is one."""
+    return set(Blob.objects.filter(sha256=sha256).values_list("store_key", flat=True))
 
 
 def hold_blob(sha256: str) -> None:

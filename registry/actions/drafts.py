@@ -14,13 +14,15 @@ from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, StateChanged
 from ledger.actions import append_event
 from registry.actions.blobs import forget_unused, record_blob
+from registry.actions.parts import call_off_uploads
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
 from registry.core.fields import Problem
 from registry.core.files import SHA256, bare_sha256, read_files
 from registry.core.lifecycle import ReleaseState
 from registry.core.serving import against_contract
 from registry.core.spec import Spec, parse_spec, read_spec, refuse
-from registry.models import Release, ReleaseFile, ServedModel
+from registry.core.uploads import BlobState
+from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.storage import Readable, store
 
@@ -74,12 +76,18 @@ def _take_over(release: Release, spec: Spec) -> None:
     Never by the sha256 alone, which would tell what other teams have.
     """
     wanted = {file["sha256"] for file in release.expected_files}
-    held = set(ReleaseFile.objects.filter(release__model=release.model, blob__in=wanted).values_list("blob", flat=True))
+    held = dict(
+        ReleaseFile.objects.filter(
+            release__model=release.model, blob__in=wanted, blob__state=BlobState.VERIFIED
+        ).values_list("blob", "blob__store_key")
+    )
     for file in sorted(
         release.expected_files, key=lambda file: str(file["sha256"])
     ):  # one order of locks for everybody
-        if file["sha256"] in held and store().exists(file["sha256"]):
-            _attach(release, spec, file["path"], file["sha256"], store().size(file["sha256"]), file["size_bytes"])
+        sha256 = file["sha256"]
+        if sha256 in held and store().exists(sha256):
+            blob = record_blob(sha256, store().size(sha256), key=held[sha256])
+            attach(release, spec, file["path"], blob, file["size_bytes"])
 
 
 def add_file(
@@ -93,7 +101,7 @@ def add_file(
     release = Release.objects.select_related("model__team").filter(pk=release.pk).first() or _gone()
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     require_draft(release)
-    sha256 = _wanted(release, path, sha256, size_bytes)
+    sha256 = wanted(release, path, sha256, size_bytes)
     present = release.files.filter(path=path, blob=sha256).first()
     if present is not None:
         return present
@@ -105,14 +113,14 @@ def add_file(
         with transaction.atomic():
             release = Release.objects.select_for_update().filter(pk=release.pk).first() or _gone()
             require_draft(release)
-            return _attach(release, parse_spec(release.spec), path, sha256, size, size_bytes)
+            return attach(release, parse_spec(release.spec), path, record_blob(sha256, size), size_bytes)
     except Exception:
         forget_unused([stored])
         raise
 
 
-def _wanted(release: Release, path: str, sha256: str, size_bytes: int | None) -> str:
-    """The bare sha256, once path, sha256 and size are ones that this draft takes."""
+def wanted(release: Release, path: str, sha256: str, size_bytes: int | None) -> str:
+    """The bare sha256, once path, sha256 and size are ones that this draft takes. Raises Invalid, naming the field."""
     problems = path_problems(path)
     SHA256.read(sha256, "sha256", problems)
     refuse("invalid_file", "The upload", problems)
@@ -147,8 +155,9 @@ def _wanted(release: Release, path: str, sha256: str, size_bytes: int | None) ->
     return sha256
 
 
-def _attach(release: Release, spec: Spec, path: str, sha256: str, size: int, announced_size: int | None) -> ReleaseFile:
-    """The file's row, once its bytes fit. Inside a transaction that holds the release's row."""
+def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: int | None) -> ReleaseFile:
+    """The file's row, once its bytes fit. Inside a transaction that holds the release's row. Raises Invalid."""
+    size = blob.size_bytes
     others = list(release.files.exclude(path=path).values_list("path", flat=True))
     problems = collisions(path, others)
     announced = next((file["size_bytes"] for file in release.expected_files if file["path"] == path), announced_size)
@@ -168,9 +177,8 @@ def _attach(release: Release, spec: Spec, path: str, sha256: str, size: int, ann
         )
     refuse("invalid_file", "The upload", problems)
     if path in CONFIG_FILES:
-        with store().open(sha256) as file:
+        with store().open(blob.sha256) as file:
             check(file.read(), spec, path)
-    blob = record_blob(sha256, size)
     replaced = release.files.filter(path=path).exclude(blob=blob).values_list("blob_id", flat=True).first()
     if replaced is not None:
         transaction.on_commit(lambda: forget_unused([replaced]))
@@ -216,6 +224,7 @@ def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
     """Deletes a draft whose row is held. Its bytes follow after the commit."""
     blobs = list(release.files.values_list("blob_id", flat=True))
     pk, state, model = str(release.pk), release.state, release.model.slug
+    call_off_uploads(release)
     release.delete()
     append_event(
         verb="release.discarded",

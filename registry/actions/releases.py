@@ -19,8 +19,9 @@ from registry.core.artifact import backend_problems, is_code_bearing
 from registry.core.fields import Problem, Text
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.spec import Spec, parse_spec, refuse
+from registry.core.uploads import BlobState, UploadState
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
-from registry.queries import waivers_missing, waivers_needed
+from registry.queries import unverified_uploads, waivers_missing, waivers_needed
 from registry.storage import store
 
 
@@ -29,8 +30,8 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
     """The sealed release, with its number and digest; sealing it again changes nothing.
 
     When the model has a release of the same content, that one is the answer and the draft is discarded. Raises
-    Refused, NotFound, Stale, and Invalid: "incomplete_release" names every file that is missing, "invalid_files" every
-    file that is not what its name or release.yaml says.
+    Refused, NotFound, Stale, and Invalid: "incomplete_release" names every file that is missing, "unverified_files" those
+    that were not read yet, "invalid_files" every file that is not what its name or release.yaml says.
     """
     release = held_release(release)
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
@@ -43,7 +44,9 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
             version=release.version,
         )
     spec, files = parse_spec(release.spec), list(release.files.select_related("blob"))
-    refuse("incomplete_release", "The draft", _incomplete(release, spec, files))
+    unverified = _unverified(release)
+    incomplete = [one for one in _incomplete(release, spec, files) if one.field not in {u.field for u in unverified}]
+    refuse("unverified_files" if unverified else "incomplete_release", "The draft", [*unverified, *incomplete])
     refuse("invalid_files", "The draft", _against_files(spec, files))
     text, digest = manifest.seal(
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
@@ -89,16 +92,29 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
     ]
     if not release.expected_files:
         problems += [Problem(f"files.{p.field}", p.message, p.fix) for p in backend_problems(spec.backend, present)]
+    lost = store().not_held((file.blob.store_key, file.blob.size_bytes) for file in files)
     for file in files:
-        if not store().exists(file.blob_id) or store().size(file.blob_id) != file.blob.size_bytes:
+        if file.blob.store_key in lost or file.blob.state != BlobState.VERIFIED:
             problems.append(
                 Problem(
                     f"files.{file.path}",
-                    f"the bytes of {file.path} are not in the store as they were uploaded.",
+                    f"the bytes of {file.path} are not in the store as they were uploaded. {file.blob.problem}".strip(),
                     "Discard the draft and push again; if it comes back, check the store's disk.",
                 )
             )
     return problems
+
+
+def _unverified(release: Release) -> list[Problem]:
+    """What was uploaded and was not read yet, or was found to be something else."""
+    return [
+        Problem(f"files.{upload.path}", f"{upload.path} is quarantined: {upload.problem}", "Upload it again, then seal.")
+        if upload.state == UploadState.QUARANTINED
+        else Problem(
+            f"files.{upload.path}", f"the bytes of {upload.path} are being verified.", "Wait a moment, then seal again."
+        )
+        for upload in unverified_uploads(release)
+    ]
 
 
 def _against_files(spec: Spec, files: list[ReleaseFile]) -> list[Problem]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, BinaryIO
 from uuid import UUID
 
+from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse, UnreadablePostError
 from drf_spectacular.types import OpenApiTypes
@@ -30,7 +31,10 @@ _PATH = OpenApiParameter(
 
 
 class UploadView(APIView):
-    """One file of a draft. The body is the file's bytes, read as they arrive."""
+    """One small file of a draft: the body is its bytes, at most SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES (64 MiB unless set).
+
+    Larger ones are uploaded in parts, as /uploads says.
+    """
 
     parser_classes: list[Any] = []
 
@@ -59,6 +63,7 @@ class UploadView(APIView):
                 "The upload",
                 [Problem("X-Content-SHA256", "the header is missing.", "Send the sha256 of the file, 64 hex digits.")],
             )
+        _bound(request)
         try:
             file = actions.add_file(
                 actor=actor,
@@ -91,6 +96,23 @@ class FileView(APIView):
         response["Content-Disposition"] = "attachment"
         response["X-Content-Type-Options"] = "nosniff"
         return response
+
+
+def _bound(request: Request) -> None:
+    """Raises Invalid for more bytes than one request may carry; behind ASGI the door in front has said so before."""
+    most, length = settings.MAX_SIMPLE_UPLOAD_BYTES, _length(request)
+    if length is None or length > most:
+        refuse(
+            "too_large",
+            "The upload",
+            [
+                Problem(
+                    "size_bytes",
+                    f"a single PUT takes at most {most} bytes, and its Content-Length says so.",
+                    "Upload the file in parts: POST /api/v1/uploads.",
+                )
+            ],
+        )
 
 
 def _file(file: ReleaseFile) -> dict[str, Any]:

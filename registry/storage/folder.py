@@ -150,18 +150,19 @@ class FolderStore:
         return held
 
     def complete(self, place: Place, part_sha256s: Sequence[str]) -> bool:
-        folder = self._parts(place)
+        folder, is_checked_now = self._parts(place), False
         try:
             if not (folder / _BYTES).is_file():
                 raise upload_gone(place)
             check_parts(place, self.held_parts(place), part_sha256s)
+            is_checked_now = True
             self._move_in(folder / _BYTES, place)
         except DomainError:
             if not self.exists(place.key):  # else it was completed before, or is by another just now
                 raise
         shutil.rmtree(folder, ignore_errors=True)
-        # One part was hashed whole by `PartWriter`, against the sha256 that its address was signed for.
-        return place.plan.count == 1 and list(part_sha256s) == [place.sha256]
+        # One part was hashed whole by `PartWriter`, and its marker has just said with which sha256.
+        return is_checked_now and place.plan.count == 1 and list(part_sha256s) == [place.sha256]
 
     def _move_in(self, file: Path, place: Place) -> None:
         with _writing(), suppress(FileNotFoundError):  # another completed it meanwhile

@@ -1,0 +1,48 @@
+"""What lies in the store for an upload, and how it is got rid of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from registry.actions.blobs import drop_loser
+from registry.core.uploads import MOVES, UploadState
+from registry.models import Release, Upload
+from registry.storage import Place, store
+
+UNDER_WAY = (UploadState.OPEN, UploadState.VERIFYING)
+
+
+def move_upload(upload: Upload, to: UploadState, **columns: Any) -> bool:
+    """Whether the upload made this move of the table now; False when another made one first."""
+    return _move(upload, to, **columns)
+
+
+def _move(upload: Upload, to: UploadState, **columns: Any) -> bool:
+    seen = UploadState(upload.state)
+    if to not in MOVES[seen]:
+        return False
+    moved = Upload.objects.filter(pk=upload.pk, state=seen).update(state=to, **columns) == 1
+    upload.refresh_from_db()
+    return moved
+
+
+def call_off_uploads(release: Release) -> None:
+    """Aborts what is on its way into a draft that is about to go; the store is cleared after the commit."""
+    for upload in release.uploads.filter(state__in=UNDER_WAY):
+        if _move(upload, UploadState.ABORTED):
+            clear_later(upload)
+
+
+def clear_later(upload: Upload) -> None:
+    """After the commit. Whatever fails then, a sweep does it later: the row says that something lies there."""
+    transaction.on_commit(lambda: clear(upload), robust=True)
+
+
+def clear(upload: Upload) -> None:
+    """Nothing of this upload is left in the store, but for bytes that became a blob's."""
+    # Without the store's own name for it, so that one begun by a process that died before it said so goes as well.
+    store().keys.abort(Place(upload.store_key, upload.size_bytes, upload.part_size))
+    drop_loser(upload.sha256, upload.store_key)
+    Upload.objects.filter(pk=upload.pk).update(is_stored=False)
