@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from rest_framework.views import APIView
 
 from accounts.api import StrictSerializer, actor_of, expected_version
 from accounts.core.access import Verb, require
+from accounts.core.errors import Invalid
 from ledger import actions, notify, queries
 from ledger.actions.subscriptions import OVERLAP_S
 from ledger.audit import verify_chain
@@ -33,6 +35,7 @@ class ChainSerializer(serializers.Serializer[Any]):
     is_whole = serializers.BooleanField()
     events = serializers.IntegerField(help_text="how many were checked: all there are")
     head = serializers.CharField(help_text="hash of the last event; noted elsewhere, it pins everything before it")
+    head_seq = serializers.IntegerField(help_text="number of the last event")
     broken_at = serializers.IntegerField(allow_null=True)
     problem = serializers.CharField()
 
@@ -62,11 +65,26 @@ class EventsView(ListAPIView[Event]):
 class AuditView(APIView):
     """Walks the whole hash chain."""
 
-    @extend_schema(responses=ChainSerializer)
+    @extend_schema(
+        responses=ChainSerializer,
+        parameters=[
+            OpenApiParameter("head", str, description="SEQ:HASH as it was noted elsewhere; the log must still have it")
+        ],
+    )
     def get(self, request: Request) -> Response:
         require(actor_of(request), Verb.ADMINISTER, "*")
-        report = verify_chain()
+        report = verify_chain(_pin(request.query_params.get("head", "")))
         return Response(ChainSerializer(report).data)
+
+
+def _pin(text: str) -> tuple[int, str] | None:
+    """(seq, hash) of `SEQ:HASH`; None for no text. Raises Invalid."""
+    if not text:
+        return None
+    noted = re.fullmatch(r"([0-9]{1,18}):([0-9a-f]{64})", text)
+    if noted is None:
+        raise Invalid("not_a_head", "head is SEQ:HASH, as `sluicegate audit verify` prints it.", field="head")
+    return int(noted[1]), noted[2]
 
 
 _IF_MATCH = OpenApiParameter(

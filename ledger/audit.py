@@ -19,18 +19,19 @@ def link_of(event: Event) -> Link:
     )  # fmt: skip
 
 
-def verify_chain() -> ChainReport:
+def verify_chain(pin: tuple[int, str] | None = None) -> ChainReport:
     """Walks over all events and says where an edit, a deletion, a reordering or a cut-off end shows.
 
     Reads one snapshot, so that events written meanwhile do not look like a break. It finds whoever changed rows without
-    rewriting everything after them; against a rewrite of the whole log, keep `head` somewhere else.
+    rewriting everything after them; against a rewrite of the whole log, keep `head_seq` and `head` somewhere else and give
+    them as `pin`.
     """
     with transaction.atomic():
         if not connection.savepoint_ids:  # ours is the outermost transaction, so it may choose
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         head = ChainHead.objects.filter(pk=1).first()
-        return walk(_links(), head_seq=head.seq if head else 0, head_hash=head.hash if head else GENESIS)
+        return walk(_links(), head_seq=head.seq if head else 0, head_hash=head.hash if head else GENESIS, pin=pin)
 
 
 def _links() -> Iterator[Link]:

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from rollouts import api
+from rollouts import api, served_api
 
 urlpatterns = [
     path("rollouts", api.RolloutsView.as_view()),
@@ -12,4 +12,6 @@ urlpatterns = [
     path("rollouts/<int:rollout_id>/supersede", api.SupersedeView.as_view()),
     *(path(f"rollouts/<int:rollout_id>/{verb}", view.as_view()) for verb, view in api.VERB_VIEWS.items()),
     path("models/<slug:slug>/rollback", api.RollbackView.as_view()),
+    path("environments/<slug:slug>/models/<slug:model>/served", served_api.ServedView.as_view()),
+    path("environments/<slug:slug>/models/<slug:model>/served/history", served_api.ServedHistoryView.as_view()),
 ]

@@ -45,16 +45,17 @@ class Break:
     """One place where the log is not what was written. `seq` is the first event that does not fit."""
 
     seq: int
-    kind: str  # edited | missing | reordered | truncated
+    kind: str  # edited | missing | reordered | truncated | rewritten
     message: str
 
 
 @dataclass(frozen=True)
 class ChainReport:
-    """What a walk over the whole log found. `head`, noted elsewhere, pins everything before it."""
+    """What a walk over the whole log found. `head` with `head_seq`, noted elsewhere, pins everything before it."""
 
     events: int
     head: str  # the hash of the last event
+    head_seq: int = 0
     breaks: tuple[Break, ...] = ()
 
     @property
@@ -70,10 +71,19 @@ class ChainReport:
         return self.breaks[0].message if self.breaks else ""
 
 
-def walk(links: Iterable[Link], *, head_seq: int, head_hash: str, most_breaks: int = 20) -> ChainReport:
+def walk(
+    links: Iterable[Link],
+    *,
+    head_seq: int,
+    head_hash: str,
+    pin: tuple[int, str] | None = None,
+    most_breaks: int = 20,
+) -> ChainReport:
     """Checks events in order of `seq` against their own hashes, their neighbours and the noted head.
 
-    Stops looking after `most_breaks`, because one edit early in a rewritten log breaks everything after it.
+    `pin` is (seq, hash) of an event as somebody noted it elsewhere: a log that was rewritten from there on, with every hash
+    made right, is whole in itself and differs from it. Stops looking after `most_breaks`, because one edit early in a
+    rewritten log breaks everything after it.
     """
     breaks: list[Break] = []
     checked, seq, prev = 0, 0, GENESIS
@@ -82,12 +92,19 @@ def walk(links: Iterable[Link], *, head_seq: int, head_hash: str, most_breaks: i
         if len(breaks) < most_breaks:
             breaks += _breaks_at(link, seq, prev)
         seq, prev = link.seq, link.hash
+        if pin is not None and pin[0] == seq:
+            if pin[1] != link.hash:
+                said = f"Event {seq} has another hash than was noted elsewhere: the log was rewritten up to it."
+                breaks.append(Break(seq, "rewritten", said))
+            pin = None
+    if pin is not None and pin != (0, GENESIS):
+        breaks.append(Break(seq, "truncated", f"Event {pin[0]} was noted elsewhere, and the log has no such event."))
     if (seq, prev) != (head_seq, head_hash):
         message = f"The log ends at event {seq}, but event {head_seq} was the last one written."
         if seq == head_seq:
             message = f"Event {seq} is the last one, but another text was written there."
         breaks.append(Break(seq, "truncated" if seq != head_seq else "edited", message))
-    return ChainReport(checked, prev, tuple(breaks))
+    return ChainReport(checked, prev, seq, tuple(breaks))
 
 
 def _breaks_at(link: Link, seq: int, prev: str) -> list[Break]:

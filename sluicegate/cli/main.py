@@ -20,6 +20,7 @@ from sluicegate.cli import (
     push,
     release,
     rollout,
+    served,
     webhook,
 )
 from sluicegate.cli.errors import CommandError
@@ -37,7 +38,7 @@ environment:
   SLUICEGATE_URL    the server (also --server)
   SLUICEGATE_TOKEN  the token, for CI; people use `sluicegate login`
 """
-NOUNS = (machine, people, model, push, release, alias, collection, gates, rollout, diagnose, webhook, audit)
+NOUNS = (machine, people, model, push, release, alias, collection, gates, rollout, diagnose, served, webhook, audit)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -217,6 +217,14 @@ class TestAudit:
         tamper("UPDATE ledger_chainhead SET hash = %s", "f" * 64)
         assert self.found() == [("edited", log[5].seq)]
 
+    def test_a_log_rewritten_as_a_whole_is_found_by_a_head_that_was_noted(self, log: list[Event]) -> None:
+        seq, noted = log[-1].seq, log[-1].hash
+        assert verify_chain((seq, noted)).is_whole and verify_chain((log[0].seq, log[0].hash)).is_whole
+        rewritten = verify_chain((seq, "0" * 64))  # every hash in the log is right, and it is another log
+        assert [(found.kind, found.seq) for found in rewritten.breaks] == [("rewritten", seq)]
+        cut = verify_chain((seq + 5, noted))
+        assert [found.kind for found in cut.breaks] == ["truncated"] and f"Event {seq + 5} was noted" in cut.problem
+
     def test_no_more_than_some_breaks_are_listed(self) -> None:
         for _ in range(30):
             append()

@@ -1,0 +1,150 @@
+"""Named reads of what served: which releases of a model an environment's gateways were told to use, when, at which weights, and why.
+
+The answer is read from the hash-chained log of events, not from the routes of today, so that it is the same next year.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from accounts.core.errors import Invalid
+from ledger import clock
+from ledger.audit import link_of
+from ledger.core.verbs import EventVerb
+from ledger.models import Event
+from registry.models import Release, ServedModel
+from rollouts.models import Decision, Observation, Rollout
+from serving.core.routes import WHOLE_BP
+from serving.models import Environment, Route
+
+
+@dataclass(frozen=True)
+class ServedArm:
+    """One release with traffic, or with none but there to be compared or gone back to. `weight_pct` is of users' requests."""
+
+    role: str  # stable or candidate
+    release: str  # r14, or the digest where that release is not known
+    digest: str
+    weight_pct: float
+
+
+@dataclass(frozen=True)
+class Served:
+    """What served from `since` until `until` (None: still, as far as the log goes at `at`). No arms: nothing was routed."""
+
+    environment: str
+    model: str
+    at: datetime
+    arms: tuple[ServedArm, ...] = ()
+    mirrored_pct: float = 0.0
+    since: datetime | None = None
+    until: datetime | None = None
+    reason: str = ""
+    actor: str = ""
+    event: Mapping[str, Any] | None = None  # {"seq", "hash", "is_intact"}: where the log says so
+    rollout: Mapping[str, Any] | None = None  # the one that was under way, and what it had decided last
+    observed: Mapping[str, Any] | None = field(default=None)  # what the gateways counted then, in a rollout
+
+
+def served_at(model: ServedModel, environment: Environment, at: datetime | None = None) -> Served:
+    """What served the model there at this instant (aware; None: now). Raises Invalid for one that is yet to come."""
+    now = clock.now()
+    at = at or now
+    if at > now:
+        raise Invalid("in_the_future", f"{at.isoformat()} is yet to come. Name an instant that has passed.", field="at")
+    moves = moves_of(model, environment)
+    move = moves.filter(at__lte=at).order_by("-seq").first()
+    if move is None:
+        following = moves.order_by("seq").first()
+        return Served(environment.slug, model.slug, at, until=following.at if following else None)
+    following = moves.filter(seq__gt=move.seq).order_by("seq").first()
+    rollout = _rollout(model, environment, at)
+    return Served(
+        environment.slug,
+        model.slug,
+        at,
+        arms=arms_of(move.facts, release_names(model, [move])),
+        mirrored_pct=move.facts.get("mirror_bp", 0) / 100,
+        since=move.at,
+        until=following.at if following else None,
+        reason=move.reason,
+        actor=move.actor,
+        event={"seq": move.seq, "hash": move.hash, "is_intact": is_intact(move)},
+        rollout=_decided(rollout, at),
+        observed=_observed(rollout, at),
+    )
+
+
+def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:
+    """Every change of the model's route there, by seq."""
+    routes = Route.objects.filter(model=model, environment=environment).values_list("pk", flat=True)
+    return Event.objects.filter(
+        subject_type="route", subject_id__in=[str(pk) for pk in routes], verb=EventVerb.ROUTE_SET
+    ).order_by("seq")
+
+
+def is_intact(move: Event) -> bool:
+    """Whether the event still has the hash of what it says."""
+    return link_of(move).expected_hash() == move.hash
+
+
+def arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[ServedArm, ...]:
+    """The arms that a `route.set` event tells of, stable first."""
+    candidate_bp = facts.get("candidate_bp") or 0
+    shares = [
+        ("stable", facts.get("stable"), WHOLE_BP - candidate_bp),
+        ("candidate", facts.get("candidate"), candidate_bp),
+    ]
+    return tuple(
+        ServedArm(role, names.get(digest, digest), digest, weight_bp / 100)
+        for role, digest, weight_bp in shares
+        if digest is not None
+    )
+
+
+def release_names(model: ServedModel, moves: Iterable[Event]) -> dict[str, str]:
+    """r14 by digest, of every release that these moves name."""
+    digests = {move.facts.get(role) for move in moves for role in ("stable", "candidate")} - {None}
+    found = Release.objects.filter(model=model, digest__in=digests).only("number", "digest")
+    return {release.digest or "": release.name for release in found}
+
+
+def _rollout(model: ServedModel, environment: Environment, at: datetime) -> Rollout | None:
+    """The rollout that was under way, or else the last one before."""
+    begun = Rollout.objects.filter(model=model, environment=environment, created_at__lte=at)
+    rollouts = begun.select_related("candidate", "report").order_by("-pk")
+    return rollouts.filter(Q(ended_at=None) | Q(ended_at__gt=at)).first() or rollouts.first()
+
+
+def _decided(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
+    if rollout is None:
+        return None
+    last = Decision.objects.filter(rollout=rollout, at__lte=at).order_by("-at", "-pk").first()
+    return {
+        "id": rollout.pk,
+        "candidate": rollout.candidate.name,
+        "under_way": rollout.ended_at is None or rollout.ended_at > at,
+        "policy_digest": rollout.policy_digest,
+        "report_digest": rollout.report.digest if rollout.report else None,
+        "decision": None
+        if last is None
+        else {"at": last.at, "action": last.action, "code": last.code, "reason": last.reason, "actor": last.actor},
+    }
+
+
+def _observed(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
+    """What the gateways counted in the block of ticks around the instant."""
+    if rollout is None:
+        return None
+    block = Observation.objects.filter(rollout=rollout, from_at__lte=at, at__gte=at).order_by("tick").first()
+    if block is None:
+        return None
+    counts = {"candidate": block.candidate.get("routed", 0), "stable": block.stable.get("routed", 0)}
+    total = sum(counts.values())
+    share = round(100 * counts["candidate"] / total, 2) if total else None
+    return {"from": block.from_at, "to": block.at, "requests": counts, "candidate_pct": share}
