@@ -20,7 +20,8 @@ from registry.queries import visible_model, visible_release
 from registry.serializers import body_of, known_members
 from serving.queries import get_environment
 from validators import actions, queries
-from validators.serializers import GoldenSetOut, ReportOut, ValidationOut
+from validators.comparing import whole_diff
+from validators.serializers import DiffOut, GoldenSetOut, ReportOut, ValidationOut
 
 MAX_GOLDEN_SET_BYTES = 64 * 2**20
 _IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the version that was read")
@@ -79,6 +80,30 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
             actor=actor, release=visible_release(actor, slug, name), environment=environment
         )
         return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)), status=202)
+
+
+class DiffView(APIView):
+    @extend_schema(
+        operation_id="releases_diff",
+        responses=DiffOut,
+        parameters=[
+            OpenApiParameter(
+                "against",
+                str,
+                required=True,
+                description="the older release: r1, or sentiment/r1 for one of another model",
+            )
+        ],
+    )
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        """What the release changes against another: files, configuration, tensors, tokenizer, image, and gate metrics."""
+        actor = actor_of(request)
+        model, _, old = request.query_params.get("against", "").rpartition("/")
+        if not old:
+            problem = Problem("against", "it is missing.", "Name the older release: ?against=r1.")
+            refuse("invalid", "The query", [problem])
+        release = visible_release(actor, slug, name)
+        return Response(DiffOut(whole_diff(visible_release(actor, model or slug, old), release)).data)
 
 
 class GateRunView(APIView):

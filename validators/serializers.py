@@ -112,3 +112,74 @@ class ReportOut(serializers.Serializer[Any]):
             "body": json.loads(report.body),
             "created_at": report.created_at.isoformat(),
         }
+
+
+class DiffSide(serializers.Serializer[Any]):
+    model = serializers.CharField()
+    name = serializers.CharField()
+    digest = serializers.CharField()
+    report = serializers.CharField(allow_null=True, help_text="digest of the newest report, whose metrics are compared")
+    verdict = serializers.CharField(allow_null=True)
+
+
+class DiffChange(serializers.Serializer[Any]):
+    part = serializers.CharField(help_text="files, headers, runtime, serving, envelope, provenance or tensors")
+    field = serializers.CharField(help_text="a file's path, or a member such as inputs[text].dims")
+    kind = serializers.ChoiceField(choices=["added", "removed", "changed", "renamed"])
+    old = serializers.JSONField(allow_null=True)
+    new = serializers.JSONField(allow_null=True)
+
+
+class DiffTensors(serializers.Serializer[Any]):
+    format = serializers.CharField()
+    same = serializers.IntegerField(help_text="name, data type and shape are; the numbers may not be")
+    added = serializers.IntegerField()
+    removed = serializers.IntegerField()
+    changed = serializers.IntegerField()
+    examples = DiffChange(many=True)
+
+
+class DiffCoupled(serializers.Serializer[Any]):
+    parts = serializers.ListField(child=serializers.CharField(), help_text="empty unless more than one changed")
+    warning = serializers.CharField(allow_blank=True)
+
+
+class DiffGate(serializers.Serializer[Any]):
+    gate = serializers.CharField()
+    old = serializers.CharField(allow_null=True, help_text="the verdict; null where the gate did not run")
+    new = serializers.CharField(allow_null=True)
+
+
+class DiffMeasured(serializers.Serializer[Any]):
+    value = serializers.FloatField()
+    low = serializers.FloatField(allow_null=True, help_text="of the interval; null where none is known")
+    high = serializers.FloatField(allow_null=True)
+    n = serializers.IntegerField(allow_null=True)
+
+
+class DiffMetric(serializers.Serializer[Any]):
+    gate = serializers.CharField()
+    metric = serializers.CharField()
+    unit = serializers.CharField()
+    old = DiffMeasured(allow_null=True)
+    new = DiffMeasured(allow_null=True)
+    says = serializers.CharField(help_text="better, worse, no clear difference, or why it cannot be told")
+
+
+class DiffOut(serializers.Serializer[Any]):
+    """What one release changes against another."""
+
+    old = DiffSide()
+    new = DiffSide()
+    is_same = serializers.BooleanField(help_text="the manifests say the same")
+    changes = DiffChange(many=True)
+    changes_left_off = serializers.IntegerField()
+    tensors = DiffTensors(many=True)
+    unread = serializers.DictField(child=serializers.CharField(), help_text="changed files whose header is not known")
+    coupled = DiffCoupled()
+    tokenizers = serializers.DictField(
+        child=serializers.JSONField(), help_text="path to what differs between two tokenizers"
+    )
+    gates = DiffGate(many=True)
+    metrics = DiffMetric(many=True)
+    agreement = DiffMeasured(allow_null=True, help_text="equal answers to the same golden set")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
-from web.pages import events, gates, models, overview, releases, rollouts, session, starting, webhooks
+from web.pages import diffs, events, gates, models, overview, releases, rollouts, session, starting, webhooks
 
 urlpatterns = [
     path("", require_GET(overview.overview), name="overview"),
@@ -16,6 +16,7 @@ urlpatterns = [
     path("models/<slug:slug>/", require_GET(models.model), name="model"),
     path("models/<slug:slug>/roll-back/", require_POST(models.roll_back), name="model_roll_back"),
     path("models/<slug:slug>/r/<int:number>/", require_GET(releases.release), name="release"),
+    path("models/<slug:slug>/r/<int:number>/diff/", require_GET(diffs.release_diff), name="release_diff"),
     path("models/<slug:slug>/r/<int:number>/gates/", require_POST(releases.run_gates), name="release_gates"),
     path("models/<slug:slug>/r/<int:number>/waive/", require_POST(releases.waive), name="release_waive"),
     path("models/<slug:slug>/r/<int:number>/rollout/", require_GET(starting.starting), name="release_rollout"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from registry.core.formats import READER, Findings, inspect, kind_of
 from registry.models import Blob, Inspection
-from registry.storage import store
+from registry.storage import BlobStore, store
 
 
 def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
@@ -20,11 +20,11 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
         (row.blob_id, row.kind): row.facts
         for row in Inspection.objects.filter(blob__in={blob.pk for blob, _ in wanted.values()}, reader=READER)
     }
-    found, new = dict[str, Findings](), dict[tuple[str, str], Inspection]()
+    found, new, keys = dict[str, Findings](), dict[tuple[str, str], Inspection](), store().keys
     for path, (blob, kind) in wanted.items():
         facts = known.get((blob.pk, kind))
         if facts is None:
-            found[path] = _read(path, blob)
+            found[path] = _read(path, blob, keys)
             if not found[path].problems:
                 facts = known[blob.pk, kind] = found[path].facts
                 new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=READER, facts=facts)
@@ -36,6 +36,6 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
     return found
 
 
-def _read(path: str, blob: Blob) -> Findings:
-    with store().open(blob.sha256) as file:
+def _read(path: str, blob: Blob, keys: BlobStore) -> Findings:
+    with keys.open(blob.store_key) as file:
         return inspect(path, file, blob.size_bytes)

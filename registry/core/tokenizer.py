@@ -61,10 +61,11 @@ def _fields(old: Tokenizer, new: Tokenizer) -> list[dict[str, Any]]:
     pairs += [(name, old.steps.get(name), new.steps.get(name)) for name in STEPS]
     names = sorted(old.settings.keys() | new.settings.keys())
     pairs += [(f"model.{name}", old.settings.get(name), new.settings.get(name)) for name in names]
+    found = [{"field": name, "old": a, "new": b} for name, a, b in pairs if a != b]
     if old.merges != new.merges:
-        common = set(old.merges) & set(new.merges) if old.merges and new.merges else set()
-        pairs.append(("merges", _merges(old, common), _merges(new, common)))
-    return [{"field": name, "old": a, "new": b} for name, a, b in pairs if a != b]
+        common = set(old.merges) & set(new.merges)
+        found.append({"field": "merges", "old": _merges(old, common), "new": _merges(new, common)})
+    return found
 
 
 def _merges(tokenizer: Tokenizer, common: set[Any]) -> str:

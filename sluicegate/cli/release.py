@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import collection, compare, exits, verify
+from sluicegate.cli import collection, diff, exits, verify
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.naming import model_path, release_path
@@ -28,10 +28,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = verbs.add_parser("show", help="Show a release, its files and its waivers")
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
     parser.set_defaults(run=run_show)
-    parser = verbs.add_parser("diff", help="Compare two releases: files by digest, configuration by field")
-    parser.add_argument("old", metavar="OLD")
-    parser.add_argument("new", metavar="NEW")
-    parser.set_defaults(run=run_diff)
+    diff.add_to(verbs)
     verify.add_to(verbs)
     collection.add_release_verbs(verbs)
     parser = verbs.add_parser("sign", help="Sign a release with the present key, from its stored digests")
@@ -49,18 +46,24 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("release", metavar="RELEASE")
     parser.add_argument("--reason", required=True)
+    parser.add_argument("--kind", choices=["code", "pickle"], help="default: the first that the release still needs")
     parser.set_defaults(run=run_waive)
 
 
-def waive(client: Client, release: str, reason: str) -> dict[str, Any]:
-    granted: dict[str, Any] = client.post(f"{release_path(release)}/waivers", {"reason": reason})
+def waive(client: Client, release: str, reason: str, kind: str | None = None) -> dict[str, Any]:
+    body = {"reason": reason} if kind is None else {"reason": reason, "kind": kind}
+    granted: dict[str, Any] = client.post(f"{release_path(release)}/waivers", body)
     return granted
 
 
 def run_waive(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        granted = waive(client, arguments.release, arguments.reason)
-    output.result(granted, [f"{arguments.release} may run its own code: {arguments.reason}"])
+        granted = waive(client, arguments.release, arguments.reason, arguments.kind)
+        missing = client.get(release_path(arguments.release))["waivers_missing"]
+    lines = [f"{arguments.release} may run its own code: {arguments.reason}"]
+    if missing:
+        lines = [f"Waived: {granted['kind']}. {arguments.release} still needs a waiver of kind {', '.join(missing)}."]
+    output.result(granted, lines)
     return exits.OK
 
 
@@ -94,15 +97,6 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
 def _verdict_of(release: dict[str, Any]) -> str:
     found = release.get("verdict") or ""
     return str(found.get("verdict", "")) if isinstance(found, dict) else str(found)
-
-
-def run_diff(arguments: argparse.Namespace, output: Output) -> int:
-    with connect(arguments.server) as client:
-        old, new = (client.get(release_path(name))["manifest"] for name in (arguments.old, arguments.new))
-    changes = compare.changes(old, new)
-    lines = compare.lines(changes) or [f"{arguments.old} and {arguments.new} are the same bytes."]
-    output.result({"old": arguments.old, "new": arguments.new, "changes": changes}, lines)
-    return exits.OK
 
 
 def run_sign(arguments: argparse.Namespace, output: Output) -> int:

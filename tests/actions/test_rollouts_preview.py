@@ -13,10 +13,10 @@ from accounts.core.access import Role
 from accounts.core.errors import Invalid, Refused
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
+from registry.core.coupling import changed_parts
 from registry.models import Release, Waiver
 from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
-from registry.core.coupling import changed_parts
 from rollouts.models import Observation, Rollout, SelfTest
 from rollouts.traffic import traffic_of
 from tests.factories import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.cli import compare, exits, preview, replay, session
+from sluicegate.cli import diff, exits, preview, replay, session
 from sluicegate.cli.errors import CommandError, Problem
 from sluicegate.cli.folder import find_files, hash_files, read_document
 from sluicegate.cli.main import main
@@ -148,41 +148,77 @@ def test_a_broken_release_yaml_names_the_line(tmp_path: Path) -> None:
         read_document(tmp_path)
 
 
-def manifest(**changes: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "files": [
-            {"path": "artifact/model.onnx", "role": "artifact", "sha256": "a" * 64, "size_bytes": 90_868_376},
-            {"path": "tokenizer/tokenizer.json", "role": "tokenizer", "sha256": "b" * 64, "size_bytes": 466_247},
-        ],
-        "runtime": {"backend": "onnxruntime"},
-        "serving": {"max_batch_size": 16, "inputs": [{"name": "text", "dims": [1]}]},
-        "envelope": {},
-        "provenance": {},
-    }
-    return {**base, **changes}
+def told(**parts: Any) -> dict[str, Any]:
+    """A diff as the server answers it."""
+    side = {"model": "sentiment", "digest": f"sha256:{'0' * 64}", "report": None, "verdict": None}
+    return {
+        "old": {**side, "name": "r1"}, "new": {**side, "name": "r2"}, "is_same": False, "changes": [], "changes_left_off": 0,
+        "tensors": [], "unread": {}, "coupled": {"parts": [], "warning": ""}, "tokenizers": {}, "gates": [], "metrics": [],
+        "agreement": None, **parts,
+    }  # fmt: skip
 
 
-def test_equal_manifests_have_no_changes() -> None:
-    assert compare.changes(manifest(), manifest()) == []
+def change(part: str, field: str, kind: str, old: Any, new: Any) -> dict[str, Any]:
+    return {"part": part, "field": field, "kind": kind, "old": old, "new": new}
+
+
+def test_equal_releases_are_said_to_be() -> None:
+    assert diff.lines(told(is_same=True)) == ["sentiment/r1 and sentiment/r2 are the same bytes."]
 
 
 def test_a_diff_names_files_by_digest_and_fields_by_path() -> None:
-    new = manifest(
-        files=[
-            {"path": "artifact/model.onnx", "role": "artifact", "sha256": "c" * 64, "size_bytes": 23_000_000},
-            {"path": "artifact/model.py", "role": "code", "sha256": "d" * 64, "size_bytes": 100},
-        ],
-        serving={"max_batch_size": 8, "inputs": [{"name": "text", "dims": [-1]}]},
-        provenance={"labels": {"precision": "int8"}},
-    )
-    lines = compare.lines(compare.changes(manifest(), new))
-    assert lines == [
+    one = {"path": "artifact/model.onnx", "sha256": "a" * 64, "size_bytes": 90_868_376, "role": "artifact"}
+    two = {**one, "sha256": "c" * 64, "size_bytes": 23_000_000}
+    changes = [
+        change("files", "artifact/model.onnx", "changed", one, two),
+        change("files", "artifact/b.data", "renamed", {**one, "path": "artifact/a.data"}, one),
+        change("files", "tokenizer/vocab.txt", "removed", {**one, "size_bytes": 100}, None),
+        change("serving", "inputs[text].dims", "changed", [1], [-1]),
+        change("provenance", "notes", "added", None, "x" * 200),
+    ]
+    assert diff.lines(told(changes=changes)) == [
         f"~ files artifact/model.onnx  {'a' * 12} 90.9 MB → {'c' * 12} 23.0 MB",
-        f"+ files artifact/model.py  {'d' * 12} 100 B",
-        f"- files tokenizer/tokenizer.json  {'b' * 12} 466.2 kB",
-        "~ serving inputs[0].dims[0]  1 → -1",
-        "~ serving max_batch_size  16 → 8",
-        "+ provenance labels  {'precision': 'int8'}",
+        "» files artifact/b.data  was artifact/a.data",
+        f"- files tokenizer/vocab.txt  {'a' * 12} 100 B",
+        "~ serving inputs[text].dims  [1] → [-1]",
+        f"+ provenance notes  {'x' * 117}…",
+    ]
+    many = diff.lines(told(changes=changes[3:4] * 50, changes_left_off=2))
+    assert len(many) == 41 and many[-1] == "… and 12 changes more; --json tells them."
+
+
+def test_a_diff_tells_tensors_tokens_gates_and_the_warning() -> None:
+    f32, f16 = {"data_type": "F32", "shape": [2]}, {"data_type": "F16", "shape": [2]}
+    tokens = {
+        "vocabulary": {"old": 3, "new": 4, "added": 1, "removed": 0, "changed": 0},
+        "tokens": {"added": [{"token": "new", "new": {"id": 3}}], "removed": [], "changed": []},
+        "fields": [{"field": "normalizer", "old": None, "new": {"type": "Lowercase"}}],
+    }
+    accuracy = {"value": 0.9, "low": 0.88, "high": 0.92, "n": 1000}
+    found = diff.lines(
+        told(
+            tensors=[{"format": "safetensors", "same": 1, "added": 0, "removed": 0, "changed": 1,
+                      "examples": [change("tensors", "w", "changed", f32, f16)]}],
+            unread={"artifact/x.onnx": "its header was not read"},
+            tokenizers={"tokenizer/tokenizer.json": tokens, "tokenizer/vocab.txt": {"unknown": "The older … is not in the store."}},
+            gates=[{"gate": "golden", "old": "passed", "new": None}],
+            metrics=[{"gate": "golden", "metric": "accuracy", "unit": "frac", "old": accuracy, "new": None, "says": "only the older …"}],
+            agreement={"value": 0.99, "low": 0.98, "high": 1.0, "n": 500},
+            coupled={"parts": ["artifact", "tokenizer"], "warning": "r2 changes two."},
+        )
+    )  # fmt: skip
+    assert found == [
+        "tensors (safetensors): 1 changed; 1 the same",
+        "  ~ w  F32 [2] → F16 [2]",
+        "tensors of artifact/x.onnx are not known: its header was not read.",
+        "tokenizer/tokenizer.json: 3 → 4 tokens; 1 added, 0 removed, 0 changed",
+        "  + 'new'  3",
+        "  ~ normalizer  None → {'type': 'Lowercase'}",
+        "tokenizer/vocab.txt: The older … is not in the store.",
+        "gate golden: passed → not run",
+        "  golden accuracy: 90.00% (88.00% to 92.00%) → ?  only the older …",
+        "  equal answers: 99.00% (98.00% to 100.00%) of 500",
+        "Warning: r2 changes two.",
     ]
 
 

@@ -13,7 +13,7 @@ from accounts.api import actor_of
 from accounts.core.access import Verb, may
 from registry.actions import grant_waiver
 from registry.models import Release
-from registry.queries import get_release
+from registry.queries import get_release, waivers_missing
 from validators.actions import request_validation
 from web.pages.forms import act, reason_in
 from web.pages.models import readable_model
@@ -42,6 +42,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "deployments": found.deployments.exclude(state="gone").select_related("environment", "node"),
             "rollouts": found.rollouts.select_related("model", "environment", "candidate", "stable")[:5],
             "may_run_gates": may(actor, Verb.RUN_GATES, team),
+            "waivers_missing": sorted(waivers_missing(found)),
             "may_waive": found.is_code_bearing
             and may(actor, Verb.WAIVE_CODE, team)
             and found.author_id != actor.user_id,

@@ -1,0 +1,210 @@
+"""What differs between two releases: files by digest, configuration by field, tensors and graphs by their headers.
+
+Everything here is computed from the two manifests and from what was read of the files' headers; no weights are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from registry.core import coupling
+
+#: The parts of a manifest that are compared by field, in the order in which people ask.
+PARTS: Final = ("runtime", "serving", "envelope", "provenance")
+#: Changes and examples that one answer names; the counts are whole.
+MOST_CHANGES: Final = 5000
+MOST_EXAMPLES: Final = 50
+#: What tells one member of a list from another, where all members have it and no two have the same.
+_KEYS: Final = (("name",), ("kind",), ("input",), ("hardware", "workload"))
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """`kind`: added, removed, changed or renamed. `field` is the path of a file, or of a member inside its part."""
+
+    part: str
+    field: str
+    kind: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class TensorChanges:
+    """Tensors of one file format, over all files that are not the same bytes in both releases."""
+
+    format: str
+    same: int  # the name, data type and shape are; the numbers may not be
+    added: int
+    removed: int
+    changed: int
+    examples: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diff:
+    """`unread`: changed files whose headers are not known, path → why."""
+
+    changes: tuple[Change, ...]
+    left_off: int = 0
+    tensors: tuple[TensorChanges, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    coupled: tuple[str, ...] = ()
+    warning: str = ""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the two manifests say the same."""
+        return not self.changes
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "is_same": self.is_same,
+            "changes": [dict(change.__dict__) for change in self.changes],
+            "changes_left_off": self.left_off,
+            "tensors": [asdict(one) for one in self.tensors],
+            "unread": dict(self.unread),
+            "coupled": {"parts": list(self.coupled), "warning": self.warning},
+        }
+
+
+def compare(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    *,
+    names: tuple[str, str],
+    old_facts: Facts,
+    new_facts: Facts,
+) -> Diff:
+    """What the second manifest changes against the first.
+
+    Args:
+        names: of the two releases, for sentences.
+        old_facts, new_facts: path → {"kind", …facts of `registry.core.formats`} of those files in `differing` that are known.
+    """
+    before, after = differing(old, new)
+    unread = {path: "its header was not read" for path in after if path not in new_facts}
+    unread |= {path: "its header was not read" for path in before if path not in old_facts}
+    found = [
+        *_files(before, after),
+        *_headers(old_facts, new_facts),
+        *(change for part in PARTS for change in fields(part, old.get(part), new.get(part))),
+    ]
+    parts = coupling.changed_parts(old, new)
+    return Diff(
+        changes=tuple(found[:MOST_CHANGES]),
+        left_off=max(0, len(found) - MOST_CHANGES),
+        tensors=tuple(_tensors(old_facts, new_facts)),
+        unread=unread,
+        coupled=parts if len(parts) > 1 else (),
+        warning=coupling.warning(parts, names[1], names[0]),
+    )
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(path → entry of the files that only the first has as they are, likewise of the second)."""
+    before, after = ({file["path"]: file for file in manifest["files"]} for manifest in (old, new))
+    return (
+        {path: file for path, file in before.items() if not _is_same(file, after.get(path))},
+        {path: file for path, file in after.items() if not _is_same(file, before.get(path))},
+    )
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
+    return other is not None and one["sha256"] == other["sha256"]
+
+
+def _files(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+    """By path; a file that went and came with the same bytes was renamed."""
+    gone: dict[str, list[str]] = {}
+    for path in sorted(before.keys() - after.keys()):
+        gone.setdefault(before[path]["sha256"], []).append(path)
+    renamed = {path: gone[after[path]["sha256"]].pop(0) for path in sorted(after.keys() - before.keys())
+               if gone.get(after[path]["sha256"])}  # fmt: skip
+    moved = set(renamed.values())
+    for path in sorted((before.keys() | after.keys()) - moved):
+        if path in renamed:
+            yield Change("files", path, "renamed", _file(before[renamed[path]]), _file(after[path]))
+        else:
+            yield _change("files", path, _file(before.get(path)), _file(after.get(path)))
+
+
+def _file(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if entry is None else {name: entry[name] for name in ("path", "sha256", "size_bytes", "role")}
+
+
+def fields(part: str, old: Any, new: Any, at: str = "") -> Iterator[Change]:
+    """The members that differ, as deep as both sides have them; members of lists are told apart by their names."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted(old.keys() | new.keys()):
+            yield from fields(part, old.get(name), new.get(name), f"{at}.{name}" if at else str(name))
+    elif isinstance(old, list) and isinstance(new, list) and (keyed := _keyed(old, new)):
+        before, after = keyed
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from fields(part, before.get(key), after.get(key), f"{at}[{key}]")
+    elif old != new or type(old) is not type(new):
+        yield _change(part, at, old, new)
+
+
+def _keyed(old: list[Any], new: list[Any]) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
+    """Both lists by what tells their members apart, or by position; None where neither tells anything."""
+    if not all(isinstance(one, Mapping) for one in [*old, *new]):
+        return None
+    for names in _KEYS:
+        keys = [[tuple(one.get(name) for name in names) for one in side] for side in (old, new)]
+        is_told = all(isinstance(part, Hashable) and part is not None for side in keys for key in side for part in key)
+        if is_told and all(len(set(side)) == len(side) for side in keys):
+            words = [[", ".join(map(str, key)) for key in side] for side in keys]
+            return dict(zip(words[0], old, strict=True)), dict(zip(words[1], new, strict=True))
+    return dict(enumerate(old)), dict(enumerate(new))
+
+
+def _change(part: str, at: str, old: Any, new: Any) -> Change:
+    kind = "added" if old is None else "removed" if new is None else "changed"
+    return Change(part, at, kind, old, new)
+
+
+def _headers(old: Facts, new: Facts) -> Iterator[Change]:
+    """What the headers of a file that stayed in its place say besides their tensors."""
+    for path in sorted(old.keys() & new.keys()):
+        yield from fields("headers", _said(old[path]), _said(new[path]), path)
+
+
+def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts without tensors; a graph's inputs and outputs by their names."""
+    plain = {name: value for name, value in facts.items() if name not in {"tensors", "inputs", "outputs"}}
+    for side in ("inputs", "outputs"):
+        if side in facts:
+            plain[side] = {name: {"data_type": kind, "dims": dims} for name, kind, dims in facts[side]}
+    return plain
+
+
+def _tensors(old: Facts, new: Facts) -> Iterator[TensorChanges]:
+    before, after = _by_format(old), _by_format(new)
+    for kind in sorted(before.keys() | after.keys()):
+        a, b = before.get(kind, {}), after.get(kind, {})
+        added, removed = sorted(b.keys() - a.keys()), sorted(a.keys() - b.keys())
+        both = a.keys() & b.keys()
+        changed = sorted(name for name in both if a[name] != b[name])
+        named = [*((name, "changed") for name in changed[:MOST_EXAMPLES]), *((name, "added") for name in added[:MOST_EXAMPLES]),
+                 *((name, "removed") for name in removed[:MOST_EXAMPLES])]  # fmt: skip
+        examples = [Change("tensors", name, how, _tensor(a.get(name)), _tensor(b.get(name))) for name, how in named]
+        yield TensorChanges(
+            kind, len(both) - len(changed), len(added), len(removed), len(changed), tuple(examples[:MOST_EXAMPLES])
+        )
+
+
+def _by_format(facts: Facts) -> dict[str, dict[str, list[Any]]]:
+    """Format → tensor → [its name, data type, shape], whichever of a model's files it lies in."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for told in facts.values():
+        if "tensors" in told:
+            found.setdefault(str(told["kind"]), {}).update({tensor[0]: tensor for tensor in told["tensors"]})
+    return found
+
+
+def _tensor(told: list[Any] | None) -> dict[str, Any] | None:
+    return None if told is None else {"data_type": told[1], "shape": told[2]}

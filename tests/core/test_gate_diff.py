@@ -1,0 +1,101 @@
+"""Gate metrics of two reports: better and worse only where intervals part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from validators.core.compare import share_of
+from validators.core.gate_diff import compare_reports
+
+
+def golden(right: int, n: int = 1000, golden_set: str = "sha256:a", **more: Any) -> dict[str, Any]:
+    share = share_of(right, n)
+    shown = {"value": right / n, "low": share.low, "high": share.high, "n": n, "count": right}
+    return gate("golden", accuracy=shown, golden_set=golden_set, output="p", batch_invariance=None, **more)
+
+
+def load(errors: int = 0, over: int = 0, p99: float = 12.0, **more: Any) -> dict[str, Any]:
+    return gate(
+        "load", requests=1000, errors=errors, over=over, offered_per_s=20.0, slo_ms=50.0, phi=1.0,
+        latency_ms={"p50": 3.0, "p95": 8.0, "p99": p99}, **more,
+    )  # fmt: skip
+
+
+def gate(name: str, verdict: str = "passed", **evidence: Any) -> dict[str, Any]:
+    return {"gate": name, "verdict": verdict, "evidence": evidence}
+
+
+def report(*gates: dict[str, Any], cpu: str = "EPYC") -> dict[str, Any]:
+    return {"gates": list(gates), "hardware": {"facts": {"cpu_model": cpu, "gpus": None}}}
+
+
+def says(old: Any, new: Any) -> dict[str, str]:
+    return {f"{m['gate']} {m['metric']}": m["says"] for m in compare_reports(old, new)["metrics"]}
+
+
+def test_no_report_on_either_side() -> None:
+    assert compare_reports(None, None) == {"gates": [], "metrics": [], "agreement": None}
+
+
+def test_a_release_without_a_report_is_told_as_not_measured() -> None:
+    found = compare_reports(None, report(golden(900)))
+    assert found["gates"] == [{"gate": "golden", "old": None, "new": "passed"}]
+    assert found["metrics"][0]["old"] is None and found["metrics"][0]["says"] == "only the newer release was measured"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [(900, 900, "no clear difference"), (900, 905, "no clear difference"), (800, 900, "better"), (900, 800, "worse")],
+)
+def test_accuracy_counts_where_the_intervals_part(old: int, new: int, told: str) -> None:
+    assert says(report(golden(old)), report(golden(new)))["golden accuracy"] == told
+
+
+def test_fewer_errors_are_better_and_more_slow_ones_worse() -> None:
+    found = says(report(load(errors=100, over=10)), report(load(errors=0, over=200)))
+    assert found["load errors"] == "better" and found["load over the objective"] == "worse"
+    assert found["load latency p50"] == "same"
+    assert says(report(load()), report(load(p99=90.0)))["load latency p99"] == "no interval is known"
+
+
+def test_what_clumps_weighs_less() -> None:
+    assert says(report(load(over=10)), report(load(over=40)))["load over the objective"] == "worse"
+    clumped = report({**load(over=40), "evidence": {**load(over=40)["evidence"], "phi": 20.0}})
+    assert says(report(load(over=10)), clumped)["load over the objective"] == "no clear difference"
+
+
+def test_what_was_measured_otherwise_is_not_compared() -> None:
+    assert (
+        "another golden set" in says(report(golden(900)), report(golden(100, golden_set="sha256:b")))["golden accuracy"]
+    )
+    assert "another hardware" in says(report(load()), report(load(errors=900), cpu="Xeon"))["load errors"]
+    faster = {**load(), "evidence": {**load()["evidence"], "offered_per_s": 90.0}}
+    assert "another rate" in says(report(load()), report(faster))["load errors"]
+    slower = {**load(), "evidence": {**load()["evidence"], "slo_ms": 90.0}}
+    assert says(report(load()), report(slower))["load over the objective"] == "not comparable: another objective"
+
+
+def test_answers_to_one_golden_set_are_compared_item_by_item() -> None:
+    a, b = report(golden(900, predictions=["x", "y", "z"])), report(golden(900, predictions=["x", "y", "w"]))
+    agreed = compare_reports(a, b)["agreement"]
+    assert agreed["value"] == pytest.approx(2 / 3) and agreed["n"] == 3 and agreed["low"] < 2 / 3 < agreed["high"]
+    other = report(golden(900, golden_set="sha256:b", predictions=["x", "y", "z"]))
+    assert compare_reports(a, other)["agreement"] is None
+    assert compare_reports(a, report(golden(900)))["agreement"] is None
+
+
+def test_cold_start_and_flips_and_gates_without_numbers() -> None:
+    cold = gate("cold_start", total_s=4.0, first_ms=20.0, steady_ms=3.0)
+    flips = golden(900)
+    flips["evidence"]["batch_invariance"] = {"flipped": 1, "asked_alone": 10, "low": 0.0, "high": 0.4}
+    found = compare_reports(report(cold, gate("contract", "failed"), flips), report(cold, flips))
+    assert [row["metric"] for row in found["metrics"]] == ["total", "first", "steady", "accuracy", "batch flips"]
+    assert {row["gate"]: (row["old"], row["new"]) for row in found["gates"]}["contract"] == ("failed", None)
+
+
+def test_a_gate_that_broke_has_nothing_to_compare() -> None:
+    assert compare_reports(report(gate("load", "errored"), gate("golden", "errored")), report(load()))["metrics"]
+    broke = report(gate("load", "errored"), gate("golden", "errored"), gate("cold_start", "errored", total_s=None))
+    assert compare_reports(broke, broke)["metrics"] == []

@@ -1,0 +1,154 @@
+"""Two releases' gates, metric by metric with their intervals: what is better, what is worse, what is noise.
+
+A difference counts only where both intervals are known and do not overlap, and both were measured alike. Everything
+else says why it does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from validators.core.compare import agreement, share_of
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of one gate. `low` and `high` are None where no interval is known. `under`: what it was measured under."""
+
+    gate: str
+    name: str
+    unit: str  # frac, ms, s
+    higher_is_better: bool
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    under: tuple[tuple[str, Any], ...] = ()
+
+
+def compare_reports(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:
+    """{"gates": [{gate, old, new}], "metrics": [{gate, metric, unit, old, new, says}], "agreement"} of two reports' bodies.
+
+    None is a release that has no report. `says`: better, worse, no clear difference, or why it cannot be told.
+    """
+    before, after = _gates(old), _gates(new)
+    named = [*before, *(gate for gate in after if gate not in before)]
+    known = [_metrics(one) for one in (old, new)]
+    metrics = []
+    for key in [*known[0], *(key for key in known[1] if key not in known[0])]:
+        a, b = known[0].get(key), known[1].get(key)
+        told = a or b
+        assert told is not None  # the key is of one of them
+        metrics.append(
+            {
+                "gate": told.gate,
+                "metric": told.name,
+                "unit": told.unit,
+                "old": _shown(a),
+                "new": _shown(b),
+                "says": _says(a, b),
+            }
+        )
+    return {
+        "gates": [
+            {"gate": gate, "old": _verdict(before.get(gate)), "new": _verdict(after.get(gate))} for gate in named
+        ],
+        "metrics": metrics,
+        "agreement": _agreement(before.get("golden"), after.get("golden")),
+    }
+
+
+def _gates(report: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
+    return {gate["gate"]: gate for gate in report["gates"]} if report else {}
+
+
+def _verdict(gate: Mapping[str, Any] | None) -> str | None:
+    return str(gate["verdict"]) if gate else None
+
+
+def _metrics(report: Mapping[str, Any] | None) -> dict[tuple[str, str], Metric]:
+    found = (metric for gate in _gates(report).values() for metric in _of_gate(gate["gate"], gate["evidence"]))
+    hardware = _hardware(report)
+    under = {"load": (("hardware", hardware),), "cold_start": (("hardware", hardware),)}
+    named = [Metric(**{**asdict(one), "under": (*one.under, *under.get(one.gate, ()))}) for one in found]
+    return {(metric.gate, metric.name): metric for metric in named}
+
+
+def _hardware(report: Mapping[str, Any] | None) -> str | None:
+    """What the gates ran on, in words; None where the report does not tell."""
+    facts = ((report or {}).get("hardware") or {}).get("facts") or {}
+    told = [facts.get(name) for name in ("gpus", "driver", "cpu_model", "cpu_count")]
+    return "; ".join(str(one) for one in told if one not in (None, [], "")) or None
+
+
+def _of_gate(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
+    if gate == "golden":
+        yield from _golden(evidence)
+    elif gate == "load":
+        yield from _load(evidence)
+    elif gate == "cold_start":
+        for name in ("total_s", "first_ms", "steady_ms"):
+            if isinstance(value := evidence.get(name), int | float):
+                yield Metric(gate, name.rpartition("_")[0], name.rpartition("_")[2], False, value)
+
+
+def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
+    under = (("golden set", evidence.get("golden_set")), ("output", evidence.get("output")))
+    accuracy, flips = evidence.get("accuracy") or {}, evidence.get("batch_invariance") or {}
+    if isinstance(accuracy.get("value"), int | float):
+        interval = accuracy.get("low"), accuracy.get("high"), accuracy.get("n")
+        yield Metric("golden", "accuracy", "frac", True, accuracy["value"], *interval, under)
+    if flips.get("asked_alone"):
+        share = flips["flipped"] / flips["asked_alone"]
+        yield Metric(
+            "golden", "batch flips", "frac", False, share, flips["low"], flips["high"], flips["asked_alone"], under
+        )
+
+
+def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
+    requests = evidence.get("requests") or 0
+    under = (("rate", evidence.get("offered_per_s")),)
+    asked = (*under, ("objective", evidence.get("slo_ms")))
+    phi = max(1.0, float(evidence.get("phi") or 1.0))
+    for name, count, conditions in (("errors", "errors", under), ("over the objective", "over", asked)):
+        if requests and isinstance(evidence.get(count), int):
+            share = share_of(
+                round(evidence[count] / phi), max(1, round(requests / phi))
+            )  # clustered requests weigh less
+            value = evidence[count] / requests
+            yield Metric("load", name, "frac", False, value, share.low, share.high, requests, conditions)
+    for name in ("p50", "p95", "p99"):
+        if isinstance(value := (evidence.get("latency_ms") or {}).get(name), int | float):
+            yield Metric("load", f"latency {name}", "ms", False, value, n=requests, under=under)
+
+
+def _shown(metric: Metric | None) -> dict[str, Any] | None:
+    return None if metric is None else {"value": metric.value, "low": metric.low, "high": metric.high, "n": metric.n}
+
+
+def _says(old: Metric | None, new: Metric | None) -> str:
+    if old is None or new is None:
+        return f"only the {'newer' if old is None else 'older'} release was measured"
+    for (name, before), (_, after) in zip(old.under, new.under, strict=True):
+        if before != after:
+            return f"not comparable: another {name}"
+    if old.low is None or old.high is None or new.low is None or new.high is None:
+        return "same" if old.value == new.value else "no interval is known"
+    if old.low <= new.high and new.low <= old.high:
+        return "no clear difference"
+    return "better" if (new.value > old.value) == new.higher_is_better else "worse"
+
+
+def _agreement(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """How often both gave the same answer to the same golden set; None where they were not asked the same."""
+    if old is None or new is None:
+        return None
+    a, b = old["evidence"], new["evidence"]
+    is_one = all(a.get(name) is not None and a.get(name) == b.get(name) for name in ("golden_set", "output"))
+    before, after = a.get("predictions") or [], b.get("predictions") or []
+    if not is_one or not before or len(before) != len(after):
+        return None
+    share = agreement(after, before)
+    return {"value": share.value, "low": share.low, "high": share.high, "n": share.n}
