@@ -118,6 +118,9 @@ class DraftIn(serializers.Serializer[Any]):
     envelope = serializers.JSONField(required=False)
     provenance = serializers.JSONField(required=False)
     files = FileIn(many=True, required=False)
+    resume = serializers.BooleanField(
+        required=False, help_text="answer a draft of yours of just this content, if there is one, to go on with"
+    )
 
 
 class WaiverOut(serializers.Serializer[Any]):
@@ -214,9 +217,11 @@ class DraftOut(ReleaseBrief):
     )
 
     verifying = serializers.ListField(
-        child=serializers.CharField(), help_text="paths whose parts are all here and whose bytes are being read; still missing"
+        child=serializers.CharField(),
+        help_text="paths whose parts are all here and whose bytes are being read; still missing",
     )
     quarantined = QuarantinedFile(many=True)
+    uploads = serializers.ListField(child=serializers.UUIDField(), help_text="that are being verified")
 
     def to_representation(self, release: Release) -> dict[str, Any]:
         unverified = unverified_uploads(release)
@@ -227,6 +232,7 @@ class DraftOut(ReleaseBrief):
             "quarantined": [
                 {"path": u.path, "problem": u.problem} for u in unverified if u.state == UploadState.QUARANTINED
             ],
+            "uploads": [str(u.pk) for u in unverified if u.state == UploadState.VERIFYING],
         }
 
 

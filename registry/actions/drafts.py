@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, StateChanged
-from ledger.actions import append_event
+from ledger.actions import append_event, enqueue
 from registry.actions.blobs import forget_unused, record_blob
 from registry.actions.parts import call_off_uploads
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
@@ -26,11 +26,19 @@ from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.storage import Readable, store
 
+#: One row of work for good: drafts that nobody sealed are discarded, and bytes that nothing needs collected.
+HOUSEKEEPING, HOUSEKEEPING_EVERY = "registry.housekeeping", timedelta(hours=6)
+
 
 def create_draft(
-    *, actor: Actor, model: ServedModel, spec: dict[str, Any], files: Sequence[Mapping[str, Any]] | None = None
+    *,
+    actor: Actor,
+    model: ServedModel,
+    spec: dict[str, Any],
+    files: Sequence[Mapping[str, Any]] | None = None,
+    resume: bool = False,
 ) -> Release:
-    """A draft of the next release, from a release.yaml.
+    """A draft of the next release, from a release.yaml. `resume`: the actor's newest draft of just this content, if any.
 
     `files` announces what will be uploaded, [{path, sha256, size_bytes}]: then nothing else may be, and bytes that
     another release of this model already holds are taken over. Raises Refused, and Invalid("invalid_spec") with every
@@ -53,6 +61,12 @@ def create_draft(
     )
     refuse("invalid_spec", "The release", problems + of_files)
     assert read is not None  # there is one when there is no problem
+    drafts = Release.objects.filter(model=model, state=ReleaseState.DRAFT, author=actor.user_id)
+    known = (
+        drafts.filter(spec=read.as_json(), expected_files=listed).order_by("-created_at").first() if resume else None
+    )
+    if known is not None:
+        return known
     with transaction.atomic():
         release = Release.objects.create(
             model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
@@ -67,7 +81,13 @@ def create_draft(
             to_state=release.state,
             facts={"model": model.slug, "files": len(listed)},
         )
+        expect_housekeeping()
     return release
+
+
+def expect_housekeeping() -> None:
+    """Sees to it that a worker looks for what is over, some time later. For everything that may be left lying about."""
+    enqueue(kind=HOUSEKEEPING, key="all", args={}, due_at=timezone.now() + HOUSEKEEPING_EVERY)
 
 
 def _take_over(release: Release, spec: Spec) -> None:

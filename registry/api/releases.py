@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import generics
 from rest_framework.request import Request
@@ -34,14 +35,14 @@ class ReleasesView(generics.ListAPIView[Any]):
     def get_queryset(self) -> Any:
         return queries.releases_of(queries.visible_model(actor_of(self.request), self.kwargs["slug"]))
 
-    @extend_schema(operation_id="releases_draft", request=DraftIn, responses={201: DraftOut})
+    @extend_schema(operation_id="releases_draft", request=DraftIn, responses={201: DraftOut, 200: DraftOut})
     def post(self, request: Request, slug: str) -> Response:
         actor = actor_of(request)
         model = queries.visible_model(actor, slug)
         body = dict(body_of(request.data))
-        files = body.pop("files", None)
-        draft = actions.create_draft(actor=actor, model=model, spec=body, files=files)
-        return versioned(DraftOut(draft), status=201)
+        files, resume, began_at = body.pop("files", None), body.pop("resume", False), timezone.now()
+        draft = actions.create_draft(actor=actor, model=model, spec=body, files=files, resume=resume is True)
+        return versioned(DraftOut(draft), status=201 if draft.created_at >= began_at else 200)
 
 
 class ReleaseView(APIView):

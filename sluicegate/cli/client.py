@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -11,7 +11,7 @@ import httpx
 
 from sluicegate.cli.errors import Problem, Unreachable
 
-#: Reads are repeated while the server restarts; what changes state is sent once.
+#: Reads, and posts that do the same when repeated, are repeated while the server restarts; all else is sent once.
 READ_TRIES, READ_PAUSE_S = 4, 0.5
 CHUNK_BYTES = 1 << 20
 
@@ -29,6 +29,10 @@ class Client:
         self.http = httpx.Client(
             base_url=f"{self.url}/api/v1", headers=headers, timeout=timeout_s, transport=transport, trust_env=False
         )
+        parts = httpx.Timeout(60, write=300, read=300)
+        self._bare = httpx.Client(
+            transport=transport, trust_env=False, timeout=parts, limits=httpx.Limits(max_connections=64)
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -37,11 +41,19 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.http.close()
+        self._bare.close()
 
     def get(self, path: str, **params: Any) -> Any:
+        return self._again("GET", path, params=params or None)
+
+    def post_again(self, path: str, body: Any = None) -> Any:
+        """A post that changes nothing more when it is repeated."""
+        return self._again("POST", path, json={} if body is None else body)
+
+    def _again(self, method: str, path: str, **arguments: Any) -> Any:
         for attempt in range(READ_TRIES):
             try:
-                return self._answer(self._send("GET", path, params=params or None))
+                return self._answer(self._send(method, path, **arguments))
             except (Unreachable, Problem) as error:
                 if attempt == READ_TRIES - 1 or getattr(error, "status", 503) not in {502, 503, 504}:
                     raise
@@ -77,16 +89,16 @@ class Client:
         headers = {"If-Match": f'"{version}"'} if version is not None else None
         self._answer(self._send("DELETE", path, headers=headers))
 
-    def put_stream(self, path: str, chunks: Iterator[bytes], *, size_bytes: int, sha256: str) -> Any:
-        """One file as a streamed PUT; the server refuses it when the sha256 (hex) differs."""
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Content-Length": str(size_bytes),
-            "X-Content-SHA256": sha256,
-        }
-        return self._answer(
-            self._send("PUT", path, content=chunks, headers=headers, timeout=httpx.Timeout(60, write=300, read=300))
-        )
+    def put_part(self, url: str, chunks: Iterator[bytes], *, size_bytes: int, headers: Mapping[str, str]) -> int:
+        """The status that a signed address answers to its part. The token stays here: the address is permission enough.
+
+        Raises Unreachable. Threads may share it.
+        """
+        headers = {**headers, "Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
+        try:
+            return self._bare.put(url, content=chunks, headers=headers).status_code
+        except httpx.TransportError as error:
+            raise Unreachable(url.partition("?")[0], str(error) or type(error).__name__) from error
 
     def stream(self, path: str) -> Iterator[bytes]:
         """The bytes of a file, in chunks."""

@@ -173,12 +173,12 @@ def test_a_wrong_release_yaml_names_every_mistake_and_leaves_nothing(run: Run, m
 def test_an_upload_that_fails_discards_the_draft(
     run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Client.put_stream
+    real = Client.put_part
 
-    def lying(self: Client, path: str, chunks: Any, *, size_bytes: int, sha256: str) -> Any:
-        return real(self, path, chunks, size_bytes=size_bytes, sha256="f" * 64)
+    def lying(self: Client, url: str, chunks: Any, **other: Any) -> Any:
+        return real(self, url, (bytes(len(chunk)) for chunk in chunks), **other)
 
-    monkeypatch.setattr(Client, "put_stream", lying)
+    monkeypatch.setattr(Client, "put_part", lying)
     code, told = run("robot", "push", str(release_folder(tmp_path / "one")))
     assert code == exits.REFUSED
     assert "sha256" in json.dumps(told)
@@ -189,7 +189,7 @@ def test_ctrl_c_discards_the_draft_too(run: Run, model: None, tmp_path: Path, mo
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Client, "put_stream", interrupted)
+    monkeypatch.setattr(Client, "put_part", interrupted)
     assert run("robot", "push", str(release_folder(tmp_path / "one")))[0] == 130
     assert not Release.objects.exists()
 

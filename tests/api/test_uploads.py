@@ -503,3 +503,29 @@ def test_the_door_bounds_the_simple_way_before_its_body(door: Callable[..., http
         assert answer.status_code == 413 and "POST /api/v1/uploads" in answer.json()["detail"]
     assert door("PUT", address, b"x" * 10).status_code == 299
     assert door("POST", "/api/v1/models", b"x" * 1000).status_code == 299
+
+
+# --- going on
+
+
+def test_a_push_goes_on_with_its_own_draft_and_nobody_elses(dev: Any, api: Api) -> None:
+    files = announced(artifact__model_onnx=ONNX)
+    body = release_yaml() | {"files": files, "resume": True}
+
+    def post(client: Any, changes: Any = None) -> tuple[int, str]:
+        answer = client.post("/api/v1/models/sentiment/releases", body | (changes or {}), format="json")
+        return answer.status_code, answer.json()["id"]
+
+    _, first = post(dev)
+    assert post(dev) == (200, first)
+    assert post(dev, {"resume": False})[0] == 201
+    assert post(dev, {"files": announced(artifact__model_onnx=b"other")})[0] == 201
+    assert post(dev, {"provenance": {"notes": "other"}})[0] == 201
+    colleague = api(make_user("bo", team="vision", role=Role.CI))
+    assert post(colleague)[0] == 201
+    # what was sent for the draft is still there
+    told = begin(dev, first, "artifact/model.onnx", ONNX).json()
+    send(dev, told, ONNX)
+    assert begin(dev, first, "artifact/model.onnx", ONNX).json()["missing"] == []
+    assert complete(dev, told["upload_id"]).json()["state"] == "verified"
+    assert begin(dev, first, "artifact/model.onnx", ONNX).status_code == 200
