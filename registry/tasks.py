@@ -1,4 +1,4 @@
-"""The doors through which workers verify uploads and sweep what uploads leave behind."""
+"""The doors through which workers verify uploads, sweep what uploads leave behind, and keep house."""
 
 from __future__ import annotations
 
@@ -36,3 +36,12 @@ def sweep_uploads(job: Job, beat: Beat) -> None:
     actions.sweep_uploads(actor=Actor.system("sweep"))
     if Upload.objects.filter(is_stored=True).exists():
         raise Again(SWEEP_EVERY_S, "uploads are under way")
+
+
+@handler(actions.HOUSEKEEPING)
+def keep_house(job: Job, beat: Beat) -> None:
+    """Discards abandoned drafts and, where the settings say so, collects; looks again every few hours, for good."""
+    done = actions.keep_house(actor=Actor.system("housekeeping"))
+    raise Again(
+        actions.HOUSEKEEPING_EVERY.total_seconds(), f"{done.drafts} drafts discarded, {done.deleted} blobs deleted"
+    )

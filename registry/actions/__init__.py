@@ -3,8 +3,15 @@
 from registry.actions.aliases import set_alias
 from registry.actions.attestations import attest, rotate_key, sign_release
 from registry.actions.blobs import put_blob
-from registry.actions.collect import collect_unused
-from registry.actions.drafts import add_file, create_draft, discard_draft, purge_drafts
+from registry.actions.collect import collect_unused, keep_house
+from registry.actions.drafts import (
+    HOUSEKEEPING,
+    HOUSEKEEPING_EVERY,
+    add_file,
+    create_draft,
+    discard_draft,
+    purge_drafts,
+)
 from registry.actions.releases import grant_waiver, seal
 from registry.actions.retiring import restore, retire
 from registry.actions.served_models import change_model, create_model
@@ -23,6 +30,8 @@ from registry.actions.uploads import (
 )
 
 __all__ = [
+    "HOUSEKEEPING",
+    "HOUSEKEEPING_EVERY",
     "SIGNED_FOR_S",
     "SWEEP",
     "VERIFY",
@@ -37,6 +46,7 @@ __all__ = [
     "create_model",
     "discard_draft",
     "grant_waiver",
+    "keep_house",
     "note_failure",
     "plan_of",
     "purge_drafts",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -35,6 +36,16 @@ class Collected:
     left: int = 0
     sha256s: tuple[str, ...] = field(default=(), repr=False)
 
+    @property
+    def did_something(self) -> bool:
+        return bool(self.marked or self.restored or self.deleted)
+
+    def plus(self, more: Collected) -> Collected:
+        """Both runs as one, the second being the later one."""
+        counts = ("drafts", "marked", "restored", "deleted", "freed_bytes")
+        both = {name: getattr(self, name) + getattr(more, name) for name in counts}
+        return Collected(**both, left=more.left, sha256s=self.sha256s + more.sha256s)
+
     def as_json(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "sha256s"}
 
@@ -62,7 +73,7 @@ def collect_unused(*, actor: Actor, most: int = BATCH) -> Collected:
         freed_bytes=sum(item.size_bytes for item in gone),
         sha256s=tuple(item.subject.partition("/")[0] for item in gone),
     )
-    if done.marked or done.restored or done.deleted:
+    if done.did_something:
         with transaction.atomic():
             append_event(
                 verb="registry.collected",
@@ -71,6 +82,18 @@ def collect_unused(*, actor: Actor, most: int = BATCH) -> Collected:
                 actor=actor,
                 facts={**done.as_json(), "sha256s": list(done.sha256s)},
             )
+    return done
+
+
+def keep_house(*, actor: Actor) -> Collected:
+    """What the worker does every few hours: abandoned drafts go, and where SLUICEGATE_COLLECT says so, everything that may."""
+    if not settings.COLLECTS_BY_ITSELF:
+        return Collected(drafts=purge_drafts(actor=actor, older_than=rules().drafts_for))
+    done = collect_unused(actor=actor)
+    step = done
+    while step.left and step.did_something:  # what does not move is held by others; the next round gets it
+        step = collect_unused(actor=actor)
+        done = done.plus(step)
     return done
 
 

@@ -108,7 +108,9 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
 def _unverified(release: Release) -> list[Problem]:
     """What was uploaded and was not read yet, or was found to be something else."""
     return [
-        Problem(f"files.{upload.path}", f"{upload.path} is quarantined: {upload.problem}", "Upload it again, then seal.")
+        Problem(
+            f"files.{upload.path}", f"{upload.path} is quarantined: {upload.problem}", "Upload it again, then seal."
+        )
         if upload.state == UploadState.QUARANTINED
         else Problem(
             f"files.{upload.path}", f"the bytes of {upload.path} are being verified.", "Wait a moment, then seal again."

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Stale, StateChanged
+from registry.actions.drafts import expect_housekeeping
 from registry.actions.releases import held_release, move
 from registry.core.fields import Problem, Text
 from registry.core.lifecycle import ReleaseState
@@ -40,6 +41,7 @@ def retire(*, actor: Actor, release: Release, expected_version: int, reason: str
             f"{release.model.slug} {release.name} is in use: {'; '.join(holds)}. End that first, then retire it.",
             holds=holds,
         )
+    expect_housekeeping()
     return move(
         release,
         ReleaseState.RETIRED,

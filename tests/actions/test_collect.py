@@ -12,9 +12,10 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
+import registry.tasks  # noqa: F401  # registers the jobs' handlers
 from accounts.core.access import Actor, Role
 from accounts.core.errors import DomainError, Refused, Stale, StateChanged
-from ledger.models import Event
+from ledger.models import Event, Job
 from registry import actions
 from registry.core.collect import Fate, Item, Kind
 from registry.models import Alias, AliasEvent, Blob, Release, ReleaseFile, ServedModel, Tombstone
@@ -308,6 +309,26 @@ def test_a_run_takes_so_many_and_says_what_is_left(dev: Actor, admin: Actor, mod
     first = actions.collect_unused(actor=admin, most=1)
     assert (first.marked, first.left) == (1, 1)
     assert actions.collect_unused(actor=admin, most=1).left == 0
+
+
+def test_the_worker_keeps_house(
+    dev: Actor, model: ServedModel, settings: Any, run_jobs: Callable[[], int], django_capture_on_commit_callbacks: Any
+) -> None:
+    """Drafts go by themselves; bytes only where the settings say so. One row of work waits for the next time."""
+    draft = draft_with(dev, model)
+    Release.objects.filter(pk=draft.pk).update(created_at=timezone.now() - timedelta(days=8))
+    retired(dev, sealed(dev, model, OTHER))
+    jobs = Job.objects.filter(kind=actions.HOUSEKEEPING)
+    assert jobs.count() == 1 and jobs.get().due_at > timezone.now() + timedelta(hours=5)
+    settings.UNDELETE_DAYS = 0
+    for collects, left in ((False, 2), (True, 2), (True, 0)):
+        settings.COLLECTS_BY_ITSELF = collects
+        jobs.update(due_at=timezone.now(), attempts=0)
+        with django_capture_on_commit_callbacks(execute=True):
+            assert run_jobs() == 1
+        assert Blob.objects.filter(collected_at=None).count() == left
+        assert (jobs.get().state, jobs.get().attempts) == ("queued", 0)
+    assert not Release.objects.filter(state="draft").exists()
 
 
 @pytest.mark.parametrize(
