@@ -19,6 +19,7 @@ from ledger.actions import append_event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver, manifest_of
+from serving.attest import Drift
 from serving.core.lifecycle import LIVE, MOVES, DeploymentState
 from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import RunningServer
@@ -31,6 +32,8 @@ _VERBS = {
     (DeploymentState.WARMING, DeploymentState.READY): "deployment.ready",
     (DeploymentState.FAILED, DeploymentState.FETCHING): "deployment.retried",
 }
+#: Files that are named of a server whose files differ.
+MOST_DRIFT = 50
 _VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: "deployment.gone"}
 
 
@@ -44,7 +47,9 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
     """
     require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
     if release.state != ReleaseState.SEALED:
-        next_step = "Seal the release first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
+        next_step = (
+            "Seal the release first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
+        )
         raise StateChanged(
             "not_sealed",
             f"{release.model.slug} {release.name} is {release.state}, and only a sealed release is deployed. {next_step}",
@@ -156,6 +161,20 @@ def adopt_server(*, actor: Actor, server: Server) -> None:
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
     with transaction.atomic():
         _append_server(server, "server.adopted", actor, "the agent came back and found it alive")
+
+
+def attest_server(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
+    """The server's files were compared with what was sealed. What differs is told once, as `server.drifted`."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    found = [one.as_json() for one in drift[:MOST_DRIFT]]
+    with transaction.atomic():
+        row = Server.objects.select_for_update().get(pk=server.pk)
+        is_new = bool(found) and found != row.drift
+        Server.objects.filter(pk=server.pk).update(attested_at=timezone.now(), drift=found)
+        if is_new:
+            said = "; ".join(one.words for one in drift[:3])
+            more = f" and {len(drift) - 3} more" if len(drift) > 3 else ""
+            _append_server(server, "server.drifted", actor, f"Its files are not those that were sealed: {said}{more}.")
 
 
 def end_server(*, actor: Actor, server: Server, reason: str) -> None:

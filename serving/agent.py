@@ -19,9 +19,13 @@ from django.db import InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from serving import queries, tensorrt
+from registry.queries import manifest_of
+from serving import actions, queries, tensorrt
+from serving.attest import drift_of
+from serving.core.lifecycle import DeploymentState
 from serving.hardware import hardware
-from serving.models import Node
+from serving.models import Node, Server
+from serving.ports import LaunchError
 from serving.tender import Connect, NodeLauncher, Pace, Tender
 
 log = logging.getLogger(__name__)
@@ -36,13 +40,21 @@ class Agent:
         node: the name of this machine among the nodes.
         servers: the folder of the launcher's servers; a lock in it keeps a second agent out.
         connect: a client for a running server.
+        attest_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
     """
 
     def __init__(
-        self, *, node: str, servers: Path, launcher: NodeLauncher, connect: Connect, pace: Pace | None = None
+        self,
+        *,
+        node: str,
+        servers: Path,
+        launcher: NodeLauncher,
+        connect: Connect,
+        pace: Pace | None = None,
+        attest_every_s: float = 0.0,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
-        self._pace = pace or Pace()
+        self._pace, self._attest_every_s = pace or Pace(), attest_every_s
         self._actor = Actor.system(f"agent:{node}")
         self._threads: dict[int, threading.Thread] = {}
         self._stop = threading.Event()
@@ -57,6 +69,8 @@ class Agent:
         with (self._servers / "agent.lock").open("w") as file:
             if not self._take(file.fileno()):
                 return
+            if self._attest_every_s:
+                threading.Thread(target=self._attest_all, name="attest", daemon=True).start()
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
                 try:
@@ -101,6 +115,31 @@ class Agent:
         )
         for folder in self._launcher.sweep({Path(server.folder) for server in wanted}):
             log.info("removed the leftover server %s", folder.name)
+
+    def _attest_all(self) -> None:
+        """Compares each server's files with what was sealed, one server after the other, again and again."""
+        while not self._stop.wait(self._attest_every_s):
+            try:
+                for server in queries.current_servers().filter(
+                    deployment__node=self._node, deployment__state=DeploymentState.READY
+                ):
+                    self._attest(server)
+            except _STORE_TROUBLE as error:
+                _wait_for_store(error)
+            except Exception:
+                log.exception("servers could not be attested; it is tried again")
+        connection.close()
+
+    def _attest(self, server: Server) -> None:
+        release = server.deployment.release
+        try:
+            repository = Path(server.folder) / "repository"
+            drift = drift_of(manifest_of(release), release.model.slug, repository, rest=self._stop.wait)
+        except (OSError, LaunchError) as error:
+            log.warning("the files of server %s could not be compared (%s); it is tried again", server.pk, error)
+            return
+        if not self._stop.is_set():
+            actions.attest_server(actor=self._actor, server=server, drift=drift)
 
     def _dispatch(self) -> None:
         self._threads = {pk: thread for pk, thread in self._threads.items() if thread.is_alive()}

@@ -58,6 +58,8 @@ class ServerOut(serializers.ModelSerializer[Server]):
             "is_serving",
             "started_at",
             "probed_at",
+            "attested_at",
+            "drift",
         ]
 
 

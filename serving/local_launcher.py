@@ -39,7 +39,7 @@ class LocalLauncher:
     Args:
         servers: the folder that holds one folder for each server.
         venv: the serving environment.
-        blobs: where releases' files come from.
+        blobs: puts releases' files where they are wanted.
         lock: a file that the supervisor keeps locked for as long as the stack lives, or None when there is no stack
             and servers live until they are stopped.
     """
@@ -108,6 +108,7 @@ class LocalLauncher:
 
     def sweep(self, keep: set[Path]) -> list[Path]:
         """Ends and removes what earlier agents left in the folder, but for `keep`; what was removed."""
+        self._blobs.sweep()
         left = [folder for folder in sorted(self.servers.glob("*")) if folder.is_dir() and folder not in keep]
         for folder in left:
             self._end(folder, grace_s=keeper.EXIT_GRACE_S + 3)

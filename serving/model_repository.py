@@ -1,4 +1,4 @@
-"""Writes the model repository of one release, checking every byte while it is written.
+"""Writes the model repository of one release, from bytes that were checked while they were written.
 
 <repository>/<model>/config.pbtxt           generated from the manifest's `serving`, checked before the server sees it
 <repository>/<model>/1/…                    what lay under artifact/ (model.onnx, model.py, …)
@@ -9,17 +9,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from ledger.core.canonical import digest_of
 from registry.core import pbtxt
+from serving.blob_cache import DamagedBlob
 from serving.ports import LaunchError, LaunchSpec
 from serving.runtime import RUNNER
 
@@ -28,13 +27,14 @@ VERSION = "1"
 SERVER_BACKENDS = {"onnxruntime": "python", "python": "python"}
 _ENTRY = {"onnxruntime": "model.onnx", "python": "model.py"}
 _OWN_FILES = {"onnxruntime": ("model.py", "sluicegate.json"), "python": ("sluicegate.json",)}
-_CHUNK_BYTES = 1 << 20
 
 
 class Blobs(Protocol):
-    """Where bytes are found by their sha256 (64 hex digits)."""
+    """Puts bytes where they are wanted, by their sha256 (64 hex digits), and never others. See `blob_cache.BlobCache`."""
 
-    def open(self, sha256: str) -> BinaryIO: ...
+    def place(self, sha256: str, size_bytes: int, target: Path) -> None: ...
+
+    def sweep(self) -> None: ...
 
 
 def write(spec: LaunchSpec, blobs: Blobs, repository: Path) -> None:
@@ -49,15 +49,29 @@ def write(spec: LaunchSpec, blobs: Blobs, repository: Path) -> None:
         raise LaunchError(
             "runtime_mismatch", f"This node cannot run the backend {backend!r}; it runs {', '.join(SERVER_BACKENDS)}."
         )
-    text = config(spec.manifest["serving"], spec.model, backend)
-    places = placed(spec.manifest["files"], backend)
-    model = repository / spec.model
-    for path, file in places.items():
-        _fetch(blobs, file, model / VERSION / path)
+    for path, content in tree(spec.manifest, spec.model).items():
+        target = repository / spec.model / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            target.write_bytes(content)
+        else:
+            _fetch(blobs, content, target)
+
+
+def tree(manifest: dict[str, Any], model: str) -> dict[PurePosixPath, dict[str, Any] | bytes]:
+    """All files of the model's folder: what was sealed as its entry in the manifest, what is generated as its bytes.
+
+    Raises LaunchError("bad_config").
+    """
+    backend, version = manifest["runtime"]["backend"], PurePosixPath(VERSION)
+    files: dict[PurePosixPath, dict[str, Any] | bytes] = {
+        version / path: file for path, file in placed(manifest["files"], backend).items()
+    }
     if backend == "onnxruntime":
-        shutil.copyfile(RUNNER / "onnx_runner.py", model / VERSION / "model.py")
-    (model / VERSION / "sluicegate.json").write_text(json.dumps(spec.manifest["serving"]), encoding="utf-8")
-    (model / "config.pbtxt").write_text(text, encoding="utf-8")
+        files[version / "model.py"] = (RUNNER / "onnx_runner.py").read_bytes()
+    files[version / "sluicegate.json"] = json.dumps(manifest["serving"]).encode()
+    files[PurePosixPath("config.pbtxt")] = config(manifest["serving"], model, backend).encode()
+    return files
 
 
 def config(serving: dict[str, Any], model: str, backend: str) -> str:
@@ -112,21 +126,15 @@ def placed(files: list[dict[str, Any]], backend: str) -> dict[PurePosixPath, dic
 
 def _fetch(blobs: Blobs, file: dict[str, Any], target: Path) -> None:
     wanted = file["sha256"].removeprefix("sha256:")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
     try:
-        with blobs.open(wanted) as source, target.open("wb") as sink:
-            while chunk := source.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                sink.write(chunk)
+        blobs.place(wanted, file["size_bytes"], target)
+    except DamagedBlob as error:
+        raise LaunchError(
+            "digest_mismatch",
+            f"{file['path']} has the sha256 {error.actual}, not {wanted} as sealed; the stored bytes are damaged. "
+            "Restore the blob or push again.",
+        ) from error
     except Exception as error:  # a store is an outside system: whatever it raises, the file could not be had
         raise LaunchError(
             "fetch_failed", f"{file['path']} could not be fetched: {error}. Check the blob store, then try again."
         ) from error
-    if digest.hexdigest() != wanted:
-        target.unlink()
-        raise LaunchError(
-            "digest_mismatch",
-            f"{file['path']} has the sha256 {digest.hexdigest()}, not {wanted} as sealed; the stored bytes are damaged. "
-            "Restore the blob or push again.",
-        )

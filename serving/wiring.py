@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 
 from registry.storage import store
+from serving.blob_cache import BlobCache
 from serving.keeper import is_locked
 from serving.local_launcher import LocalLauncher
 from serving.models import Server
@@ -19,9 +20,14 @@ def launcher() -> LocalLauncher:
     return LocalLauncher(
         servers=settings.STATE_DIR / "servers",
         venv=settings.SERVING_VENV,
-        blobs=store(),
+        blobs=blob_cache(),
         lock=lock if is_locked(lock) else None,
     )
+
+
+def blob_cache() -> BlobCache:
+    """This node's copies of what releases are made of."""
+    return BlobCache(settings.STATE_DIR / "blob-cache", store(), max_bytes=settings.BLOB_CACHE_BYTES)
 
 
 def inference_server(server: Server | RunningServer) -> TritonServer:

@@ -121,6 +121,10 @@ MAX_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_UPLOAD_BYTES", 20 * 2**30, lea
 UPLOAD_PART_BYTES = int(env.number("SLUICEGATE_UPLOAD_PART_BYTES", 16 * 2**20, least=5 * 2**20, most=5 * 2**30))
 #: What one request may carry through this process; larger files come in parts.
 MAX_SIMPLE_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES", 64 * 2**20, least=1))
+#: A node keeps copies of the blobs that its servers were started from, in up to this room.
+BLOB_CACHE_BYTES = int(env.number("SLUICEGATE_BLOB_CACHE_BYTES", 200 * 2**30, least=0))
+#: How often a node compares the files under its servers with what was sealed; 0: never.
+ATTEST_EVERY_S = env.number("SLUICEGATE_ATTEST_EVERY_S", 900.0, least=0.0, most=86400 * 30)
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.
 SIGNING_KEY_FILE = env.text("SLUICEGATE_SIGNING_KEY_FILE", str(STATE_DIR / "secrets" / "signing.pem"))
 #: The ECDSA P-256 private key (PEM) that signs releases and attestations, and the public halves of keys that signed before.

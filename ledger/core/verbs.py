@@ -49,6 +49,7 @@ class EventVerb(StrEnum):
     SERVER_RECOVERED = "server.recovered"
     SERVER_LOST = "server.lost"
     SERVER_STOPPED = "server.stopped"
+    SERVER_DRIFTED = "server.drifted"
     ROUTE_SET = "route.set"
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"

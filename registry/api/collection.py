@@ -71,7 +71,9 @@ class RetireView(APIView):
 
 
 class RestoreView(APIView):
-    @extend_schema(operation_id="releases_restore", request=ReleaseReasonIn, responses=ReleaseOut, parameters=[IF_MATCH])
+    @extend_schema(
+        operation_id="releases_restore", request=ReleaseReasonIn, responses=ReleaseOut, parameters=[IF_MATCH]
+    )
     def post(self, request: Request, slug: str, name: str) -> Response:
         """Takes a retirement back, while the release's bytes are there."""
         return _decided(request, slug, name, actions.restore)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -72,6 +72,10 @@ class Blobs:
 
     def read_range(self, sha256: str, start: int, length: int) -> bytes:
         return self.keys.read_range(self.key_of(sha256), start, length)
+
+    def reader_of(self, sha256: str) -> Callable[[int, int], bytes]:
+        """Reads `(start, length)` of the blob. Its key is looked up now, so that threads that read ask no database."""
+        return partial(self.keys.read_range, self.key_of(sha256))
 
     def exists(self, sha256: str) -> bool:
         return self.keys.exists(self.key_of(sha256))

@@ -95,6 +95,7 @@ class Serving:
     count: int = 0
     newest_at: float | None = None
     nodes: frozenset[str] = frozenset()
+    has_drifted: bool = False  # files under one of them are not those that were sealed
 
 
 NONE_SERVING = Serving()
@@ -242,7 +243,7 @@ def look(known: Collection[Known], gateways: Mapping[int, list[Gateway]], now: d
 # drained answers still, but not for long.
 _SERVING = """
 SELECT deployment.environment_id, deployment.release_id::text, count(*), extract(epoch FROM max(server.started_at))::float8,
-       string_agg(DISTINCT deployment.node_id, ' ')
+       string_agg(DISTINCT deployment.node_id, ' '), bool_or(server.drift <> '[]'::jsonb)
 FROM serving_server server JOIN serving_deployment deployment ON deployment.id = server.deployment_id
 WHERE server.ended_at IS NULL AND server.is_serving AND deployment.is_wanted AND deployment.release_id = ANY(%s::uuid[])
 GROUP BY deployment.environment_id, deployment.release_id
@@ -254,7 +255,10 @@ def _serving(known: Iterable[Known]) -> dict[Place, Serving]:
     with connection.cursor() as cursor:
         cursor.execute(_SERVING, [f"{{{','.join(wanted)}}}"])
         rows = cursor.fetchall()
-    return {(where, release): Serving(count, at, frozenset(nodes.split())) for where, release, count, at, nodes in rows}
+    return {
+        (where, release): Serving(count, at, frozenset(nodes.split()), has_drifted)
+        for where, release, count, at, nodes, has_drifted in rows
+    }
 
 
 def _facts(names: Collection[str]) -> dict[str, dict[str, Any]]:

@@ -177,10 +177,16 @@ def _snapshot(
         is_promoting=carry.is_promoting,
         promote_now=rollout.promote_now,
         hardware=_hardware(rollout, view, arms),
-        digest_mismatch=f"The stored manifest of {rollout.candidate.name} does not match its digest."
-        if rollout.candidate_id in view.tampered
-        else "",
+        digest_mismatch=_other_contents(rollout, view, arms[0]),
     )
+
+
+def _other_contents(rollout: Rollout, view: View, candidate: Serving) -> str:
+    if rollout.candidate_id in view.tampered:
+        return f"The stored manifest of {rollout.candidate.name} does not match its digest."
+    if candidate.has_drifted:
+        return f"Files under a server of {rollout.candidate.name} are not those that were sealed."
+    return ""
 
 
 def _hardware(rollout: Rollout, view: View, arms: tuple[Serving, Serving]) -> str:

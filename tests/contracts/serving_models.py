@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,6 +34,10 @@ class MemoryBlobs:
 
     def open(self, sha256: str) -> BinaryIO:
         return io.BytesIO(self.data[sha256])
+
+    def reader_of(self, sha256: str) -> Callable[[int, int], bytes]:
+        data = self.data[sha256]
+        return lambda start, length: data[start : start + length]
 
 
 def doubling_graph(dims: int = 4) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.blob_cache import BlobCache
 from serving.fakes import FakeInferenceServer, FakeModel
 from serving.local_launcher import LocalLauncher
 from serving.ports import Inference, InferenceError, InferenceServer, LaunchError, TensorSpec
@@ -49,7 +50,10 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One server of each model for the module; a test that breaks one asks for a new one."""
-    launcher = LocalLauncher(servers=tmp_path_factory.mktemp("servers"), venv=VENV, blobs=(blobs := MemoryBlobs()))
+    blobs = MemoryBlobs()
+    launcher = LocalLauncher(
+        servers=tmp_path_factory.mktemp("servers"), venv=VENV, blobs=BlobCache(tmp_path_factory.mktemp("cache"), blobs)
+    )
     started: list[Any] = []
 
     def start(model: str, manifest: dict[str, Any], compute: Any) -> Subject:

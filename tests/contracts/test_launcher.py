@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 from serving import keeper, model_repository, runtime
+from serving.blob_cache import BlobCache
 from serving.local_launcher import LocalLauncher
 from serving.ports import LaunchError, RunningServer
 from serving.triton import TritonServer
@@ -35,7 +35,7 @@ def blobs() -> MemoryBlobs:
 
 @pytest.fixture
 def launcher(tmp_path: Path, blobs: MemoryBlobs) -> Iterator[LocalLauncher]:
-    made_launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=blobs)
+    made_launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=BlobCache(tmp_path / "cache", blobs))
     yield made_launcher
     made_launcher.sweep(set())
 
@@ -135,7 +135,9 @@ def test_another_runtime_is_refused(launcher: LocalLauncher, blobs: MemoryBlobs)
 
 
 def test_a_node_without_a_serving_environment_says_how_to_get_one(tmp_path: Path, blobs: MemoryBlobs) -> None:
-    launcher = LocalLauncher(servers=tmp_path / "servers", venv=tmp_path / "nothing", blobs=blobs)
+    launcher = LocalLauncher(
+        servers=tmp_path / "servers", venv=tmp_path / "nothing", blobs=BlobCache(tmp_path / "cache", blobs)
+    )
     assert launcher.runtimes() == []
     error = refusal(launcher, made.doubling(blobs))
     assert error.reason == "runtime_mismatch" and "make setup" in error.message
@@ -179,12 +181,12 @@ def test_files_are_checked_while_they_are_written(tmp_path: Path, blobs: MemoryB
     """A store that changes the bytes after it was asked once is caught all the same."""
 
     class Lying(MemoryBlobs):
-        def open(self, sha256: str) -> Any:
-            return io.BytesIO(b"other bytes")
+        def reader_of(self, sha256: str) -> Any:
+            return lambda start, length: b"other bytes"[start : start + length]
 
     spec = launch_spec(made.doubling(blobs), tmp_path / "server")
     with pytest.raises(LaunchError) as caught:
-        model_repository.write(spec, Lying(), tmp_path / "repository")
+        model_repository.write(spec, BlobCache(tmp_path / "cache", Lying()), tmp_path / "repository")
     assert caught.value.reason == "digest_mismatch"
     assert not (tmp_path / "repository" / "doubling" / "1" / "model.onnx").exists()
 
@@ -275,7 +277,7 @@ def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(
     double(running)
     os.kill(json.loads((running.folder / keeper.KEEPER_FILE).read_text())["pid"], signal.SIGKILL)
     assert eventually(lambda: processes_of(running.folder) == [])
-    other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=blobs)
+    other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=BlobCache(launcher.servers / "../cache", blobs))
     assert other.adopt(running.folder) is None
     assert other.sweep(set()) == [running.folder]
     assert shared_memory_of(running) == [] and not running.folder.exists()
@@ -284,7 +286,12 @@ def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(
 def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(
     tmp_path: Path, blobs: MemoryBlobs, lock: Any
 ) -> None:
-    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=blobs, lock=tmp_path / "stack.lock")
+    launcher = LocalLauncher(
+        servers=tmp_path / "servers",
+        venv=VENV,
+        blobs=BlobCache(tmp_path / "cache", blobs),
+        lock=tmp_path / "stack.lock",
+    )
     one, two = (start(launcher, manifest) for manifest in (made.doubling(blobs), made.misbehaving(blobs)))
     double(one)
     double(two, "misbehaving")
@@ -300,10 +307,12 @@ def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(
 _STARTER = """
 import json, sys
 from pathlib import Path
+from serving.blob_cache import BlobCache
 from serving.local_launcher import LocalLauncher
 from tests.contracts import serving_models as made
 blobs = made.MemoryBlobs()
-launcher = LocalLauncher(servers=Path(sys.argv[1]), venv=made.VENV, blobs=blobs)
+cache = BlobCache(Path(sys.argv[1]) / "../cache", blobs)
+launcher = LocalLauncher(servers=Path(sys.argv[1]), venv=made.VENV, blobs=cache)
 running = launcher.start(made.launch_spec(made.doubling(blobs), launcher.folder_for(1, "doubling", "r1")))
 print(running.folder, flush=True)
 sys.stdin.read()

@@ -586,6 +586,20 @@ def test_a_manifest_that_was_tampered_with_is_found_in_the_very_next_tick() -> N
     assert other.state == "shifting"
 
 
+def test_a_candidate_whose_files_were_changed_under_its_server_is_taken_back() -> None:
+    world = World(models=2)
+    world.until_shifting()
+    broken, other = world.rollouts
+    found = [{"path": "1/model.onnx", "expected": "a" * 64, "found": "b" * 64}]
+    Server.objects.filter(deployment__release=broken.candidate).update(drift=found)
+    Server.objects.filter(deployment__release=other.stable).update(
+        drift=found
+    )  # an alarm, but no fault of the candidate
+    world.turn()
+    assert broken.state == "rolling_back" and "not those that were sealed" in broken.reason
+    assert other.state == "shifting"
+
+
 def test_a_glance_looks_only_at_those_that_wait_for_something() -> None:
     world = World(models=2)
     world.until_shifting()

@@ -74,6 +74,7 @@ class Machine:
             "DATABASE_URL": self.database,
             "SLUICEGATE_STATE_DIR": str(self.state),
             "SLUICEGATE_SERVING_VENV": str(made.VENV),
+            "SLUICEGATE_ATTEST_EVERY_S": "0.5",
         }
         command = [sys.executable, "manage.py", "agent", "--node", self.name]
         with (self.state / "agent.log").open("ab") as log:
@@ -201,6 +202,20 @@ def test_a_release_without_code_serves_and_leaves_when_it_is_drained(machine: Ma
     actions.drain_deployment(actor=SYSTEM, deployment=deployment, reason="done")
     assert eventually(lambda: Deployment.objects.get(pk=deployment.pk).state == "gone", 20)
     assert processes_under(machine.state) == [] and shared_memory_of(server) == [] and not Path(server.folder).exists()
+
+
+def test_files_that_change_under_a_server_raise_an_alarm_and_a_held_blob_is_not_fetched_again(machine: Machine) -> None:
+    deployment = machine.deploy("words")
+    server = machine.ready(deployment)
+    assert eventually(lambda: Server.objects.get(pk=server.pk).attested_at, 10)
+    assert Server.objects.get(pk=server.pk).drift == []
+    (copy,) = Path(server.folder).rglob("model.onnx")
+    assert copy.stat().st_nlink == 2  # the node's copy and the server's file are one
+    copy.chmod(0o644)
+    with copy.open("r+b") as file:
+        file.write(b"x")
+    assert eventually(lambda: Event.objects.filter(verb="server.drifted", subject_id=str(server.pk)).exists(), 10)
+    assert [one["path"] for one in Server.objects.get(pk=server.pk).drift] == ["1/model.onnx"]
 
 
 def test_what_breaks_is_brought_back(machine: Machine) -> None:

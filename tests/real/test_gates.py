@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from serving.blob_cache import BlobCache
 from serving.local_launcher import LocalLauncher
 from serving.triton import TritonServer
 from tests.contracts import serving_models as made
@@ -64,7 +65,7 @@ def blobs() -> MemoryBlobs:
 
 @pytest.fixture
 def launcher(tmp_path: Path, blobs: MemoryBlobs) -> Iterator[LocalLauncher]:
-    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=blobs)
+    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=BlobCache(tmp_path / "cache", blobs))
     yield launcher
     launcher.sweep(set())
 

@@ -29,6 +29,7 @@ from registry.models import Release
 from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.prober.readings import STALE_S, wrong_readings
+from serving.blob_cache import BlobCache
 from serving.core.routes import Arm, Endpoint, Prober
 from serving.local_launcher import LocalLauncher
 from serving.models import Route
@@ -67,7 +68,11 @@ class TritonPythonModel:
 def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningServer]]:
     """Real servers: `stable`, `same` (the same graph once more), and `wrong`."""
     blobs = made.MemoryBlobs()
-    launcher = LocalLauncher(servers=tmp_path_factory.mktemp("servers"), venv=made.VENV, blobs=blobs)
+    launcher = LocalLauncher(
+        servers=tmp_path_factory.mktemp("servers"),
+        venv=made.VENV,
+        blobs=BlobCache(tmp_path_factory.mktemp("cache"), blobs),
+    )
     wrong = made.manifest(blobs, MODEL, {"artifact/model.py": SUBTLY_WRONG.encode()}, made.serving(), backend="python")
     manifests = {"stable": made.doubling(blobs, MODEL), "same": made.doubling(blobs, MODEL), "wrong": wrong}
     started = {}

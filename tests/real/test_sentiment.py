@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from registry.core import manifest as manifests
 from registry.core.artifact import role_of
 from registry.core.spec import parse_spec
 from serving import runtime
+from serving.blob_cache import BlobCache
 from serving.local_launcher import LocalLauncher
 from serving.ports import InferenceError, LaunchSpec
 from serving.triton import TritonServer
@@ -34,8 +35,9 @@ class FolderBlobs:
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}
 
-    def open(self, sha256: str) -> BinaryIO:
-        return self.paths[sha256].open("rb")
+    def reader_of(self, sha256: str) -> Callable[[int, int], bytes]:
+        data = self.paths[sha256].read_bytes()
+        return lambda start, length: data[start : start + length]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def serve(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
     """Starts a real server for a release (one at a time) and gives a function from texts to probabilities."""
     blobs = FolderBlobs()
     servers = tmp_path_factory.mktemp("servers")
-    launcher = LocalLauncher(servers=servers, venv=VENV, blobs=blobs)
+    launcher = LocalLauncher(servers=servers, venv=VENV, blobs=BlobCache(tmp_path_factory.mktemp("cache"), blobs))
     running = []
 
     def start(name: str) -> Ask:

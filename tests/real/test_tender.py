@@ -23,6 +23,7 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import queries
+from serving.blob_cache import BlobCache
 from serving.local_launcher import LocalLauncher
 from serving.models import Deployment, Environment, Node, Route
 from serving.ports import InferenceError, RunningServer
@@ -73,7 +74,9 @@ class World:
         self.environment = Environment.objects.get_or_create(slug="production", defaults={"title": "Production"})[0]
         node = Node.objects.create(name=f"n{next(_numbers)}")
         self.row = Deployment.objects.create(release=self.release, environment=self.environment, node=node)
-        self.launcher = LocalLauncher(servers=folder / "servers", venv=made.VENV, blobs=blobs)
+        self.launcher = LocalLauncher(
+            servers=folder / "servers", venv=made.VENV, blobs=BlobCache(folder / "cache", blobs)
+        )
         self.tender = Tender(
             self.row.pk,
             actor=SYSTEM,

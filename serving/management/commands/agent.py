@@ -26,7 +26,11 @@ class Command(BaseCommand):
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         launcher = wiring.launcher()
         agent = Agent(
-            node=options["node"], servers=launcher.servers, launcher=launcher, connect=wiring.inference_server
+            node=options["node"],
+            servers=launcher.servers,
+            launcher=launcher,
+            connect=wiring.inference_server,
+            attest_every_s=settings.ATTEST_EVERY_S,
         )
 
         def stop(number: int, frame: FrameType | None) -> None:
