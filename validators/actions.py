@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.db import transaction
@@ -13,7 +14,8 @@ from accounts.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.actions import append_event, enqueue
 from ledger.core.canonical import canonical_bytes, sha256_of
 from registry import signing
-from registry.actions import put_blob
+from registry.actions import attest, put_blob
+from registry.core.attestations import GATES_TYPE, gate_evidence
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from registry.queries import has_code_waiver, manifest_of
@@ -21,6 +23,7 @@ from serving.models import Environment
 from serving.queries import get_environment
 from validators import queries
 from validators.core.answers import choose_output
+from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
 from validators.core.evidence import plain
 from validators.core.golden_set import parse_golden_set, slices_of
@@ -189,6 +192,13 @@ def finish_validation(*, actor: Actor, validation: Validation, facts: dict[str, 
             digest=digest,
             signature=signature,
             key_id=key_id,
+        )
+        attest(
+            actor=actor,
+            release=validation.release,
+            predicate_type=GATES_TYPE,
+            predicate=gate_evidence(report_digest=digest, **predicate_facts(json.loads(body))),
+            about=digest,
         )
         append_event(
             verb="report.sealed",

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
+from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import StateChanged, Unavailable
 from ledger.actions import append_event
 from registry import signing
 from registry.core import oms
+from registry.core.attestations import PROVENANCE_TYPE, provenance, subject_of
 from registry.core.lifecycle import ReleaseState
 from registry.keys import PublicKey
 from registry.models import Attestation, Release
 
+#: Of Sluicegate, as installed; a checkout that was never installed does not know.
+try:
+    VERSION = version("sluicegate")
+except PackageNotFoundError:
+    VERSION = "unknown"
+
 
 def sign_manifest(release: Release, manifest: str, digest: str, name: str) -> Attestation:
-    """The signature of a release that is being sealed, inside its transaction. Raises Unavailable."""
-    statement = oms.statement_of(manifest=json.loads(manifest), digest=digest, release_name=name)
+    """The signature of a release that is being sealed, inside its transaction; its provenance is attested too. Raises Unavailable."""
+    read = json.loads(manifest)
+    origin = provenance(
+        read,
+        release_name=name,
+        pushed_by=release.author.username if release.author else None,
+        drafted_at=release.created_at.isoformat(),
+        sealed_at=(release.sealed_at or timezone.now()).isoformat(),
+        version=VERSION,
+    )
+    _add(release, _statement(read["model"], name, digest, PROVENANCE_TYPE, origin), PROVENANCE_TYPE, about=digest)
+    statement = oms.statement_of(manifest=read, digest=digest, release_name=name)
     return _add(release, statement, oms.SIGNATURE_TYPE, about=digest)
 
 
@@ -56,18 +75,8 @@ def attest(
     Raises Refused, StateChanged for a draft, Unavailable.
     """
     require(actor, Verb.READ, release.model.team.slug)
-    subject = [
-        {
-            "name": f"{release.model.slug}/{release.name}",
-            "digest": {"sha256": _sealed_digest(release).removeprefix("sha256:")},
-        }
-    ]
-    statement = {
-        "_type": oms.STATEMENT_TYPE,
-        "subject": subject,
-        "predicateType": predicate_type,
-        "predicate": predicate,
-    }
+    digest = _sealed_digest(release)
+    statement = _statement(release.model.slug, release.name, digest, predicate_type, predicate)
     return _add(release, statement, predicate_type, about=about)
 
 
@@ -93,6 +102,15 @@ def _rotated(use: signing.Use) -> tuple[PublicKey | None, PublicKey]:
         return signing.rotate(use)
     except (ImproperlyConfigured, OSError) as error:
         raise _unusable(error) from error
+
+
+def _statement(model: str, name: str, digest: str, predicate_type: str, predicate: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "_type": oms.STATEMENT_TYPE,
+        "subject": subject_of(model, name, digest),
+        "predicateType": predicate_type,
+        "predicate": predicate,
+    }
 
 
 def _add(release: Release, statement: Mapping[str, Any], predicate_type: str, *, about: str) -> Attestation:

@@ -301,7 +301,7 @@ def test_a_seal_gives_number_digest_and_manifest(dev: Actor, model: ServedModel)
         ("artifact/model.onnx", "artifact", sha256(ONNX)), ("tokenizer/tokenizer.json", "tokenizer", sha256(b"{}")),
     ]  # fmt: skip
     event = Event.objects.get(verb="release.sealed")
-    signed_by = release.attestations.get().key_id
+    signed_by = release.attestations.earliest("pk").key_id
     assert event.facts == {"model": "sentiment", "number": 1, "digest": release.digest, "signed_by": signed_by}
     assert (event.from_state, event.to_state, event.actor) == ("draft", "sealed", dev.name)
     assert queries.get_release("sentiment", "r1") == queries.get_release("sentiment", 1) == release

@@ -17,11 +17,12 @@ from accounts.core.errors import Refused, StateChanged, Unavailable
 from ledger.models import Event
 from registry import actions, signing
 from registry.core import oms
+from registry.core.attestations import PROVENANCE_TYPE
 from registry.keys import read_public_keys, signer_of
 from registry.models import Attestation, Release, ServedModel
 from registry.storage import store
 from tests.factories import make_admin
-from tests.registry_samples import ONNX, developer, draft_with, put, served_model
+from tests.registry_samples import ONNX, developer, draft_with, put, served_model, sha256
 
 pytestmark = pytest.mark.django_db
 #: Sorted by part, a/ comes before a-b/; sorted as text it would not.
@@ -115,6 +116,20 @@ def test_a_seal_is_signed_with_the_whole_manifest(release: Release) -> None:
     assert Event.objects.get(verb="release.sealed").facts["signed_by"] == made.key_id
 
 
+def test_a_seal_attests_where_the_release_comes_from(release: Release) -> None:
+    made = release.attestations.get(predicate_type=PROVENANCE_TYPE)
+    statement = oms.read_statement(signing.verify_bundle(made.bundle)[0])
+    assert statement["subject"] == [{"name": "sentiment/r1", "digest": {"sha256": str(release.digest)[7:]}}]
+    built, run = statement["predicate"]["buildDefinition"], statement["predicate"]["runDetails"]
+    assert built["externalParameters"]["pushedBy"] == "dev" and built["internalParameters"]["release"] == "r1"
+    named = {one["name"]: one.get("digest") for one in built["resolvedDependencies"]}
+    assert named["runtime"] == {"sha256": "a" * 64} and named["artifact/model.onnx"] == {"sha256": sha256(ONNX)}
+    assert "digest" not in next(
+        one for one in built["resolvedDependencies"] if one["name"] == "source"
+    )  # a short commit
+    assert run["metadata"]["startedOn"] < run["metadata"]["finishedOn"]
+
+
 def test_a_seal_whose_key_is_unusable_does_not_happen(dev: Actor, model: ServedModel, settings: Any) -> None:
     draft = draft_with(dev, model)
     Path(settings.RELEASE_KEY_FILE).parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +167,7 @@ def test_a_rotation_keeps_what_was_signed_and_signs_anew(dev: Actor, release: Re
     assert signing.verify_bundle(old.bundle)[1].key_id == old.key_id
     assert signing.verify(digest, *report) and signing.sign(digest)[1] != report[1]
     new = actions.sign_release(actor=dev, release=release)
-    assert new.key_id not in {old.key_id, report[1]} and release.attestations.count() == 2
+    assert new.key_id not in {old.key_id, report[1]} and release.attestations.count() == 4
     assert actions.sign_release(actor=dev, release=release) == new
     assert [known.is_current for known in signing.known_keys()] == [True, True, False, False]
     rotated = Event.objects.filter(verb="key.rotated").order_by("seq")

@@ -18,6 +18,8 @@ from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.core.canonical import sha256_of
 from ledger.models import Event, Job
 from registry import signing
+from registry.core import oms
+from registry.core.attestations import GATES_TYPE
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.fakes import FakeInferenceServer, FakeModel
@@ -270,6 +272,28 @@ def test_its_report_is_canonical_signed_and_names_what_was_judged(
     assert body["hardware"]["node"] == "local"
     report.body = report.body.replace("passed", "Passed")
     assert not queries.is_authentic(report)
+
+
+def test_its_evidence_is_attested_with_numbers(stage: Stage, developer: Actor, release: Release) -> None:
+    report = validated(developer, release).report
+    made = release.attestations.get(predicate_type=GATES_TYPE)
+    statement = oms.read_statement(signing.verify_bundle(made.bundle)[0])
+    said = statement["predicate"]
+    assert made.about == report.digest == said["report"]
+    assert statement["subject"][0]["digest"] == {"sha256": str(release.digest).removeprefix("sha256:")}
+    assert said["testResult"]["result"] == "PASSED" and said["testResult"]["warnedTests"] == ["load"]
+    golden = next(gate for gate in said["gates"] if gate["gate"] == "golden")
+    accuracy = next(metric for metric in golden["metrics"] if metric["name"] == "accuracy")
+    body = next(gate for gate in json.loads(report.body)["gates"] if gate["gate"] == "golden")["evidence"]["accuracy"]
+    assert (accuracy["value"], accuracy["n"], accuracy["low"], accuracy["high"]) == (
+        body["value"],
+        body["n"],
+        body["low"],
+        body["high"],
+    )
+    assert accuracy["unit"] == "frac" and accuracy["threshold"] == release.model.gate_policy["golden"].get(
+        "min_accuracy"
+    )
 
 
 def test_an_undecided_load_gate_blocks_where_the_policy_says_so(

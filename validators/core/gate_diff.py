@@ -69,7 +69,7 @@ def _verdict(gate: Mapping[str, Any] | None) -> str | None:
 
 
 def _metrics(report: Mapping[str, Any] | None) -> dict[tuple[str, str], Metric]:
-    found = (metric for gate in _gates(report).values() for metric in _of_gate(gate["gate"], gate["evidence"]))
+    found = (metric for gate in _gates(report).values() for metric in metrics_of(gate["gate"], gate["evidence"]))
     hardware = _hardware(report)
     under = {"load": (("hardware", hardware),), "cold_start": (("hardware", hardware),)}
     named = [Metric(**{**asdict(one), "under": (*one.under, *under.get(one.gate, ()))}) for one in found]
@@ -83,7 +83,8 @@ def _hardware(report: Mapping[str, Any] | None) -> str | None:
     return "; ".join(str(one) for one in told if one not in (None, [], "")) or None
 
 
-def _of_gate(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
+def metrics_of(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
+    """Every number that the gate's evidence holds."""
     if gate == "golden":
         yield from _golden(evidence)
     elif gate == "load":

@@ -1,0 +1,104 @@
+"""Predicates of attestations: every number with its threshold and interval, and nothing claimed that nobody measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from registry.core.attestations import gate_evidence, provenance
+from validators.core.attested import predicate_facts
+
+IMAGE = "triton@sha256:" + "a" * 64
+MANIFEST: dict[str, Any] = {
+    "schema": "sluicegate/manifest/v1",
+    "model": "m",
+    "files": [{"path": "artifact/model.onnx", "role": "artifact", "sha256": "b" * 64, "size_bytes": 3}],
+    "runtime": {"image": IMAGE},
+    "provenance": {},
+}
+
+
+def body(**gates: dict[str, Any]) -> dict[str, Any]:
+    """A report's body with these gates' evidence."""
+    policy = {
+        "golden": {"min_accuracy": 0.9, "min_agreement": 0.95, "max_accuracy_drop": 0.02, "confidence": 0.9},
+        "load": {"max_error_frac": 0.001, "slo_ms": 50, "slo_quantile": 0.99},
+        "cold_start": {"max_s": 60},
+    }
+    told = [{"gate": gate, "verdict": "passed", "reason": "fine", "evidence": found} for gate, found in gates.items()]
+    return {
+        "gates": told, "policy": policy, "verdict": "passed", "reason": "fine", "manifest_digest": "sha256:" + "1" * 64,
+        "policy_digest": "sha256:" + "2" * 64, "golden_set": None, "runtime": {"image": IMAGE}, "sealed_at": "2026-03-01T12:00:00Z",
+    }  # fmt: skip
+
+
+def metrics(**gates: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    said = gate_evidence(report_digest="sha256:" + "3" * 64, **predicate_facts(body(**gates)))
+    return {metric["name"]: metric for gate in said["gates"] for metric in gate["metrics"]}
+
+
+def test_every_number_has_its_threshold_and_interval() -> None:
+    found = metrics(
+        golden={
+            "accuracy": {"value": 0.95, "n": 200, "low": 0.92, "high": 0.97},
+            "agreement": {"value": 0.99, "n": 200, "low": 0.97, "high": 1.0},
+            "paired": {"n": 200, "drop": -0.01},
+            "baseline": "r1",
+        },
+        load={"requests": 1000, "errors": 1, "over": 4, "phi": 1.5, "latency_ms": {"p50": 3.0, "p99": 41.0}},
+        cold_start={"total_s": 12.5, "first_ms": 30.0, "steady_ms": 10.0},
+    )
+    assert found["accuracy"] == {
+        "name": "accuracy", "unit": "frac", "better": "higher", "value": 0.95, "threshold": 0.9, "n": 200, "low": 0.92,
+        "high": 0.97, "confidence": 0.9,
+    }  # fmt: skip
+    assert found["agreement with r1"]["threshold"] == 0.95
+    assert (found["accuracy drop"]["value"], found["accuracy drop"]["threshold"]) == (-0.01, 0.02)
+    assert (found["errors"]["value"], found["errors"]["threshold"]) == (0.001, 0.001)
+    assert found["over the objective"]["threshold"] == 0.01 and found["over the objective"]["low"] is not None
+    assert (found["latency p99"]["threshold"], found["latency p50"]["threshold"]) == (50, None)
+    assert found["total"]["threshold"] == 60 and found["steady"]["confidence"] is None
+
+
+def test_what_was_not_measured_is_not_there() -> None:
+    assert metrics(golden={"accuracy": {"value": None, "n": 0, "low": 0.0, "high": 1.0}}, contract={}) == {}
+
+
+def test_verdicts_are_sorted_as_a_test_result_knows_them() -> None:
+    facts = body(contract={}, golden={}, load={}, cold_start={})
+    for gate, verdict in zip(facts["gates"], ("passed", "failed", "undecided", "errored"), strict=True):
+        gate["verdict"] = verdict
+    facts["verdict"] = "failed"
+    said = gate_evidence(report_digest="sha256:" + "3" * 64, **predicate_facts(facts))["testResult"]
+    assert said["result"] == "FAILED"
+    assert (said["passedTests"], said["failedTests"]) == (["contract"], ["golden"])
+    assert said["warnedTests"] == ["load", "cold_start"]
+    facts["verdict"] = "undecided"
+    assert gate_evidence(report_digest="", **predicate_facts(facts))["testResult"]["result"] == "WARNED"
+
+
+def test_provenance_names_what_went_in_and_who_only_said_so() -> None:
+    stated = {
+        "git_commit": "c" * 40, "git_repository": "https://example.com/m.git", "git_branch": "main",
+        "ci_run_url": "https://ci.example.com/7", "dataset": "reviews", "dataset_digest": "sha256:" + "d" * 64,
+    }  # fmt: skip
+    said = provenance(
+        {**MANIFEST, "provenance": stated},
+        release_name="r1",
+        pushed_by="robot",
+        drafted_at="a",
+        sealed_at="b",
+        version="1",
+    )
+    found = {one["name"]: one for one in said["buildDefinition"]["resolvedDependencies"]}
+    assert found["source"] == {
+        "name": "source", "annotations": {"commit": "c" * 40}, "uri": "git+https://example.com/m.git@main",
+        "digest": {"gitCommit": "c" * 40},
+    }  # fmt: skip
+    assert found["reviews"]["digest"] == {"sha256": "d" * 64} and found["runtime"]["digest"] == {"sha256": "a" * 64}
+    assert said["runDetails"]["metadata"]["invocationId"] == "https://ci.example.com/7"
+    assert said["buildDefinition"]["externalParameters"]["stated"] == stated
+    bare = provenance(MANIFEST, release_name="r1", pushed_by=None, drafted_at="a", sealed_at="b", version="1")
+    assert [one["name"] for one in bare["buildDefinition"]["resolvedDependencies"]] == [
+        "artifact/model.onnx",
+        "runtime",
+    ]
