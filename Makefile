@@ -36,8 +36,9 @@ fmt: setup ## Let ruff repair what it can
 bench: setup ## Measure the numbers that the documents claim
 	@set -e; for one in benchmarks/*.py benchmarks/*/__main__.py; do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
 
-openapi: setup ## Write the API's schema to docs/openapi.json
+openapi: setup ## Write the schemas of the API and of the envelope to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json
+	@$(PY) manage.py envelope_schema docs/envelope.schema.json
 
 ci: ## What continuous integration runs: lint, test, demo
 	@.ci/run

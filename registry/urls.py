@@ -21,9 +21,7 @@ urlpatterns = [
         signatures.AttestationsView.as_view(),
         name="api-attestations",
     ),
-    path(
-        "models/<slug:slug>/releases/<slug:name>/retire", collection.RetireView.as_view(), name="api-release-retire"
-    ),
+    path("models/<slug:slug>/releases/<slug:name>/retire", collection.RetireView.as_view(), name="api-release-retire"),
     path(
         "models/<slug:slug>/releases/<slug:name>/restore", collection.RestoreView.as_view(), name="api-release-restore"
     ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pynvml
 
 
 def hardware() -> dict[str, Any]:
-    """{"cpu_model", "gpus": [names], "driver", "gpus_unknown": why}. Without an NVIDIA driver `gpus` is None, with the reason."""
+    """{"cpu_model", "gpus": [names], "driver", "labels"} or, without an NVIDIA driver, `gpus` None with "gpus_unknown": why.
+
+    `labels` has GPU Feature Discovery's names, as `registry.core.node_facts` reads them, for what all devices share.
+    """
     return {"cpu_model": _cpu_model(), **_gpus()}
 
 
@@ -30,11 +35,44 @@ def _gpus() -> dict[str, Any]:
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         names = [_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-        return {"gpus": names, "driver": _text(pynvml.nvmlSystemGetDriverVersion())}
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        return {"gpus": names, "driver": driver, "labels": _labels(handles, names, driver)}
     except pynvml.NVMLError as error:
         return {"gpus": None, "driver": None, "gpus_unknown": str(error)}
     finally:
         pynvml.nvmlShutdown()
+
+
+def _labels(handles: list[Any], names: list[str], driver: str) -> dict[str, str]:
+    """What every device of this machine says alike; what they do not share, or do not tell, is left out."""
+    memories = _shared(lambda one: pynvml.nvmlDeviceGetMemoryInfo(one).total >> 20, handles)
+    capability = _shared(lambda one: tuple(pynvml.nvmlDeviceGetCudaComputeCapability(one)), handles)
+    sliced = _shared(lambda one: pynvml.nvmlDeviceGetMigMode(one)[0], handles)
+    cuda = _told(pynvml.nvmlSystemGetCudaDriverVersion)  # 12040 is 12.4
+    found = {
+        "gpu.count": len(names),
+        "gpu.product": "-".join(names[0].split()) if len(set(names)) == 1 else None,
+        "gpu.memory": memories,
+        "gpu.compute.major": capability and capability[0],
+        "gpu.compute.minor": capability and capability[1],
+        "cuda.driver-version.full": driver,
+        "cuda.runtime-version.full": cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "mig.strategy": "none" if sliced == 0 else None,
+    }
+    return {f"nvidia.com/{name}": str(value) for name, value in found.items() if value is not None}
+
+
+def _shared(ask: Callable[[Any], Any], handles: list[Any]) -> Any:
+    answers = {_told(partial(ask, one)) for one in handles}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _told(ask: Callable[[], Any]) -> Any:
+    """The answer; None where this device or driver does not support the question."""
+    try:
+        return ask()
+    except pynvml.NVMLError:
+        return None
 
 
 def _text(value: str | bytes) -> str:

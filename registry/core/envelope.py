@@ -15,8 +15,8 @@ from registry.core.fields import Field, Flag, Json, Kind, Many, Number, Record, 
 from registry.core.serving import LARGEST_BATCH
 
 _MIB = Whole(0, 2**31, unit="MiB")
-_VERSION = Text(40, pattern=r"\d+(\.\d+){0,3}", like='"12.4"', says="a version number")
-_CAPABILITY = Text(8, pattern=r"\d{1,2}\.\d", like='"8.9"', says="a compute capability")
+_VERSION = Text(40, pattern=r"[0-9]+(\.[0-9]+){0,3}", like='"12.4"', says="a version number")
+_CAPABILITY = Text(8, pattern=r"[0-9]{1,2}\.[0-9]", like='"8.9"', says="a compute capability")
 _SKU = Text(80, like="NVIDIA-L4")
 _MS = Number(unit="milliseconds", above=True)
 _SECONDS = Number(most=86_400, unit="seconds")
@@ -40,7 +40,9 @@ _ACCELERATOR = Record(
             _record(
                 allowed=Flag(),
                 mode=Text(one_of=("none", "single", "mixed")),
-                profiles=Many(Text(20, pattern=r"\d+g\.\d+gb(\+\w+)?", like="1g.10gb", says="a MIG profile"), most=20),
+                profiles=Many(
+                    Text(20, pattern=r"[0-9]+g\.[0-9]+gb(\+[a-z0-9.]+)?", like="1g.10gb", says="a MIG profile"), most=20
+                ),
             )
         ),
         "interconnect": may(Text(one_of=("none", "pcie", "nvlink"))),

@@ -14,6 +14,7 @@ from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import DomainError
 from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
+from registry.core.fit import Verdict
 from registry.models import Release
 from registry.queries import manifest_of
 from rollouts.actions.asking import refuse_frozen
@@ -34,6 +35,7 @@ from rollouts.external import check
 from rollouts.live import frozen_view
 from rollouts.models import Rollout
 from rollouts.traffic import Traffic, traffic_of
+from serving.fitting import fit_of
 from serving.models import Environment, Node, Route
 from serving.queries import live_deployments, nodes, ready_server
 from serving.wiring import external_metrics
@@ -191,6 +193,12 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         image = manifest_of(candidate)["runtime"]["image"]
         yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")
         return
+    found = fit_of(candidate, node)
+    if found.verdict is Verdict.NO:
+        said = f"{candidate.name} does not fit node {node.name}: {found.reasons[0].message}"
+        yield Warned(
+            "does_not_fit", "warning", f"{said} Add a node that it fits, or correct its envelope in a new release."
+        )
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
         for one in live_deployments().filter(node=node, is_wanted=True)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import collection, diff, exits, verify
+from sluicegate.cli import collection, diff, exits, fit, verify
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.naming import model_path, release_path
@@ -29,6 +29,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
     parser.set_defaults(run=run_show)
     diff.add_to(verbs)
+    fit.add_to(verbs)
     verify.add_to(verbs)
     collection.add_release_verbs(verbs)
     parser = verbs.add_parser("sign", help="Sign a release with the present key, from its stored digests")

@@ -173,6 +173,19 @@ def test_stable_without_a_server_and_a_node_that_is_full() -> None:
     assert "no serving server" in message(candidate, "no_capacity_for_rollback")
 
 
+def test_a_node_that_the_candidate_does_not_fit() -> None:
+    candidate = over_stable()
+    resealed(candidate, envelope={"accelerator": {"vendor": "nvidia", "memory_mib_min": 8000}})
+    node = make_node()
+    for facts, is_told in (({"gpus": None}, False), ({"gpus": []}, True)):  # what is unknown is no warning
+        node.facts = facts
+        node.save()
+        assert ("does_not_fit" in codes(candidate)) is is_told
+    assert "r2 does not fit node local: The node has 0 NVIDIA devices; it asks for 1." in message(
+        candidate, "does_not_fit"
+    )
+
+
 def test_traffic_that_is_thin_for_the_policy_or_unknown() -> None:
     candidate = over_stable()
     assert codes(candidate)["traffic_unknown"] == "note"

@@ -1,0 +1,274 @@
+"""Whether a release fits a node, as far as its envelope declares and the node is known: yes, no or unknown, with reasons.
+
+No is said only for what contradicts, unknown for what either side does not tell. Memory is the whole of a device; what
+others hold there is for whoever places the release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from registry.core.node_facts import NodeFacts
+
+
+class Verdict(StrEnum):
+    YES = "yes"
+    UNKNOWN = "unknown"
+    NO = "no"
+
+
+#: Worst last.
+_SEVERITY: Final = (Verdict.YES, Verdict.UNKNOWN, Verdict.NO)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One thing that the envelope asks, and what the node says to it."""
+
+    field: str  # in the envelope: accelerator.memory_mib_min
+    verdict: Verdict
+    message: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`reasons` holds every check that was made, the worst first."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "reasons": [{"field": r.field, "verdict": r.verdict.value, "message": r.message} for r in self.reasons],
+        }
+
+
+def fit(envelope: Mapping[str, Any], node: NodeFacts, *, backend: str = "") -> Fit:
+    """The verdict on one release and one node. An envelope that asks nothing fits everywhere that the backend does."""
+    found = [*_accelerator(envelope.get("accelerator", {}), node), *_driver(envelope.get("driver", {}), node)]
+    found += [*_engine(envelope.get("engine", {}), node, backend), *_host(envelope.get("host", {}), node)]
+    if backend == "tensorrt" and "accelerator" not in envelope:
+        found += _device(1, node)
+    reasons = sorted(found, key=lambda reason: -_SEVERITY.index(reason.verdict))
+    return Fit(max((one.verdict for one in reasons), key=_SEVERITY.index, default=Verdict.YES), tuple(reasons))
+
+
+def _told(field: str, ok: bool | None, has: str, asks: str) -> Reason:
+    """`ok` None: the node does not tell."""
+    if ok is None:
+        return Reason(field, Verdict.UNKNOWN, f"The node does not tell; {asks}.")
+    return Reason(field, Verdict.YES if ok else Verdict.NO, f"The node has {has}; {asks}.")
+
+
+def _accelerator(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+    if asked.get("vendor", "none") == "none":
+        return
+    devices = _mig_devices(asked, node)
+    count = asked.get("count", 1)
+    if devices is None:
+        yield from _device(count, node)
+    else:
+        yield devices
+    yield from _memory(asked, node, has_slices=devices is not None)
+    yield from _capability(asked.get("compute_capability", {}), node)
+    yield from _product(asked, node)
+    yield from _mig(asked.get("mig", {}), node)
+    if asked.get("exclusive"):
+        ok = None if node.sharers is None else node.sharers <= 1
+        yield _told("accelerator.exclusive", ok, f"{node.sharers} sharers of a device", "it wants its device alone")
+    if asked.get("interconnect") == "nvlink" and count > 1:
+        yield _told("accelerator.interconnect", None, "", f"{count} devices are to be linked by NVLink")
+
+
+def _device(count: int, node: NodeFacts) -> Iterator[Reason]:
+    ok = None if node.gpus is None else len(node.gpus) >= count
+    yield _told("accelerator.count", ok, f"{len(node.gpus or ())} NVIDIA devices", f"it asks for {count}")
+
+
+def _mig_devices(asked: Mapping[str, Any], node: NodeFacts) -> Reason | None:
+    """Slices of the asked profiles, where profiles are asked and the node has slices; else whole devices count."""
+    profiles, count = asked.get("mig", {}).get("profiles"), asked.get("count", 1)
+    if not profiles or not node.mig:
+        return None
+    have = {name: node.mig[name][0] for name in profiles if name in node.mig}
+    words = ", ".join(f"{n} × {name}" for name, n in have.items()) or f"only {', '.join(sorted(node.mig))}"
+    ok = any(n >= count for n in have.values())
+    return _told("accelerator.mig.profiles", ok, words, f"it asks for {count} of {' or '.join(profiles)}")
+
+
+def _memory(asked: Mapping[str, Any], node: NodeFacts, *, has_slices: bool) -> Iterator[Reason]:
+    least = asked.get("memory_mib_min")
+    if least is None:
+        return
+    has = node.gpu_memory_mib
+    if has_slices:
+        told = [node.mig[name][1] for name in asked["mig"]["profiles"] if name in node.mig]
+        known = [memory for memory in told if memory is not None]
+        has = max(known) if known and len(known) == len(told) else None
+    if node.gpus == () and not has_slices:
+        return  # told already: there is no device
+    ok = None if has is None else has >= least
+    yield _told("accelerator.memory_mib_min", ok, f"{has} MiB on each device", f"it asks for {least} MiB")
+
+
+def _capability(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+    has = node.compute_capability
+    if "min" in asked:
+        ok = _at_least(has, asked["min"])
+        yield _told("accelerator.compute_capability.min", ok, str(has), f"it asks for {asked['min']} or later")
+    if "any_of" in asked:
+        ok = None if has is None else has in asked["any_of"]
+        listed = ", ".join(asked["any_of"])
+        yield _told("accelerator.compute_capability.any_of", ok, str(has), f"it asks for one of {listed}")
+
+
+def _product(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+    products = sorted({sku(name) for name in node.gpus}) if node.gpus else None
+    has = ", ".join(sorted(set(node.gpus or ())))
+    for name, is_allowed in (("sku_allow", True), ("sku_deny", False)):
+        if not asked.get(name) or node.gpus == ():
+            continue
+        listed = {sku(one) for one in asked[name]}
+        ok = None if products is None else all((one in listed) == is_allowed for one in products)
+        which = "only" if is_allowed else "never"
+        yield _told(f"accelerator.{name}", ok, has, f"it runs {which} on {', '.join(asked[name])}")
+
+
+def _mig(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+    is_sliced = bool(node.mig) or node.mig_strategy in ("single", "mixed")
+    if is_sliced and not asked:
+        yield Reason(
+            "accelerator.mig",
+            Verdict.UNKNOWN,
+            "The node has MIG slices; the envelope does not say whether one will do.",
+        )
+    elif is_sliced and asked.get("allowed") is False:
+        yield Reason("accelerator.mig.allowed", Verdict.NO, "The node has MIG slices; it wants whole devices.")
+    wanted = asked.get("mode")
+    if wanted:
+        mode = node.mig_strategy or (None if node.gpus is None else "mixed" if node.mig else "none")
+        yield _told(
+            "accelerator.mig.mode", None if mode is None else mode == wanted, f"mode {mode}", f"it asks for {wanted}"
+        )
+
+
+def _driver(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+    if "driver_min" in asked:
+        ok = _at_least(node.driver, asked["driver_min"])
+        yield _told("driver.driver_min", ok, f"driver {node.driver}", f"it asks for {asked['driver_min']} or later")
+    if "cuda_min" in asked:
+        ok = _at_least(node.cuda, asked["cuda_min"])
+        asks = f"it asks for {asked['cuda_min']} or later"
+        if ok is False and asked.get("forward_compat"):  # a compatibility package may bring it, on some devices
+            said = f"The node's driver supports CUDA {node.cuda}; {asks}, which forward compatibility may bring."
+            yield Reason("driver.cuda_min", Verdict.UNKNOWN, said)
+        else:
+            yield _told("driver.cuda_min", ok, f"CUDA {node.cuda}", asks)
+    if "cuda_max_exclusive" in asked:
+        high = _at_least(node.cuda, asked["cuda_max_exclusive"])
+        asks = f"it asks for less than {asked['cuda_max_exclusive']}"
+        yield _told("driver.cuda_max_exclusive", None if high is None else not high, f"CUDA {node.cuda}", asks)
+
+
+def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str) -> Iterator[Reason]:
+    """A TensorRT plan runs where it was built, unless it says otherwise.
+
+    Source: TensorRT documentation, engine compatibility: by default only the version that built a plan loads it, and only
+    on its own compute capability; `version_compatible` lets later versions; `ampere_plus` lets 8.0 and later.
+    """
+    if asked.get("type", "trt-plan" if backend == "tensorrt" else "") != "trt-plan":
+        return
+    built, has = asked.get("builder_version"), node.tensorrt
+    if built is None or has is None:
+        who = (
+            "The envelope does not say which TensorRT built the plan" if built is None else "The node tells no TensorRT"
+        )
+        yield Reason("engine.builder_version", Verdict.UNKNOWN, f"{who}; a plan loads by default in that version only.")
+    elif asked.get("version_compatible"):
+        asks = f"the plan loads in {built} or later"
+        yield _told("engine.builder_version", _at_least(has, built), f"TensorRT {has}", asks)
+    else:
+        asks = f"the plan loads in {built} only"
+        yield _told("engine.builder_version", _same(has, built), f"TensorRT {has}", asks)
+    yield from _portable(asked, node)
+
+
+def _portable(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+    level, on, has = asked.get("hardware_compatibility", "none"), asked.get("built_on", {}), node.compute_capability
+    at = "engine.hardware_compatibility"
+    if level == "ampere_plus":
+        yield _told(at, _at_least(has, "8.0"), f"compute capability {has}", "the plan runs on 8.0 or later")
+        return
+    built = on.get("compute_capability")
+    if built is None:
+        yield Reason(at, Verdict.UNKNOWN, "The envelope does not say on which compute capability the plan was built.")
+        return
+    ok = None if has is None else has == built
+    yield _told(at, ok, f"compute capability {has}", f"the plan was built for {built} and runs on that only")
+    if ok and level == "none" and on.get("sku") and node.gpus and {sku(on["sku"])} != {sku(one) for one in node.gpus}:
+        said = f"The plan was built on {on['sku']}, the node has {', '.join(sorted(set(node.gpus)))}: it may fail or be slow."
+        yield Reason("engine.built_on.sku", Verdict.UNKNOWN, said)
+
+
+def _host(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
+    amounts = (
+        ("cpu_cores_min", node.cpu_cores, "cores"),
+        ("memory_mib_min", node.memory_mib, "MiB of memory"),
+        ("shm_mib_min", node.shm_mib, "MiB of shared memory"),
+        ("disk_mib", node.disk_mib, "MiB of disk"),
+        ("pinned_memory_mib", node.memory_mib, "MiB of memory"),
+    )
+    for name, has, unit in amounts:
+        if name in asked:
+            ok = None if has is None else has >= asked[name]
+            yield _told(f"host.{name}", ok, f"{_number(has)} {unit}", f"it asks for {_number(asked[name])}")
+    for name, value in (("os", node.os), ("arch", node.arch)):
+        if name in asked:
+            yield _told(
+                f"host.{name}",
+                None if value is None else value == asked[name],
+                str(value),
+                f"it asks for {asked[name]}",
+            )
+    if asked.get("numa_local"):
+        yield _told("host.numa_local", None, "", "its device and processors are to be on one NUMA node")
+
+
+def sku(name: str) -> str:
+    """A product's name as labels and drivers spell it differently: `NVIDIA L4` and `NVIDIA-L4-SHARED` are `l4`."""
+    plain = "-".join(name.lower().replace("_", "-").split())
+    return plain.removesuffix("-shared").split("-mig-")[0].removeprefix("nvidia-")
+
+
+def _at_least(has: str | None, least: str) -> bool | None:
+    mine, theirs = _numbers(has), _numbers(least)
+    return None if mine is None or theirs is None else _padded(mine) >= _padded(theirs)
+
+
+def _same(has: str, wanted: str) -> bool | None:
+    """Equal as far as both tell: 10.3 is the same as 10.3.0.26."""
+    mine, theirs = _numbers(has), _numbers(wanted)
+    return None if mine is None or theirs is None else all(a == b for a, b in zip(mine, theirs, strict=False))
+
+
+def _numbers(version: str | None) -> list[int] | None:
+    """[535, 104, 5] of `535.104.05`; None for what does not begin with a number."""
+    found = []
+    for part in (version or "").split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))][:9]
+        if not digits:
+            break
+        found.append(int(digits))
+    return found or None
+
+
+def _padded(numbers: list[int]) -> list[int]:
+    return (numbers + [0] * 6)[:6]
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,120 @@
+"""The fit of a release: on the nodes that agents tell of, on labels, in the preview of a rollout, and as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+from django.test import Client
+
+from accounts.actions import actor_for, issue_token
+from accounts.core.access import Actor
+from registry import actions
+from registry.core.node_facts import from_agent
+from registry.models import Release
+from serving.fitting import fit_of
+from serving.hardware import hardware
+from sluicegate.cli.errors import CommandError
+from sluicegate.cli.fit import read_labels
+from tests.factories import make_node
+from tests.model_files import onnx_file, plan_file
+from tests.registry_samples import IMAGE, draft_with, person, served_model
+
+pytestmark = pytest.mark.django_db
+URL = "/api/v1/models/sentiment/releases/r1/fit"
+RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime"], "versions": {"tensorrt": "10.3.0"}}
+GPU = {
+    "serving.instance_group": [{"kind": "gpu", "count": 1}],
+    "envelope.accelerator": {"vendor": "nvidia", "memory_mib_min": 8000},
+}
+
+
+def caller(name: str, **role: Any) -> Client:
+    user = person(name, **role)
+    return Client(headers={"Authorization": f"Bearer {issue_token(user=user, name='test', actor=actor_for(user))}"})
+
+
+@pytest.fixture
+def dev() -> Client:
+    return caller("dev")
+
+
+@pytest.fixture
+def release(dev: Client) -> Release:
+    actor = Actor.system("tests")
+    return actions.seal(actor=actor, release=draft_with(actor, served_model(actor), changes=GPU))
+
+
+def test_every_node_is_told(dev: Client, release: Release) -> None:
+    labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "23034"}
+    host = {"memory_bytes": 64 << 30}
+    make_node("big", facts={"labels": labels, **host}, runtimes=[RUNTIME])
+    make_node("plain", facts={"gpus": [], **host}, runtimes=[])
+    make_node("silent", facts={"gpus": None, **host}, runtimes=[{**RUNTIME, "backends": ["python"]}])
+    told = {one["node"]: one for one in dev.get(URL).json()["results"]}
+    assert {name: (one["verdict"], one["has_runtime"]) for name, one in told.items()} == {
+        "big": ("yes", True), "plain": ("no", False), "silent": ("unknown", False),
+    }  # fmt: skip
+    assert told["plain"]["reasons"][0]["field"] == "accelerator.count"
+
+
+def test_labels_are_asked_about(dev: Client, release: Release) -> None:
+    labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-T4", "nvidia.com/gpu.memory": "4000"}
+    answer = dev.post(URL, json.dumps({"labels": labels}), content_type="application/json")
+    assert answer.status_code == 200 and answer.json()["verdict"] == "no"
+    for body in ("{}", '{"labels": []}', '{"labels": {}, "x": 1}'):
+        refused = dev.post(URL, body, content_type="application/json")
+        assert refused.status_code == 422 and refused.json()["errors"][0]["fix"], body
+
+
+def test_a_stranger_learns_nothing(dev: Client, release: Release) -> None:
+    stranger = caller("eve", team="sound")
+    assert stranger.get(URL).status_code == stranger.post(URL, "{}", content_type="application/json").status_code == 404
+
+
+def test_a_plan_is_held_against_the_tensorrt_of_the_runtime_that_it_names(dev: Client) -> None:
+    actor = Actor.system("tests")
+    engine = {"runtime.backend": "tensorrt", "envelope.engine": {"builder_version": "10.3.0"}}
+    draft = draft_with(actor, served_model(actor), onnx_file(), GPU | engine, artifact__model_plan=plan_file())
+    release = actions.seal(actor=actor, release=draft)
+    for version, verdict in (("10.3.0.26", "yes"), ("10.4.0", "no")):
+        own = {**RUNTIME, "backends": ["tensorrt"], "versions": {"tensorrt": version}}
+        node = make_node(
+            f"node-{verdict}", facts={}, runtimes=[{**own, "image": "other@sha256:1", "versions": {}}, own]
+        )
+        told = {reason.field: reason.verdict for reason in fit_of(release, node).reasons}
+        assert told["engine.builder_version"] == verdict
+
+
+def test_labels_come_from_kubectl_or_bare(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps({"metadata": {"labels": {"a": "b"}}}))
+    assert read_labels(path) == {"a": "b"}
+    path.write_text('{"a": "b"}')
+    assert read_labels(path) == {"a": "b"}
+    for text in ("[]", "{", '{"metadata": {"labels": 1}}'):
+        path.write_text(text)
+        with pytest.raises(CommandError):
+            read_labels(path)
+
+
+def test_what_nvml_tells_becomes_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: Any) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    answers = {
+        "nvmlInit": lambda: None, "nvmlShutdown": lambda: None, "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda i: i, "nvmlDeviceGetName": lambda _: "NVIDIA H100 80GB HBM3",
+        "nvmlSystemGetDriverVersion": lambda: "550.54.15", "nvmlSystemGetCudaDriverVersion": lambda: 12040,
+        "nvmlDeviceGetMemoryInfo": lambda i: SimpleNamespace(total=(81559 + i) << 20),
+        "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0), "nvmlDeviceGetMigMode": unsupported,
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    node = from_agent(hardware())
+    assert node.gpus == ("NVIDIA-H100-80GB-HBM3",) * 2 and node.gpu_memory_mib is None  # the two differ
+    assert (node.compute_capability, node.driver, node.cuda, node.mig_strategy) == ("9.0", "550.54.15", "12.4", None)
