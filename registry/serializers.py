@@ -252,6 +252,7 @@ def _links(release: Release) -> dict[str, str]:
         "waivers": f"{here}/waivers",
         "signature": f"{here}/signature",
         "attestations": f"{here}/attestations",
+        "mlbom": f"{here}/mlbom",
         "gate_runs": f"{here}/gate-runs",
         "model": f"{_BASE}/models/{release.model.slug}",
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import generics
@@ -15,11 +17,13 @@ from rest_framework.views import APIView
 from accounts.api import actor_of, expected_version
 from accounts.core.errors import Invalid
 from registry.core.fields import Problem, Text
+from registry.core.mlbom import MEDIA_TYPE
 from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
 from registry.serializers import body_of, known_members
 from serving.queries import get_environment
 from validators import actions, queries
+from validators.bom import bom_of
 from validators.comparing import whole_diff
 from validators.serializers import DiffOut, GoldenSetOut, ReportOut, ValidationOut
 
@@ -80,6 +84,16 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
             actor=actor, release=visible_release(actor, slug, name), environment=environment
         )
         return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)), status=202)
+
+
+class MlBomView(APIView):
+    @extend_schema(operation_id="releases_mlbom", responses={(200, MEDIA_TYPE): OpenApiTypes.OBJECT})
+    def get(self, request: Request, slug: str, name: str) -> HttpResponse:
+        """The release as a CycloneDX 1.6 ML-BOM, with what its newest report measured."""
+        bom = bom_of(visible_release(actor_of(request), slug, name))
+        response = HttpResponse(json.dumps(bom, ensure_ascii=False), content_type=MEDIA_TYPE)
+        response["Content-Disposition"] = f'attachment; filename="{slug}-{name}.cdx.json"'
+        return response
 
 
 class DiffView(APIView):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import collection, diff, exits, fit, verify
+from sluicegate.cli import collection, diff, exits, export, fit, verify
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
+from sluicegate.cli.fetching import fetch_file
 from sluicegate.cli.naming import model_path, release_path
 from sluicegate.cli.output import Output, bytes_text, short
 from sluicegate.cli.session import connect
@@ -32,6 +32,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     fit.add_to(verbs)
     verify.add_to(verbs)
     collection.add_release_verbs(verbs)
+    export.add_to(verbs)
     parser = verbs.add_parser("sign", help="Sign a release with the present key, from its stored digests")
     parser.add_argument("release", metavar="RELEASE")
     parser.set_defaults(run=run_sign)
@@ -107,10 +108,6 @@ def run_sign(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def _hex(digest: str) -> str:
-    return digest.removeprefix("sha256:")
-
-
 def run_fetch(arguments: argparse.Namespace, output: Output) -> int:
     folder: Path = arguments.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -126,8 +123,7 @@ def run_fetch(arguments: argparse.Namespace, output: Output) -> int:
         total, done = sum(file["size_bytes"] for file in files), 0
         with output.progress("Fetching", is_bytes=True) as meter:
             for file in files:
-                target = _inside(folder, file["path"])
-                _fetch(client, f"{base}/files/{quote(file['path'])}", target, _hex(file["sha256"]))
+                fetch_file(client, f"{base}/files/{quote(file['path'])}", folder, file["path"], file["sha256"])
                 done += file["size_bytes"]
                 meter(done, total)
         is_signed = _fetch_signature(client, base, folder)
@@ -157,29 +153,3 @@ def _fetch_signature(client: Client, base: str, folder: Path) -> bool:
         return False
     (folder / SIGNATURE_FILE).write_bytes(bundle)
     return True
-
-
-def _inside(folder: Path, path: str) -> Path:
-    """The file's place under the folder; a path that would leave it is refused, whatever the server says."""
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or "\\" in path or any(part in {"..", "."} for part in parts):
-        raise CommandError(f"The manifest names {path!r}, which leaves the folder.", exit_code=exits.FAILED)
-    return folder.joinpath(*parts)
-
-
-def _fetch(client: Client, address: str, target: Path, sha256: str) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    part = target.with_name(f"{target.name}.part")
-    with part.open("wb") as out:
-        for chunk in client.stream(address):
-            digest.update(chunk)
-            out.write(chunk)
-    if digest.hexdigest() != sha256:
-        part.unlink()
-        raise CommandError(
-            f"{target.name} arrived as {digest.hexdigest()}, not {sha256}; it was thrown away.",
-            exit_code=exits.FAILED,
-            next_step="Repeat the command; if it fails again, run `sluicegate release verify`.",
-        )
-    part.replace(target)
