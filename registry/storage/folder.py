@@ -30,6 +30,7 @@ from registry.storage.port import (
     Place,
     Readable,
     SignedPart,
+    all_parts,
     check_parts,
     chunks_of,
     digest_mismatch,
@@ -142,6 +143,8 @@ class FolderStore:
         return SignedPart(number, f"/api/v1/upload-parts/{place.upload}/{number}?{urlencode(said)}")
 
     def held_parts(self, place: Place) -> dict[int, HeldPart]:
+        if not (self._parts(place) / _BYTES).is_file():
+            return all_parts(place) if self.exists(place.key) else {}
         held = {}
         for marker in self._parts(place).glob("*.part"):
             if sha256 := _read_marker(marker):

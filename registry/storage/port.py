@@ -111,7 +111,7 @@ class BlobStore(Protocol):
         ...
 
     def held_parts(self, place: Place) -> dict[int, HeldPart]:
-        """The parts that arrived whole, by number."""
+        """The parts that arrived whole, by number; once they became the bytes under the key, all of them."""
         ...
 
     def complete(self, place: Place, part_sha256s: Sequence[str]) -> bool:
@@ -129,6 +129,11 @@ class BlobStore(Protocol):
     def unfinished(self) -> Iterator[Place]:
         """Uploads whose parts lie in the store, with what the store knows: key and store_id; sizes are 0."""
         ...
+
+
+def all_parts(place: Place) -> dict[int, HeldPart]:
+    """Every part, as of an upload that the store has completed."""
+    return {part.number: HeldPart(part.number, part.size_bytes) for part in place.plan.parts()}
 
 
 def split_key(key: str) -> tuple[str, str]:

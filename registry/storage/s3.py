@@ -31,6 +31,7 @@ from registry.storage.port import (
     Place,
     Readable,
     SignedPart,
+    all_parts,
     check_parts,
     chunks_of,
     digest_mismatch,
@@ -210,6 +211,10 @@ class S3Store:
         if not place.store_id:
             head = self._head(place.key, ChecksumMode="ENABLED")
             return {} if head is None else {1: HeldPart(1, int(head["ContentLength"]), _sha256_in(head), head["ETag"])}
+        held = self._listed(place)
+        return all_parts(place) if not held and self._has_all(place) else held
+
+    def _listed(self, place: Place) -> dict[int, HeldPart]:
         held = {}
         try:
             with self._asking(place.key):
@@ -237,7 +242,7 @@ class S3Store:
         return head is not None and int(head["ContentLength"]) == place.size_bytes
 
     def _complete(self, place: Place, part_sha256s: Sequence[str]) -> None:
-        held = self.held_parts(place)
+        held = self._listed(place)
         if not held and self._has_all(place):
             return  # another completed it just now
         check_parts(place, held, part_sha256s)

@@ -145,9 +145,12 @@ class _Sending:
             self._under_way[self._pool.submit(self._put, part)] = part
 
     def _settle(self, most: int) -> None:
-        """Waits until at most so many parts are under way."""
-        while len(self._under_way) > max(0, most):
-            done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
+        """Waits until at most so many parts are under way, and sees to all that are over."""
+        while self._under_way:
+            is_enough = len(self._under_way) <= max(0, most)
+            done, _ = wait(self._under_way, timeout=0 if is_enough else None, return_when=FIRST_COMPLETED)
+            if is_enough and not done:
+                return
             for future in done:
                 self._after(self._under_way.pop(future), future)
 

@@ -389,7 +389,10 @@ def test_another_teams_digest_answers_as_absent(dev: Any, api: Api, run_jobs: Ca
 def test_strangers_see_no_upload_and_readers_send_none(dev: Any, api: Api) -> None:
     told = begin(dev, draft(dev), "artifact/weights.data", DATA).json()
     here = told["links"]["self"]
-    stranger, viewer = api(make_user("eve", team="search")), api(make_user("vi", team="vision", role=Role.RELEASE_MANAGER))
+    stranger, viewer = (
+        api(make_user("eve", team="search")),
+        api(make_user("vi", team="vision", role=Role.RELEASE_MANAGER)),
+    )
     for client, status in ((stranger, 404), (viewer, 403), (api(), 401)):
         assert sign(client, told["upload_id"], {1: DATA[:PART]}).status_code == status
         assert complete(client, told["upload_id"]).status_code == status

@@ -1,0 +1,337 @@
+"""Uploads when processes are killed: the command line, the web process, the worker, and each at every step of the way.
+
+`SLUICEGATE_EVERY_STEP=1` kills at every step; without it at a sample that is drawn anew each time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from rest_framework.test import APIClient
+
+import registry.tasks  # noqa: F401 - registers the handlers of its jobs
+from accounts.actions import actor_for, issue_token
+from accounts.core.access import Actor
+from ledger.actions import dispatch_due
+from ledger.models import Job
+from ledger.tasks import run_job
+from registry import actions
+from registry.core.uploads import UploadState
+from registry.models import Blob, Release, ReleaseFile, Upload
+from registry.queries import place_of
+from registry.reachability import present_plan
+from registry.storage import FolderStore, HeldPart, adapter
+from registry.storage.folder import PartWriter
+from registry.storage.s3 import S3Store
+from tests.kills.process import fork
+from tests.registry_samples import person, release_yaml, served_model, sha256
+from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
+from tests.upload_rig import PART_BYTES, Installation, write_release
+from tests.uploading import complete, put, some_bytes
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("valkey", "postgres"), pytest.mark.timeout(900)]
+SAMPLE = 12
+SYSTEM = Actor.system("tests")
+
+
+@pytest.fixture(scope="module")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    server = SeaweedFS(tmp_path_factory.mktemp("weed"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.real("s3"))])
+def store_env(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> dict[str, str]:
+    """The settings of a store, for other processes; this one has them too."""
+    settings.UPLOAD_PART_BYTES, settings.JOB_LEASE_S = PART_BYTES, 0.3
+    if request.param == "folder":
+        return {"SLUICEGATE_BLOB_STORE": settings.BLOB_STORE}
+    server = request.getfixturevalue("seaweed")
+    settings.BLOB_STORE = f"s3://{server.place()}"
+    settings.S3_ENDPOINT, settings.S3_ACCESS_KEY, settings.S3_SECRET_KEY = server.endpoint, ACCESS_KEY, SECRET_KEY
+    return server.environment(settings.BLOB_STORE.removeprefix("s3://"))
+
+
+@pytest.fixture
+def token() -> str:
+    user = person("dev")
+    served_model(actor_for(user))
+    return issue_token(user=user, name="tests", actor=actor_for(user))
+
+
+def nothing_unexplained() -> None:
+    """Everything in the store is a blob's or of an upload that the sweep will clear; after the sweep it is blobs' alone."""
+    explained = {upload.store_key for upload in Upload.objects.filter(is_stored=True)}
+    named = set(Blob.objects.values_list("store_key", flat=True))
+    keys = {key for key, _ in adapter().keys()}  # noqa: SIM118 - no mapping
+    unfinished = {place.key for place in adapter().unfinished()}
+    assert named <= keys
+    assert keys - named <= explained, "stored, and nobody knows why"
+    assert {key.partition("/")[2] for key in unfinished} <= {key.partition("/")[2] for key in explained}
+    assert all(item.reason for item in present_plan().items)
+    Upload.objects.filter(state=UploadState.OPEN).update(expires_at="2020-01-01T00:00:00Z")
+    actions.sweep_uploads(actor=SYSTEM)
+    assert {key for key, _ in adapter().keys()} == named  # noqa: SIM118
+    assert list(adapter().unfinished()) == []
+
+
+def is_whole(release: Release, files: dict[str, bytes]) -> None:
+    held = {file.path: file.blob for file in ReleaseFile.objects.filter(release=release).select_related("blob")}
+    assert {path: held[path].sha256 for path in files} == {path: sha256(data) for path, data in files.items()}
+    for path, data in files.items():
+        with adapter().open(held[path].store_key) as content:
+            assert content.read() == data
+
+
+# --- every step, in one process that does it all
+
+
+class Steps:
+    """Ends this process at the n-th step: before or after each write to the database, commit, and act on the store."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.count = at, 0
+
+    def step(self) -> None:
+        self.count += 1
+        if self.count == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def stepping(*arguments: Any, **named: Any) -> Any:
+            self.step()
+            answer = real(*arguments, **named)
+            self.step()
+            return answer
+
+        setattr(owner, name, stepping)
+
+    def statement(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        if not sql.lstrip().upper().startswith(("INSERT", "UPDATE", "DELETE")):
+            return execute(sql, params, many, context)
+        self.step()
+        answer = execute(sql, params, many, context)
+        self.step()
+        return answer
+
+    def watch(self) -> None:
+        connection.execute_wrappers.append(self.statement)
+        self.around(BaseDatabaseWrapper, "_commit")
+        for name in ("begin", "complete", "abort", "delete"):
+            self.around(type(adapter()), name)
+        if isinstance(adapter(), FolderStore):
+            for name in ("_move_in", "_link"):
+                self.around(FolderStore, name)
+            for name in ("write", "finish", "close"):
+                self.around(PartWriter, name)
+        else:
+            self.around(S3Store, "_complete")
+
+
+def push_in_process(token: str, files: dict[str, bytes], result: Path | None = None) -> str:
+    """A whole push, as the command line, the web process and a worker do it between them; the sealed release's id."""
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+
+    def post(path: str, body: Any = None) -> Any:
+        answer = client.post(f"/api/v1{path}", body or {}, format="json")
+        assert answer.status_code < 300, answer.json()
+        return answer.json()
+
+    announced = [{"path": path, "sha256": sha256(data), "size_bytes": len(data)} for path, data in files.items()]
+    draft = post(
+        "/models/sentiment/releases", release_yaml({"runtime.backend": "python"}) | {"files": announced, "resume": True}
+    )
+    for path in draft["missing"]:
+        told = post(
+            "/uploads",
+            {"release": draft["id"], "path": path, "size_bytes": len(files[path]), "sha256": sha256(files[path])},
+        )
+        if told["exists"] or told["state"] != "open":
+            continue
+        for number in told["missing"]:
+            data = files[path][(number - 1) * told["part_size"] : number * told["part_size"]]
+            signed = post(f"/uploads/{told['upload_id']}/parts:sign", {"numbers": [number], "sha256": [sha256(data)]})
+            assert put(client, signed["parts"][0], data).status_code == 200
+        assert complete(client, told["upload_id"]).status_code in (200, 202)
+    deadline = time.monotonic() + 60
+    while client.get(f"/api/v1/releases/{draft['id']}").json()["missing"]:
+        assert time.monotonic() < deadline, list(Job.objects.values())
+        for job in Job.objects.filter(kind=actions.VERIFY).exclude(state__in=["done", "failed"]):
+            run_job(str(job.pk))  # a job whose worker was killed is taken over once its lease ran out
+        time.sleep(0.05)
+    sealed = post(f"/releases/{draft['id']}/seal")
+    if result is not None:
+        result.write_text("done")
+    return str(sealed["id"])
+
+
+def test_a_push_killed_at_any_step_ends_right_when_it_is_done_again(
+    store_env: dict[str, str], token: str, tmp_path: Path
+) -> None:
+    connections.close_all()
+
+    def killed_at(at: int, files: dict[str, bytes]) -> tuple[bool, int]:
+        """(whether it was killed, the steps that there were, if it was not)."""
+        done = tmp_path / f"done-{at}"
+
+        def work() -> None:
+            steps = Steps(at)
+            steps.watch()
+            push_in_process(token, files)
+            done.write_text(str(steps.count))
+
+        one = fork("push", work, tmp_path / "push.log")
+        deadline = time.monotonic() + 120
+        while not one.is_over:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert one.was_killed or one.exit_code == 0, (tmp_path / "push.log").read_text()[-3000:]
+        return one.was_killed, 0 if one.was_killed else int(done.read_text())
+
+    def files_of(seed: int) -> dict[str, bytes]:
+        graph = f"graph {seed}".encode()
+        return {"artifact/weights.data": some_bytes(2 * PART_BYTES + 11, seed), "artifact/model.py": graph}
+
+    _, most = killed_at(0, files_of(0))
+    assert most > 50
+    every = range(1, most + 1)
+    is_all = os.environ.get("SLUICEGATE_EVERY_STEP") == "1"
+    chosen = list(every) if is_all else sorted(random.SystemRandom().sample(every, SAMPLE))
+    for at in chosen:
+        files = files_of(at)
+        was_killed, _ = killed_at(at, files)
+        assert was_killed, f"step {at} of {most}"
+        release = Release.objects.get(pk=push_in_process(token, files))
+        assert release.state == "sealed", f"killed at step {at}"
+        is_whole(release, files)
+        nothing_unexplained()
+    assert Release.objects.filter(state="sealed").count() == len(chosen) + 1
+    assert not Upload.objects.filter(state__in=["open", "verifying"]).exists()
+
+
+# --- real processes
+
+
+@pytest.fixture
+def installation(store_env: dict[str, str], tmp_path: Path) -> Iterator[Installation]:
+    found = connection.settings_dict
+    url = f"postgresql://{found['USER']}:{found['PASSWORD']}@{found['HOST']}:{found['PORT']}/{found['NAME']}"
+    keys = {
+        "SLUICEGATE_RELEASE_KEY_FILE": settings.RELEASE_KEY_FILE,
+        "SLUICEGATE_FORMER_KEYS_FILE": settings.FORMER_KEYS_FILE,
+    }
+    made = Installation(tmp_path / "state", {"DATABASE_URL": url, **store_env, **keys})
+    yield made
+    made.stop()
+
+
+def wait_until(what: Callable[[], Any], otherwise: Callable[[], Any], most_s: float = 120) -> None:
+    deadline = time.monotonic() + most_s
+    while not what():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.02)
+
+
+def held() -> int:
+    """Parts of the large file that the store has."""
+    upload = Upload.objects.filter(state=UploadState.OPEN, size_bytes__gt=PART_BYTES, is_begun=True).first()
+    return 0 if upload is None else len(held_parts(upload))
+
+
+def held_parts(upload: Upload) -> dict[int, HeldPart]:
+    return adapter().held_parts(place_of(upload))
+
+
+def kill(one: subprocess.Popen[bytes]) -> None:
+    one.send_signal(signal.SIGKILL)
+    one.wait()
+
+
+def ends(installation: Installation, push: subprocess.Popen[bytes]) -> int:
+    """The push's exit code. Sweeps meanwhile, as the engine does."""
+    deadline = time.monotonic() + 240
+    while push.poll() is None:
+        assert time.monotonic() < deadline, installation.log("push") + installation.log("worker")[-2000:]
+        dispatch_due()
+        time.sleep(0.1)
+    return push.wait()
+
+
+SIZE = 20 * PART_BYTES + 99
+
+
+def test_a_killed_command_line_goes_on_and_sends_no_held_part_again(
+    installation: Installation, token: str, tmp_path: Path
+) -> None:
+    files = {"artifact/weights.data": some_bytes(SIZE)}
+    folder = write_release(tmp_path / "release", files)
+    installation.start_web()
+    installation.start_worker()
+    push = installation.push(folder, token)
+    wait_until(lambda: held() >= 3 or push.poll() is not None, lambda: installation.log("push"))
+    kill(push)
+    assert Upload.objects.filter(state=UploadState.OPEN).exists(), "it was too fast to be killed"
+    time.sleep(1)  # what was on its way when it was killed has arrived or been given up
+    begun = Upload.objects.filter(state=UploadState.OPEN, is_begun=True)
+    held_bytes = sum(part.size_bytes for upload in begun for part in held_parts(upload).values())
+    before = installation.body_bytes()
+    assert ends(installation, installation.push(folder, token)) == 0, installation.log("push")
+    assert f"{held_bytes} bytes were there from an earlier run" in installation.log("push")
+    if isinstance(adapter(), FolderStore):
+        assert installation.body_bytes() - before <= SIZE - held_bytes + 1000  # the small file, where it was not there
+    else:
+        assert installation.body_bytes() == 0  # nothing of it passed the app, in either run
+    is_whole(Release.objects.get(state="sealed"), files)
+    assert Release.objects.count() == 1
+    nothing_unexplained()
+
+
+def test_a_web_process_killed_in_mid_push_costs_only_time(
+    installation: Installation, token: str, tmp_path: Path
+) -> None:
+    files = {"artifact/weights.data": some_bytes(SIZE)}
+    folder = write_release(tmp_path / "release", files)
+    web = installation.start_web()
+    installation.start_worker()
+    push = installation.push(folder, token)
+    wait_until(lambda: held() >= 2 or push.poll() is not None, lambda: installation.log("push"))
+    kill(web)
+    installation.start_web()
+    code = ends(installation, push)
+    assert code in (0, 2), installation.log("push")  # away for longer than it waits: said as such, and gone on with
+    if code == 2:
+        assert "goes on from here" in installation.log("push")
+        assert ends(installation, installation.push(folder, token)) == 0, installation.log("push")
+    is_whole(Release.objects.get(state="sealed"), files)
+    nothing_unexplained()
+
+
+def test_a_worker_killed_while_it_reads_is_replaced(installation: Installation, token: str, tmp_path: Path) -> None:
+    files = {"artifact/weights.data": some_bytes(SIZE)}
+    folder = write_release(tmp_path / "release", files)
+    installation.start_web()
+    worker = installation.start_worker()
+    push = installation.push(folder, token)
+    reading = Job.objects.filter(kind=actions.VERIFY, state="running")
+    wait_until(lambda: reading.exists() or push.poll() is not None, lambda: installation.log("push"))
+    kill(worker)
+    installation.start_worker()
+    assert ends(installation, push) == 0, installation.log("push")
+    is_whole(Release.objects.get(state="sealed"), files)
+    nothing_unexplained()

@@ -1,0 +1,108 @@
+"""A web process, workers and the command line as real processes, for tests and measurements of uploads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from sluicegate.stack import child
+from tests.gateway_rig import free_port
+from tests.registry_samples import CONTRACT, IMAGE
+
+ROOT = Path(__file__).resolve().parents[1]
+PART_BYTES = 5 << 20  # the least that S3 takes
+LEASE_S = 2.0
+
+
+class Installation:
+    """Sluicegate's processes on one database and one store. Everything ends with `stop`."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], *, part_bytes: int = PART_BYTES) -> None:
+        self.folder, self.port = folder, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.count_file = folder / "counted"
+        self.env = {
+            **os.environ, "PYTHONPATH": str(ROOT), "SLUICEGATE_SECRET_KEY": "x" * 40, "SLUICEGATE_STATE_DIR": str(folder),
+            "SLUICEGATE_UPLOAD_PART_BYTES": str(part_bytes), "SLUICEGATE_JOB_LEASE_S": str(LEASE_S),
+            "COUNT_FILE": str(self.count_file), **env,
+        }  # fmt: skip
+        (folder / "static").mkdir(parents=True, exist_ok=True)
+        self.count_file.touch()
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def _start(self, name: str, argv: list[str], **env: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            one = child.start([sys.executable, "-m", *argv], log=log, env={**self.env, **env}, cwd=ROOT)
+        self._started.append(one)
+        return one
+
+    def start_web(self) -> subprocess.Popen[bytes]:
+        """Answering on `url`. The same port each time, so that it can be killed and come back."""
+        said = (
+            f"uvicorn tests.counted_app:application --host 127.0.0.1 --port {self.port} --loop uvloop --http httptools"
+        )
+        web = self._start("web", [*said.split(), "--lifespan", "off", "--no-access-log", "--log-level", "warning"])
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                if httpx.get(f"{self.url}/api/v1/me", timeout=5).status_code == 401:
+                    return web
+            except httpx.TransportError:
+                assert time.monotonic() < deadline and web.poll() is None, self.log("web")
+                time.sleep(0.1)
+
+    def start_worker(self, **env: str) -> subprocess.Popen[bytes]:
+        before = self.log("worker").count("ready.")
+        said = (
+            "celery -A sluicegate worker -Q default,validate -P threads -c 2 -l INFO --without-gossip --without-mingle"
+        )
+        worker = self._start("worker", [*said.split(), "-n", f"{uuid.uuid4().hex}@test"], **env)
+        deadline = time.monotonic() + 90
+        while self.log("worker").count("ready.") == before:
+            assert time.monotonic() < deadline and worker.poll() is None, self.log("worker")
+            time.sleep(0.1)
+        return worker
+
+    def push(self, folder: Path, token: str, *words: str) -> subprocess.Popen[bytes]:
+        """`sluicegate push`, under way. What it says goes to push.log."""
+        said = {"SLUICEGATE_URL": self.url, "SLUICEGATE_TOKEN": token}
+        return self._start("push", ["sluicegate.cli", "push", str(folder), *words], **said)
+
+    def log(self, name: str) -> str:
+        file = self.folder / f"{name}.log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def body_bytes(self, method: str = "PUT") -> int:
+        """Bytes of request bodies that reached the web process's application, of requests that ended."""
+        lines = [line.split() for line in self.count_file.read_text().splitlines()]
+        return sum(int(count) for verb, _, count in lines if verb == method)
+
+    def stop(self) -> None:
+        for one in reversed(self._started):
+            child.stop(one, stop_signal=signal.SIGKILL)
+
+
+def write_release(folder: Path, files: Mapping[str, bytes], **changes: Any) -> Path:
+    """A release folder of the model `sentiment`, with a small graph and these files."""
+    everything = {"artifact/model.py": b"class TritonPythonModel: ...\n", **files}
+    for path, data in everything.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    document = {
+        "model": "sentiment",
+        "runtime": {"image": IMAGE, "server": "triton", "backend": "python"},
+        "serving": {"max_batch_size": 16, **CONTRACT},
+        **changes,
+    }
+    (folder / "release.yaml").write_text(yaml.safe_dump(document))
+    return folder
