@@ -58,6 +58,17 @@ _REFUSED: Final = frozenset({".npy", ".npz", ".h5", ".keras", ".hdf5"})
 
 def path_problems(path: str) -> list[Problem]:
     """Why this path cannot be in a release. Paths are relative, with forward slashes, under artifact/ or tokenizer/."""
+    if problems := name_problems(path):
+        return problems
+    segments = path.split("/")
+    if path not in CONFIG_FILES and (len(segments) < 2 or segments[0] not in {"artifact", "tokenizer"}):
+        said = f"{_shown(path)} is neither under artifact/ nor under tokenizer/."
+        return [Problem("path", said, "Move the file into one of the two folders.")]
+    return format_problems(path)
+
+
+def name_problems(path: str) -> list[Problem]:
+    """Why a file of this name would be unsafe or not one thing everywhere, wherever in a folder it lies."""
 
     def problem(message: str, fix: str) -> list[Problem]:
         return [Problem("path", f"{_shown(path)} {message}.", fix)]
@@ -79,9 +90,7 @@ def path_problems(path: str) -> list[Problem]:
         return problem("leaves its folder or points at itself", "Remove the '.' and '..' parts.")
     if "" in segments or any(segment != segment.strip() for segment in segments):
         return problem("has an empty part, or one that begins or ends with a space", "Write one slash between names.")
-    if path not in CONFIG_FILES and (len(segments) < 2 or segments[0] not in {"artifact", "tokenizer"}):
-        return problem("is neither under artifact/ nor under tokenizer/", "Move the file into one of the two folders.")
-    return format_problems(path)
+    return []
 
 
 def format_problems(path: str) -> list[Problem]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sluicegate.cli import exits, gates, uploads
+from sluicegate.cli import archives, exits, gates, uploads
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.folder import LocalFile, find_files, hash_files, read_document
@@ -19,12 +19,13 @@ HELP = "Send a release folder: release.yaml, artifact/… and tokenizer/…"
 ABOUT = """Reads DIR/release.yaml, hashes config.pbtxt and everything under artifact/ and tokenizer/, sends what the server lacks
 in parts, several at once, and seals the release when every file was verified. A release is there as a whole or not at all:
 if it is refused, the draft is discarded; if the connection or this command is lost, pushing the same folder again goes on
-where it was. Pushing the same bytes twice gives the same release. Symbolic links are refused."""
+where it was. Pushing the same bytes twice gives the same release. Symbolic links are refused. In the place of a folder, DIR may be a
+.zip, .tar or .tar.gz of one: it is judged by its list, unpacked into a temporary folder, and pushed from there."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("push", help=HELP, description=ABOUT)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the release folder")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the release folder, or an archive of it")
     parser.add_argument("--model", help="the model it belongs to, when release.yaml should not decide")
     parser.add_argument(
         "--connections", type=int, default=0, metavar="N", help=f"parts sent at once ({uploads.CONNECTIONS})"
@@ -35,7 +36,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        release = push(client, arguments.folder, output, model=arguments.model, connections=arguments.connections)
+        release = archives.with_folder(
+            arguments.folder,
+            lambda folder: push(client, folder, output, model=arguments.model, connections=arguments.connections),
+        )
         name = f"{release['model']}/{release['name']}"
         if not arguments.wait:
             output.result(release, [f"{name} is sealed: {release['digest']}", f"Next: sluicegate gates {name} --wait"])

@@ -25,8 +25,11 @@ class Seekable(Protocol):
 class Window:
     """The `size` bytes of a file, read in order or from any place. Raises Malformed where there is less than asked."""
 
-    def __init__(self, readable: Seekable, size: int) -> None:
+    def __init__(
+        self, readable: Seekable, size: int, *, chunk_bytes: int = CHUNK_BYTES, most_fetches: int = MOST_FETCHES
+    ) -> None:
         self.size = size
+        self._chunk_bytes, self._most_fetches = chunk_bytes, most_fetches
         self.at = 0
         self._readable = readable
         self._start, self._held = 0, b""
@@ -62,10 +65,10 @@ class Window:
         return found
 
     def _fetch(self, count: int) -> None:
-        wanted = min(max(count, CHUNK_BYTES), self.size - self.at)
+        wanted = min(max(count, self._chunk_bytes), self.size - self.at)
         self._fetches += 1
         self._bytes += wanted
-        if self._fetches > MOST_FETCHES or self._bytes > MOST_BYTES:
+        if self._fetches > self._most_fetches or self._bytes > MOST_BYTES:
             raise Malformed("its header is too large to be read", "Split the file into smaller ones.")
         self._readable.seek(self.at)
         pieces, missing = [], wanted

@@ -9,18 +9,20 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from registry.core.formats.findings import Malformed
+from registry.core.formats.findings import Malformed, shown
 from registry.core.formats.window import Window
 
 MOST_MEMBERS: Final = 100_000
 LONGEST_DIRECTORY: Final = 32 << 20
 _FIX: Final = "Write the archive again, or send the whole file."
-_END, _END_64, _PLACE_64, _ENTRY = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07", b"PK\x01\x02"
+_END, _END_64, _PLACE_64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+_ENTRY, _LOCAL = b"PK\x01\x02", b"PK\x03\x04"
+_UNIX: Final = 3
 
 
 @dataclass(frozen=True)
 class Member:
-    """One name in the archive. `start` is where its local header begins."""
+    """One name in the archive. `start` is where its local header begins; `file_type` is Unix's, 0 where it is not told."""
 
     name: str
     method: int  # 0: stored as it is
@@ -28,6 +30,8 @@ class Member:
     size_bytes: int
     start: int
     is_encrypted: bool
+    file_type: int = 0
+    crc: int = 0
 
 
 def members(window: Window) -> list[Member]:
@@ -48,13 +52,24 @@ def members(window: Window) -> list[Member]:
 
 def stored(window: Window, member: Member, most: int) -> bytes:
     """The first bytes of a member that is stored as it is; empty for one that is packed or damaged."""
-    window.at = member.start
-    if member.method or member.is_encrypted or member.start + 30 > window.size:
+    if member.method or member.is_encrypted:
         return b""
+    try:
+        window.at = data_start(window, member)
+    except Malformed:
+        return b""
+    return window.read(max(0, min(member.packed_bytes, most, window.size - window.at)))
+
+
+def data_start(window: Window, member: Member) -> int:
+    """Where the member's packed bytes begin, by its local header. Raises Malformed when they are not in the file."""
+    window.at = min(member.start, window.size)
     header = window.read(30)
     name, extra = struct.unpack_from("<HH", header, 26)
-    window.at += name + extra
-    return window.read(max(0, min(member.packed_bytes, most, window.size - window.at)))
+    begins = window.at + int(name) + int(extra)
+    if not header.startswith(_LOCAL) or begins + member.packed_bytes > window.size:
+        raise Malformed(f"{shown(member.name)} is not where its directory says", _FIX)
+    return begins
 
 
 def _directory(window: Window) -> tuple[int, int]:
@@ -79,16 +94,18 @@ def _directory(window: Window) -> tuple[int, int]:
 def _member(data: bytes, at: int) -> tuple[Member, int]:
     if data[at : at + 4] != _ENTRY:
         raise Malformed("its directory is damaged", _FIX)
+    system = data[at + 5]
     flags, method = struct.unpack_from("<HH", data, at + 8)
-    packed, size, name_length, extra_length, comment_length = struct.unpack_from("<IIHHH", data, at + 20)
-    start = struct.unpack_from("<I", data, at + 42)[0]
+    crc, packed, size, name_length, extra_length, comment_length = struct.unpack_from("<IIIHHH", data, at + 16)
+    attributes, start = struct.unpack_from("<II", data, at + 38)
     extra_at = at + 46 + name_length
     length = 46 + name_length + extra_length + comment_length
     if at + length > len(data):
         raise Malformed("its directory is cut short", _FIX)
     size, packed, start = _wide(data[extra_at : extra_at + extra_length], size, packed, start)
     name = data[at + 46 : extra_at].decode("utf-8", "replace")
-    return Member(name, method, packed, size, start, bool(flags & 1)), length
+    file_type = (attributes >> 16) & 0o170000 if system == _UNIX else 0
+    return Member(name, method, packed, size, start, bool(flags & 1), file_type, crc), length
 
 
 def _wide(extra: bytes, size: int, packed: int, start: int) -> tuple[int, int, int]:

@@ -1,0 +1,289 @@
+"""Archives of a release folder: what is refused by its list, and what arrives unpacked."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.core.archive import MOST_MEMBERS, Contents, Member, MemberKind, read_members
+from sluicegate.cli import archives
+from sluicegate.cli.archives import is_archive, unpacked, with_folder
+from sluicegate.cli.errors import CommandError
+
+ROOM = 1 << 40
+DOCUMENT = ("release.yaml", b"model: sentiment\n")
+GOOD = [DOCUMENT, ("artifact/model.onnx", b"graph"), ("tokenizer/vocab.txt", b""), ("config.pbtxt", b"x")]
+
+
+def members(*names: str, kind: MemberKind = MemberKind.FILE) -> list[Member]:
+    return [Member(name, MemberKind.FOLDER if name.endswith("/") else kind, 1) for name in names]
+
+
+def judged(*names: str, **more: Any) -> Contents:
+    return read_members(members("release.yaml", "artifact/model.onnx", *names, **more), most_bytes=ROOM)
+
+
+def refusal(contents: Contents) -> str:
+    assert contents.problems and not contents.files and all(p.fix for p in contents.problems)
+    return " ".join(f"{p.field} {p.message}" for p in contents.problems)
+
+
+@pytest.mark.parametrize("top", ["", "./", "sentiment/", "./sentiment/"])
+def test_a_release_folder_or_what_is_in_it(top: str) -> None:
+    names = [f"{top}{name}" for name in ("release.yaml", "artifact/model.onnx", "artifact/deep/a.json", "notes.txt")]
+    folders = [name for name in (top, f"{top}artifact/") if name]
+    contents = read_members(members(*folders, *names), most_bytes=ROOM)
+    assert contents.problems == ()
+    assert set(contents.files) == {"release.yaml", "artifact/model.onnx", "artifact/deep/a.json"}
+    assert contents.files["release.yaml"] == len(folders) and contents.size_bytes == 3
+
+
+def test_what_systems_add_is_passed_over() -> None:
+    contents = judged("__MACOSX/artifact/._model.onnx", "artifact/.DS_Store", "artifact/._model.onnx", "__MACOSX/")
+    assert set(contents.files) == {"release.yaml", "artifact/model.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("../evil.json", "leaves its folder"), ("artifact/../../format.json", "leaves its folder"), ("/etc/passwd", "absolute"),
+        ("C:/x.json", "absolute"), ("artifact\\..\\x.json", "backslash"), ("artifact/a\x00.json", "control"),
+        ("artifact//a.json", "empty part"),
+        ("artifact/a\udcff.json", "control"), ("artifact/\ufffd.json", "not UTF-8"), ("a/" * 200, "too long"), ("notes/../x", "leaves"),
+        ("artifact/Model.onnx", "one file on some"), ("artifact/model.onnx", "one file on some"),
+        ("artifact/model.onnx/x.json", "both a file and a folder"),
+        ("tokeniser/vocab.txt", "neither artifact/ nor tokenizer/"), ("artifact/run.sh", "not of an allowed format"),
+        ("release.yaml", "has 2 of it"), ("./artifact/./x.json", "points at itself"), ("", "empty"), ("..", "leaves"), ("/", "empty"),
+    ],
+)  # fmt: skip
+def test_names_that_are_refused(name: str, says: str) -> None:
+    assert says in refusal(judged(name))
+
+
+@pytest.mark.parametrize("kind", [MemberKind.LINK, MemberKind.OTHER])
+def test_links_and_devices_are_refused_wherever_they_lie(kind: MemberKind) -> None:
+    for name in ("artifact/a.json", "notes.txt"):
+        contents = read_members([*members("release.yaml"), Member(name, kind, 0)], most_bytes=ROOM)
+        assert name in refusal(contents)
+
+
+def test_bombs_are_refused_by_what_they_claim() -> None:
+    def claimed(**claims: Any) -> str:
+        one = Member("artifact/a.data", MemberKind.FILE, **{"size_bytes": 10, **claims})
+        return refusal(read_members([*members("release.yaml"), one], most_bytes=1000))
+
+    assert "there is room for 1000" in claimed(size_bytes=1000)
+    dense = Member("artifact/a.data", MemberKind.FILE, 5000, 1)
+    assert "5000 bytes are said to be packed in 1" in refusal(
+        read_members([*members("release.yaml"), dense], most_bytes=ROOM)
+    )
+    assert "below zero" in claimed(size_bytes=-1)
+    two = [Member(f"artifact/{n}.data", MemberKind.FILE, 10, 10, start) for n, start in (("a", 0), ("b", 5))]
+    assert "also those of another" in refusal(read_members([*members("release.yaml"), *two], most_bytes=ROOM))
+    assert "more than" in refusal(judged(*(f"notes{i}.txt" for i in range(MOST_MEMBERS))))
+
+
+def test_ten_thousand_files_and_one_more() -> None:
+    names = [f"artifact/{i // 100}/{i}.json" for i in range(9_999)]
+    assert len(judged(*names).files) == 10_001
+    assert "10001 files are more than 10000" in refusal(judged(*names, "artifact/last.json"))
+
+
+def test_an_archive_without_release_yaml() -> None:
+    assert "has 0 of it" in refusal(read_members(members("a/x.json", "b/y.json"), most_bytes=ROOM))
+    assert "has 0 of it" in refusal(read_members([], most_bytes=ROOM))
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.text(alphabet="a./\\\x00:é", max_size=8), st.sampled_from(MemberKind), st.integers(-1, 9)),
+        max_size=6,
+    )
+)
+def test_whatever_is_accepted_stays_in_its_folder(listed: list[tuple[str, MemberKind, int]]) -> None:
+    found = [Member(*one) for one in listed]
+    contents = read_members([*members("release.yaml"), *found], most_bytes=ROOM)
+    for path in contents.files:
+        assert not path.startswith("/") and ".." not in path.split("/") and "\\" not in path and "\x00" not in path
+    assert bool(contents.files) != bool(contents.problems)
+
+
+# --- true archives
+
+
+def zipped(files: list[tuple[str, bytes]], **info: Any) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files:
+            one = zipfile.ZipInfo(name)
+            one.compress_type = zipfile.ZIP_DEFLATED
+            for key, value in info.items():
+                setattr(one, key, value)
+            archive.writestr(one, data)
+    return out.getvalue()
+
+
+def tarred(files: list[tuple[str, bytes]], mode: str = "w:gz", **info: Any) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, data in files:
+            one = tarfile.TarInfo(name)
+            one.size = len(data)
+            for key, value in info.items():
+                setattr(one, key, value)
+            archive.addfile(one, io.BytesIO(data))
+    return out.getvalue()
+
+
+PACKED = {"r.zip": zipped, "r.tar.gz": tarred, "r.tgz": tarred, "r.tar": lambda files, **i: tarred(files, "w:", **i)}
+
+
+def placed(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+@contextmanager
+def refused(says: str) -> Iterator[None]:
+    with pytest.raises(CommandError) as caught:
+        yield
+    told = " ".join([*caught.value.lines()])
+    assert says in told and caught.value.exit_code == 3, told
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_was_packed_is_what_arrives(tmp_path: Path, name: str) -> None:
+    big = bytes(range(256)) * 20_000
+    files = [*GOOD, ("artifact/big.data", big), ("artifact/zeros.data", bytes(1_000_000)), ("notes.txt", b"not sent")]
+    archive = placed(tmp_path, name, PACKED[name]([(f"top/{n}", d) for n, d in files]))
+    with unpacked(archive) as folder:
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == dict(files[:-1]) and not folder.exists()
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_file_that_would_leave_its_folder_is_never_written(tmp_path: Path, name: str) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for evil in ("../evil.json", str(tmp_path / "evil.json"), "artifact/../../../evil.json"):
+        archive = placed(inside, name, PACKED[name]([*GOOD, (evil, b"{}")]))
+        with refused("was not unpacked"), unpacked(archive):
+            pass
+    assert not list(tmp_path.rglob("evil.json"))
+
+
+def test_links_in_true_archives(tmp_path: Path) -> None:
+    link = {"create_system": 3, "external_attr": 0o120777 << 16}
+    with refused("a link"), unpacked(placed(tmp_path, "r.zip", zipped([*GOOD], **link))):
+        pass
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+        with (
+            refused("a link"),
+            unpacked(placed(tmp_path, "r.tar", PACKED["r.tar"](GOOD, type=kind, linkname="/etc/passwd"))),
+        ):
+            pass
+    with (
+        refused("neither a file nor a folder"),
+        unpacked(placed(tmp_path, "r.tar", PACKED["r.tar"](GOOD, type=tarfile.CHRTYPE))),
+    ):
+        pass
+
+
+def test_a_tar_that_claims_more_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = tarfile.TarInfo("artifact/bomb.data")
+    header.size = 1 << 42
+    data = tarred([DOCUMENT], "w:")[:1024] + header.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+    with refused("there is room for"), unpacked(placed(tmp_path, "r.tar", data)):
+        pass
+    long_name = tarfile.TarInfo("x")
+    long_name.type, long_name.size = tarfile.GNUTYPE_LONGNAME, 1 << 34
+    with (
+        refused("a header of it claims"),
+        unpacked(placed(tmp_path, "r.tar", long_name.tobuf(tarfile.GNU_FORMAT) + bytes(1024))),
+    ):
+        pass
+
+
+def test_a_zip_whose_claims_are_lies(tmp_path: Path) -> None:
+    data = zipped([DOCUMENT, ("artifact/a.data", bytes(100_000))])
+    at = data.rindex(b"PK\x01\x02")
+    fewer = data[: at + 24] + struct.pack("<I", 10) + data[at + 28 :]
+    with refused("is not the 10 bytes"), unpacked(placed(tmp_path, "r.zip", fewer)):
+        pass
+    other_crc = data[: at + 16] + b"abcd" + data[at + 20 :]
+    with refused("is not the 100000 bytes"), unpacked(placed(tmp_path, "r.zip", other_crc)):
+        pass
+    bomb = data[: at + 24] + struct.pack("<I", 1 << 30) + data[at + 28 :]
+    with refused("said to be packed in"), unpacked(placed(tmp_path, "r.zip", bomb)):
+        pass
+    twice = data[: at + 42] + struct.pack("<I", 0) + data[at + 46 :]
+    with refused("another member"), unpacked(placed(tmp_path, "r.zip", twice)):
+        pass
+    with refused("is encrypted"), unpacked(placed(tmp_path, "r.zip", data[: at + 8] + b"\x01" + data[at + 9 :])):
+        pass
+    with (
+        refused("packed by method 14"),
+        unpacked(placed(tmp_path, "r.zip", data[: at + 10] + b"\x0e" + data[at + 11 :])),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_damage_of_any_kind_is_a_refusal(tmp_path: Path, name: str) -> None:
+    data = PACKED[name](GOOD)
+    for spoilt in (b"", b"PK", data[: min(len(data) // 2, 520)], b"x" * 2000, data[:40] + b"\xff" * 40 + data[80:]):
+        with pytest.raises(CommandError) as caught, unpacked(placed(tmp_path, name, spoilt)):
+            pass
+        assert caught.value.exit_code == 3 and caught.value.lines()
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(sorted(PACKED)), st.data())
+def test_spoilt_archives_are_refused_or_unpacked(
+    tmp_path_factory: pytest.TempPathFactory, name: str, draw: st.DataObject
+) -> None:
+    data = bytearray(PACKED[name](GOOD))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at = draw.draw(st.integers(0, len(data) - 1))
+        data[at : at + 2] = draw.draw(st.binary(min_size=1, max_size=4))
+    archive = placed(tmp_path_factory.mktemp("spoilt"), name, bytes(data))
+    with suppress(CommandError), unpacked(archive) as folder:  # any other error fails
+        assert (folder / "release.yaml").is_file()
+
+
+def test_what_is_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "folder.zip").mkdir()
+    assert (
+        is_archive(Path("a.ZIP"))
+        and is_archive(Path("a.tar.gz"))
+        and not is_archive(Path("a"))
+        and not is_archive(tmp_path / "folder.zip")
+    )
+    assert with_folder(tmp_path, lambda folder: folder) == tmp_path
+    archive = placed(tmp_path, "r.zip", zipped(GOOD))
+    assert with_folder(archive, lambda folder: sorted(path.name for path in folder.iterdir())) == [
+        "artifact", "config.pbtxt", "release.yaml", "tokenizer",
+    ]  # fmt: skip
+    with refused("There is no file"):
+        with_folder(tmp_path / "absent.zip", lambda folder: folder)
+
+
+def test_room_is_what_the_disk_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        free = archives._SPARE_BYTES + 10
+
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: Usage)
+    with refused("there is room for 10"), unpacked(placed(tmp_path, "r.zip", zipped(GOOD))):
+        pass
