@@ -18,6 +18,7 @@ from tritonclient.grpc import model_config_pb2
 
 from ledger.core.canonical import digest_of
 from registry.core import pbtxt
+from registry.core.artifact import CONFIG_FILES
 from serving.blob_cache import DamagedBlob
 from serving.ports import LaunchError, LaunchSpec
 from serving.runtime import RUNNER
@@ -99,6 +100,10 @@ def placed(files: list[dict[str, Any]], backend: str) -> dict[PurePosixPath, dic
     """Where each file of a manifest goes in the version folder. Raises LaunchError("bad_config")."""
     places: dict[PurePosixPath, dict[str, Any]] = {}
     for file in files:
+        if (
+            file["path"] in CONFIG_FILES
+        ):  # it agrees with the manifest's `serving`, from which the server's own is written
+            continue
         path = PurePosixPath(file["path"])
         if path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
             raise LaunchError(

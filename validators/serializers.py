@@ -123,7 +123,9 @@ class DiffSide(serializers.Serializer[Any]):
 
 
 class DiffChange(serializers.Serializer[Any]):
-    part = serializers.CharField(help_text="files, headers, runtime, serving, envelope, provenance or tensors")
+    part = serializers.CharField(
+        help_text="files, headers, contents, runtime, serving, envelope, provenance or tensors"
+    )
     field = serializers.CharField(help_text="a file's path, or a member such as inputs[text].dims")
     kind = serializers.ChoiceField(choices=["added", "removed", "changed", "renamed"])
     old = serializers.JSONField(allow_null=True)

@@ -5,6 +5,7 @@ Everything here is computed from the two manifests and from what was read of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -16,6 +17,8 @@ PARTS: Final = ("runtime", "serving", "envelope", "provenance")
 #: Changes and examples that one answer names; the counts are whole.
 MOST_CHANGES: Final = 5000
 MOST_EXAMPLES: Final = 50
+#: Levels of a value that an answer shows.
+MOST_DEPTH: Final = 20
 #: What tells one member of a list from another, where all members have it and no two have the same.
 _KEYS: Final = (("name",), ("kind",), ("input",), ("hardware", "workload"))
 Facts = Mapping[str, Mapping[str, Any]]
@@ -134,6 +137,21 @@ def _files(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
 
 def _file(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if entry is None else {name: entry[name] for name in ("path", "sha256", "size_bytes", "role")}
+
+
+def showable(value: Any, depth: int = 0) -> Any:
+    """The value as an answer in JSON can hold it: finite numbers, text that has a UTF-8 form, not deeper than MOST_DEPTH."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return value if not any("\ud800" <= char <= "\udfff" for char in value) else ascii(value)[1:-1]
+    if isinstance(value, (list, tuple, Mapping)) and depth >= MOST_DEPTH:
+        return "…"
+    if isinstance(value, (list, tuple)):
+        return [showable(one, depth + 1) for one in value]
+    if isinstance(value, Mapping):
+        return {showable(str(name)): showable(one, depth + 1) for name, one in value.items()}
+    return value
 
 
 def fields(part: str, old: Any, new: Any, at: str = "") -> Iterator[Change]:

@@ -21,7 +21,7 @@ def difference(old: Tokenizer, new: Tokenizer) -> dict[str, Any]:
     added = sorted(after.keys() - before.keys(), key=lambda token: (after[token], token))
     removed = sorted(before.keys() - after.keys(), key=lambda token: (before[token], token))
     changed = sorted(
-        (token for token in before.keys() & after.keys() if _told(old, token) != _told(new, token)),
+        (token for token in before.keys() & after.keys() if _differs(old, new, token)),
         key=lambda token: (before[token], token),
     )
     return {
@@ -47,6 +47,14 @@ def is_same(found: Mapping[str, Any]) -> bool:
     """Whether `difference` found none: the files differ in their bytes alone."""
     counts = found["vocabulary"]
     return not (counts["added"] or counts["removed"] or counts["changed"] or found["fields"])
+
+
+def _differs(old: Tokenizer, new: Tokenizer, token: str) -> bool:
+    return (
+        old.vocabulary[token] != new.vocabulary[token]
+        or old.scores.get(token) != new.scores.get(token)
+        or old.special.get(token) != new.special.get(token)
+    )
 
 
 def _told(tokenizer: Tokenizer, token: str) -> dict[str, Any]:

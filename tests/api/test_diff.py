@@ -106,6 +106,38 @@ def test_headers_come_from_what_was_remembered(
     assert dev.get(f"{URL}?against=r1").json()["tensors"] and not Inspection.objects.exists()
 
 
+def test_json_files_are_told_by_member(dev: Client) -> None:
+    actor = Actor.system("tests")
+    model = served_model(actor)
+    for document in ({"labels": 2, "names": ["a"] * 400, "same": 1}, {"labels": 3, "names": ["b"] * 400, "same": 1}):
+        draft = draft_with(
+            actor, model, artifact__config_json=json.dumps(document).encode(), tokenizer__vocab_json=b"[]"
+        )
+        actions.seal(actor=actor, release=draft)
+    changes = [change for change in dev.get(f"{URL}?against=r1").json()["changes"] if change["part"] == "contents"]
+    assert [change["field"] for change in changes] == ["artifact/config.json.labels", "artifact/config.json.names"]
+    assert changes[0]["new"] == 3 and changes[1]["new"].endswith("…")
+
+
+DEEP = b'{"a": ' + b"[" * 400 + b"1" + b"]" * 400 + b"}"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b'{"a": NaN, "b": 1e999}', b'{"a": "\\ud800", "\\udfff": 1}', DEEP, b'{"a": "\\u0000"}', b"[1, 2]", b"3"],
+)
+def test_odd_json_is_answered_all_the_same(dev: Client, odd: bytes) -> None:
+    actor = Actor.system("tests")
+    model = served_model(actor)
+    wrapped = tokenizer_file({"a": 0}).replace(b'"normalizer": {', b'"padding2": 1, "normalizer": {"x": ' + odd + b", ")
+    for document, tokenizer in ((b'{"a": 1}', tokenizer_file({"a": 0})), (odd, wrapped)):
+        files = {"artifact__config_json": document, "tokenizer__tokenizer_json": tokenizer}
+        actions.seal(actor=actor, release=draft_with(actor, model, **files))
+    answer = dev.get(f"{URL}?against=r1")
+    assert answer.status_code == 200 and answer.json()["changes"]
+    assert not answer.json()["tokenizers"]["tokenizer/tokenizer.json"].get("unknown")
+
+
 def test_bytes_that_are_gone_are_said_to_be_unread(dev: Client, releases: tuple[Release, Release]) -> None:
     Inspection.objects.all().delete()
     for path in Path(settings.BLOB_STORE).rglob("*"):

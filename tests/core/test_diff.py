@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from typing import Any
 
 import pytest
@@ -255,10 +256,35 @@ def test_other_files_that_hold_a_vocabulary() -> None:
     assert read("tokenizer/special_tokens_map.json", b"{}") is None
 
 
+def pieces(*tokens: tuple[str, float, int], prefix: bool = True) -> bytes:
+    """A SentencePiece model."""
+
+    def message(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    found = b"".join(
+        message(1, message(1, token.encode()) + b"\x15" + struct.pack("<f", score) + bytes([0x18, kind]))
+        for token, score, kind in tokens
+    )
+    return found + message(2, b"\x18\x02") + message(3, message(1, b"nmt_nfkc") + bytes([0x18, prefix]))
+
+
+def test_a_sentencepiece_model() -> None:
+    old = read("tokenizer/tokenizer.model", pieces(("<unk>", 0.0, 2), ("a", -1.0, 1), ("b", -2.0, 1)))
+    new = read("tokenizer/tokenizer.model", pieces(("<unk>", 0.0, 2), ("a", -1.5, 1), ("c", -2.0, 4), prefix=False))
+    assert old is not None and new is not None and old.model == "BPE"
+    found = difference(old, new)
+    assert found["vocabulary"] == {"old": 3, "new": 3, "added": 1, "removed": 1, "changed": 1}
+    assert found["tokens"]["added"] == [{"token": "c", "new": {"id": 2, "score": -2.0, "type": "user_defined"}}]
+    (normalizer,) = found["fields"]
+    assert normalizer["new"]["add_dummy_prefix"] is False and normalizer["old"]["name"] == "nmt_nfkc"
+    assert read("artifact/x.model", b"\xff" * 20) is None and read("artifact/x.model", b"") is None
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_tokenizer_or_none(data: bytes) -> None:
-    for path in ("tokenizer/tokenizer.json", "tokenizer/vocab.json", "tokenizer/vocab.txt"):
+    for path in ("tokenizer/tokenizer.json", "tokenizer/vocab.json", "tokenizer/vocab.txt", "tokenizer/spiece.model"):
         found = read(path, data)
         if found is not None:
             assert is_same(difference(found, found))

@@ -124,6 +124,20 @@ def test_a_pickle_under_another_name_is_recognised(path: str, protocol: int) -> 
     assert "a pickle stream" in refusal(path, pickle.dumps(Evil(), protocol=protocol))
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["R. Smith wrote this.", "o.k.", "b. the second", "in\nout\n.\n", "csv\nheader\nR.", "(a list)", "N.", "[UNK]\n[PAD]\n", "I like it.\n",
+     "cat\ndog\n.\n", "i\nj\n(t.", "."],
+)  # fmt: skip
+def test_text_that_looks_a_little_like_a_pickle_is_text(text: str) -> None:
+    assert look("tokenizer/vocab.txt", text.encode()).problems == ()
+
+
+def test_an_old_pickle_that_runs_before_it_breaks_is_still_one() -> None:
+    for attack in (b"cos\nsystem\n(S'id'\ntRgarbage", b"(S'id'\nios\nsystem\ngarbage", b"cos\nsystem\n)R"):
+        assert "a pickle stream" in refusal("tokenizer/vocab.txt", attack)
+
+
 def test_a_long_pickle_is_recognised_by_its_beginning() -> None:
     data = pickle.dumps({str(i): Evil() for i in range(20_000)}, protocol=4)
     assert len(data) > 1 << 17 and "a pickle stream" in refusal("artifact/weights.data", data)
@@ -212,6 +226,48 @@ def test_a_file_cut_short_is_refused(path: str) -> None:
     assert refusal(path, data[: len(data) // 2]) and refusal(
         path, data[:-1] if kind_of(path) != "tensorrt" else data[:20]
     )
+
+
+def nested(tensor: Any, how: str) -> bytes:
+    """A model that keeps a tensor somewhere deep."""
+    attribute = {
+        "constant": lambda: helper.make_node("Constant", [], ["c"], value=tensor),
+        "list": lambda: helper.make_node("Odd", [], ["c"], values=[tensor]),
+        "subgraph": lambda: helper.make_node(
+            "If", ["x"], ["c"], then_branch=helper.make_graph([], "t", [], [], [tensor])
+        ),
+    }.get(how)
+    out = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    graph = helper.make_graph([attribute()] if attribute else [], "g", [out], [out])
+    model = helper.make_model(graph)
+    if how == "sparse":
+        model.graph.sparse_initializer.add().values.CopyFrom(tensor)
+    elif how == "function":
+        node = helper.make_node("Constant", [], ["c"], value=tensor)
+        model.functions.append(helper.make_function("d", "f", [], ["c"], [node], [helper.make_opsetid("", 17)]))
+    elif how == "training":
+        model.training_info.add().algorithm.CopyFrom(helper.make_graph([], "t", [], [], [tensor]))
+    data: bytes = model.SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize("how", ["constant", "list", "subgraph", "sparse", "function", "training"])
+def test_bytes_outside_the_folder_are_found_however_deep(how: str) -> None:
+    tensor = helper.make_tensor("w", onnx.TensorProto.FLOAT, [2], [0.0, 0.0])
+    tensor.ClearField("float_data")
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "../../etc/passwd"
+    assert "leaves the graph's folder" in refusal("artifact/model.onnx", nested(tensor, how))
+    entry.value = "w.data"
+    assert look("artifact/model.onnx", nested(tensor, how)).facts["external"] == {"w.data": 8}
+
+
+def test_graphs_in_graphs_end_somewhere() -> None:
+    inner = helper.make_graph([], "g", [], [])
+    for _ in range(25):
+        inner = helper.make_graph([helper.make_node("If", ["x"], ["y"], then_branch=inner)], "g", [], [])
+    inner.output.append(helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1]))
+    assert "nested more than 20 deep" in refusal("artifact/model.onnx", helper.make_model(inner).SerializeToString())
 
 
 def test_a_file_shorter_than_its_size_says_so() -> None:

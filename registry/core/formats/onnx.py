@@ -1,6 +1,7 @@
 """An ONNX graph: its inputs and outputs, its initializers, and the files beside it that hold their bytes.
 
-Source: onnx/onnx.proto. Only the fields below are looked into; nodes are counted and never read.
+Source: onnx/onnx.proto. Only the fields below are looked into. Nodes are counted; tensors and graphs inside their attributes,
+and inside functions, are searched for bytes that lie in other files.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ _TYPES: Final[dict[int, tuple[str, int]]] = {
 # field numbers of onnx.proto
 _MODEL_GRAPH, _MODEL_OPSET, _MODEL_IR, _MODEL_PRODUCER, _MODEL_FUNCTIONS = 7, 8, 1, 2, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
+_GRAPH_SPARSE, _FUNCTION_NODE, _NODE_ATTRIBUTE, _MODEL_TRAINING = 15, 7, 5, 20
+#: AttributeProto: t and tensors, g and graphs, sparse_tensor and sparse_tensors.
+_ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS, _ATTRIBUTE_SPARSE = (5, 10), (6, 11), (22, 23)
+#: Graphs inside graphs, as If and Loop have them.
+DEEPEST: Final = 20
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW, _TENSOR_EXTERNAL = 1, 2, 8, 9, 13
 
 
@@ -46,6 +52,14 @@ def read(window: Window) -> dict[str, Any]:
             graphs += 1
             if graphs == 1:
                 _read_graph(reader, _message(part), graph)
+        elif part.number == _MODEL_FUNCTIONS:
+            for inner in reader.fields(_message(part).start, part.end):
+                if inner.number == _FUNCTION_NODE:
+                    _search_node(reader, _message(inner), graph, 1)
+        elif part.number == _MODEL_TRAINING:
+            for inner in reader.fields(_message(part).start, part.end):
+                if inner.number in (1, 2):  # initialization, algorithm
+                    _search_graph(reader, _message(inner), graph, 1)
         elif part.number == _MODEL_OPSET:
             opsets |= _opset(reader, _message(part))
         elif part.number == _MODEL_IR and not part.is_bytes:
@@ -88,6 +102,9 @@ def _read_graph(reader: Reader, message: Wire, graph: _Graph) -> None:
     for part in reader.fields(message.start, message.end):
         if part.number == _GRAPH_NODE:
             graph.nodes += 1
+            _search_node(reader, _message(part), graph, 1)
+        elif part.number == _GRAPH_SPARSE:
+            _search_sparse(reader, _message(part), graph)
         elif part.number == _GRAPH_INITIALIZER:
             _initializer(reader, _message(part), graph)
         elif part.number in (_GRAPH_INPUT, _GRAPH_OUTPUT):
@@ -98,6 +115,37 @@ def _read_graph(reader: Reader, message: Wire, graph: _Graph) -> None:
             side[name] = tensor
         if len(graph.tensors) + len(graph.inputs) + len(graph.outputs) > MOST_TENSORS:
             raise Malformed(f"it names more than {MOST_TENSORS} tensors", "Split the graph.")
+
+
+def _search_graph(reader: Reader, message: Wire, graph: _Graph, depth: int) -> None:
+    """A graph inside a graph: only what it keeps in other files is of interest."""
+    if depth > DEEPEST:
+        raise Malformed(f"its graphs are nested more than {DEEPEST} deep", "Flatten the graph.")
+    for part in reader.fields(message.start, message.end):
+        if part.number == _GRAPH_NODE:
+            _search_node(reader, _message(part), graph, depth)
+        elif part.number == _GRAPH_INITIALIZER:
+            _tensor(reader, _message(part), graph)
+        elif part.number == _GRAPH_SPARSE:
+            _search_sparse(reader, _message(part), graph)
+
+
+def _search_node(reader: Reader, message: Wire, graph: _Graph, depth: int) -> None:
+    for part in reader.fields(message.start, message.end):
+        if part.number == _NODE_ATTRIBUTE:
+            for told in reader.fields(_message(part).start, part.end):
+                if told.number in _ATTRIBUTE_TENSORS:
+                    _tensor(reader, _message(told), graph)
+                elif told.number in _ATTRIBUTE_GRAPHS:
+                    _search_graph(reader, _message(told), graph, depth + 1)
+                elif told.number in _ATTRIBUTE_SPARSE:
+                    _search_sparse(reader, _message(told), graph)
+
+
+def _search_sparse(reader: Reader, message: Wire, graph: _Graph) -> None:
+    for part in reader.fields(message.start, message.end):
+        if part.number in (1, 2):  # values, indices
+            _tensor(reader, _message(part), graph)
 
 
 def _value_info(reader: Reader, message: Wire) -> tuple[str, tuple[str, list[int]]]:
@@ -140,6 +188,14 @@ def _type_of(part: Wire) -> tuple[str, int]:
 
 
 def _initializer(reader: Reader, message: Wire, graph: _Graph) -> None:
+    name, data_type, dims = _tensor(reader, message, graph)
+    if name in graph.tensors:
+        raise Malformed(f"two of its initializers are called {shown(name)}", _FIX)
+    graph.tensors[name] = (data_type, dims)
+
+
+def _tensor(reader: Reader, message: Wire, graph: _Graph) -> tuple[str, str, list[int]]:
+    """(name, data type, shape), once its bytes are as many as those say, here or in another file."""
     name, (data_type, bits), dims, raw = "", ("OTHER", 0), list[int](), -1
     external: dict[str, str] = {}
     for part in reader.fields(message.start, message.end):
@@ -158,11 +214,9 @@ def _initializer(reader: Reader, message: Wire, graph: _Graph) -> None:
     size = (elements_of(dims) * bits + 7) // 8
     if raw >= 0 and bits and raw != size:
         raise Malformed(f"{shown(name)} is {data_type} {dims}, which is not its {raw} bytes", _FIX)
-    if name in graph.tensors:
-        raise Malformed(f"two of its initializers are called {shown(name)}", _FIX)
-    graph.tensors[name] = (data_type, dims)
     if external:
         _external(name, external, size, graph)
+    return name, data_type, dims
 
 
 def _entry(reader: Reader, message: Wire) -> dict[str, str]:

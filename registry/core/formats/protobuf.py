@@ -13,7 +13,7 @@ from registry.core.formats.findings import Malformed
 from registry.core.formats.window import Window
 
 #: Fields that one file may be made of, at all levels that are looked into.
-MOST_FIELDS: Final = 4_000_000
+MOST_FIELDS: Final = 2_000_000
 _FIX: Final = "Export it again, or send the whole file."
 
 

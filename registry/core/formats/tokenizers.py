@@ -1,11 +1,13 @@
 """A tokenizer as its files say it: vocabulary, added tokens and the steps around them.
 
-Source: the tokenizer.json of Hugging Face tokenizers; vocab.txt has one token per line, vocab.json is token → id.
+Source: the tokenizer.json of Hugging Face tokenizers; vocab.txt has one token per line, vocab.json is token → id; a
+SentencePiece model is a ModelProto of google/sentencepiece src/sentencepiece_model.proto.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,7 +37,7 @@ class Tokenizer:
 
 def is_tokenizer_path(path: str) -> bool:
     """Whether a file of this name is read as a tokenizer."""
-    return path.rsplit("/", 1)[-1] in {"tokenizer.json", "vocab.json", "vocab.txt"}
+    return path.rsplit("/", 1)[-1] in {"tokenizer.json", "vocab.json", "vocab.txt"} or path.endswith(".model")
 
 
 def read(path: str, data: bytes) -> Tokenizer | None:
@@ -46,7 +48,7 @@ def read(path: str, data: bytes) -> Tokenizer | None:
         lines = data.decode("utf-8", "replace").split("\n")
         return Tokenizer("vocab.txt", {line.rstrip("\r"): i for i, line in enumerate(lines) if line})
     try:
-        return of_document(jsons.parse(data, "the tokenizer"))
+        return _of_pieces(data) if path.endswith(".model") else of_document(jsons.parse(data, "the tokenizer"))
     except Malformed:
         return None
 
@@ -111,3 +113,76 @@ def facts_of(tokenizer: Tokenizer) -> dict[str, Any]:
         "merges": len(tokenizer.merges),
         "largest_id": min(max(tokenizer.vocabulary.values()), LARGEST),
     }
+
+
+#: Types of a piece that mean something. Source: SentencePiece.Type.
+_PIECE_TYPES: Final = {2: "unknown", 3: "control", 4: "user_defined", 5: "unused", 6: "byte"}
+_MODEL_TYPES: Final = {1: "Unigram", 2: "BPE", 3: "Word", 4: "Char"}
+
+
+def _of_pieces(data: bytes) -> Tokenizer | None:
+    """The tokenizer in a SentencePiece model; None for bytes that hold no pieces. Raises Malformed."""
+    vocabulary, scores, special = dict[str, int](), dict[str, Any](), dict[str, dict[str, Any]]()
+    kind, normalizer, i = 1, dict[str, Any](), 0
+    for number, value in _wire(data):
+        if number == 1 and isinstance(value, bytes):
+            piece = dict(_wire(value))
+            token = _utf8(piece.get(1, b""))
+            vocabulary[token] = i
+            if isinstance(score := piece.get(2), float):
+                scores[token] = round(score, 6)
+            if (what := _PIECE_TYPES.get(piece.get(3, 1))) is not None:  # type: ignore[arg-type]
+                special[token] = {"type": what}
+            i += 1
+        elif number == 2 and isinstance(value, bytes):
+            kind = next((v for n, v in _wire(value) if n == 3 and isinstance(v, int)), 1)
+        elif number == 3 and isinstance(value, bytes):
+            told = dict(_wire(value))
+            normalizer = {"name": _utf8(told.get(1, b"")), "charsmap_bytes": len(_bytes(told.get(2, b"")))}
+            flags = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
+            normalizer |= {name: bool(told.get(number, 1)) for number, name in enumerate(flags, 3)}
+    if not vocabulary:
+        return None
+    return Tokenizer(_MODEL_TYPES.get(kind, "unknown"), vocabulary, special, scores, steps={"normalizer": normalizer})
+
+
+def _wire(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """(number, value) of a message's fields; 32 bits are a float, as in every field that is looked at. Raises Malformed."""
+    at, size = 0, len(data)
+    while at < size:
+        key, at = _varint(data, at)
+        wire_type = key & 7
+        if wire_type == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        length = {1: 8, 5: 4}.get(wire_type, 0)
+        if wire_type == 2:
+            length, at = _varint(data, at)
+        elif not length:
+            raise Malformed("it is no SentencePiece model")
+        if at + length > size:
+            raise Malformed("it is cut short")
+        piece = data[at : at + length]
+        at += length
+        yield key >> 3, struct.unpack("<f", piece)[0] if wire_type == 5 else piece
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise Malformed("a number in it does not end")
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else b""
+
+
+def _utf8(value: Any) -> str:
+    return _bytes(value).decode("utf-8", "replace")
