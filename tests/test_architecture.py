@@ -108,6 +108,30 @@ def test_state_is_updated_by_the_mover_only(trees: dict[str, ast.Module]) -> Non
     assert found == []
 
 
+#: What runs code that it reads. Uploads are bytes, never code.
+LOADERS = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "torch", "runpy", "imp"}
+
+
+def test_nothing_is_unpickled_or_run(trees: dict[str, ast.Module]) -> None:
+    found = []
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            modules = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            found += [f"{name}:{node.lineno} {m}" for m in modules if m.split(".")[0] in LOADERS]  # type: ignore[attr-defined]
+        for call in calls(tree):
+            said = ast.unparse(call.func)
+            unsafe = said.endswith(("yaml.unsafe_load", "yaml.full_load")) or said in {"eval", "exec", "compile"}
+            unsafe = unsafe or any(word.arg == "allow_pickle" for word in call.keywords)
+            found += [f"{name}:{call.lineno} {said}"] if unsafe else []
+    assert found == []
+
+
 def test_time_is_told_with_its_zone(trees: dict[str, ast.Module]) -> None:
     found = []
     for name, tree in trees.items():

@@ -30,8 +30,12 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
                 new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=READER, facts=facts)
         else:
             found[path] = Findings(kind, facts=facts)
+    in_order = [new[key] for key in sorted(new)]  # the same for everybody: two who seal must not wait for each other
     Inspection.objects.bulk_create(
-        new.values(), update_conflicts=True, unique_fields=["blob", "kind"], update_fields=["reader", "facts"]
+        in_order,
+        update_conflicts=True,
+        unique_fields=["blob", "kind"],
+        update_fields=["reader", "facts"],
     )
     return found
 

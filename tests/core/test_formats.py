@@ -8,6 +8,7 @@ import json
 import pickle
 import struct
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,22 @@ def test_facts_of_onnx_are_those_that_onnx_itself_reads() -> None:
     assert facts["outputs"] == [["y", "FP16", [-1, 3]], ["seq", "OTHER", [-2]]]
     assert facts["tensors"] == [["packed", "INT64", [3]], ["w", "FP32", [2, 3]]]
     assert (facts["nodes"], facts["opsets"], facts["producer"]) == (1, {"ai.onnx": 17}, "p")
+
+
+CORPUS = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("*.onnx"))
+
+
+def test_the_models_that_onnx_brings_are_read_as_onnx_reads_them() -> None:
+    assert len(CORPUS) > 50
+    for path in CORPUS:
+        data = path.read_bytes()
+        findings, graph = look("artifact/model.onnx", data), onnx.load_from_string(data).graph
+        weights = {one.name: list(one.dims) for one in graph.initializer}
+        assert findings.problems == (), path
+        assert {name: shape for name, _, shape in findings.facts["tensors"]} == weights
+        assert [one[0] for one in findings.facts["inputs"]] == [i.name for i in graph.input if i.name not in weights]
+        assert [one[0] for one in findings.facts["outputs"]] == [one.name for one in graph.output]
+        assert findings.facts["nodes"] == len(graph.node)
 
 
 def test_the_tests_own_graph_is_one_that_onnx_can_read() -> None:

@@ -17,9 +17,13 @@ LONGEST_HEADER: Final = 32 << 20
 _FIX: Final = "Write it again with a safetensors library, or send the whole file."
 #: Data type → bits of one element.
 BITS: Final[dict[str, int]] = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
-    "I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-}  # fmt: skip
+    **dict.fromkeys(("BOOL", "U8", "I8"), 8),
+    **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+}
 
 
 def read(window: Window) -> dict[str, Any]:
