@@ -19,6 +19,9 @@ from registry.core.uploads import UploadState
 from registry.models import Attestation, Release, ReleaseFile, ServedModel, Upload
 from registry.storage import Place, store
 
+#: Columns of a release that no list shows.
+LARGE = ("manifest", "spec", "expected_files", "model__contract", "model__gate_policy", "model__rollout_policy")
+
 
 def get_model(slug: str) -> ServedModel:
     """Raises NotFound."""
@@ -45,10 +48,11 @@ def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
 
 
 def releases_of(model: ServedModel) -> QuerySet[Release]:
-    """All but drafts, the newest first."""
+    """All but drafts, the newest first, without what only one release by itself is asked for: a manifest may be megabytes."""
     return (
         Release.objects.filter(model=model, number__isnull=False)
         .select_related("model__team", "author")
+        .defer(*LARGE)
         .order_by("-number")
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.conf import settings
 from django.db.models import PROTECT, ForeignObjectRel, Model
@@ -27,10 +28,8 @@ def rules() -> Rules:
 def present_plan(now: datetime | None = None) -> Plan:
     """What a collection would do now, with a reason for every release, blob and stray byte."""
     due = dict(Tombstone.objects.filter(ended_at__isnull=True).values_list("store_key", "due_at"))
-    blobs, keys = _blobs(due)
-    uploads = _uploads()
-    stored = adapter().keys()
-    strays = [StrayFacts(key, size, uploads.get(key, ""), due.get(key)) for key, size in stored if key not in keys]
+    keys: set[str] = set()  # that blobs name; full once the plan has taken the last blob, and before it takes a stray
+    blobs, strays = _blobs(due, keys), _strays(due, keys)
     return make_plan(_releases(), blobs, strays, rules=rules(), now=now or timezone.now())
 
 
@@ -42,23 +41,29 @@ def _releases() -> Iterable[ReleaseFacts]:
     ).values_list(*columns):
         name = f"{model}/r{number}" if number else f"{model}/draft {str(pk)[:8]}"
         since = created_at if state == ReleaseState.DRAFT else retired_at
-        yield ReleaseFacts(str(pk), name, ReleaseState(state), since, tuple(holds.get(pk, ())))
+        yield ReleaseFacts(pk, name, ReleaseState(state), since, tuple(holds.get(pk, ())))
 
 
-def _blobs(due: dict[str, datetime]) -> tuple[list[BlobFacts], set[str]]:
-    """(the facts of every blob by sha256, every key that a blob names)."""
-    releases: dict[str, list[str]] = defaultdict(list)
-    for sha256, release in ReleaseFile.objects.values_list("blob_id", "release_id").distinct().iterator(10_000):
-        releases[sha256].append(str(release))
+def _blobs(due: dict[str, datetime], keys: set[str]) -> Iterator[BlobFacts]:
+    """The facts of every blob by sha256; notes every key that a blob names."""
+    releases: dict[str, list[UUID]] = defaultdict(list)
+    for sha256, release in ReleaseFile.objects.values_list("blob_id", "release_id").distinct():
+        releases[sha256].append(release)
     others = _others()
     rows = Blob.objects.order_by("pk").values_list("pk", "size_bytes", "created_at", "store_key", "collected_at")
-    found, keys = [], set()
-    for sha256, size, stored_at, key, collected_at in rows.iterator(10_000):
+    for sha256, size, stored_at, key, collected_at in rows:
         if collected_at is None:
             keys.add(key)
         named = tuple(releases.get(sha256, ())), tuple(others.get(sha256, ()))
-        found.append(BlobFacts(sha256, size, stored_at, *named, due.get(key), collected_at is not None))
-    return found, keys
+        yield BlobFacts(sha256, size, stored_at, *named, due.get(key), collected_at is not None)
+
+
+def _strays(due: dict[str, datetime], keys: set[str]) -> Iterator[StrayFacts]:
+    uploads = _uploads()
+    stored = adapter().keys()
+    for key, size in stored:
+        if key not in keys:
+            yield StrayFacts(key, size, uploads.get(key, ""), due.get(key))
 
 
 def _uploads() -> dict[str, str]:

@@ -8,7 +8,7 @@ release, only bytes ever go: its manifest, digest, signatures and reports stay f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -45,31 +45,31 @@ class Rules:
     settle_for: timedelta = timedelta(hours=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ReleaseFacts:
     """`since`: created, for a draft; retired, for a retired one. `holds`: who uses it, such as `stable in production`."""
 
-    id: str
+    id: Hashable
     name: str  # sentiment/r3, or sentiment/draft 1f0c…
     state: ReleaseState
     since: datetime | None
     holds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BlobFacts:
     """`releases`: ids of those that have it; `others`: what else does. `due_at`: marked, and deleted from then on."""
 
     sha256: str
     size_bytes: int
     stored_at: datetime
-    releases: tuple[str, ...] = ()
+    releases: tuple[Hashable, ...] = ()
     others: tuple[str, ...] = ()
     due_at: datetime | None = None
     is_collected: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StrayFacts:
     """Bytes under a key that no blob names. `use`: why they are there, where somebody knows, such as an upload under way."""
 
@@ -79,7 +79,7 @@ class StrayFacts:
     due_at: datetime | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One line of the plan. `until`: when it changes by itself, if it does."""
 
@@ -126,13 +126,29 @@ def make_plan(
     rules: Rules,
     now: datetime,
 ) -> Plan:
-    """Every release, blob and stray with its fate and the reason for it. Linear in their number."""
-    known = {release.id: release for release in releases}
-    fates = {release.id: _release(release, rules, now) for release in known.values()}
-    items = list(fates.values())
-    items += [_blob(blob, known, fates, rules, now) for blob in blobs]
+    """Every release, blob and stray with its fate and the reason for it. Linear in their number.
+
+    Each is taken once, releases first, then blobs, then strays: a registry of any size is read as it goes.
+    """
+    told = [(release, _release(release, rules, now)) for release in releases]
+    names = _Names(
+        all={release.id: release.name for release, _ in told},
+        keep={release.id: f"{release.name} ({release.state})" for release, item in told if item.fate is Fate.KEEP},
+        abandoned=frozenset(release.id for release, item in told if item.fate is Fate.DELETE),
+    )
+    items = [item for _, item in told]
+    items += [_blob(blob, names, rules, now) for blob in blobs]
     items += [_stray(stray, rules, now) for stray in strays]
     return Plan(tuple(items))
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Releases by id as reasons call them: all of them, those that keep their bytes, and which are abandoned drafts."""
+
+    all: Mapping[Hashable, str]
+    keep: Mapping[Hashable, str]
+    abandoned: frozenset[Hashable]
 
 
 def _release(release: ReleaseFacts, rules: Rules, now: datetime) -> Item:
@@ -152,32 +168,28 @@ def _release(release: ReleaseFacts, rules: Rules, now: datetime) -> Item:
     return item(Fate.DELETE, f"a draft that nobody sealed in {_days(rules.drafts_for)}")
 
 
-def _blob(
-    blob: BlobFacts, known: Mapping[str, ReleaseFacts], fates: Mapping[str, Item], rules: Rules, now: datetime
-) -> Item:
+def _blob(blob: BlobFacts, names: _Names, rules: Rules, now: datetime) -> Item:
     def item(fate: Fate, reason: str, until: datetime | None = None) -> Item:
         return Item(Kind.BLOB, blob.sha256, fate, reason, blob.size_bytes, until)
 
-    needed = [known[id] for id in blob.releases if id in fates and fates[id].fate is Fate.KEEP]
-    needed_by = [f"{release.name} ({release.state.value})" for release in needed[:3]] + list(blob.others[:3])
+    needed_by = [names.keep[id] for id in blob.releases if id in names.keep]
+    needed_by += blob.others
     if needed_by:
-        count = len(needed) + len(blob.others)
-        more = f" and {count - len(needed_by)} more" if count > len(needed_by) else ""
-        reason = f"needed by {', '.join(needed_by)}{more}"
+        reason = f"needed by {_some(needed_by)}"
         if blob.is_collected:
             reason += "; but its bytes are gone: restore them from a backup, or upload them again"
         return item(Fate.KEEP, reason) if blob.due_at is None else item(Fate.RESTORE, f"{reason}; its mark goes")
     if blob.is_collected:
         return item(Fate.GONE, "its bytes were deleted by an earlier run; the tombstone tells what they were")
-    drafts = [id for id in blob.releases if id in fates and fates[id].fate is Fate.DELETE]
+    drafts = [id for id in blob.releases if id in names.abandoned]
     if drafts and len(drafts) == len(blob.releases):
-        return item(Fate.DELETE, f"only in {known[drafts[0]].name}, which is abandoned")
+        return item(Fate.DELETE, f"only in {names.all[drafts[0]]}, which is abandoned")
     if not blob.releases and blob.stored_at + rules.settle_for > now:
         settled_at = blob.stored_at + rules.settle_for
         return item(Fate.KEEP, "it came in just now, and somebody may be about to name it", settled_at)
-    names = [known[id].name for id in blob.releases if id in known]
+    found = [names.all[id] for id in blob.releases if id in names.all]
     over = "retired or abandoned" if drafts else "retired"
-    why = f"only in {_some(names)}, which {'is' if len(names) == 1 else 'are'} {over}" if names else "nothing names it"
+    why = f"only in {_some(found)}, which {'is' if len(found) == 1 else 'are'} {over}" if found else "nothing names it"
     return item(*_marked(why, blob.due_at, rules, now))
 
 
