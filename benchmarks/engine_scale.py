@@ -249,7 +249,7 @@ class Traffic:
 
 
 def _lines(model: str, digest: str, count: int) -> list[str]:
-    """What Envoy shows of one release: two ways to be asked, a failure in a thousand, most answers within 20 ms."""
+    """What Envoy shows of one release: two ways to be asked, a failure in a thousand, nearly all answers within 20 ms."""
     name = f"model.{model}.digest.{digest}.entry.split"
     failed, half = count // 1000, count // 2
     outcomes = [
@@ -294,7 +294,7 @@ _MS = (
     5000,
     10000,
 )
-_LATENCY = [(ms, min(1.0, 0.05 * i) if i < 20 else 1.0) for i, ms in enumerate(_MS)]
+_LATENCY = [(ms, 0.12 * i if ms <= 20 else 0.999 if ms < 200 else 1.0) for i, ms in enumerate(_MS, 1)]
 _SIZES = [(size, min(1.0, 0.2 * i)) for i, size in enumerate((256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304))]
 
 
