@@ -22,7 +22,6 @@ from registry.core.spec import parse_spec
 from registry.core.uploads import BlobState, PartPlan, UploadState, bytes_problem, part_size_of
 from registry.models import Blob, Release, ReleaseFile, Upload, UploadPart
 from registry.queries import place_of
-from registry.reading import in_order
 from registry.storage import SignedPart, store
 
 #: An upload that nobody signed a part of for so long is aborted.
@@ -204,7 +203,7 @@ def verify(upload: Upload, beat: Beat) -> None:
     if upload.state != UploadState.VERIFYING:
         return
     digest, size, told = hashlib.sha256(), 0, 0
-    for chunk in in_order(store().keys, upload.store_key, upload.size_bytes):
+    for chunk in store().keys.chunks(upload.store_key):
         digest.update(chunk)
         size += len(chunk)
         if size - told >= TELL_EVERY_BYTES:

@@ -25,6 +25,7 @@ from django.conf import settings
 
 from accounts.core.errors import DomainError, Invalid, NotFound, Unavailable
 from registry.core.uploads import PartTicket
+from registry.storage.mapped import pieces
 from registry.storage.port import (
     HeldPart,
     Place,
@@ -97,6 +98,10 @@ class FolderStore:
     def read_range(self, key: str, start: int, length: int) -> bytes:
         with self.open(key) as file:
             return os.pread(file.fileno(), length, start)
+
+    def chunks(self, key: str) -> Iterator[memoryview]:
+        with self.path(key).open("rb", buffering=0) as file:
+            yield from pieces(file)
 
     def exists(self, key: str) -> bool:
         return self._name(key).is_file()

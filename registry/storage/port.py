@@ -84,6 +84,13 @@ class BlobStore(Protocol):
         """`length` bytes from `start`, fewer at the end. Raises NotFound."""
         ...
 
+    def chunks(self, key: str) -> Iterator[memoryview]:
+        """Everything under the key, in order, as fast as it can be had; what is next is fetched while one is used.
+
+        A chunk is good until the next one is asked for. Raises NotFound.
+        """
+        ...
+
     def exists(self, key: str) -> bool: ...
 
     def size(self, key: str) -> int:

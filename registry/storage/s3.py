@@ -12,8 +12,11 @@ import hashlib
 import io
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
@@ -25,6 +28,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from accounts.core.errors import Invalid, NotFound, Unavailable
 from registry.core.uploads import base64_of, hex_of
+from registry.storage.object_reader import ObjectReader
 from registry.storage.port import (
     CHUNK_BYTES,
     HeldPart,
@@ -49,12 +53,16 @@ _REFUSED = {
 _WRONG_PART = {"BadDigest", "InvalidPart", "InvalidPartOrder", "EntityTooSmall", "InvalidRequest"}
 #: S3's own limit for one PUT.
 _LARGEST_PUT_BYTES = 5 * 2**30
-#: A reader that loses its connection goes on where it was, so many times in a row.
-_READ_TRIES = 3
+#: Pieces fetched at once by whoever reads all of an object, and their size: what one connection gives is little.
+_AHEAD, _PIECE_BYTES = 4, 8 << 20
 
 
 class _Absent(NotFound):
     """The bucket has no such object or upload."""
+
+
+class _BeyondEnd(Invalid):
+    """A range that begins after the object's end."""
 
 
 def bucket_of(place: str) -> tuple[str, str]:
@@ -123,14 +131,32 @@ class S3Store:
         return sha256, size
 
     def open(self, key: str) -> BinaryIO:
-        return cast(BinaryIO, io.BufferedReader(_Object(self, key, self.size(key)), CHUNK_BYTES))
+        return cast(BinaryIO, io.BufferedReader(ObjectReader(partial(self.stream, key), self.size(key)), CHUNK_BYTES))
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        if length <= 0 or start >= self.size(key):
+        if length <= 0:
             return b""
-        with self._asking(key):
-            answer = self.s3.get_object(**self._at(key), Range=f"bytes={start}-{start + length - 1}")
-            return bytes(answer["Body"].read())
+        try:
+            with self._asking(key):
+                answer = self.s3.get_object(**self._at(key), Range=f"bytes={start}-{start + length - 1}")
+                return bytes(answer["Body"].read())
+        except _BeyondEnd:
+            return b""
+
+    def chunks(self, key: str) -> Iterator[memoryview]:
+        size = self.size(key)
+        with ThreadPoolExecutor(_AHEAD, thread_name_prefix="reading") as pool:
+            waiting = deque[Future[bytes]]()
+            try:
+                for start in range(0, size, _PIECE_BYTES):
+                    waiting.append(pool.submit(self.read_range, key, start, _PIECE_BYTES))
+                    if len(waiting) >= _AHEAD:
+                        yield memoryview(waiting.popleft().result())
+                while waiting:
+                    yield memoryview(waiting.popleft().result())
+            finally:
+                for one in waiting:
+                    one.cancel()
 
     def stream(self, key: str, start: int) -> Any:
         """The object's bytes from `start`, as botocore's stream."""
@@ -311,6 +337,8 @@ class S3Store:
                 ) from error
             if code in _ABSENT:
                 raise _Absent("no_such_blob", no_such_blob(key).message, sha256=key.partition("/")[0]) from error
+            if code in ("InvalidRange", "416"):
+                raise _BeyondEnd("beyond_end", "The object ends before this range.") from error
             if code in _WRONG_PART:
                 raise Invalid(
                     "part_mismatch",
@@ -331,58 +359,3 @@ def _sha256_in(answer: Any) -> str | None:
     """The sha256 that the bucket tells of a part or a file of one part; AWS does, SeaweedFS for parts does not."""
     checksum = answer.get("ChecksumSHA256", "")
     return hex_of(checksum) if checksum and "-" not in checksum else None
-
-
-class _Object(io.RawIOBase):
-    """One object, read from the bucket as it is asked for; a connection that breaks is opened again where it was."""
-
-    def __init__(self, store: S3Store, key: str, size: int) -> None:
-        self._store, self._key, self._size = store, key, size
-        self._at = 0
-        self._body: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if base + offset != self._at:
-            self._drop()
-            self._at = max(0, base + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        if self._at >= self._size:
-            return 0
-        for attempt in range(_READ_TRIES):
-            try:
-                if self._body is None:
-                    self._body = self._store.stream(self._key, self._at)
-                data = self._body.read(len(buffer))
-                if not data:
-                    raise OSError("the bucket ended the object early")
-                break
-            except (BotoCoreError, HTTPClientError, OSError) as error:
-                self._drop()
-                if attempt == _READ_TRIES - 1:
-                    raise Unavailable(
-                        "store_unreachable", f"The bucket stopped sending in mid-object: {error}. Try again."
-                    ) from error
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def _drop(self) -> None:
-        if self._body is not None:
-            self._body.close()
-            self._body = None
-
-    def close(self) -> None:
-        self._drop()
-        super().close()

@@ -23,6 +23,7 @@ from accounts.core.errors import DomainError, Invalid, NotFound, Unavailable
 from registry.core.uploads import PartTicket
 from registry.storage import CHUNK_BYTES, BlobStore, FolderStore, SignedPart, store
 from registry.storage.blobs import adapter
+from registry.storage.mapped import pieces
 from registry.storage.s3 import S3Store, bucket_of
 from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
 
@@ -188,10 +189,10 @@ def test_a_deleted_blob_is_gone_and_deleting_it_again_is_no_error(blobs: BlobSto
     assert not blobs.exists(sha256)
 
 
-@pytest.mark.parametrize("ask", ["open", "path", "size"])
+@pytest.mark.parametrize("ask", ["open", "path", "size", "chunks"])
 def test_unknown_bytes_are_not_found(blobs: BlobStore, ask: str) -> None:
     with pytest.raises(NotFound, match=digest(b"never")):
-        getattr(blobs, ask)(digest(b"never"))
+        list(getattr(blobs, ask)(digest(b"never")))  # chunks are read only when they are asked for
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "A" * 64, "ab", "", "g" * 64, "a" * 63 + "/"])
@@ -259,6 +260,8 @@ def test_parts_in_any_order_become_the_bytes(blobs: BlobStore, size: int) -> Non
         assert file.read() == parts.data[max(0, size - 3) :]
     assert blobs.size(parts.key) == size and blobs.path(parts.key).read_bytes() == parts.data
     assert blobs.read_range(parts.key, size // 2, 1000) == parts.data[size // 2 : size // 2 + 1000]
+    assert blobs.read_range(parts.key, size, 10) == b"" == blobs.read_range(parts.key, size + 5, 10)
+    assert b"".join(bytes(chunk) for chunk in blobs.chunks(parts.key)) == parts.data
     assert list(blobs.keys()) == [(parts.key, size)] and list(blobs.unfinished()) == []
 
 
@@ -407,3 +410,22 @@ def test_a_damaged_object_is_not_copied(seaweed: SeaweedFS, tmp_path: Path) -> N
     with pytest.raises(Invalid, match="sha256"):
         made.path(sha256)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_file_is_read_whole_on_a_kernel_that_cannot_populate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, data = FolderStore(tmp_path, max_bytes=MAX_BYTES), bytes(range(256)) * 9000
+    sha256, _ = folder.put_stream(io.BytesIO(data))
+    monkeypatch.setattr("registry.storage.mapped._POPULATE_READ", 9999)  # EINVAL, as an older kernel says
+    assert b"".join(bytes(chunk) for chunk in folder.chunks(sha256)) == data
+
+
+def test_a_disk_that_does_not_give_a_file_is_an_error_and_not_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "shrinks"
+    file.write_bytes(b"x" * (20 << 20))
+    with file.open("rb", buffering=0) as opened:
+        found = pieces(opened)
+        next(found)
+        os.truncate(file, 9 << 20)
+        with pytest.raises(OSError, match="does not give"):
+            for _ in found:
+                pass
