@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
@@ -63,14 +63,16 @@ def collect_unused(*, actor: Actor, most: int = BATCH) -> Collected:
         Kind.BYTES, Fate.RESTORE, Fate.DELETE, Fate.MARK
     )
     now, later = to_do[:most], to_do[most:]
-    done = Collected(drafts=drafts, left=len(later))
-    done = replace(done, marked=_mark([item for item in now if item.fate is Fate.MARK], actor, plan))
-    done = replace(done, restored=_restore([_key(item) for item in now if item.fate is Fate.RESTORE]))
-    gone = [item for item in now if item.fate is Fate.DELETE and _delete(_key(item))]
-    done = replace(
-        done,
+    _end_empty_marks(plan)
+    keys = _keys(now)
+    gone = [item for item in now if item.fate is Fate.DELETE and _delete(keys[item.subject])]
+    done = Collected(
+        drafts=drafts,
+        marked=_mark([item for item in now if item.fate is Fate.MARK], keys, actor),
+        restored=_restore(keys[item.subject] for item in now if item.fate is Fate.RESTORE),
         deleted=len(gone),
         freed_bytes=sum(item.size_bytes for item in gone),
+        left=len(later),
         sha256s=tuple(item.subject.partition("/")[0] for item in gone),
     )
     if done.did_something:
@@ -97,14 +99,14 @@ def keep_house(*, actor: Actor) -> Collected:
     return done
 
 
-def _mark(items: list[Item], actor: Actor, plan: Plan) -> int:
+def _mark(items: list[Item], keys: Mapping[str, str], actor: Actor) -> int:
     now, undelete_for = timezone.now(), rules().undelete_for
     evidence = _evidence([item.subject for item in items if item.kind is Kind.BLOB])
     rows = [
         Tombstone(
             sha256=item.subject.partition("/")[0],
             size_bytes=item.size_bytes,
-            store_key=_key(item),
+            store_key=keys[item.subject],
             reason=item.reason,
             evidence={"releases": evidence.get(item.subject, [])},
             marked_by=actor.name,
@@ -128,10 +130,21 @@ def _evidence(sha256s: list[str]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _key(item: Item) -> str:
-    if item.kind is Kind.BYTES:
-        return item.subject
-    return Blob.objects.filter(pk=item.subject).values_list("store_key", flat=True).first() or item.subject
+def _keys(items: list[Item]) -> dict[str, str]:
+    """Where the store has what each item is about, by the item's subject."""
+    blobs = [item.subject for item in items if item.kind is Kind.BLOB]
+    stored = dict(Blob.objects.filter(pk__in=blobs).values_list("pk", "store_key"))
+    return {item.subject: stored.get(item.subject, item.subject) for item in items}
+
+
+def _end_empty_marks(plan: Plan) -> None:
+    """Ends marks of bytes that somebody else deleted meanwhile, such as a draft that was the last to name them."""
+    there = {item.subject for item in plan.items}
+    for mark in Tombstone.objects.filter(ended_at__isnull=True).iterator():
+        if mark.sha256 not in there and mark.store_key not in there and not adapter().exists(mark.store_key):
+            Tombstone.objects.filter(pk=mark.pk, ended_at__isnull=True).update(
+                ended_at=timezone.now(), outcome="deleted"
+            )
 
 
 def _restore(keys: Iterable[str]) -> int:

@@ -17,10 +17,11 @@ from accounts.core.access import Actor, Role
 from accounts.core.errors import DomainError, Refused, Stale, StateChanged
 from ledger.models import Event, Job
 from registry import actions
+from registry.actions.blobs import forget_unused
 from registry.core.collect import Fate, Item, Kind
 from registry.models import Alias, AliasEvent, Blob, Release, ReleaseFile, ServedModel, Tombstone
 from registry.reachability import present_plan
-from registry.storage import adapter, store
+from registry.storage import FolderStore, adapter, store
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
 from serving.core.lifecycle import DeploymentState
@@ -302,6 +303,39 @@ def test_abandoned_drafts_go_with_their_bytes(dev: Actor, admin: Actor, model: S
     assert "abandoned" in fate(sha256(ONNX)).reason
     assert actions.collect_unused(actor=admin).drafts == 1
     assert not Release.objects.exists()
+
+
+def test_a_run_that_dies_is_finished_by_the_next(
+    dev: Actor, admin: Actor, model: ServedModel, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies with the bytes gone and nothing written of it: the mark is still open, and the blob looks as if it were there."""
+    retired(dev, sealed(dev, model))
+    pass_time(settings)
+    actions.collect_unused(actor=admin)
+    real = FolderStore.delete
+
+    def dies(self: FolderStore, key: str) -> None:
+        real(self, key)
+        raise SystemExit("killed")
+
+    monkeypatch.setattr(FolderStore, "delete", dies)
+    with pytest.raises(SystemExit), transaction.atomic():
+        actions.collect_unused(actor=admin)
+    assert Blob.objects.filter(collected_at=None).count() == 2
+    assert Tombstone.objects.filter(ended_at=None).count() == 2
+    monkeypatch.setattr(FolderStore, "delete", real)
+    assert actions.collect_unused(actor=admin).deleted == 2
+    assert not Blob.objects.filter(collected_at=None).exists()
+    assert all(item.fate in (Fate.GONE, Fate.KEEP) for item in present_plan().items)
+
+
+def test_a_mark_whose_bytes_somebody_else_deleted_ends(dev: Actor, admin: Actor, model: ServedModel) -> None:
+    blob = actions.put_blob(b"nobody wants me")
+    Blob.objects.update(created_at=timezone.now() - timedelta(days=1))
+    actions.collect_unused(actor=admin)
+    forget_unused([blob.sha256])  # as a draft does that is discarded
+    actions.collect_unused(actor=admin)
+    assert Tombstone.objects.get().outcome == "deleted"
 
 
 def test_a_run_takes_so_many_and_says_what_is_left(dev: Actor, admin: Actor, model: ServedModel) -> None:
