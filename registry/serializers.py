@@ -11,6 +11,7 @@ from registry.core.fields import Problem
 from registry.core.lifecycle import FileRole
 from registry.core.spec import refuse
 from registry.core.uploads import UploadState
+from registry.headers import imports_of
 from registry.models import Release, ServedModel
 from registry.queries import has_code_waiver, manifest_of, missing_files, unverified_uploads, waivers_missing
 
@@ -187,6 +188,10 @@ class ReleaseOut(ReleaseBrief):
 
     has_code_waiver = serializers.BooleanField(help_text="whether every waiver that it needs is given")
     waivers_missing = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
+    imports = serializers.DictField(
+        child=serializers.ListField(child=serializers.CharField()),
+        help_text="what loading its pickles would import, by path; told by their opcodes, never by running them",
+    )
     manifest = serializers.JSONField()
     files = FileOut(many=True)
     waivers = WaiverOut(many=True)
@@ -198,6 +203,7 @@ class ReleaseOut(ReleaseBrief):
             **super().to_representation(release),
             "has_code_waiver": has_code_waiver(release),
             "waivers_missing": sorted(waivers_missing(release)),
+            "imports": dict(imports_of(release)),
             "manifest": manifest,
             "files": manifest["files"],
             "waivers": WaiverOut(waivers, many=True).data,
@@ -249,6 +255,7 @@ def _links(release: Release) -> dict[str, str]:
     return {
         "self": here,
         "files": f"{here}/files/{{path}}",
+        "headers": f"{here}/headers",
         "waivers": f"{here}/waivers",
         "signature": f"{here}/signature",
         "attestations": f"{here}/attestations",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from registry.api import aliases, collection, files, models, releases, signatures, uploads
+from registry.api import aliases, collection, files, headers, models, releases, signatures, uploads
 
 urlpatterns = [
     path("models", models.ModelsView.as_view(), name="api-models"),
@@ -14,6 +14,7 @@ urlpatterns = [
     path(
         "models/<slug:slug>/releases/<slug:name>/files/<path:path>", files.FileView.as_view(), name="api-release-file"
     ),
+    path("models/<slug:slug>/releases/<slug:name>/headers", headers.HeadersView.as_view(), name="api-headers"),
     path("models/<slug:slug>/releases/<slug:name>/waivers", releases.WaiversView.as_view(), name="api-waivers"),
     path("models/<slug:slug>/releases/<slug:name>/signature", signatures.SignatureView.as_view(), name="api-signature"),
     path(

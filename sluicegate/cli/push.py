@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sluicegate.cli import archives, exits, gates, uploads
+from sluicegate.cli import archives, checks, exits, gates, uploads
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.folder import LocalFile, find_files, hash_files, read_document
@@ -66,6 +66,7 @@ def push(
             next_step="Add `model: NAME` to it, or use --model.",
         )
     found = find_files(folder)
+    checks.refuse_lies({**document, "model": slug}, found)
     with output.progress("Hashing", is_bytes=True) as meter:
         files = hash_files(found, meter)
     announced = {**document, "model": slug, "files": [f.as_json() for f in files], "resume": True}

@@ -89,6 +89,8 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     lines.append(f"runtime {manifest['runtime']['image']}, {manifest['runtime']['backend']}")
     for file in manifest["files"]:
         lines.append(f"{file['role']:<10} {short(file['sha256'])}  {bytes_text(file['size_bytes']):>9}  {file['path']}")
+    lines += [f"{path} would import {', '.join(names)}" for path, names in release.get("imports", {}).items()]
+    lines += [f"needs a waiver of kind {kind}" for kind in release.get("waivers_missing", [])]
     lines += [f"waived by {w.get('granted_by')}: {w.get('reason')}" for w in release.get("waivers", [])]
     if verdict := _verdict_of(release):
         lines.append(f"gates {verdict}")

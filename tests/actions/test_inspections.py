@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from collections import OrderedDict
 
 import pytest
+from django.test import Client
 
-from accounts.actions import actor_for
+from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor, Role
 from accounts.core.errors import Invalid
 from ledger.models import Event
 from registry import actions, queries
 from registry.actions import inspections
+from registry.headers import imports_of
 from registry.models import Inspection, Release, ServedModel
 from tests.model_files import onnx_file
 from tests.registry_samples import ONNX, developer, draft_with, person, served_model, sha256
@@ -81,3 +84,25 @@ def test_a_pickle_needs_a_waiver_of_its_own_kind(dev: Actor, model: ServedModel,
     assert queries.has_code_waiver(release)
     told = Event.objects.filter(verb="release.waived").last()
     assert told is not None and (told.facts["kind"], told.facts["author"]) == ("pickle", "dev")
+
+
+def test_whoever_judges_a_waiver_sees_what_a_pickle_would_import(
+    dev: Actor, model: ServedModel, client: Client
+) -> None:
+    files = {"artifact__head_pkl": pickle.dumps(OrderedDict(a=1)), "artifact__bare_pkl": pickle.dumps([1])}
+    release = actions.seal(actor=dev, release=draft_with(dev, model, **files))
+    told = {"artifact/head.pkl": ["collections.OrderedDict"]}
+    assert imports_of(release) == told
+    user = person("ana")
+    token = issue_token(user=user, name="test", actor=actor_for(user))
+    api = Client(headers={"Authorization": f"Bearer {token}"})
+    assert api.get("/api/v1/models/sentiment/releases/r1").json()["imports"] == told
+    headers = api.get("/api/v1/models/sentiment/releases/r1/headers").json()["results"]
+    assert [(one["path"], one["kind"]) for one in headers] == [
+        ("artifact/bare.pkl", "pickle"), ("artifact/head.pkl", "pickle"), ("artifact/model.onnx", "onnx"),
+    ]  # fmt: skip
+    assert headers[2]["facts"]["outputs"] == [["probabilities", "FP32", [-1, 2]]]
+    client.force_login(user)
+    assert "<code>collections.OrderedDict</code>" in client.get("/models/sentiment/r/1/").content.decode()
+    plain = actions.seal(actor=dev, release=draft_with(dev, model))
+    assert imports_of(plain) == {}

@@ -191,6 +191,21 @@ def test_a_wrong_release_yaml_names_every_mistake_and_leaves_nothing(run: Run, m
     assert not Release.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (b"not really a graph", "cannot be an ONNX graph"),
+        (onnx_file(outputs=[("logits", "FP32", [-1, 2])]), "no output 'probabilities'"),
+    ],
+)
+def test_a_file_that_lies_is_refused_before_anything_is_sent(
+    run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: bytes, says: str
+) -> None:
+    monkeypatch.setattr(Client, "post", None)  # would fail if it were called
+    code, told = run("robot", "push", str(release_folder(tmp_path / "one", graph=graph)))
+    assert code == exits.REFUSED and says in told["errors"][0]["message"] and told["errors"][0]["fix"]
+
+
 def test_an_upload_that_fails_discards_the_draft(
     run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

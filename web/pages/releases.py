@@ -12,6 +12,7 @@ from django.urls import reverse
 from accounts.api import actor_of
 from accounts.core.access import Verb, may
 from registry.actions import grant_waiver
+from registry.headers import imports_of
 from registry.models import Release
 from registry.queries import get_release, waivers_missing
 from validators.actions import request_validation
@@ -43,6 +44,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "rollouts": found.rollouts.select_related("model", "environment", "candidate", "stable")[:5],
             "may_run_gates": may(actor, Verb.RUN_GATES, team),
             "waivers_missing": sorted(waivers_missing(found)),
+            "imports": imports_of(found),
             "may_waive": found.is_code_bearing
             and may(actor, Verb.WAIVE_CODE, team)
             and found.author_id != actor.user_id,

@@ -1,0 +1,32 @@
+"""The REST door to what the files of a release say of themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import actor_of
+from registry import queries
+from registry.headers import headers_of
+
+
+class HeaderOut(serializers.Serializer[Any]):
+    """A file's header. Which facts there are depends on the kind."""
+
+    path = serializers.CharField()
+    kind = serializers.CharField(help_text="safetensors, onnx, gguf, tensorrt, torchscript, json, pickle, text, …")
+    facts = serializers.JSONField(help_text="tensors [[name, data type, shape]], inputs, outputs, metadata, imports, …")
+
+
+class HeadersView(APIView):
+    @extend_schema(operation_id="releases_headers", responses=HeaderOut(many=True))
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        """The header of every file that has one: all of a release's files, so there is one page."""
+        found = headers_of(queries.visible_release(actor_of(request), slug, name))
+        rows = [{"path": path, "kind": facts.pop("kind"), "facts": facts} for path, facts in found.items()]
+        return Response({"next": None, "previous": None, "results": HeaderOut(rows, many=True).data})

@@ -1,0 +1,38 @@
+"""What the server would refuse at the seal, found before anything is sent: files that lie, and what contradicts release.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from registry.core import file_lint
+from registry.core.artifact import path_problems
+from registry.core.fields import Problem
+from registry.core.formats import inspect
+from registry.core.spec import read_spec
+from sluicegate.cli.errors import refuse
+
+
+def refuse_lies(document: Mapping[str, Any], found: Sequence[tuple[str, Path]]) -> None:
+    """Raises CommandError (exit 3) with every mistake. What only the server can judge, such as the contract, is left to it."""
+    problems: list[Problem] = []
+    known: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    for path, source in found:
+        if path_problems(path):
+            continue  # the server tells it, together with the mistakes of release.yaml
+        size = source.stat().st_size
+        with source.open("rb") as file:
+            findings = inspect(path, file, size)
+        problems += findings.problems
+        known[path] = (size, findings.facts)
+    spec, _ = read_spec(document)
+    if spec is not None and not problems:
+        problems += file_lint.lint(spec.serving, spec.envelope, spec.backend, known)
+    if problems:
+        count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        raise refuse(
+            f"The release folder has {count}; nothing was sent.",
+            code="invalid_files",
+            errors=[problem.as_json() for problem in problems],
+        )
