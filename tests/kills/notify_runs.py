@@ -112,11 +112,11 @@ class Telling(Stage):
         return f"http://127.0.0.1:{server.server_address[1]}/hook"
 
     def _is_done(self) -> bool:
-        told = Event.objects.filter(seq__gt=self._first_seq()).count()
+        told = Event.objects.filter(seq__gte=self._first_seq()).count()
         return told > 0 and Delivery.objects.filter(state="delivered").count() >= told
 
     def _first_seq(self) -> int:
-        """Events up to here were before the webhook's time: its own making is the last of them."""
+        """The first event that it is told of: its own making."""
         return Event.objects.filter(verb="webhook.created").order_by("seq").values_list("seq", flat=True)[0]
 
     def _start(self, job_id: str) -> None:
@@ -127,7 +127,7 @@ class Telling(Stage):
     def _check(self) -> None:
         self.played.trace = sites_in(self.place / "first")
         self.played.problems += checks.broken_rules()
-        wanted = list(Event.objects.filter(seq__gt=self._first_seq()).order_by("seq").values_list("seq", flat=True))
+        wanted = list(Event.objects.filter(seq__gte=self._first_seq()).order_by("seq").values_list("seq", flat=True))
         rows = list(Delivery.objects.order_by("event").values_list("event", "state"))
         if rows != [(seq, "delivered") for seq in wanted]:
             self.played.problems.append(f"events {wanted} have the deliveries {rows}")
