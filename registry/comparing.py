@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 from django.db.models import QuerySet
 
@@ -19,6 +19,7 @@ from registry.core.formats import READER, inspect, jsons, kind_of
 from registry.core.formats.findings import Malformed
 from registry.core.formats.tokenizers import LONGEST, Tokenizer, is_tokenizer_path, read
 from registry.core.tokenizer import difference
+from registry.headers import Ranged
 from registry.models import Blob, Inspection, Release
 from registry.queries import manifest_of
 from registry.storage import store
@@ -100,14 +101,12 @@ class _Stored:
         named = Blob.objects.filter(pk__in={file["sha256"] for file in files})
         self.keys, self.places = store().keys, dict(named.values_list("sha256", "store_key"))
 
-    def open(self, file: Mapping[str, Any]) -> BinaryIO:
-        """Raises NotFound."""
-        return self.keys.open(self.places.get(file["sha256"], file["sha256"]))
+    def ranged(self, file: Mapping[str, Any]) -> Ranged:
+        return Ranged(self.keys, self.places.get(file["sha256"], file["sha256"]))
 
     def read(self, file: Mapping[str, Any]) -> bytes:
         """Raises NotFound."""
-        with self.open(file) as content:
-            return content.read()
+        return self.ranged(file).read(file["size_bytes"])
 
 
 def _of(files: Mapping[str, Any], facts: Mapping[tuple[str, str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -130,12 +129,8 @@ def _facts(files: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]
     for key in missing:
         file = wanted[key]
         try:
-            with stored.open(file) as content:
-                found = inspect(file["path"], content, file["size_bytes"])
-        except (
-            DomainError,
-            OSError,
-        ):  # the bytes were collected or cannot be had now: the diff says that they are unread
+            found = inspect(file["path"], stored.ranged(file), file["size_bytes"])
+        except (DomainError, OSError):  # collected, or not to be had now: the diff says that they are unread
             continue
         if not found.problems:  # a file that was sealed before files were inspected may have some
             known[key] = found.facts

@@ -1,4 +1,4 @@
-"""What the files of a release say of themselves, as the seal remembered it."""
+"""What the files of a release say of themselves: read by ranges of the stored bytes, and remembered at the seal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from typing import Any
 
 from registry.core.formats import READER, kind_of
 from registry.models import Inspection, Release
+from registry.storage import BlobStore
+
+
+class Ranged:
+    """A stored file of which only what is asked for moves: one ranged read of the store for each `read`."""
+
+    def __init__(self, keys: BlobStore, key: str) -> None:
+        self._keys, self._key, self._at = keys, key, 0
+
+    def seek(self, offset: int, /) -> int:
+        self._at = offset
+        return offset
+
+    def read(self, size: int, /) -> bytes:
+        """Raises NotFound for bytes that are not in the store."""
+        data = self._keys.read_range(self._key, self._at, size)
+        self._at += len(data)
+        return data
 
 
 def headers_of(release: Release) -> dict[str, dict[str, Any]]:

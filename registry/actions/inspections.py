@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from registry.core.formats import READER, Findings, inspect, kind_of
+from registry.headers import Ranged
 from registry.models import Blob, Inspection
-from registry.storage import BlobStore, store
+from registry.storage import store
 
 
 def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
@@ -24,7 +25,7 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
     for path, (blob, kind) in wanted.items():
         facts = known.get((blob.pk, kind))
         if facts is None:
-            found[path] = _read(path, blob, keys)
+            found[path] = inspect(path, Ranged(keys, blob.store_key), blob.size_bytes)
             if not found[path].problems:
                 facts = known[blob.pk, kind] = found[path].facts
                 new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=READER, facts=facts)
@@ -38,8 +39,3 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
         update_fields=["reader", "facts"],
     )
     return found
-
-
-def _read(path: str, blob: Blob, keys: BlobStore) -> Findings:
-    with keys.open(blob.store_key) as file:
-        return inspect(path, file, blob.size_bytes)
