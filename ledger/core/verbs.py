@@ -21,6 +21,7 @@ class EventVerb(StrEnum):
     RELEASE_DISCARDED = "release.discarded"
     RELEASE_SEALED = "release.sealed"
     UPLOAD_QUARANTINED = "upload.quarantined"
+    BLOB_QUARANTINED = "blob.quarantined"
     RELEASE_WAIVED = "release.waived"
     RELEASE_SIGNED = "release.signed"
     KEY_ROTATED = "key.rotated"

@@ -12,6 +12,7 @@ from registry.actions.drafts import (
     discard_draft,
     purge_drafts,
 )
+from registry.actions.rechecks import recheck_blob
 from registry.actions.releases import grant_waiver, seal
 from registry.actions.retiring import restore, retire
 from registry.actions.served_models import change_model, create_model
@@ -51,6 +52,7 @@ __all__ = [
     "plan_of",
     "purge_drafts",
     "put_blob",
+    "recheck_blob",
     "restore",
     "retire",
     "rotate_key",

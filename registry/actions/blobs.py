@@ -69,14 +69,6 @@ def _gone(sha256: str) -> None:
     )
 
 
-def quarantine_blob(sha256: str, problem: str) -> bool:
-    """Whether the blob, found not to be its sha256, counts no more. The same bytes uploaded again heal it."""
-    with transaction.atomic():
-        hold_blob(sha256)
-        blob = Blob.objects.filter(sha256=sha256, state=BlobState.VERIFIED).first()
-        return blob is not None and _move(blob, BlobState.QUARANTINED, problem=problem)
-
-
 def _move(blob: Blob, to: BlobState, **columns: Any) -> bool:
     return Blob.objects.filter(pk=blob.pk, state=blob.state).update(state=to, **columns) == 1
 
