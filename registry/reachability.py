@@ -17,6 +17,10 @@ from registry.holds import holds_of
 from registry.models import Blob, Release, ReleaseFile, Tombstone, Upload
 from registry.storage import adapter
 
+_UNKNOWN = (
+    "of an upload that this database never knew, such as one of before a restore from backup; abort it in the store"
+)
+
 
 def rules() -> Rules:
     """What the settings say."""
@@ -27,43 +31,51 @@ def rules() -> Rules:
 
 def present_plan(now: datetime | None = None) -> Plan:
     """What a collection would do now, with a reason for every release, blob and stray byte."""
+    now = now or timezone.now()
     due = dict(Tombstone.objects.filter(ended_at__isnull=True).values_list("store_key", "due_at"))
     keys: set[str] = set()  # that blobs name; full once the plan has taken the last blob, and before it takes a stray
-    blobs, strays = _blobs(due, keys), _strays(due, keys)
-    return make_plan(_releases(), blobs, strays, rules=rules(), now=now or timezone.now())
+    blobs, strays = _blobs(due, keys, now), _strays(due, keys)
+    return make_plan(_releases(), blobs, strays, rules=rules(), now=now)
 
 
 def _releases() -> Iterable[ReleaseFacts]:
     holds = holds_of()
-    columns = ("pk", "model__slug", "number", "state", "created_at", "retired_at")
-    for pk, model, number, state, created_at, retired_at in Release.objects.order_by(
-        "model__slug", "number", "pk"
-    ).values_list(*columns):
+    drafts = dict(Release.objects.filter(state=ReleaseState.DRAFT).values_list("pk", "created_at"))
+    columns = ("pk", "model__slug", "number", "state", "retired_at")
+    rows = Release.objects.order_by("model__slug", "number", "pk").values_list(*columns)
+    for pk, model, number, state, retired_at in rows:
         name = f"{model}/r{number}" if number else f"{model}/draft {str(pk)[:8]}"
-        since = created_at if state == ReleaseState.DRAFT else retired_at
-        yield ReleaseFacts(pk, name, ReleaseState(state), since, tuple(holds.get(pk, ())))
+        yield ReleaseFacts(pk, name, ReleaseState(state), retired_at or drafts.get(pk), tuple(holds.get(pk, ())))
 
 
-def _blobs(due: dict[str, datetime], keys: set[str]) -> Iterator[BlobFacts]:
-    """The facts of every blob by sha256; notes every key that a blob names."""
+def _blobs(due: dict[str, datetime], keys: set[str], now: datetime) -> Iterator[BlobFacts]:
+    """The facts of every blob by sha256; notes every key that a blob names.
+
+    Instants are read where they count only: reading one takes longer than all else of a row.
+    """
+    since = now - rules().settle_for
+    recent = dict(Blob.objects.filter(created_at__gt=since).values_list("pk", "created_at"))
     releases: dict[str, list[UUID]] = defaultdict(list)
-    for sha256, release in ReleaseFile.objects.values_list("blob_id", "release_id").distinct():
+    for sha256, release in ReleaseFile.objects.values_list("blob_id", "release_id"):
         releases[sha256].append(release)
     others = _others()
-    rows = Blob.objects.order_by("pk").values_list("pk", "size_bytes", "created_at", "store_key", "collected_at")
-    for sha256, size, stored_at, key, collected_at in rows:
+    rows = Blob.objects.order_by("pk").values_list("pk", "size_bytes", "store_key", "collected_at")
+    for sha256, size, key, collected_at in rows:
         if collected_at is None:
             keys.add(key)
-        named = tuple(releases.get(sha256, ())), tuple(others.get(sha256, ()))
-        yield BlobFacts(sha256, size, stored_at, *named, due.get(key), collected_at is not None)
+        named = tuple(dict.fromkeys(releases.get(sha256, ()))), tuple(others.get(sha256, ()))
+        yield BlobFacts(sha256, size, recent.get(sha256), *named, due.get(key), collected_at is not None)
 
 
 def _strays(due: dict[str, datetime], keys: set[str]) -> Iterator[StrayFacts]:
     uploads = _uploads()
-    stored = adapter().keys()
+    keeper = adapter()
+    stored = keeper.keys()
     for key, size in stored:
         if key not in keys:
             yield StrayFacts(key, size, uploads.get(key, ""), due.get(key))
+    for place in keeper.unfinished():  # parts that are no bytes yet; collection deletes none of them
+        yield StrayFacts(place.key, 0, f"parts {uploads.get(place.key, _UNKNOWN)}")
 
 
 def _uploads() -> dict[str, str]:

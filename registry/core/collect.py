@@ -58,11 +58,14 @@ class ReleaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class BlobFacts:
-    """`releases`: ids of those that have it; `others`: what else does. `due_at`: marked, and deleted from then on."""
+    """`releases`: ids of those that have it; `others`: what else does. `due_at`: marked, and deleted from then on.
+
+    `stored_at` is only asked of what came in just now; None is long ago.
+    """
 
     sha256: str
     size_bytes: int
-    stored_at: datetime
+    stored_at: datetime | None = None
     releases: tuple[Hashable, ...] = ()
     others: tuple[str, ...] = ()
     due_at: datetime | None = None
@@ -184,8 +187,8 @@ def _blob(blob: BlobFacts, names: _Names, rules: Rules, now: datetime) -> Item:
     drafts = [id for id in blob.releases if id in names.abandoned]
     if drafts and len(drafts) == len(blob.releases):
         return item(Fate.DELETE, f"only in {names.all[drafts[0]]}, which is abandoned")
-    if not blob.releases and blob.stored_at + rules.settle_for > now:
-        settled_at = blob.stored_at + rules.settle_for
+    settled_at = blob.stored_at + rules.settle_for if blob.stored_at else now
+    if not blob.releases and settled_at > now:
         return item(Fate.KEEP, "it came in just now, and somebody may be about to name it", settled_at)
     found = [names.all[id] for id in blob.releases if id in names.all]
     over = "retired or abandoned" if drafts else "retired"

@@ -122,10 +122,15 @@ def _hashes(folder: Path, signature: Path, output: Output) -> dict[str, str]:
                 found[name] = "a link or special file"
                 continue
             digest = hashlib.sha256()
-            for chunk in chunks_of(path):
-                digest.update(chunk)
-                done += len(chunk)
-                meter(min(done, total), total)
+            try:
+                for chunk in chunks_of(path):
+                    digest.update(chunk)
+                    done += len(chunk)
+                    meter(min(done, total), total)
+            except OSError as error:
+                raise refuse(
+                    f"{path} cannot be read: {error.strerror}.", "Make it readable, then verify again."
+                ) from error
             found[name] = digest.hexdigest()
     return found
 

@@ -19,7 +19,7 @@ from ledger.models import Event, Job
 from registry import actions
 from registry.actions.blobs import forget_unused
 from registry.core.collect import Fate, Item, Kind
-from registry.models import Alias, AliasEvent, Blob, Release, ReleaseFile, ServedModel, Tombstone
+from registry.models import Alias, AliasEvent, Blob, Release, ReleaseFile, ServedModel, Tombstone, Upload
 from registry.reachability import present_plan
 from registry.storage import FolderStore, adapter, store
 from rollouts.core.lifecycle import RolloutState
@@ -285,6 +285,20 @@ def test_bytes_that_no_row_names_are_explained_and_collected(admin: Actor, setti
     assert actions.collect_unused(actor=admin).marked == 1
     assert actions.collect_unused(actor=admin).deleted == 1
     assert not adapter().exists(key) and not Blob.objects.exists()
+
+
+def test_parts_of_uploads_are_explained_and_stay(dev: Actor, admin: Actor, model: ServedModel) -> None:
+    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=None)
+    size = 6 * 2**20
+    begun = actions.begin_upload(actor=dev, release=draft, path="artifact/model.onnx", sha256="1" * 64, size_bytes=size)
+    upload = Upload.objects.get()
+    part = actions.sign_parts(actor=dev, upload=upload, wanted={1: "2" * 64})
+    strange = adapter().begin(f"{'3' * 64}/{'4' * 32}", size, size)
+    items = {item.subject: item for item in present_plan().of(Kind.BYTES, *Fate)}
+    assert begun == upload and len(part) == 1
+    assert "never knew" in items[strange.key].reason and items[strange.key].fate is Fate.KEEP
+    assert f"parts of upload {upload.pk}, which is open" in items[upload.store_key].reason
+    assert actions.collect_unused(actor=admin).marked == 0
 
 
 def test_a_blob_that_nothing_names_goes_with_its_row(admin: Actor, settings: Any) -> None:
