@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from django.conf import settings
 
+from accounts.core.errors import NotFound
 from registry.storage.folder import FolderStore
 from registry.storage.port import BlobStore, Readable, split_key
 from registry.storage.s3 import S3Store, bucket_of
@@ -93,7 +94,10 @@ class Blobs:
         """Those of the (key, size in bytes) that the store does not have with that size."""
 
         def is_held(one: tuple[str, int]) -> bool:
-            return self.keys.exists(one[0]) and self.keys.size(one[0]) == one[1]
+            try:
+                return self.keys.size(one[0]) == one[1]
+            except NotFound:
+                return False
 
         asked = list(dict.fromkeys(wanted))
         if isinstance(self.keys, FolderStore):
