@@ -21,6 +21,7 @@ from registry.models import Release
 from registry.queries import has_code_waiver, manifest_of
 from serving.attest import Drift
 from serving.core.lifecycle import LIVE, MOVES, DeploymentState
+from serving.fitting import nodes_for
 from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import RunningServer
 from serving.routing import hold_routes
@@ -222,12 +223,11 @@ def _live() -> QuerySet[Deployment]:
 
 
 def _node_for(release: Release) -> Node:
-    """The node, last heard of first, that runs the release's image and backend."""
+    """A node that runs the release's image and backend: one that its envelope fits before others, the last heard of first."""
     wanted = manifest_of(release)["runtime"]
     nodes = list(Node.objects.order_by(F("seen_at").desc(nulls_last=True)))
-    for node in nodes:
-        if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes):
-            return node
+    if found := nodes_for(release, nodes):
+        return found[0]
     known = sorted({own["image"] for node in nodes for own in node.runtimes})
     raise Unavailable(
         "no_node_for_runtime",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from registry.core.fit import Fit, fit
+from registry.core.fit import SEVERITY, Fit, fit
 from registry.core.node_facts import from_agent, from_labels
 from registry.models import Release
 from registry.queries import manifest_of
@@ -35,6 +35,20 @@ def fits_of(release: Release) -> list[dict[str, Any]]:
         }
         for node in nodes().order_by("name")
     ]
+
+
+def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
+    """Those of the nodes that offer the release's image and backend: the ones that it fits first, then as they came.
+
+    One that contradicts the envelope comes last and is not left out: who declared too much would have nowhere to go.
+    """
+    wanted = manifest_of(release)["runtime"]
+    found = [
+        node
+        for node in among
+        if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes)
+    ]
+    return sorted(found, key=lambda node: SEVERITY.index(fit_of(release, node).verdict)) if len(found) > 1 else found
 
 
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:

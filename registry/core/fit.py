@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 
 #: Worst last.
-_SEVERITY: Final = (Verdict.YES, Verdict.UNKNOWN, Verdict.NO)
+SEVERITY: Final = (Verdict.YES, Verdict.UNKNOWN, Verdict.NO)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def fit(envelope: Mapping[str, Any], node: NodeFacts, *, backend: str = "") -> F
     found += [*_engine(envelope.get("engine", {}), node, backend), *_host(envelope.get("host", {}), node)]
     if backend == "tensorrt" and "accelerator" not in envelope:
         found += _device(1, node)
-    reasons = sorted(found, key=lambda reason: -_SEVERITY.index(reason.verdict))
-    return Fit(max((one.verdict for one in reasons), key=_SEVERITY.index, default=Verdict.YES), tuple(reasons))
+    reasons = sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
+    return Fit(max((one.verdict for one in reasons), key=SEVERITY.index, default=Verdict.YES), tuple(reasons))
 
 
 def _told(field: str, ok: bool | None, has: str, asks: str) -> Reason:

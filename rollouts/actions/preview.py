@@ -35,7 +35,7 @@ from rollouts.external import check
 from rollouts.live import frozen_view
 from rollouts.models import Rollout
 from rollouts.traffic import Traffic, traffic_of
-from serving.fitting import fit_of
+from serving.fitting import fit_of, nodes_for
 from serving.models import Environment, Node, Route
 from serving.queries import live_deployments, nodes, ready_server
 from serving.wiring import external_metrics
@@ -212,11 +212,8 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
 
 def _node_for(release: Release) -> Node | None:
     """The node that a deployment would be given, if it is about."""
-    wanted, since = manifest_of(release)["runtime"], timezone.now() - NODE_SEEN_WITHIN
-    for node in nodes().filter(seen_at__gte=since).order_by("-seen_at"):
-        if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes):
-            return node
-    return None
+    about = nodes().filter(seen_at__gte=timezone.now() - NODE_SEEN_WITHIN).order_by("-seen_at")
+    return next(iter(nodes_for(release, about)), None)
 
 
 def _of_traffic(asked: _Asked) -> Iterator[Warned]:

@@ -16,11 +16,12 @@ from accounts.core.access import Actor
 from registry import actions
 from registry.core.node_facts import from_agent
 from registry.models import Release
-from serving.fitting import fit_of
+from serving.actions import ensure_deployment
+from serving.fitting import fit_of, nodes_for
 from serving.hardware import hardware
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.fit import read_labels
-from tests.factories import make_node
+from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file, plan_file
 from tests.registry_samples import IMAGE, draft_with, person, served_model
 
@@ -60,6 +61,21 @@ def test_every_node_is_told(dev: Client, release: Release) -> None:
         "big": ("yes", True), "plain": ("no", False), "silent": ("unknown", False),
     }  # fmt: skip
     assert told["plain"]["reasons"][0]["field"] == "accelerator.count"
+
+
+def test_a_node_that_the_release_fits_is_taken_before_others(dev: Client, release: Release) -> None:
+    labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "23034"}
+    host = {"memory_bytes": 64 << 30}
+    plain = make_node("plain", facts={"gpus": [], **host}, runtimes=[RUNTIME])
+    silent = make_node("silent", facts={"gpus": None, **host}, runtimes=[RUNTIME])
+    big = make_node("big", facts={"labels": labels, **host}, runtimes=[RUNTIME])
+    other = make_node("other", facts={"labels": labels, **host}, runtimes=[])
+    assert nodes_for(release, [plain, other, silent, big]) == [big, silent, plain]
+    assert nodes_for(release, [plain]) == [plain] and nodes_for(release, [other]) == []
+    deployment = ensure_deployment(
+        actor=Actor.system("tests"), release=release, environment=make_environment("staging"), reason="try"
+    )
+    assert deployment.node == big
 
 
 def test_labels_are_asked_about(dev: Client, release: Release) -> None:
