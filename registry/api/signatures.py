@@ -13,10 +13,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
+from accounts.api import StrictSerializer, actor_of
 from registry import actions, queries, signing
 from registry.core import oms
 from registry.models import Attestation
+from registry.serializers import body_of
 
 
 class KeyOut(serializers.Serializer[Any]):
@@ -31,6 +32,10 @@ class KeyOut(serializers.Serializer[Any]):
 
 class KeysOut(serializers.Serializer[Any]):
     results = KeyOut(many=True)
+
+
+class RotateKeyIn(StrictSerializer):
+    use = serializers.ChoiceField(choices=[use.value for use in signing.Use], help_text="what the key signs")
 
 
 class AttestationOut(serializers.Serializer[Attestation]):
@@ -59,17 +64,27 @@ class KeysView(APIView):
         actor_of(request)
         for use in signing.Use:
             signing.present_key(use)
-        keys = [
-            {
-                "key_id": known.public.key_id,
-                "use": known.use.value,
-                "algorithm": known.public.algorithm,
-                "is_current": known.is_current,
-                "pem": known.public.pem,
-            }
-            for known in signing.known_keys()
-        ]
+        keys = [_shown(known) for known in signing.known_keys()]
         return Response({"results": KeyOut(keys, many=True).data})
+
+    @extend_schema(operation_id="keys_rotate", request=RotateKeyIn, responses={201: KeyOut})
+    def post(self, request: Request) -> Response:
+        """A new key signs from now on, and what the one before signed stays valid. For administrators."""
+        body = RotateKeyIn(data=body_of(request.data))
+        body.is_valid(raise_exception=True)
+        use = signing.Use(body.validated_data["use"])
+        _, public = actions.rotate_key(actor=actor_of(request), use=use)
+        return Response(KeyOut(_shown(signing.KnownKey(use, True, public))).data, status=201)
+
+
+def _shown(known: signing.KnownKey) -> dict[str, Any]:
+    return {
+        "key_id": known.public.key_id,
+        "use": known.use.value,
+        "algorithm": known.public.algorithm,
+        "is_current": known.is_current,
+        "pem": known.public.pem,
+    }
 
 
 class SignatureView(APIView):

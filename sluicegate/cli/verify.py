@@ -43,6 +43,11 @@ def add_keys_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the releases' keys there, for release verify --key"
     )
+    parser.add_argument(
+        "--rotate",
+        choices=("releases", "reports"),
+        help="first make a new key for these; what the one before signed stays valid (administrators)",
+    )
     parser.set_defaults(run=run_keys)
 
 
@@ -223,6 +228,8 @@ def _server_keys(client: Client) -> Iterator[PublicKey]:
 
 def run_keys(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
+        if arguments.rotate:
+            client.post("/keys", {"use": arguments.rotate})
         keys = client.get("/keys")["results"]
     if arguments.out:
         _write_keys(arguments.out, [key["pem"] for key in keys if key["use"] == "releases"])

@@ -91,6 +91,14 @@ def test_after_a_rotation_old_copies_still_verify_and_a_release_is_signed_anew(
     assert code == exits.OK and told["signature"] == f"Signed by {releases[0]['key_id']}."
 
 
+def test_an_administrator_rotates_from_afar(run: Run, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ada", "keys", "--rotate", "releases")[0] == exits.REFUSED
+    code, keys = run("admin", "keys", "--rotate", "releases", "--out", str(copy.parent / "key.pem"))
+    assert code == exits.OK and [key["is_current"] for key in keys if key["use"] == "releases"] == [True, False]
+    assert offline(capsys, copy)[0] == exits.OK
+    assert main(["keys", "--rotate", "everything"]) == exits.REFUSED
+
+
 def test_verify_online_finds_a_signature_of_another_key(
     run: Run,
     copy: Path,
