@@ -230,11 +230,10 @@ def accept(upload: Upload, part_sha256: Mapping[int, str]) -> None:
                 part_sha256=[part_sha256[number] for number in sorted(part_sha256)],
             )
             attach(release, parse_spec(release.spec), upload.path, blob, upload.size_bytes)
-            # Of a loser's bytes `record_blob` gets rid; should that fail, the row still says that they lie there.
-            if not move_upload(upload, UploadState.VERIFIED, problem="", is_stored=blob.store_key != upload.store_key):
+            if not move_upload(upload, UploadState.VERIFIED, problem=""):
                 raise StateChanged("state_changed", "The upload was called off meanwhile.", state=upload.state)
-            if upload.is_stored:
-                clear_later(upload)
+            # A loser's bytes go, and what a process left that began the upload in the store and died before it said so.
+            clear_later(upload)
         _inspect(upload, blob)
     except Invalid as error:
         quarantine(upload, error.message)
