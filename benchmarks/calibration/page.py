@@ -310,10 +310,8 @@ def versus_goals(results: Results) -> str:
         for i, kind in enumerate(("2%", "5%", "20%")):
             row = [kind.replace("%", " %"), f"{rate:g}", str(GOALS_S[rate][i]) if rate in GOALS_S else "–"]
             row += [_median(results, group, kind, rate) for group in ("bare", "errors")]
-            row += [
-                str(GOALS_CLUMPED_S[rate][i]) if rate in GOALS_CLUMPED_S else "–",
-                _median(results, "clumped", kind, rate),
-            ]
+            row.append(str(GOALS_CLUMPED_S[rate][i]) if rate in GOALS_CLUMPED_S else "–")
+            row += [_median(results, group, kind, rate) for group in ("bare clumped", "clumped")]
             rows.append(row)
     header = ["candidate fails", "req/s", "goal, s", "same settings, s", "`standard`, s", "goal with clumps of 8, s"]
     return _table([*header, "same settings, s", "`standard`, s"], rows)

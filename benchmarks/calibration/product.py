@@ -139,12 +139,15 @@ class Watched:
         return found
 
     def harm(self) -> tuple[Floats, Floats]:
-        """`Carry.harm_so_far` of this guard: bad attempts beyond stable's share, and the variance of that number."""
+        """`Carry.harm_so_far` of this guard: bad attempts beyond what it tolerates, and the variance of that number."""
         both = (self.nc > 0) & (self.nb > 0)
         nc, nb = np.maximum(self.nc, 1.0), np.maximum(self.nb, 1.0)
         pooled = (self.xc + self.xb) / (nc + nb)
-        excess = np.where(both, self.xc - nc * self.xb / nb, 0.0)
-        variance = np.where(both, pooled * (1 - pooled) * nc * (1 + nc / nb), 0.0)
+        tolerated = self.guard.roll_back_over
+        excess = np.where(
+            both, self.xc - nc * np.minimum(1.0, tolerated.ratio * self.xb / nb + tolerated.plus_frac), 0.0
+        )
+        variance = np.where(both, pooled * (1 - pooled) * nc * (1 + tolerated.ratio**2 * nc / nb), 0.0)
         return self._excess + excess, self._variance + variance
 
     def has_spent(self, budget_bad: int) -> Booleans:

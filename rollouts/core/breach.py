@@ -21,7 +21,7 @@ LEAST_STABLE_ATTEMPTS = 20
 #: For an objective the candidate is blamed only where it also looks worse than stable at the same time, ten to one: in an
 #: incident of both arms the one with more traffic is proven over it first. Source: docs/calibration.md, shared incidents.
 BLAME_LOG_E = math.log(10)
-#: Bad attempts beyond stable's count against the budget only as far as they exceed what chance may add, in standard deviations.
+#: What is over the tolerance counts against the budget only as far as it exceeds what chance may add, in standard deviations.
 BUDGET_SIGMAS = 4.0
 #: What a bad request is for the budget: one that failed or was answered wrongly, not one that was slow.
 SPENDS = frozenset({"errors", "wrong"})
@@ -109,7 +109,7 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
 
 
 def _spent(s: Snapshot) -> Decision | None:
-    """The blast radius: bad attempts beyond those that stable would have had, over the whole rollout."""
+    """The blast radius: bad attempts beyond what the policy tolerates beside stable, over the whole rollout."""
     if s.policy.budget_bad is None or not s.has_stable:
         return None
     for judged in s.acting:
@@ -120,7 +120,7 @@ def _spent(s: Snapshot) -> Decision | None:
         if sure < s.policy.budget_bad:
             continue
         said = (
-            f"{s.candidate_name} has cost {excess:.0f} {judged.guard.words} more than {s.stable_name} would have, "
+            f"{s.candidate_name} has cost {excess:.0f} {judged.guard.words} more than the policy tolerates beside {s.stable_name}, "
             f"surely over the budget of {s.policy.budget_bad}."
         )
         return take_back(s, Code.BUDGET_SPENT, said, judged)  # whoever is to blame: users have paid enough

@@ -152,8 +152,8 @@ class Carry:
     `has_failed`: the last reading with attempts of the candidate held a failed one. `stage` names the step that the
     evidence belongs to, `said` the last recorded decision. `gone_since`: when the candidate was first found without a
     server; `asked_at`: when its deployment was last asked for. `is_promoting`: the route names the candidate as stable
-    already, and its acknowledgement is awaited. `harm`: for each guard, the candidate's bad attempts beyond stable's share in
-    the stages before this one, and the variance of that number. `gap_at`: when counts of this stage were last lost.
+    already, and its acknowledgement is awaited. `harm`: for each guard, the candidate's bad attempts beyond what it tolerates,
+    in the stages before this one, and the variance of that number. `gap_at`: when counts of this stage were last lost.
     `blind_since`: since when no tick could be judged, `blind_at`: the last such tick. `forgotten`: how often evidence of a
     warm-up was dropped in this stage. `server_since`, `server_base`: when the candidate's newest server came,
     and how many attempts the candidate had had by then.
@@ -215,7 +215,7 @@ class Carry:
         }
         return cls(**arms, **read, **{name: value[name] for name in _PLAIN if name in value})
 
-    def entering(self, stage: str, at: float) -> Carry:
+    def entering(self, stage: str, at: float, policy: Policy) -> Carry:
         """Unchanged in the same stage. In another one a new weight was written, and evidence begins afresh.
 
         So a fault that only this weight brings is not outvoted by the steps before.
@@ -224,22 +224,23 @@ class Carry:
             return self
         watches = {name: replace(watch, evidence=Evidence(), seen_at=None) for name, watch in self.watches.items()}
         return replace(
-            self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None, harm=self.harm_so_far,
-            gap_at=None, forgotten=0,
+            self, watches=watches, step=Arms(), stage=stage, commanded_at=at, candidate_seen_at=None,
+            harm=self.harm_so_far(policy),            gap_at=None, forgotten=0,
         )  # fmt: skip
 
-    @property
-    def harm_so_far(self) -> dict[str, tuple[float, float]]:
-        """For each guard: bad attempts of the candidate beyond what stable's share at the same time would give, and the variance."""
-        found = dict(self.harm)
+    def harm_so_far(self, policy: Policy) -> dict[str, tuple[float, float]]:
+        """For each guard: bad attempts of the candidate beyond what it tolerates of stable's share at the same time
+        (`roll_back_over`), and the variance of that number.
+        """
+        found, tolerances = dict(self.harm), {guard.name: guard.roll_back_over for guard in policy.guards}
         for name, watch in self.watches.items():
             seen, point = watch.evidence, watch.evidence.point(name)
-            nc, nb = seen.candidate, seen.stable
-            if nc and nb:
+            nc, nb, tolerated = seen.candidate, seen.stable, tolerances.get(name)
+            if nc and nb and tolerated is not None:
                 excess, variance = found.get(name, (0.0, 0.0))
                 pooled = (point.bad_candidate + point.bad_stable) / (nc + nb)
-                excess += point.bad_candidate - nc * point.bad_stable / nb
-                found[name] = (excess, variance + pooled * (1 - pooled) * nc * (1 + nc / nb))
+                excess += point.bad_candidate - nc * tolerated.of(point.bad_stable / nb)
+                found[name] = (excess, variance + pooled * (1 - pooled) * nc * (1 + tolerated.ratio**2 * nc / nb))
         return found
 
     def forgetting(self, guard: str) -> Carry:

@@ -49,7 +49,7 @@ def walk(
 
     for news in before:
         carry = absorbed(news)
-    carry = carry.entering(f"{state}:{index}", started).acknowledged(started)
+    carry = carry.entering(f"{state}:{index}", started, policy).acknowledged(started)
     while (more := feed(tick + 1 - len(before), weight)) is not None:
         carry = absorbed(more)
         now = tick * tick_s
@@ -61,7 +61,7 @@ def walk(
             index += not is_baking
             weight = policy.bake.weight_bp if is_baking else policy.steps[index].weight_bp
             started = now
-            carry = carry.entering(f"{state}:{index}", now).acknowledged(now)
+            carry = carry.entering(f"{state}:{index}", now, policy).acknowledged(now)
         yield Walk(tick - len(before), state, index, weight, decision)
         if decision.action in {Action.PROMOTE, Action.ROLL_BACK, Action.PAUSE}:
             return
@@ -116,7 +116,7 @@ class _Told:
         is_new_stage = stage != self.carry.stage
         external = self._external(row)
         carry = absorb(
-            self.carry.entering(stage, row.at),
+            self.carry.entering(stage, row.at, self.policy),
             tick=row.tick,
             readings=self._reading(row),
             policy=self.policy,

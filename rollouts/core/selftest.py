@@ -82,7 +82,7 @@ class SelfTest:
         episodes = self.episodes + 1
         return replace(
             self, episodes=episodes, rejections=self.rejections + self.has_rejected, has_rejected=False, began_at=at,
-            carry=self.carry.entering(f"episode {episodes}", at),
+            carry=self.carry.entering(f"episode {episodes}", at, _policy()),
         )  # fmt: skip
 
     def _share(self, pair: Arms) -> float | None:

@@ -134,7 +134,9 @@ class Snapshot:
     server_age_s: float | None = None  # of that server
     may_forget: bool = True  # evidence of a warm-up may be dropped again in this stage
     recent: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all attempts of late
-    harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by guard: excess over stable, its variance
+    harm: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # by guard: excess over what it tolerates, its variance
     # people and time
     approvals: Mapping[str, int] = field(default_factory=dict)  # valid ones, by stage
     promote_now: bool = False
@@ -209,7 +211,7 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
             if guard.source is not Source.GATEWAY
         },
         recent={name: (watch.recent.bad, watch.recent.attempts) for name, watch in carry.watches.items()},
-        harm=carry.harm_so_far if snapshot.policy.budget_bad is not None else {},
+        harm=carry.harm_so_far(snapshot.policy) if snapshot.policy.budget_bad is not None else {},
         mix=mix_of(candidate.bad, candidate.routed, stable.bad, stable.routed, SIZES),
         blind_s=_since(now, carry.blind_since) or 0.0,
         since_gap_s=_since(now, carry.gap_at),

@@ -44,7 +44,7 @@ def judge(known: Known, view: View, seen: Seen, external: Mapping[str, Reading |
     rollout, at, before = known.rollout, view.at, known.carry
     outside, problems = _elsewhere(known, view, external)
     is_live = rollout.state in LIVE
-    carry = before.entering(_stage(rollout), at) if is_live else before
+    carry = before.entering(_stage(rollout), at, known.policy) if is_live else before
     carry = absorb(
         carry,
         tick=known.next_tick,

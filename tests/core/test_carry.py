@@ -198,7 +198,7 @@ def test_a_rollout_read_back_from_json_goes_on_the_same_way() -> None:
 
 
 def test_a_new_weight_begins_afresh_but_knows_the_scatter() -> None:
-    carry = watched(40, bad=1).entering("shifting:1", 1040.0)
+    carry = watched(40, bad=1).entering("shifting:1", 1040.0, POLICY)
     watch = carry.watches["errors"]
     assert watch.evidence.candidate == 0 and watch.evidence.log_e_worse("errors") == 0
     assert watch.dispersion == watched(40, bad=1).watches["errors"].dispersion
@@ -221,4 +221,4 @@ def test_blindness_does_not_count_on_while_no_engine_looked() -> None:
 def test_warm_up_is_dropped_only_so_often_in_one_stage() -> None:
     carry = Carry(watches={"slow_250ms": Watch()}).forgetting("slow_250ms").forgetting("slow_250ms")
     assert carry.forgotten == 2 and carry.forgetting("unknown").forgotten == 2
-    assert carry.entering("another", 5.0).forgotten == 0
+    assert carry.entering("another", 5.0, POLICY).forgotten == 0

@@ -141,7 +141,7 @@ def test_the_blast_radius_ends_the_rollout_before_more_users_pay() -> None:
     assert (spent.action, spent.code) == (
         Action.ROLL_BACK,
         Code.BUDGET_SPENT,
-    ) and "90 errors more than r1" in spent.reason
+    ) and "90 errors more than the policy tolerates" in spent.reason
     for harm in ((49.0, 0.0), (90.0, 400.0)):  # under the budget; not surely over it
         assert decide(snapshot(policy=replace(POLICY, budget_bad=50), harm={"errors": harm})).action is Action.ADVANCE
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_schema_and_reader_agree_on_a_spoilt_envelope(data: st.DataObject) -> No
             inside = inside[key]
         action = data.draw(st.sampled_from(["put", "drop", "add"]))
         if action == "put":
-            inside[place[-1]] = data.draw(ODD)
+            inside[place[-1]] = deepcopy(data.draw(ODD))  # what is drawn is one object each time
         elif action == "drop":
             del inside[place[-1]]
         elif isinstance(inside, dict):
