@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from rest_framework.test import APIClient
 
@@ -329,10 +329,16 @@ def test_a_worker_killed_while_it_reads_is_replaced(installation: Installation, 
     installation.start_web()
     worker = installation.start_worker()
     push = installation.push(folder, token)
-    reading = Job.objects.filter(kind=actions.VERIFY, state="running")
-    wait_until(lambda: reading.exists() or push.poll() is not None, lambda: installation.log("push"))
-    kill(worker)
+    wait_until(lambda: ReleaseFile.objects.exists() and held() >= 3, lambda: installation.log("push"))
+    with transaction.atomic():  # with the draft's row held here, the worker is caught before it can say what it found
+        list(Release.objects.select_for_update())
+        reading = Job.objects.filter(kind=actions.VERIFY, state="running")
+        wait_until(reading.exists, lambda: installation.log("push"))
+        kill(worker)
+        job = reading.get()
     installation.start_worker()
     assert ends(installation, push) == 0, installation.log("push")
+    job.refresh_from_db()
+    assert (job.state, job.attempts) == ("done", 2)
     is_whole(Release.objects.get(state="sealed"), files)
     nothing_unexplained()
