@@ -20,7 +20,7 @@ from registry.models import Attestation, Release, ReleaseFile, ServedModel, Uplo
 from registry.storage import Place, store
 
 #: Columns of a release that no list shows.
-LARGE = ("manifest", "spec", "expected_files", "model__contract", "model__gate_policy", "model__rollout_policy")
+LARGE = ("manifest", "spec", "expected_files")
 
 
 def get_model(slug: str) -> ServedModel:
@@ -49,12 +49,9 @@ def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
 
 def releases_of(model: ServedModel) -> QuerySet[Release]:
     """All but drafts, the newest first, without what only one release by itself is asked for: a manifest may be megabytes."""
-    return (
-        Release.objects.filter(model=model, number__isnull=False)
-        .select_related("model__team", "author")
-        .defer(*LARGE)
-        .order_by("-number")
-    )
+    # Asked of the model, each release knows it without a look, which spares a third of a long page.
+    numbered = model.releases.filter(number__isnull=False).select_related("author")
+    return numbered.defer(*LARGE).order_by("-number")
 
 
 def manifest_of(release: Release) -> dict[str, Any]:
