@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 from datetime import timedelta
@@ -18,6 +19,7 @@ from accounts.core.access import Actor, Role
 from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.models import Event
 from registry import actions, queries, signing
+from registry.actions.blobs import hold_blob
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Waiver
 from tests.model_files import onnx_file
@@ -574,3 +576,12 @@ def test_a_contract_is_what_a_model_promises(dev: Actor, model: ServedModel) -> 
     for name in ("r2", "2", "latest", "r0", "draft", "r1; drop"):
         with pytest.raises(NotFound, match="no release"):
             queries.get_release("sentiment", name)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_draft_of_ten_thousand_held_files_takes_no_more_locks_than_there_is_room_for() -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        for number in range(10_000):
+            hold_blob(hashlib.sha256(str(number).encode()).hexdigest())
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        assert cursor.fetchone()[0] <= 1024
