@@ -107,9 +107,15 @@ def keys_in_use(sha256: str) -> set[str]:
 
 
 def hold_blob(sha256: str) -> None:
-    """Until the transaction ends, nobody else stores or removes these bytes. Who holds several asks in their order.
+    """Until the transaction ends, nobody else stores or removes these bytes."""
+    hold_blobs([sha256])
+
+
+def hold_blobs(sha256s: Iterable[str]) -> None:
+    """Until the transaction ends, nobody else stores or removes these bytes. Locks are taken in one order by everybody.
 
     Blobs share 1,024 locks: a draft may take over 10,000 files, and PostgreSQL has room for 6,400 locks of all sessions.
     """
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_BLOB_LOCKS, int(sha256[:3], 16) // 4])
+        for lock in sorted({int(sha256[:3], 16) // 4 for sha256 in sha256s}):
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_BLOB_LOCKS, lock])

@@ -13,7 +13,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, StateChanged
 from ledger.actions import append_event, enqueue
-from registry.actions.blobs import forget_unused, record_blob
+from registry.actions.blobs import forget_unused, hold_blobs, record_blob
 from registry.actions.parts import call_off_uploads
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
 from registry.core.fields import Problem
@@ -96,18 +96,26 @@ def _take_over(release: Release, spec: Spec) -> None:
     Never by the sha256 alone, which would tell what other teams have.
     """
     wanted = {file["sha256"] for file in release.expected_files}
-    held = dict(
-        ReleaseFile.objects.filter(
-            release__model=release.model, blob__in=wanted, blob__state=BlobState.VERIFIED
-        ).values_list("blob", "blob__store_key")
+    named = ReleaseFile.objects.filter(release__model=release.model, blob__in=wanted).values_list("blob", flat=True)
+    readable = set(named)
+    if not readable:
+        return
+    hold_blobs(readable)
+    blobs = {blob.sha256: blob for blob in Blob.objects.filter(pk__in=readable, state=BlobState.VERIFIED)}
+    lost = store().not_held((blob.store_key, blob.size_bytes) for blob in blobs.values())
+    held = {sha256: blob for sha256, blob in blobs.items() if blob.store_key not in lost}
+    Blob.objects.filter(pk__in=list(held), collected_at__isnull=False).update(collected_at=None)
+    there = [(file, held[file["sha256"]]) for file in release.expected_files if file["sha256"] in held]
+    plain: list[tuple[str, Blob, int]] = []
+    looked_at: list[tuple[str, Blob, int]] = []  # a configuration is read, and a wrong size is refused
+    for file, blob in there:
+        is_plain = file["path"] not in CONFIG_FILES and file["size_bytes"] == blob.size_bytes
+        (plain if is_plain else looked_at).append((file["path"], blob, file["size_bytes"]))
+    ReleaseFile.objects.bulk_create(
+        ReleaseFile(release=release, path=path, role=role_of(path), blob=blob) for path, blob, _ in plain
     )
-    for file in sorted(
-        release.expected_files, key=lambda file: str(file["sha256"])
-    ):  # one order of locks for everybody
-        sha256 = file["sha256"]
-        if sha256 in held and store().exists(sha256):
-            blob = record_blob(sha256, store().size(sha256), key=held[sha256])
-            attach(release, spec, file["path"], blob, file["size_bytes"])
+    for path, blob, size_bytes in looked_at:
+        attach(release, spec, path, blob, size_bytes)
 
 
 def add_file(
@@ -178,15 +186,11 @@ def wanted(release: Release, path: str, sha256: str, size_bytes: int | None) -> 
 def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: int | None) -> ReleaseFile:
     """The file's row, once its bytes fit. Inside a transaction that holds the release's row. Raises Invalid."""
     size = blob.size_bytes
-    others = list(release.files.exclude(path=path).values_list("path", flat=True))
-    problems = collisions(path, others)
+    # Files that were announced were looked at together then, and no other path is taken.
+    problems = [] if release.expected_files else _beside_others(release, path)
     announced = next((file["size_bytes"] for file in release.expected_files if file["path"] == path), announced_size)
     if announced is not None and announced != size:
         problems.append(_size_problem(path, size, announced))
-    if len(others) >= MOST_FILES:
-        problems.append(
-            Problem("path", f"the draft has {len(others)} files, the most there can be.", "Pack small files together.")
-        )
     if path in CONFIG_FILES and size > LONGEST_CONFIG_BYTES:
         problems.append(
             Problem(
@@ -203,6 +207,16 @@ def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: 
     if replaced is not None:
         transaction.on_commit(lambda: forget_unused([replaced]))
     return release.files.update_or_create(path=path, defaults={"role": role_of(path), "blob": blob})[0]
+
+
+def _beside_others(release: Release, path: str) -> list[Problem]:
+    others = list(release.files.exclude(path=path).values_list("path", flat=True))
+    problems = collisions(path, others)
+    if len(others) >= MOST_FILES:
+        problems.append(
+            Problem("path", f"the draft has {len(others)} files, the most there can be.", "Pack small files together.")
+        )
+    return problems
 
 
 def _size_problem(path: str, size: int, announced: int) -> Problem:
