@@ -87,7 +87,7 @@ class Shop:
 
     def __exit__(self, *_: object) -> None:
         for client in (self.author, self.manager):
-            client.http.close()
+            client.close()
 
     def prove(self, note: str, *, code: str = "") -> str:
         """Pushes a release and runs its gates; its name (`double/r1`). Asserts that they passed."""
