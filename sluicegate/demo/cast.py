@@ -21,7 +21,7 @@ class Cast:
 
     def close(self) -> None:
         for client in (self.author, self.robot, self.manager):
-            client.http.close()
+            client.close()
 
 
 def assemble(admin: Client) -> Cast:
