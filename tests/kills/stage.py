@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.kills.campaign import Played
 from tests.kills.process import Child
 
 
-class Stage:
+class Stage(ABC):
     """`tell()` is the run; it notes in `played` what it finds."""
 
     template: str
@@ -41,8 +42,9 @@ class Stage:
         self.played.took_s = time.monotonic() - began
         return self.played
 
+    @abstractmethod
     def tell(self) -> None:
-        raise NotImplementedError
+        """What happens, with the victim in it."""
 
     def begin(self, child: Child) -> Child:
         """The child, which will not outlive the run."""
