@@ -13,10 +13,8 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import structlog
 from django.conf import settings
@@ -35,6 +33,7 @@ from rollouts.engine.judging import judge
 from rollouts.engine.lead import Lead, LeadLost
 from rollouts.engine.pace import Pace
 from rollouts.engine.taking_back import look_for_zero, take_back
+from rollouts.engine.wakeup import Wakeup
 from rollouts.engine.writing import Hold, Writer
 from rollouts.external import ExternalReader
 from rollouts.observe import Page, Readers, Seen, seen_of
@@ -94,7 +93,7 @@ class Engine:
         self._collected_at = time.monotonic()
         self._is_failing = False
         self._put_off: list[int] = []  # rollouts whose effects found no room in the last turn, in their order
-        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._wakeup = Wakeup()
         self._is_stopping = threading.Event()
 
     @property
@@ -144,7 +143,7 @@ class Engine:
 
     def wake(self) -> None:
         """Lets the next look come at once: a server or a route changed. May be called by any thread or signal handler."""
-        self._calls.put(None)
+        self._wakeup.call()
 
     def stop(self) -> None:
         """Ends `run` after the turn that it is in. May be called as `wake` may."""
@@ -157,12 +156,10 @@ class Engine:
         gc.collect(2 if is_whole else 1)
         self._collected_at = time.monotonic() if is_whole else self._collected_at
         until = min(self._due, began + LOOK_AGAIN_S) if self._is_failing else self._due
-        with suppress(Empty):
-            self._calls.get(timeout=max(0.001, until - time.monotonic()))
+        if self._wakeup.wait(max(0.001, until - time.monotonic())):
             early = min(began + EARLY_S, max(self._due, began))
             time.sleep(0 if self._is_stopping.is_set() else max(0.001, early - time.monotonic()))
-        while not self._calls.empty():
-            self._calls.get_nowait()
+        self._wakeup.forget()
 
     def _keep_house(self) -> None:
         """What must not delay a tick, whoever leads: a broker that hangs, for one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -45,6 +46,11 @@ class Child:
         self.status = None
         os.kill(self.pid, signal.SIGCONT)
 
+    def tell_where_it_is(self) -> None:
+        """Has a living process write the stacks of its threads to its log."""
+        if not self.is_over and not self.is_frozen:
+            os.kill(self.pid, signal.SIGUSR1)
+
     def kill(self) -> None:
         if not self.is_over:
             os.kill(self.pid, signal.SIGKILL)
@@ -73,6 +79,7 @@ def fork(name: str, work: Callable[[], object], log: Path) -> Child:
         os.dup2(out, 2)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
         work()
         sys.stdout.flush()
         sys.stderr.flush()

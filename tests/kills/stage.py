@@ -13,6 +13,9 @@ from tests.kills import databases
 from tests.kills.campaign import Played
 from tests.kills.process import Child
 
+#: So long processes may take to write where they are.
+STACKS_S = 0.5
+
 
 class Stage(ABC):
     """`tell()` is the run; it notes in `played` what it finds."""
@@ -38,7 +41,7 @@ class Stage(ABC):
         except Exception as error:
             self.played.problems.append(f"{type(error).__name__}: {error}")
         if self.played.problems:
-            self.played.log = self.log.read_text()[-6000:] if self.log.exists() else ""
+            self.played.log = self.log.read_text()[-20_000:] if self.log.exists() else ""
         self.played.took_s = time.monotonic() - began
         return self.played
 
@@ -55,6 +58,11 @@ class Stage(ABC):
     def _everybody_ended(self) -> Iterator[None]:
         try:
             yield
+        except Exception:
+            for child in self.children:
+                child.tell_where_it_is()
+            time.sleep(STACKS_S)
+            raise
         finally:
             for child in self.children:
                 child.kill()
