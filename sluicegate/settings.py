@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from accounts.core.access import Role
 from ledger.core.delivery import DeliveryState
+from ledger.core.delivery import Kind as SubscriptionKind
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from sluicegate import env
@@ -208,6 +209,8 @@ SPECTACULAR_SETTINGS = {
         "DeliveryState": [(state.value, state.value) for state in DeliveryState],
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "UploadState": [(state.value, state.value) for state in UploadState],
+        "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
+        "SubscriptionKind": [(kind.value, kind.value) for kind in SubscriptionKind],
     },
 }
 
