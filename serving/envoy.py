@@ -31,6 +31,8 @@ _NAME = re.compile(
     r"(?:\.code\.([^.]*)\.grpc\.([^.]*)\.flags\.(.*))?"
 )
 _EDGE = re.compile(r"B([\d.e+]+)\(")
+#: What stands for the buckets of a histogram until its first flush: that of a failure that was never seen before, for one.
+_NOTHING_YET = "No recorded values"
 _SINCE_START = re.compile(r",(\d+)\)")
 
 
@@ -155,6 +157,8 @@ def parse(page: str, series: dict[str, _Series]) -> dict[str, _Counted]:
             by_digest[one.digest] = found if named == wanted else {edge: found.get(edge, 0) for edge in wanted}
             continue
         if not values:
+            if buckets == _NOTHING_YET:
+                continue
             raise GatewayError("malformed", f"Envoy's statistics have a line that is no histogram: {line[:200]}")
         _count(model, one, int(values[-1]))
     return models

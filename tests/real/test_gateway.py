@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -257,6 +258,25 @@ def test_counts_are_never_older_than_the_flush(parts: Rig) -> None:
             MODEL
         ]
         assert counters.user_requests == arm(counters, STABLE).attempts == expected
+
+
+def test_a_failure_of_a_new_kind_blinds_nobody_until_it_is_flushed(parts: Rig) -> None:
+    """Envoy names a histogram at once and has no values for it until the next flush."""
+    parts.apply(10_000)
+    pages: list[str] = []
+    reader = EnvoyCounters()
+    with ThreadPoolExecutor(1) as users:
+        for mode in ("error", "unknown", "cut", "lost", "bad_input"):
+            parts.candidate.mode = mode
+            answer = users.submit(parts.envoy.http)
+            until = time.monotonic() + 2 * FLUSH_S
+            while not answer.done() or time.monotonic() < until:
+                with urllib.request.urlopen(f"{parts.envoy.admin_url}/stats?histogram_buckets=cumulative") as page:
+                    pages.append(page.read().decode())
+                reader.read(gateway="g", admin_url=parts.envoy.admin_url, models=[MODEL], timeout_s=1)
+    unflushed = [line for page in pages for line in page.splitlines() if line.startswith("sli.") and "(" not in line]
+    assert unflushed, "no page was read in time to show it"
+    assert arm(read(parts), CANDIDATE).attempts == 5
 
 
 # -- the reader's errors -----------------------------------------------------------------------------------------------
