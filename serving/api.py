@@ -6,7 +6,6 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import generics, serializers
-from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -107,21 +106,11 @@ class EnvironmentOut(serializers.ModelSerializer[Environment]):
         ]
 
 
-class _ByName(CursorPagination):
-    ordering = "slug"
-    page_size = 50
-
-
-class _NewestFirst(CursorPagination):
-    ordering = "-pk"
-    page_size = 50
-
-
 class EnvironmentsView(generics.ListAPIView[Environment]):
     """The environments, each with its gateways and routes."""
 
     serializer_class = EnvironmentOut
-    pagination_class = _ByName
+    pagination_ordering = "slug"
 
     def get_queryset(self) -> Any:
         return queries.environments(visible_models(actor_of(self.request)))
@@ -138,7 +127,6 @@ class ServersView(generics.ListAPIView[Server]):
     """The servers that are not over, of models that the caller may see, the newest first."""
 
     serializer_class = ServerOut
-    pagination_class = _NewestFirst
 
     def get_queryset(self) -> Any:
         return queries.current_servers().filter(deployment__release__model__in=visible_models(actor_of(self.request)))

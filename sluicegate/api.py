@@ -30,6 +30,7 @@ TITLES = {
     405: "Method not allowed",
     406: "Not acceptable",
     409: "State changed",
+    411: "Length needed",
     412: "Version changed",
     413: "Too large",
     415: "Unsupported media type",
@@ -88,7 +89,7 @@ def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]
         "status": status,
         "code": code,
     }
-    return {**storable(facts), **named, "detail": detail}
+    return {**storable(facts), **named, "detail": storable(detail)}
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> Response:

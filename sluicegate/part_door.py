@@ -1,7 +1,7 @@
 """The door for uploads' bytes, in front of Django, which would write a whole body to disk before it asks who sends it.
 
 A part's address is checked before a byte of the part is read; then the bytes go to their place as they arrive, one MiB in
-memory at most. The simple upload of one file is bounded before its body is read.
+memory at most. Every other body is bounded before it is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-SIMPLE = re.compile(r"/api/v1/releases/[0-9a-f-]{36}/files/.+")
+SIMPLE = re.compile(r"/api/v1/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
+#: Of whatever is no file. The longest of them announces the most files that a draft may have, under their longest names.
+MAX_BODY_BYTES = 16 << 20
 GATHER_BYTES = 1 << 20
 #: Whoever sends nothing for so long has gone; another connection may then send the part.
 SILENT_S = 60.0
@@ -43,7 +45,8 @@ class PartDoor:
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="parts")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        is_put = scope["type"] == "http" and scope["method"] == "PUT"
+        is_http = scope["type"] == "http"
+        is_put = is_http and scope["method"] == "PUT"
         if is_put and (found := parts.PATH.fullmatch(scope["path"])):
             try:
                 await self._take(found["upload"], int(found["number"]), scope, receive, send)
@@ -54,8 +57,8 @@ class PartDoor:
                 await _refuse(
                     Unavailable("internal", "The part could not be stored. Send it again."), scope["path"], send
                 )
-        elif is_put and SIMPLE.fullmatch(scope["path"]) and (too_much := _over_the_bound(scope)):
-            await _refuse(too_much, scope["path"], send)
+        elif is_http and (refusal := _unbounded(scope) or _over_the_bound(scope)):
+            await _refuse(refusal, scope["path"], send)
         else:
             await self.app(scope, receive, send)
 
@@ -97,17 +100,34 @@ class PartDoor:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
-def _over_the_bound(scope: Message) -> DomainError | None:
-    """Why the body of a simple upload is not read, if so."""
-    most, length = settings.MAX_SIMPLE_UPLOAD_BYTES, _length(scope)
-    if length is not None and length <= most:
+def _unbounded(scope: Message) -> DomainError | None:
+    """Why a body of unknown length is not read. The doors behind would take it for none at all."""
+    if all(name != b"transfer-encoding" for name, _ in scope["headers"]):
         return None
-    said = "No Content-Length was sent" if length is None else f"{length} bytes are more than one request may carry"
+    return LengthNeeded(
+        "length_needed", "The body comes in chunks, without a Content-Length. Send it with one, as curl does for a file."
+    )
+
+
+def _over_the_bound(scope: Message) -> DomainError | None:
+    """Why a body of this length is not read, if so."""
+    is_file = scope["method"] == "PUT" and SIMPLE.fullmatch(scope["path"]) is not None
+    most = settings.MAX_SIMPLE_UPLOAD_BYTES if is_file else MAX_BODY_BYTES
+    length = _length(scope) or 0
+    if length <= most:
+        return None
+    fix = "Upload the file in parts: POST /api/v1/uploads, see docs/uploads.md." if is_file else "Send less at once."
     return TooLarge(
         "too_large",
-        f"{said}; a single PUT takes at most {most} bytes. Upload the file in parts: POST /api/v1/uploads, see docs/uploads.md.",
+        f"{length} bytes are more than the {most} that one request to this address may carry. {fix}",
         max_bytes=most,
     )
+
+
+class LengthNeeded(DomainError):
+    """Nobody can tell how long the body will be."""
+
+    status = 411
 
 
 class TooLarge(DomainError):

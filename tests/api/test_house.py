@@ -333,10 +333,23 @@ class TestEvents:
         found = reader.get("/api/v1/events?subject_type=route&subject_id=1").json()["results"]
         assert [event["facts"]["n"] for event in found] == [3, 1]
 
-    @pytest.mark.parametrize("cursor", ["xyz", "cD1hYmM="])  # nonsense, and p=abc where numbers are sorted
+    @pytest.mark.parametrize(
+        "cursor", ["xyz", "cD1hYmM=", "cj0xJnA9"]
+    )  # nonsense, p=abc where numbers are sorted, r=1&p=
     def test_a_broken_cursor_is_a_problem(self, reader: APIClient, cursor: str) -> None:
-        for path in ("events", "rollouts"):
+        for path in ("events", "rollouts", "servers"):
             assert_problem(reader.get(f"/api/v1/{path}?cursor={cursor}"), 404, "not_found")
+
+    def test_half_a_character_is_told_back_as_a_problem(self, api: Api) -> None:
+        root = api(make_user("root", is_admin=True))
+        for team in ("\ud800", "a\udfffb"):
+            answer = root.post(
+                "/api/v1/models", json.dumps({"slug": "x", "team": team}), content_type="application/json"
+            )
+            assert answer.headers["content-type"].startswith("application/problem+json") and answer.status_code in {
+                404,
+                422,
+            }
 
     def test_a_cursor_with_a_zero_byte_is_a_problem(self, reader: APIClient) -> None:
         assert_problem(reader.get("/api/v1/teams?cursor=cD0lMDA="), 404, "not_found")

@@ -493,19 +493,23 @@ def test_a_part_that_breaks_off_does_not_count(dev: Any) -> None:
     assert put(dev, signed, DATA[:PART]).status_code == 200  # its place is free again
 
 
-def test_the_door_bounds_the_simple_way_before_its_body(door: Callable[..., httpx.Response], settings: Any) -> None:
+def test_the_door_bounds_every_body_before_it_is_read(door: Callable[..., httpx.Response], settings: Any) -> None:
     settings.MAX_SIMPLE_UPLOAD_BYTES = 10
-    address = "/api/v1/releases/12345678-1234-1234-1234-123456789012/files/artifact/model.onnx"
+    folder = "/api/v1/releases/12345678-1234-1234-1234-123456789012/files/artifact"
 
     async def unending() -> Any:
         raise AssertionError("the body was read")
         yield b""
 
-    for headers in ({"Content-Length": "11"}, {}):
-        answer = door("PUT", address, unending(), headers)
-        assert answer.status_code == 413 and "POST /api/v1/uploads" in answer.json()["detail"]
-    assert door("PUT", address, b"x" * 10).status_code == 299
+    for name in ("model.onnx", "a%0Ab"):
+        refused(door("PUT", f"{folder}/{name}", unending(), {"Content-Length": "11"}), 413, "too_large")
+    assert "POST /api/v1/uploads" in door("PUT", f"{folder}/a", unending(), {"Content-Length": "11"}).json()["detail"]
+    for address in ("/api/v1/tokens", f"/api/v1/upload-parts/{'0' * 32}/99999999", "/", "/nowhere"):
+        refused(door("POST", address, unending(), {"Content-Length": str((16 << 20) + 1)}), 413, "too_large")
+        refused(door("PUT", address, unending()), 411, "length_needed")  # in chunks
+    assert door("PUT", f"{folder}/model.onnx", b"x" * 10).status_code == 299
     assert door("POST", "/api/v1/models", b"x" * 1000).status_code == 299
+    assert door("GET", "/api/v1/models").status_code == 299
 
 
 # --- going on
