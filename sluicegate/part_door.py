@@ -105,7 +105,8 @@ def _unbounded(scope: Message) -> DomainError | None:
     if all(name != b"transfer-encoding" for name, _ in scope["headers"]):
         return None
     return LengthNeeded(
-        "length_needed", "The body comes in chunks, without a Content-Length. Send it with one, as curl does for a file."
+        "length_needed",
+        "The body comes in chunks, without a Content-Length. Send it with one, as curl does for a file.",
     )
 
 

@@ -14,7 +14,7 @@ from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, StateChanged
 from ledger.actions import append_event, enqueue
 from registry.actions.blobs import forget_unused, hold_blobs, record_blob
-from registry.actions.parts import call_off_uploads
+from registry.actions.parts import call_off_uploads, dismiss_quarantined
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
 from registry.core.fields import Problem
 from registry.core.files import SHA256, bare_sha256, read_files
@@ -132,6 +132,7 @@ def add_file(
     sha256 = wanted(release, path, sha256, size_bytes)
     present = release.files.filter(path=path, blob=sha256).first()
     if present is not None:
+        dismiss_quarantined(release, path)
         return present
     try:
         stored, size = store().put_stream(stream, sha256)
@@ -206,6 +207,7 @@ def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: 
     replaced = release.files.filter(path=path).exclude(blob=blob).values_list("blob_id", flat=True).first()
     if replaced is not None:
         transaction.on_commit(lambda: forget_unused([replaced]))
+    dismiss_quarantined(release, path)
     return release.files.update_or_create(path=path, defaults={"role": role_of(path), "blob": blob})[0]
 
 

@@ -16,10 +16,6 @@ UNDER_WAY = (UploadState.OPEN, UploadState.VERIFYING)
 
 def move_upload(upload: Upload, to: UploadState, **columns: Any) -> bool:
     """Whether the upload made this move of the table now; False when another made one first."""
-    return _move(upload, to, **columns)
-
-
-def _move(upload: Upload, to: UploadState, **columns: Any) -> bool:
     seen = UploadState(upload.state)
     if to not in MOVES[seen]:
         return False
@@ -31,7 +27,14 @@ def _move(upload: Upload, to: UploadState, **columns: Any) -> bool:
 def call_off_uploads(release: Release) -> None:
     """Aborts what is on its way into a draft that is about to go; the store is cleared after the commit."""
     for upload in release.uploads.filter(state__in=UNDER_WAY):
-        if _move(upload, UploadState.ABORTED):
+        if move_upload(upload, UploadState.ABORTED):
+            clear_later(upload)
+
+
+def dismiss_quarantined(release: Release, path: str) -> None:
+    """The path has a file that is right: what was sent for it and was wrong is of no interest any more."""
+    for upload in release.uploads.filter(path=path, state=UploadState.QUARANTINED):
+        if move_upload(upload, UploadState.ABORTED):
             clear_later(upload)
 
 

@@ -109,7 +109,9 @@ def _unverified(release: Release) -> list[Problem]:
     """What was uploaded and was not read yet, or was found to be something else."""
     return [
         Problem(
-            f"files.{upload.path}", f"{upload.path} is quarantined: {upload.problem}", "Upload it again, then seal."
+            f"files.{upload.path}",
+            f"{upload.path} is quarantined: {upload.problem}",
+            f"Send the right file, or call this upload off (DELETE /api/v1/uploads/{upload.pk}). Then seal.",
         )
         if upload.state == UploadState.QUARANTINED
         else Problem(

@@ -16,7 +16,7 @@ from ledger.actions import append_event, enqueue
 from registry.actions.blobs import record_blob
 from registry.actions.drafts import attach, require_draft, wanted
 from registry.actions.inspections import inspect_files
-from registry.actions.parts import UNDER_WAY, clear, clear_later, move_upload
+from registry.actions.parts import UNDER_WAY, clear, clear_later, dismiss_quarantined, move_upload
 from registry.core.fields import Problem
 from registry.core.spec import parse_spec
 from registry.core.uploads import BlobState, PartPlan, UploadState, bytes_problem, part_size_of
@@ -49,6 +49,7 @@ def begin_upload(
     sha256 = wanted(release, path, sha256, size_bytes)
     present = release.files.filter(path=path, blob=sha256).first()
     if present is not None:
+        dismiss_quarantined(release, path)
         return present
     plan = plan_of(size_bytes)
     with transaction.atomic():
@@ -271,7 +272,7 @@ def note_failure(upload: Upload, why: str) -> None:
 
 
 def abort_upload(*, actor: Actor, upload: Upload) -> Upload:
-    """The upload is over and its parts go; one that is over already stays as it is. Raises Refused."""
+    """The upload is over and its bytes go, quarantined ones too; one that is over already stays as it is. Raises Refused."""
     _require_push(actor, upload)
     with transaction.atomic():
         if move_upload(upload, UploadState.ABORTED):

@@ -40,7 +40,7 @@ MOVES: dict[UploadState, frozenset[UploadState]] = {
     UploadState.OPEN: frozenset({UploadState.VERIFYING, UploadState.ABORTED}),
     UploadState.VERIFYING: frozenset({UploadState.VERIFIED, UploadState.QUARANTINED, UploadState.ABORTED}),
     UploadState.VERIFIED: frozenset(),
-    UploadState.QUARANTINED: frozenset(),
+    UploadState.QUARANTINED: frozenset({UploadState.ABORTED}),
     UploadState.ABORTED: frozenset(),
 }
 

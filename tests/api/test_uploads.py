@@ -176,6 +176,35 @@ def test_bytes_that_are_not_the_announced_ones_are_quarantined(dev: Any, run_job
     assert dev.get(f"/api/v1/releases/{release}").json()["quarantined"] == []
 
 
+@pytest.mark.parametrize("way", ["the file before, in parts", "the file before, by PUT", "called off"])
+def test_a_quarantined_upload_is_no_dead_end(dev: Any, run_jobs: Callable[[], int], way: str) -> None:
+    """A path that had its file already, and was sent a wrong one: one names the file again, or takes back what was sent."""
+    release, path, before = draft(dev), "artifact/weights.data", some_bytes(50, seed=7)
+    address = f"/api/v1/releases/{release}/files/{path}"
+
+    def put_before() -> Any:
+        headers = {"X-Content-SHA256": sha256(before)}
+        return dev.put(address, before, content_type="application/octet-stream", headers=headers)
+
+    assert put_before().status_code == 200
+    told = begin(dev, release, path, DATA).json()
+    send(dev, told, some_bytes(len(DATA), seed=9))
+    complete(dev, told["upload_id"])
+    run_jobs()
+    body = refused(dev.post(f"/api/v1/releases/{release}/seal"), 422, "unverified_files")
+    assert told["upload_id"] in body["errors"][0]["fix"]
+    if way == "called off":
+        assert dev.delete(told["links"]["self"]).status_code == 204
+    elif way == "the file before, in parts":
+        assert begin(dev, release, path, before).json()["exists"]
+    else:
+        assert put_before().status_code == 200
+    seen = dev.get(f"/api/v1/releases/{release}").json()
+    assert seen["quarantined"] == [] and [file["sha256"] for file in seen["files"]] == [sha256(before)]
+    assert dev.get(told["links"]["self"]).json()["state"] == "aborted"
+    refused(dev.post(f"/api/v1/releases/{release}/seal"), 422, "incomplete_release")  # for another reason: no model
+
+
 def test_a_single_part_with_a_lie_about_the_whole_is_read_and_quarantined(
     dev: Any, run_jobs: Callable[[], int]
 ) -> None:
