@@ -7,7 +7,9 @@ import io
 import json
 import pickle
 import struct
-from collections import OrderedDict
+import zipfile
+import zlib
+from collections import Counter, OrderedDict, deque
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from registry.core.artifact import DATA_ENDINGS, PICKLE_ENDINGS
 from registry.core.fields import Json
 from registry.core.formats import KINDS, Findings, inspect, kind_of
 from registry.core.formats import safetensors as safetensors_reader
+from registry.core.formats.pickles import HIDDEN
 from tests.model_files import (
     gguf_file,
     onnx_file,
@@ -164,6 +167,59 @@ def test_what_a_pickle_would_import_is_told() -> None:
     assert look("artifact/m.pkl", GOOD["artifact/m.pkl"]).facts == {"imports": ["collections.OrderedDict"]}
     assert look("artifact/m.pkl", pickle.dumps(Evil(), protocol=0)).facts["imports"] == ["__builtin__.print"]
     assert look("artifact/m.pth", torchscript_file(code=False)).facts["imports"] == ["__torch__.M"]
+
+
+def pushed(text: str) -> bytes:
+    return b"\x8c" + bytes([len(text)]) + text.encode()
+
+
+def zipped(data: bytes, how: int) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", how) as archive:
+        archive.writestr("m/data.pkl", data)
+    return out.getvalue()
+
+
+SYSTEM = b"\x80\x02cos\nsystem\nq\x00X\x02\x00\x00\x00idq\x01\x85q\x02Rq\x03."
+PLAIN = pickle.dumps({"a": 1}, 2)
+DECOY = (
+    b"\x80\x04" + pushed("os") + b"\x94" + pushed("system") + b"\x9400" + pushed("collections") + b"0"
+    + pushed("OrderedDict") + b"0h\x00h\x01\x93" + pushed("id") + b"\x85R."
+)  # fmt: skip
+#: The module's name is made while the stream is loaded.
+MADE = (
+    b"\x80\x04" + pushed("builtins") + pushed("str") + b"\x93" + pushed("os") + b"\x85R" + pushed("system") + b"\x93."
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("m.pkl", SYSTEM, ["os.system"]),
+        ("m.pkl", DECOY, ["os.system"]),
+        ("m.pkl", MADE, ["builtins.str", HIDDEN]),
+        ("m.pth", PLAIN + SYSTEM, ["os.system"]),
+        ("m.pth", PLAIN + b"raw storages", []),
+        ("m.pth", zipped(SYSTEM, zipfile.ZIP_STORED), ["os.system"]),
+        ("m.pth", zipped(SYSTEM, zipfile.ZIP_DEFLATED), [HIDDEN]),
+        ("m.joblib", zlib.compress(SYSTEM), [HIDDEN]),
+        ("m.pkl", b"\x80\x04\x8e" + struct.pack("<Q", 1 << 20) + b"x" * (1 << 20) + b"0" + SYSTEM[2:], [HIDDEN]),
+        ("m.pkl", SYSTEM[:-1], ["os.system", HIDDEN]),
+        ("m.pkl", pickle.dumps([OrderedDict(a=Counter()), deque()], 4),
+         ["collections.OrderedDict", "collections.Counter", "collections.deque"]),
+    ],
+)  # fmt: skip
+def test_a_pickle_hides_no_import(name: str, data: bytes, told: list[str]) -> None:
+    assert look(f"artifact/{name}", data).facts == {"imports": told}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!!python/object:os.x {}", "%TAG !p! tag:yaml.org,2002:\n---\n!p!python/object/apply:os.getpid []",
+     "!!%70ython/object/apply:os.getpid []", "\ufeff%TAG !p! tag:yaml.org,2002:\n---\n!p!x 1"],
+)  # fmt: skip
+def test_yaml_makes_no_objects_under_any_name(text: str) -> None:
+    assert "tag" in refusal("artifact/a.yaml", text.encode())
 
 
 def header_of(**tensors: tuple[Any, Any, Any]) -> bytes:

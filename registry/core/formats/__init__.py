@@ -5,19 +5,22 @@ Every reader is bounded in size, depth and requests, and total: any bytes give f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 from registry.core.artifact import ending_of
 from registry.core.fields import Json, Problem
-from registry.core.formats import gguf, jsons, onnx, pickles, safetensors, tensorrt, torchscript, zipped
+from registry.core.formats import gguf, jsons, onnx, pickles, safetensors, tensorrt, torchscript
 from registry.core.formats.findings import Findings, Malformed, shown
 from registry.core.formats.tokenizers import LONGEST as LONGEST_JSON
 from registry.core.formats.tokenizers import facts_of, of_document
+from registry.core.formats.torchscript import MOST_READ, zipped_imports
 from registry.core.formats.window import Seekable, Window
 
 #: Grows when a reader tells more or other facts, so that what was remembered before is read again.
-READER: Final = 1
+READER: Final = 2
 #: The first bytes, by which content is recognised.
 HEAD_BYTES: Final = 1 << 16
 _KINDS: Final[dict[str, str]] = {
@@ -35,6 +38,9 @@ _KINDS: Final[dict[str, str]] = {
     **dict.fromkeys((".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin", ".dill"), "pickle"),
 }
 KINDS: Final = frozenset(_KINDS.values())
+#: Tags may be written with %xx (YAML 1.2, 5.6 and 6.8.2), and a %TAG directive gives them other names.
+_PYTHON_TAG: Final = re.compile(rb"(!!|tag:yaml\.org,2002:)python/")
+_TAG_DIRECTIVE: Final = re.compile(rb"^(?:\xef\xbb\xbf)?%TAG\b", re.MULTILINE)
 #: Kinds of which a file without a byte is in order.
 _MAY_BE_EMPTY: Final = frozenset({"text", "yaml", "python", "raw"})
 #: First bytes of what is neither data nor text, and what to call it.
@@ -127,8 +133,8 @@ def _read_text(window: Window) -> dict[str, Any]:
 def _read_yaml(window: Window) -> dict[str, Any]:
     _read_text(window)
     text = window.head(LONGEST_JSON)
-    if b"!!python/" in text or b"tag:yaml.org,2002:python/" in text:
-        raise Malformed("it holds a tag that makes Python objects", "Write plain values.")
+    if _PYTHON_TAG.search(unquote_to_bytes(text)) or _TAG_DIRECTIVE.search(text):
+        raise Malformed("it holds a tag that makes Python objects, or renames tags", "Write plain values.")
     return {}
 
 
@@ -140,13 +146,10 @@ def _read_raw(window: Window) -> dict[str, Any]:
 
 def _read_pickle(window: Window) -> dict[str, Any]:
     """{"imports"}: what unpickling would import, for whoever judges the waiver, as far as the first MiB tells."""
-    head = window.head(1 << 20)
+    head = window.head(MOST_READ)
     if not head.startswith(b"PK\x03\x04"):
-        return {"imports": pickles.imports(head)}
-    streams = [member for member in zipped.members(window) if member.name.endswith("data.pkl")]
-    return {
-        "imports": sorted({name for one in streams for name in pickles.imports(zipped.stored(window, one, 1 << 20))})
-    }
+        return {"imports": pickles.imports(head, is_whole=window.size <= MOST_READ)}
+    return {"imports": zipped_imports(window, "data.pkl")}
 
 
 _READERS: Final[dict[str, Callable[[Window], dict[str, Any]]]] = {

@@ -12,9 +12,12 @@ from typing import Any, Final
 #: The opcodes that bring in a name, and those that call what was brought in.
 _IMPORTS: Final = {"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
 _RUNS: Final = {"INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
+_TEXTS: Final = ([pickletools.pyunicode], [pickletools.pybytes_or_str])
 #: A stream that says its protocol and is longer than what was read of it counts after this many opcodes.
 _ENOUGH: Final = 8
 MOST_IMPORTS: Final = 200
+#: Stands for names that the opcodes do not tell: a stream can make them while it is loaded.
+HIDDEN: Final = "what cannot be told"
 
 
 def is_pickle(head: bytes) -> bool:
@@ -25,7 +28,7 @@ def is_pickle(head: bytes) -> bool:
     """
     says_so = head[:1] == b"\x80" and len(head) > 1 and 2 <= head[1] <= 5
     stack, count, has_import = list[bool](), 0, False  # True is a mark
-    for opcode, _ in _opcodes(head):
+    for opcode, _, _ in _opcodes(head):
         count += 1
         if says_so:
             if opcode.name == "STOP" or count >= _ENOUGH:
@@ -56,25 +59,54 @@ def _applied(opcode: pickletools.OpcodeInfo, stack: list[bool]) -> bool:
     return True
 
 
-def imports(data: bytes) -> list[str]:
-    """The names that the stream imports, such as `collections.OrderedDict`, as far as these bytes go."""
+def imports(data: bytes, *, is_whole: bool = True) -> list[str]:
+    """The names that loading would import, such as `collections.OrderedDict`, then HIDDEN where there may be others.
+
+    Several streams may follow one another, as `torch.save` once wrote them. `is_whole`: whether these are all the bytes.
+    A name counts as told when its two parts are texts that were pushed, or fetched from the memo, right before it.
+    """
     found: dict[str, None] = {}
-    texts: list[str] = []
-    for opcode, argument in _opcodes(data):
+    is_told, at = is_whole, 0
+    while at < len(data) and (at == 0 or data[at : at + 1] == b"\x80"):
+        names, ended_at = _imports_of_stream(data[at:])
+        found |= dict.fromkeys(names)
+        if not ended_at:
+            is_told = False
+            break
+        at += ended_at
+    hidden = [] if is_told and at and len(found) <= MOST_IMPORTS and HIDDEN not in found else [HIDDEN]
+    return [name[:200] for name in found if name != HIDDEN][:MOST_IMPORTS] + hidden
+
+
+def _imports_of_stream(data: bytes) -> tuple[list[str], int]:
+    """What one stream imports, and where it ends; 0 for one that does not."""
+    found: list[str] = []
+    memo = dict[int, str | None]()
+    texts: list[str | None] = []  # on top of the stack; None for one that is not known
+    for opcode, argument, at in _opcodes(data):
         name = opcode.name
-        if name in {"GLOBAL", "INST"} and isinstance(argument, str):
-            found[argument.replace(" ", ".", 1)] = None
-        elif name == "STACK_GLOBAL":
-            found[".".join(texts[-2:]) or "?"] = None
-        elif isinstance(argument, str):
+        if name == "STOP":
+            return found, at + 1
+        if name in {"MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"}:
+            memo[len(memo) if name == "MEMOIZE" else int(argument)] = texts[-1] if texts else None
+        elif name in {"GET", "BINGET", "LONG_BINGET"}:
+            texts = [*texts[-1:], memo.get(int(argument))]
+        elif isinstance(argument, str) and opcode.stack_after in _TEXTS:
             texts = [*texts[-1:], argument]
-    return [name[:200] for name in found][:MOST_IMPORTS]
+        elif name not in {"PROTO", "FRAME"}:
+            if name in {"GLOBAL", "INST"}:
+                found.append(str(argument).replace(" ", ".", 1))
+            elif name in _IMPORTS:
+                parts = [one for one in texts if one is not None] if name == "STACK_GLOBAL" else []
+                found.append(".".join(parts) if len(parts) == 2 else HIDDEN)
+            texts = []
+    return found, 0
 
 
-def _opcodes(data: bytes) -> Iterator[tuple[pickletools.OpcodeInfo, Any]]:
-    """(opcode, argument) of each up to STOP, or to where the bytes are no pickle."""
+def _opcodes(data: bytes) -> Iterator[tuple[pickletools.OpcodeInfo, Any, int]]:
+    """(opcode, argument, place) of each up to STOP, or to where the bytes are no pickle."""
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            yield opcode, argument
+        for opcode, argument, at in pickletools.genops(data):
+            yield opcode, argument, at or 0
     except Exception:  # whatever it stumbles over, what was read so far is what is known
         return

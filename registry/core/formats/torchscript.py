@@ -11,6 +11,8 @@ from registry.core.formats import pickles, zipped
 from registry.core.formats.findings import Malformed
 from registry.core.formats.window import Window
 
+#: So much is read of a pickle.
+MOST_READ: Final = 1 << 20
 _FIX: Final = "Export it with torch.jit.save, or send the weights as safetensors."
 
 
@@ -22,11 +24,20 @@ def read(window: Window) -> dict[str, Any]:
         raise Malformed(f"it is {what}, and a TorchScript file is a zip archive", _FIX)
     members = zipped.members(window)
     code = [member for member in members if "/code/" in member.name and member.name.endswith(".py")]
-    streams = [member for member in members if member.name.endswith("/data.pkl")]
-    if not code or not streams:
+    if not code or not any(member.name.endswith("/data.pkl") for member in members):
         raise Malformed("it holds no TorchScript code: it is a state_dict or another archive", _FIX)
     return {
         "members": len(members),
         "code_files": len(code),
-        "imports": pickles.imports(zipped.stored(window, streams[0], 1 << 20)),
+        "imports": zipped_imports(window, "/data.pkl"),
     }
+
+
+def zipped_imports(window: Window, ending: str) -> list[str]:
+    """What the pickles of a zip archive would import whose names have this ending, in the order of their names."""
+    found: dict[str, None] = {}
+    for one in zipped.members(window):
+        if one.name.endswith(ending):
+            data = zipped.stored(window, one, MOST_READ)
+            found |= dict.fromkeys(pickles.imports(data, is_whole=len(data) == one.size_bytes))
+    return sorted(found, key=lambda name: (name == pickles.HIDDEN, name))
