@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.conf import settings
@@ -62,29 +62,37 @@ def collect_unused(*, actor: Actor, most: int = BATCH) -> Collected:
     to_do = plan.of(Kind.BLOB, Fate.RESTORE, Fate.DELETE, Fate.MARK) + plan.of(
         Kind.BYTES, Fate.RESTORE, Fate.DELETE, Fate.MARK
     )
-    now, later = to_do[:most], to_do[most:]
+    now, left = to_do[:most], len(to_do[most:])
     _end_empty_marks(plan)
-    keys = _keys(now)
-    gone = [item for item in now if item.fate is Fate.DELETE and _delete(keys[item.subject])]
-    done = Collected(
-        drafts=drafts,
-        marked=_mark([item for item in now if item.fate is Fate.MARK], keys, actor),
-        restored=_restore(keys[item.subject] for item in now if item.fate is Fate.RESTORE),
-        deleted=len(gone),
-        freed_bytes=sum(item.size_bytes for item in gone),
-        left=len(later),
-        sha256s=tuple(item.subject.partition("/")[0] for item in gone),
-    )
-    if done.did_something:
-        with transaction.atomic():
-            append_event(
-                verb="registry.collected",
-                subject_type="registry",
-                subject_id="blobs",
-                actor=actor,
-                facts={**done.as_json(), "sha256s": list(done.sha256s)},
-            )
+    done = Collected(drafts=drafts, left=left)
+    try:
+        for step in _steps(now, actor):
+            done = replace(done.plus(step), left=left)
+    finally:  # a run that breaks off says what it did until then
+        if done.did_something:
+            _tell(done, actor)
     return done
+
+
+def _steps(items: list[Item], actor: Actor) -> Iterator[Collected]:
+    """Does what the items say; tells of each part when it is done."""
+    keys = _keys(items)
+    for item in items:
+        if item.fate is Fate.DELETE and _delete(keys[item.subject]):
+            yield Collected(deleted=1, freed_bytes=item.size_bytes, sha256s=(item.subject.partition("/")[0],))
+    yield Collected(marked=_mark([item for item in items if item.fate is Fate.MARK], keys, actor))
+    yield Collected(restored=_restore(keys[item.subject] for item in items if item.fate is Fate.RESTORE))
+
+
+@transaction.atomic
+def _tell(done: Collected, actor: Actor) -> None:
+    append_event(
+        verb="registry.collected",
+        subject_type="registry",
+        subject_id="blobs",
+        actor=actor,
+        facts={**done.as_json(), "sha256s": list(done.sha256s)},
+    )
 
 
 def keep_house(*, actor: Actor) -> Collected:

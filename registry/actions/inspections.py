@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from registry.core.formats import READER, Findings, inspect, kind_of
 from registry.headers import Ranged
@@ -10,7 +10,7 @@ from registry.models import Blob, Inspection
 from registry.storage import store
 
 
-def inspect_files(files: Iterable[tuple[str, Blob]]) -> Mapping[str, Findings]:
+def inspect_files(files: Iterable[tuple[str, Blob]]) -> dict[str, Findings]:
     """path → what the file was found to be. Headers that were read before are remembered; the others are read now.
 
     For whoever has just verified a blob, and for the seal, which then finds everything read. Raises NotFound for bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
@@ -17,6 +18,7 @@ from registry.actions.inspections import inspect_files
 from registry.core import file_lint, manifest
 from registry.core.artifact import backend_problems, is_code_bearing
 from registry.core.fields import Problem, Text
+from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.uploads import BlobState, UploadState
@@ -25,7 +27,6 @@ from registry.queries import unverified_uploads, waivers_missing, waivers_needed
 from registry.storage import store
 
 
-@transaction.atomic
 def seal(*, actor: Actor, release: Release, expected_version: int | None = None) -> Release:
     """The sealed release, with its number and digest; sealing it again changes nothing.
 
@@ -33,6 +34,28 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
     Refused, NotFound, Stale, and Invalid: "incomplete_release" names every file that is missing, "unverified_files" those
     that were not read yet, "invalid_files" every file that is not what its name or release.yaml says.
     """
+    return _seal(actor, release, expected_version, _headers(actor, release))
+
+
+#: What was found in files, by path and blob.
+_Found = Mapping[tuple[str, str], Findings]
+
+
+def _headers(actor: Actor, release: Release) -> _Found:
+    """Whatever the draft's files say of themselves. Before the transaction, which must not stand still while files are read."""
+    draft = Release.objects.select_related("model__team").filter(pk=release.pk, state=ReleaseState.DRAFT).first()
+    if draft is None:
+        return {}
+    require(actor, Verb.PUSH_RELEASE, draft.model.team.slug)
+    files = {file.path: file.blob for file in draft.files.select_related("blob")}
+    try:
+        return {(path, files[path].pk): one for path, one in inspect_files(files.items()).items()}
+    except NotFound:
+        return {}  # the seal says whose bytes are not in the store
+
+
+@transaction.atomic
+def _seal(actor: Actor, release: Release, expected_version: int | None, found: _Found) -> Release:
     release = held_release(release)
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     if release.state != ReleaseState.DRAFT:
@@ -47,7 +70,7 @@ def seal(*, actor: Actor, release: Release, expected_version: int | None = None)
     unverified = _unverified(release)
     incomplete = [one for one in _incomplete(release, spec, files) if one.field not in {u.field for u in unverified}]
     refuse("unverified_files" if unverified else "incomplete_release", "The draft", [*unverified, *incomplete])
-    refuse("invalid_files", "The draft", _against_files(spec, files))
+    refuse("invalid_files", "The draft", _against_files(spec, files, found))
     text, digest = manifest.seal(
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
     )
@@ -121,11 +144,13 @@ def _unverified(release: Release) -> list[Problem]:
     ]
 
 
-def _against_files(spec: Spec, files: list[ReleaseFile]) -> list[Problem]:
+def _against_files(spec: Spec, files: list[ReleaseFile], found: _Found) -> list[Problem]:
     """What the files are not that their names say, and what release.yaml says that they contradict."""
-    found = inspect_files((file.path, file.blob) for file in files)
-    problems = [Problem(f"files.{p.field}", p.message, p.fix) for one in found.values() for p in one.problems]
-    known = {file.path: (file.blob.size_bytes, found[file.path].facts) for file in files}
+    here = {file.path: found.get((file.path, file.blob_id)) for file in files}
+    late = inspect_files((file.path, file.blob) for file in files if here[file.path] is None)
+    by_path = late | {path: one for path, one in here.items() if one is not None}
+    problems = [Problem(f"files.{p.field}", p.message, p.fix) for one in by_path.values() for p in one.problems]
+    known = {file.path: (file.blob.size_bytes, by_path[file.path].facts) for file in files}
     return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, known)
 
 

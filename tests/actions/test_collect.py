@@ -343,6 +343,27 @@ def test_a_run_that_dies_is_finished_by_the_next(
     assert all(item.fate in (Fate.GONE, Fate.KEEP) for item in present_plan().items)
 
 
+def test_a_run_that_breaks_off_tells_what_it_did(
+    dev: Actor, admin: Actor, model: ServedModel, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retired(dev, sealed(dev, model))
+    pass_time(settings)
+    actions.collect_unused(actor=admin)
+    real, gone = FolderStore.delete, list[str]()
+
+    def breaks(self: FolderStore, key: str) -> None:
+        if gone:
+            raise OSError("the disk is away")
+        gone.append(key.partition("/")[0])
+        real(self, key)
+
+    monkeypatch.setattr(FolderStore, "delete", breaks)
+    with pytest.raises(OSError, match="the disk is away"):
+        actions.collect_unused(actor=admin)
+    told = Event.objects.filter(verb="registry.collected").last().facts
+    assert (told["deleted"], told["sha256s"]) == (1, gone)
+
+
 def test_a_mark_whose_bytes_somebody_else_deleted_ends(dev: Actor, admin: Actor, model: ServedModel) -> None:
     blob = actions.put_blob(b"nobody wants me")
     Blob.objects.update(created_at=timezone.now() - timedelta(days=1))

@@ -19,6 +19,7 @@ from accounts.core.access import Actor, Role
 from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.models import Event
 from registry import actions, queries, signing
+from registry.actions import inspections
 from registry.actions.blobs import hold_blob
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Waiver
@@ -427,6 +428,22 @@ def test_a_sealed_release_may_only_retire_and_come_back_as_it_was(dev: Actor, mo
         Release.objects.filter(pk=draft.pk).update(
             state=ReleaseState.RETIRED, number=8, digest="sha256:8", sealed_at=timezone.now()
         )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_files_are_read_before_the_transaction_of_the_seal_and_not_again_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones take longer than the database lets a transaction stand still, and whoever else needs the draft waits."""
+    dev = developer()
+    draft, read = draft_with(dev, served_model(dev)), list[bool]()
+    real = inspections.inspect
+
+    def watched(*args: Any) -> Any:
+        read.append(connection.in_atomic_block)
+        return real(*args)
+
+    monkeypatch.setattr(inspections, "inspect", watched)
+    assert actions.seal(actor=dev, release=draft).state == "sealed"
+    assert read and not any(read)
 
 
 # --- waivers
