@@ -169,7 +169,7 @@ def attest_server(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
     found = [one.as_json() for one in drift[:MOST_DRIFT]]
     with transaction.atomic():
-        row = Server.objects.select_for_update().get(pk=server.pk)
+        row = Server.objects.select_for_update(no_key=True).get(pk=server.pk)
         is_new = bool(found) and found != row.drift
         Server.objects.filter(pk=server.pk).update(attested_at=timezone.now(), drift=found)
         if is_new:

@@ -175,7 +175,7 @@ def register_gateway(
             "http_url": http_url,
             "grpc_address": grpc_address,
         }
-        gateway = Gateway.objects.select_for_update().filter(name=name).first()
+        gateway = Gateway.objects.select_for_update(no_key=True).filter(name=name).first()
         if gateway is not None and all(getattr(gateway, key) == value for key, value in wanted.items()):
             return gateway
         gateway, _ = Gateway.objects.update_or_create(name=name, defaults=wanted)

@@ -94,7 +94,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 #: Where an app may write a state column: its one mover, and the ledger's claim, which is a compare-and-set of its own.
-MOVERS = {"_move", "move", "claim"}
+MOVERS = {"_move", "move", "claim", "move_upload"}
 
 
 def test_state_is_updated_by_the_mover_only(trees: dict[str, ast.Module]) -> None:
@@ -110,6 +110,18 @@ def test_state_is_updated_by_the_mover_only(trees: dict[str, ast.Module]) -> Non
 
 #: What runs code that it reads. Uploads are bytes, never code.
 LOADERS = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "torch", "runpy", "imp"}
+
+
+def test_rows_are_held_without_their_keys(trees: dict[str, ast.Module]) -> None:
+    """FOR UPDATE also waits for every row elsewhere that names this one, and those for it: a deadlock with whoever holds the log."""
+    calls = [
+        (place, node)
+        for place, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "select_for_update"
+    ]
+    assert len(calls) > 10
+    assert [place for place, call in calls if all(word.arg != "no_key" for word in call.keywords)] == []
 
 
 def test_nothing_is_unpickled_or_run(trees: dict[str, ast.Module]) -> None:

@@ -64,7 +64,9 @@ def _collect_for(subscription_id: int) -> int:
     made, is_behind = 0, True
     while is_behind:
         with transaction.atomic():
-            free = Subscription.objects.select_for_update(skip_locked=True, of=("self",)).select_related("team")
+            free = Subscription.objects.select_for_update(no_key=True, skip_locked=True, of=("self",)).select_related(
+                "team"
+            )
             row = free.filter(pk=subscription_id, is_active=True).first()
             if row is None:  # gone, off, or another worker is at it
                 break
@@ -127,7 +129,9 @@ def record_attempt(delivery_id: uuid.UUID, number: int, outcome: Outcome) -> boo
     Where nothing more will be tried, an event says so: `webhook.gave_up`.
     """
     with transaction.atomic():
-        mine = Delivery.objects.select_for_update(of=("self",)).select_related("subscription__team", "event")
+        mine = Delivery.objects.select_for_update(no_key=True, of=("self",)).select_related(
+            "subscription__team", "event"
+        )
         delivery = mine.filter(pk=delivery_id, attempts=number, state__in=OPEN).first()
         if delivery is None:
             return False
@@ -200,7 +204,7 @@ def replay_since(*, actor: Actor, webhook: Subscription, since: datetime) -> int
 
     Raises Refused, and Invalid for too many.
     """
-    row = Subscription.objects.select_for_update(of=("self",)).select_related("team").get(pk=webhook.pk)
+    row = Subscription.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=webhook.pk)
     require_manager(actor, row)
     first = first_seq_since(since)
     wanted = events_for(row).filter(seq__gte=first, seq__lte=row.last_seq, verb__in=meant_by(row.verbs))
@@ -220,7 +224,7 @@ def _replay(actor: Actor, row: Subscription, which: Q, *, made: int = 0) -> int:
     """How many deliveries are on their way that were not: those that had ended, and the `made` new ones."""
     if not row.is_active:
         raise Invalid("webhook_off", f"Webhook {row.pk} is off. Turn it on, then send again.")
-    ended = list(Delivery.objects.select_for_update().filter(which, subscription=row, state__in=ENDED))
+    ended = list(Delivery.objects.select_for_update(no_key=True).filter(which, subscription=row, state__in=ENDED))
     _move(ended, D.PENDING, due_at=Now(), ended_at=None, attempts_before=F("attempts"))
     moved = len(ended) + made
     if moved:

@@ -41,7 +41,7 @@ def create_webhook(
     `team` None: every team's events, which takes an administrator. Raises Refused, Invalid, StateChanged.
     """
     _require(actor, team)
-    owner = Team.objects.select_for_update().filter(slug=team).first() if team is not None else None
+    owner = Team.objects.select_for_update(no_key=True).filter(slug=team).first() if team is not None else None
     if team is not None and owner is None:
         raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
     may_be_private = _is_trusted(actor)
@@ -143,7 +143,12 @@ def _is_trusted(actor: Actor) -> bool:
 
 
 def _locked(actor: Actor, webhook: Subscription, expected_version: int) -> Subscription:
-    row = Subscription.objects.select_for_update(of=("self",)).select_related("team").filter(pk=webhook.pk).first()
+    row = (
+        Subscription.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("team")
+        .filter(pk=webhook.pk)
+        .first()
+    )
     if row is None:
         raise StateChanged("webhook_gone", f"Webhook {webhook.pk} was deleted meanwhile. Create a new one.")
     require_manager(actor, row)

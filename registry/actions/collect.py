@@ -166,7 +166,9 @@ def _delete(key: str) -> bool:
     sha256, now = key.partition("/")[0], timezone.now()
     with transaction.atomic():
         hold_blob(sha256)
-        marks = Tombstone.objects.select_for_update().filter(store_key=key, ended_at__isnull=True, due_at__lte=now)
+        marks = Tombstone.objects.select_for_update(no_key=True).filter(
+            store_key=key, ended_at__isnull=True, due_at__lte=now
+        )
         mark = marks.first()
         blob = Blob.objects.filter(pk=sha256, store_key=key).first()
         if mark is None or (blob is not None and _is_needed(sha256)):
@@ -182,9 +184,14 @@ def _delete(key: str) -> bool:
 
 
 def _is_needed(sha256: str) -> bool:
-    """Whether anything but retired releases has the blob. Whoever restores one of those waits until this is decided."""
-    releases = Release.objects.filter(files__blob=sha256).values_list("pk", flat=True)
-    held = Release.objects.select_for_update(no_key=True).filter(pk__in=list(releases)).order_by("pk")
-    if any(state != ReleaseState.RETIRED for state in held.values_list("state", flat=True)):
+    """Whether anything but retired releases has the blob. Whoever restores one of those waits until this is decided.
+
+    One that somebody else holds needs it for now: who adds a file holds the draft and waits for the blob's lock, so this
+    must not hold that lock and wait for the draft.
+    """
+    releases = set(Release.objects.filter(files__blob=sha256).values_list("pk", flat=True))
+    free = Release.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=releases).order_by("pk")
+    states = free.values_list("state", flat=True)
+    if len(states) < len(releases) or any(state != ReleaseState.RETIRED for state in states):
         return True
     return any(model._default_manager.filter(**{column: sha256}).exists() for model, column in referrers())

@@ -140,7 +140,7 @@ def add_file(
         raise _at_field(error) from error
     try:
         with transaction.atomic():
-            release = Release.objects.select_for_update().filter(pk=release.pk).first() or _gone()
+            release = Release.objects.select_for_update(no_key=True).filter(pk=release.pk).first() or _gone()
             require_draft(release)
             return attach(release, parse_spec(release.spec), path, record_blob(sha256, size), size_bytes)
     except Exception:
@@ -248,7 +248,10 @@ def discard_draft(*, actor: Actor, release: Release) -> None:
     Raises Refused, NotFound, StateChanged("not_a_draft").
     """
     release = (
-        Release.objects.select_for_update(of=("self",)).select_related("model__team").filter(pk=release.pk).first()
+        Release.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("model__team")
+        .filter(pk=release.pk)
+        .first()
         or _gone()
     )
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
@@ -282,7 +285,9 @@ def purge_drafts(*, actor: Actor, older_than: timedelta) -> int:
     for pk in list(old.values_list("pk", flat=True)):
         with transaction.atomic():
             release = (
-                Release.objects.select_for_update(skip_locked=True).filter(pk=pk, state=ReleaseState.DRAFT).first()
+                Release.objects.select_for_update(no_key=True, skip_locked=True)
+                .filter(pk=pk, state=ReleaseState.DRAFT)
+                .first()
             )
             if release is not None:
                 drop_draft(release, actor=actor, reason=f"abandoned for more than {older_than}")

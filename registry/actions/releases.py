@@ -75,7 +75,7 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
     )
     # Holding the model's row, sealings of one model happen one after the other: its numbers have no gap and no twin.
-    model = ServedModel.objects.select_for_update().get(pk=release.model_id)
+    model = ServedModel.objects.select_for_update(no_key=True).get(pk=release.model_id)
     same = Release.objects.select_related("model__team").filter(model=model, digest=digest).first()
     if same is not None:
         drop_draft(release, actor=actor, reason=f"the same as {same.name}")
@@ -246,7 +246,12 @@ def _reason_problems(reason: str) -> list[Problem]:
 
 def held_release(release: Release) -> Release:
     """The release's row, locked until the transaction ends. Raises NotFound."""
-    held = Release.objects.select_for_update(of=("self",)).select_related("model__team").filter(pk=release.pk).first()
+    held = (
+        Release.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("model__team")
+        .filter(pk=release.pk)
+        .first()
+    )
     if held is None:
         raise NotFound(
             "no_such_release",

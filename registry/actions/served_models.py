@@ -86,7 +86,7 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
 
     Raises Refused, Stale, and Invalid("invalid_model") with every problem. Nothing happens when nothing differs.
     """
-    model = ServedModel.objects.select_for_update(of=("self",)).select_related("team").get(pk=model.pk)
+    model = ServedModel.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=model.pk)
     require(actor, Verb.EDIT_MODEL, model.team.slug)
     if model.version != expected_version:
         raise Stale(

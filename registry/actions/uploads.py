@@ -300,7 +300,7 @@ def sweep_uploads(*, actor: Actor) -> int:
 
 
 def _draft(release: Release, *, hold: bool = False) -> Release:
-    rows = Release.objects.select_for_update(of=("self",)) if hold else Release.objects
+    rows = Release.objects.select_for_update(no_key=True, of=("self",)) if hold else Release.objects
     found = rows.select_related("model__team").filter(pk=release.pk).first()
     if found is None:
         raise NotFound("no_such_release", "There is no such draft; it was discarded or sealed. Push again.")

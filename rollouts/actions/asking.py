@@ -23,7 +23,7 @@ def checked(
 ) -> Rollout:
     """The rollout, locked. Raises Refused, Stale, StateChanged, in this order."""
     found = (
-        Rollout.objects.select_for_update(of=("self",))
+        Rollout.objects.select_for_update(no_key=True, of=("self",))
         .select_related("model__team", "environment", "candidate", "stable", "report")
         .get(pk=rollout.pk)
     )

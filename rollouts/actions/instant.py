@@ -43,7 +43,7 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
     of_model = Rollout.objects.filter(environment=environment, model=model)
     with transaction.atomic():
         # Held, so that the engine cannot move it on between this look and the abort: who shuts needs no version.
-        active = of_model.select_for_update().filter(state__in=_ACTIVE).first()
+        active = of_model.select_for_update(no_key=True).filter(state__in=_ACTIVE).first()
         if active is not None and active.state == S.ROLLING_BACK:
             return active
         if active is not None:

@@ -130,12 +130,24 @@ def _unpack_tar(archive: Path, folder: Path, most: int) -> None:
             if claimed > most or len(members) > MOST_MEMBERS:
                 break  # before its bytes are passed over, which for a bomb would never end
         contents = _judged(archive, members, most)
+        _require_end(tar)
     by_position = {i: path for path, i in contents.files.items()}
     with _open_tar(archive) as tar:
         for i in range(len(members)):
             one = tar.next()
             if one is not None and i in by_position:
                 _write(folder, by_position[i], one.size, _chunks(tar, one))
+
+
+def _require_end(tar: tarfile.TarFile) -> None:
+    """Raises Malformed unless the mark stands where the last member ends, for a reader takes any cut there for the end.
+
+    Source: POSIX pax, ustar interchange format: two blocks of 512 zero bytes end an archive.
+    """
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(2 * tarfile.BLOCKSIZE) != bytes(2 * tarfile.BLOCKSIZE):
+        raise Malformed("it is cut off: the mark of its end is missing", "Pack it again, or send the whole file.")
 
 
 def _of_tar(one: tarfile.TarInfo) -> Member:

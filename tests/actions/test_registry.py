@@ -509,6 +509,21 @@ def _race(*calls: Any) -> list[Any]:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_drafts_are_made_beside_seals_of_their_model() -> None:
+    """A draft's row names its model, and a seal holds that row: neither may wait for the other for ever."""
+    dev = developer()
+    model = served_model(dev)
+
+    def several(who: int) -> set[str]:
+        data = [onnx_file(f"{who} {i}") for i in range(6)]
+        return {actions.seal(actor=dev, release=draft_with(dev, model, one)).state for one in data}
+
+    results = _race(*(lambda who=who: several(who) for who in range(4)))  # type: ignore[misc]
+    assert results == [{"sealed"}] * 4
+    assert sorted(Release.objects.values_list("number", flat=True)) == list(range(1, 25))
+
+
+@pytest.mark.django_db(transaction=True)
 def test_two_who_seal_get_two_numbers() -> None:
     dev = developer()
     model = served_model(dev)

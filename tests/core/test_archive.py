@@ -249,6 +249,20 @@ def test_damage_of_any_kind_is_a_refusal(tmp_path: Path, name: str) -> None:
         assert caught.value.exit_code == 3 and caught.value.lines()
 
 
+def test_a_tar_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    data = PACKED["r.tar"](GOOD)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        tar.getmembers()
+        end = tar.offset
+    for length in (*range(0, end + 1024, 256), end + 1023):
+        with pytest.raises(CommandError), unpacked(placed(tmp_path, "r.tar", data[:length])):
+            pass
+    with unpacked(placed(tmp_path, "r.tar", data[: end + 1024])) as folder:
+        assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
+            name for name, _ in GOOD
+        }
+
+
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(sorted(PACKED)), st.data())
 def test_spoilt_archives_are_refused_or_unpacked(
