@@ -20,7 +20,7 @@ from registry.core.spec import refuse
 from registry.serializers import ReleaseOut, body_of
 
 MOST_ITEMS = 1000
-_KEPT = (Fate.KEEP, Fate.GONE)
+_KEPT = (Fate.KEEP, Fate.RETIRED, Fate.GONE)
 
 
 class ReleaseReasonIn(StrictSerializer):

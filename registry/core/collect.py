@@ -17,9 +17,13 @@ from registry.core.lifecycle import ReleaseState
 
 
 class Fate(StrEnum):
-    """What a run does. `wait` was marked before; `restore` takes a mark away; `gone` was deleted by an earlier run."""
+    """What a run does. `wait` was marked before; `restore` takes a mark away; `gone` was deleted by an earlier run.
+
+    `retired` is a release that stays, and whose bytes are judged by themselves.
+    """
 
     KEEP = "keep"
+    RETIRED = "retired"
     RESTORE = "restore"
     MARK = "mark"
     WAIT = "wait"
@@ -164,7 +168,7 @@ def _release(release: ReleaseFacts, rules: Rules, now: datetime) -> Item:
         return item(Fate.KEEP, "sealed; it goes only when somebody retires it")
     if release.state is ReleaseState.RETIRED:
         at = f" on {_day(release.since)}" if release.since else ""
-        return item(Fate.GONE, f"retired{at}; its bytes may go, its manifest, digest, signatures and reports stay")
+        return item(Fate.RETIRED, f"retired{at}; its bytes may go, its manifest, digest, signatures and reports stay")
     over_at = (release.since or now) + rules.drafts_for
     if over_at > now:
         return item(Fate.KEEP, f"a draft; discarded on {_day(over_at)} unless it is sealed", over_at)

@@ -6,6 +6,7 @@ import argparse
 import getpass
 import platform
 import sys
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -57,7 +58,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run_login(arguments: argparse.Namespace, output: Output) -> int:
     url = server_url(arguments.server)
     username = arguments.username or _ask("Username: ")
-    password = sys.stdin.readline().rstrip("\n") if arguments.password_stdin else getpass.getpass("Password: ")
+    password = sys.stdin.readline().rstrip("\n") if arguments.password_stdin else _ask("Password: ", getpass.getpass)
     with Client(url) as client:
         token = issue_token(client, username, password, name=f"cli on {platform.node()}")
     path = save_token(url, token)
@@ -68,10 +69,10 @@ def run_login(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
-def _ask(prompt: str) -> str:
+def _ask(prompt: str, ask: Callable[[str], str] = input) -> str:
     if not sys.stdin.isatty():
         raise refuse("There is no terminal to ask on.", "Use --username with --password-stdin.")
-    return input(prompt)
+    return ask(prompt)
 
 
 def issue_token(client: Client, username: str, password: str, *, name: str) -> str:

@@ -10,8 +10,7 @@ from sluicegate.cli.output import Output, short
 from sluicegate.cli.policies import add_policy_options, policy_in
 from sluicegate.cli.session import connect
 
-#: Holds are told only where they are the last word.
-_QUIET = "hold"
+_HOLD = "hold"
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,8 +38,10 @@ def lines(found: dict[str, Any]) -> list[str]:
     """What the policy would have said, then what happened."""
     whose = "its own policy" if found["is_own_policy"] else f"policy {short(found['policy_digest'])}"
     told = [f"Rollout {found['rollout']} under {whose}, {found['ticks']} ticks:"]
-    turns = [turn for turn in found["turns"] if turn["action"] != _QUIET]
-    told += [_line(turn) for turn in turns] or [f"  it would have held throughout. {_last(found)}".rstrip()]
+    if all(turn["action"] == _HOLD for turn in found["turns"]):
+        told.append(f"  it would have held throughout. {_last(found)}".rstrip())
+    else:
+        told += _stages(found["turns"])
     if found["not_counted"]:
         told.append(f"! not counted in this history, so nothing bad is found there: {', '.join(found['not_counted'])}")
     happened = found["happened"]
@@ -49,6 +50,21 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"  {_time(one['at'])}  {one['action']}  {one['reason']}  [{one['actor']}]" for one in happened["decisions"]
     ]
     return told
+
+
+def _stages(turns: list[dict[str, Any]]) -> list[str]:
+    """What it would have done in each stage. Of holds the last one, where the rollout then went on all the same."""
+    told: list[str] = []
+    for turn, after in zip(turns, [*turns[1:], None], strict=True):
+        if turn["action"] != _HOLD:
+            told.append(_line(turn))
+        elif after is not None and _stage(after) != _stage(turn):
+            told.append(f"{_line(turn)} It would still have held when the rollout went on.")
+    return told
+
+
+def _stage(turn: dict[str, Any]) -> tuple[str, int]:
+    return turn["state"], turn["step_index"]
 
 
 def _line(turn: dict[str, Any]) -> str:

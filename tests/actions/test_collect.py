@@ -340,7 +340,7 @@ def test_a_run_that_dies_is_finished_by_the_next(
     monkeypatch.setattr(FolderStore, "delete", real)
     assert actions.collect_unused(actor=admin).deleted == 2
     assert not Blob.objects.filter(collected_at=None).exists()
-    assert all(item.fate in (Fate.GONE, Fate.KEEP) for item in present_plan().items)
+    assert all(item.fate in (Fate.GONE, Fate.RETIRED, Fate.KEEP) for item in present_plan().items)
 
 
 def test_a_run_that_breaks_off_tells_what_it_did(

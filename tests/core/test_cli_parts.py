@@ -384,6 +384,8 @@ def test_a_replay_is_told_beside_what_happened() -> None:
     turn = {
         "tick": 42,
         "at": "2026-11-21T10:00:42+00:00",
+        "state": "shifting",
+        "step_index": 0,
         "weight_bp": 500,
         "code": "worse_than_stable",
         "reason": "Worse.",
@@ -405,5 +407,11 @@ def test_a_replay_is_told_beside_what_happened() -> None:
         "What happened: promoted. Proven.",
         "  11:00:00  promote  Proven.  [system:engine]",
     ]
+    went_on = [
+        {**hold, "state": "shifting", "step_index": 0},
+        {**turn, "state": "baking", "step_index": 1, "action": "promote"},
+    ]
+    told = replay.lines({**found, "turns": went_on})
+    assert told[1].endswith("Holding. It would still have held when the rollout went on.") and "promote" in told[2]
     held = replay.lines({**found, "turns": [hold], "not_counted": [], "is_own_policy": True})
     assert held[:2] == ["Rollout 7 under its own policy, 60 ticks:", "  it would have held throughout. Holding."]

@@ -59,7 +59,7 @@ def test_the_fate_of_a_release() -> None:
     assert [(item.fate, item.reason) for item in items] == [
         (Fate.KEEP, "sealed; it goes only when somebody retires it"),
         (
-            Fate.GONE,
+            Fate.RETIRED,
             "retired on 2026-01-30 12:00 UTC; its bytes may go, its manifest, digest, signatures and reports stay",
         ),
         (Fate.KEEP, "retired; in use: alias m/champion"),
@@ -85,7 +85,7 @@ def test_the_totals_add_up() -> None:
     totals = make_plan(RELEASES, blobs, [StrayFacts("k", 5)], rules=RULES, now=NOW).totals()
     assert totals["keep"] == {"releases": 3, "blobs": 5, "bytes": 50}
     assert totals["mark"] == {"releases": 0, "blobs": 6, "bytes": 55}
-    assert totals["delete"]["releases"] == 1 and totals["gone"]["releases"] == 1
+    assert totals["delete"]["releases"] == 1 and totals["retired"]["releases"] == 1 and totals["gone"]["releases"] == 0
 
 
 def test_the_plan_is_linear() -> None:
