@@ -150,6 +150,18 @@ def test_a_bad_form_is_a_sentence_and_changes_nothing(
     assert says in answer.content.decode()
 
 
+def test_a_refused_form_keeps_what_was_typed(shifting: Rollout, member: User) -> None:
+    client, typed = signed_in(member), {"version": "99", "reason": 'A spike "at 9".'}
+    answer = client.post(reverse("rollout_act", args=[shifting.pk, "pause"]), typed)
+    assert answer.status_code == 412 and 'value="A spike &quot;at 9&quot;."' in answer.content.decode()
+    model = client.post(
+        reverse("model_roll_back", args=["sentiment"]), {"environment": "production", "reason": "x" * 2001}
+    )
+    assert model.status_code == 422 and f'value="{"x" * 2001}"' in model.content.decode()
+    live = client.get(reverse("rollout_live", args=[shifting.pk])).content.decode()
+    assert "hx-morph-skip" in live  # or the next poll would empty the field
+
+
 def test_an_environment_that_cannot_be_is_a_sentence(shifting: Rollout, member: User) -> None:
     for address in (reverse("release_start", args=["sentiment", 2]), reverse("model_roll_back", args=["sentiment"])):
         answer = signed_in(member).post(address, {"environment": "a\x00", "reason": "why"})

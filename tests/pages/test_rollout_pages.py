@@ -192,12 +192,21 @@ def test_another_release_takes_the_place_of_a_rollout_without_traffic() -> None:
     assert "(stale)" in again.content.decode() and Rollout.objects.count() == 2
 
 
+def test_a_refused_supersede_keeps_the_release_and_the_reason() -> None:
+    rollout, _, _ = awaiting()
+    newer, newest = release_of(rollout.model), release_of(rollout.model)
+    form = {"version": "99", "candidate": newer.name, "reason": "It has the fix."}
+    page = manager().post(reverse("rollout_supersede", args=[rollout.pk]), form).content.decode()
+    assert f"<option selected>{newer.name}</option>" in page and f"<option>{newest.name}</option>" in page
+    assert page.count('value="It has the fix."') == 1
+
+
 def test_the_way_back_is_on_the_pages_of_the_rollout_and_the_model_while_it_is_open() -> None:
     rollout, stable = promoted(warm_s=7300)
     client = signed_in(make_user(team="search", role=Role.CI))
     model_page = reverse("model", args=[rollout.model.slug])
     for page in (page_of(client, rollout), client.get(model_page).content.decode()):
-        assert f"Roll back to {stable.name}" in page and "in 2 h" in page
+        assert f"Roll back to {stable.name}" in page and "closes <time" in page and "in 2 h" in page
     form = {"environment": "production", "reason": "Conversion fell."}
     client.post(reverse("model_roll_back", args=[rollout.model.slug]), form)
     assert Route.objects.get(model=rollout.model).stable_id == stable.pk

@@ -143,7 +143,8 @@ def test_it_is_changed_and_deleted(row: Subscription, member: User) -> None:
     assert "pager" in said(client.post(url, form, follow=True))
     row.refresh_from_db()
     assert (row.verbs, row.title, row.version, row.is_active) == (["rollout.stuck"], "pager", 2, True)
-    assert "is at version 2, not 1" in said(client.post(url, form | {"title": "other"}, follow=True))
+    stale = said(client.post(url, form | {"title": "other"}, follow=True))
+    assert "is at version 2, not 1" in stale and 'value="other"' in stale
     assert "reload the page" in said(client.post(url, {"title": "x"}, follow=True))
     assert "no webhook goes to" in said(
         client.post(url, {"version": 2, "target": "http://169.254.169.254/"}, follow=True)

@@ -14,15 +14,24 @@ from accounts.core.errors import DomainError, Invalid
 LONGEST_REASON = 2000
 
 
-def act(request: HttpRequest, verb: Callable[[], object], *, done: str, then: str) -> HttpResponse:
-    """Runs the verb, says `done` or why not, and sends the browser to `then`."""
+def act(
+    request: HttpRequest, verb: Callable[[], object], *, done: str, then: str, page: Callable[[], HttpResponse]
+) -> HttpResponse:
+    """Runs the verb, says `done` and sends the browser to `then`; or `refused`."""
     try:
         verb()
     except DomainError as error:
-        messages.error(request, f"{error.message} ({error.code})")
-    else:
-        messages.success(request, done)
+        return refused(request, error, page)
+    messages.success(request, done)
     return redirect(then)
+
+
+def refused(request: HttpRequest, error: DomainError, page: Callable[[], HttpResponse]) -> HttpResponse:
+    """The form's page with why not; its template fills the fields from `request.POST`, so that nothing is typed twice."""
+    messages.error(request, f"{error.message} ({error.code})")
+    answer = page()
+    answer.status_code = error.status
+    return answer
 
 
 def version_in(request: HttpRequest) -> int:

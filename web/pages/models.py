@@ -83,4 +83,5 @@ def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
             actor=actor_of(request), model=served, environment=environment, reason=reason_in(request)
         )
 
-    return act(request, verb, done=f"{slug} is being rolled back.", then=reverse("model", args=[slug]))
+    then = reverse("model", args=[slug])
+    return act(request, verb, done=f"{slug} is being rolled back.", then=then, page=lambda: model(request, slug))

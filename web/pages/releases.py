@@ -61,6 +61,7 @@ def run_gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         lambda: request_validation(actor=actor_of(request), release=found),
         done=f"The gates of {found.name} are queued.",
         then=reverse("release", args=[slug, number]),
+        page=lambda: release(request, slug, number),
     )
 
 
@@ -72,4 +73,5 @@ def waive(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         lambda: grant_waiver(actor=actor_of(request), release=found, reason=reason_in(request)),
         done=f"The waiver for {found.name} is recorded.",
         then=reverse("release", args=[slug, number]),
+        page=lambda: release(request, slug, number),
     )

@@ -22,7 +22,7 @@ from rollouts.core.lifecycle import FINAL, LIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries import live_view
 from rollouts.replayed import replayed
-from web.pages.forms import act, reason_in, version_in
+from web.pages.forms import act, reason_in, refused, version_in
 from web.pages.overview import visible_models
 from web.pages.starting import CHOICES
 
@@ -128,12 +128,13 @@ def act_on(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
             actor=actor, rollout=found, expected_version=version_in(request), reason=reason_in(request), **more
         )
 
-    return act(request, call, done=f"Done: {verb.replace('_', ' ')}.", then=reverse("rollout", args=[pk]))
+    then = reverse("rollout", args=[pk])
+    return act(request, call, done=f"Done: {verb.replace('_', ' ')}.", then=then, page=lambda: rollout(request, pk))
 
 
 @login_required
 def supersede(request: HttpRequest, pk: int) -> HttpResponse:
-    """The new rollout's page; back to the old one when it is refused."""
+    """The new rollout's page; the old one's when it is refused."""
     found = _rollout(request, pk)
     try:
         new = actions.supersede(
@@ -144,8 +145,7 @@ def supersede(request: HttpRequest, pk: int) -> HttpResponse:
             reason=reason_in(request),
         )
     except DomainError as error:
-        messages.error(request, f"{error.message} ({error.code})")
-        return redirect(reverse("rollout", args=[pk]))
+        return refused(request, error, lambda: rollout(request, pk))
     messages.success(request, f"{new.candidate.name} takes the place of {found.candidate.name}.")
     return redirect(reverse("rollout", args=[new.pk]))
 

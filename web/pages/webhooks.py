@@ -22,7 +22,7 @@ from accounts.models import Team
 from ledger import actions, mail_sender, notify, queries
 from ledger.actions.subscriptions import OVERLAP_S
 from ledger.core.delivery import ENDED, DeliveryState
-from web.pages.forms import act, version_in
+from web.pages.forms import act, refused, version_in
 
 DELIVERIES_PER_PAGE = 25
 #: How far back “send again” may go from the page; the command line takes any time.
@@ -34,7 +34,7 @@ def _teams(request: HttpRequest) -> list[Team]:
     return [team for team in Team.objects.order_by("slug") if may(actor, Verb.MANAGE_WEBHOOKS, team.slug)]
 
 
-def _list(request: HttpRequest, form: dict[str, Any], status: int = 200) -> HttpResponse:
+def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:
     actor = actor_of(request)
     facts = {
         "rows": queries.subscriptions_of(actor),
@@ -43,7 +43,7 @@ def _list(request: HttpRequest, form: dict[str, Any], status: int = 200) -> Http
         "has_mail": mail_sender.is_configured(),
         "form": form,
     }
-    return render(request, "ledger/webhooks.html", facts, status=status)
+    return render(request, "ledger/webhooks.html", facts)
 
 
 @login_required
@@ -66,8 +66,7 @@ def create(request: HttpRequest) -> HttpResponse:
             title=form["title"],
         )
     except DomainError as error:
-        messages.error(request, f"{error.message} ({error.code})")
-        return _list(request, form, error.status)
+        return refused(request, error, lambda: _list(request, form))
     if not secret:
         messages.success(request, "Done: e-mails go there from now on.")
         return redirect("webhook", made.pk)
@@ -115,8 +114,7 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
             actor=actor, webhook=row, expected_version=version_in(request), overlap_s=overlap_s
         )
     except DomainError as error:
-        messages.error(request, f"{error.message} ({error.code})")
-        return redirect("webhook", pk)
+        return refused(request, error, lambda: webhook(request, pk))
     return render(request, "ledger/webhook_secret.html", {"row": row, "secret": secret})
 
 
@@ -133,7 +131,8 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
         row = queries.get_subscription(actor, pk)
         actions.change_webhook(actor=actor, webhook=row, expected_version=version_in(request), changes=changes)
 
-    return act(request, verb, done="The webhook is changed.", then=reverse("webhook", args=[pk]))
+    then = reverse("webhook", args=[pk])
+    return act(request, verb, done="The webhook is changed.", then=then, page=lambda: webhook(request, pk))
 
 
 @login_required
@@ -143,7 +142,8 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
         row = queries.get_subscription(actor, pk)
         actions.delete_webhook(actor=actor, webhook=row, expected_version=version_in(request))
 
-    return act(request, verb, done=f"Webhook {pk} is deleted.", then=reverse("webhooks"))
+    then = reverse("webhooks")
+    return act(request, verb, done=f"Webhook {pk} is deleted.", then=then, page=lambda: webhook(request, pk))
 
 
 @login_required
@@ -157,9 +157,8 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
         since = timezone.now() - timedelta(hours=int(hours))
         count = actions.replay_since(actor=actor, webhook=row, since=since)
     except DomainError as error:
-        messages.error(request, f"{error.message} ({error.code})")
-    else:
-        messages.success(request, f"Sent again: {count}. What is on its way already is not counted.")
+        return refused(request, error, lambda: webhook(request, pk))
+    messages.success(request, f"Sent again: {count}. What is on its way already is not counted.")
     return redirect("webhook", pk)
 
 
@@ -170,4 +169,5 @@ def replay_one(request: HttpRequest, pk: int, delivery: UUID) -> HttpResponse:
         row = queries.get_subscription(actor, pk)
         actions.replay_delivery(actor=actor, delivery=queries.get_delivery(row, delivery))
 
-    return act(request, verb, done="It is sent again in a few seconds.", then=reverse("webhook", args=[pk]))
+    then = reverse("webhook", args=[pk])
+    return act(request, verb, done="It is sent again in a few seconds.", then=then, page=lambda: webhook(request, pk))
