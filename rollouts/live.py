@@ -64,7 +64,8 @@ def summary(rollout: Rollout) -> dict[str, Any]:
     """A rollout as a row of a list."""
     return {
         "id": rollout.pk, "version": rollout.version, "model": rollout.model.slug, "environment": rollout.environment.slug,
-        "state": rollout.state, "reason": rollout.reason, "candidate": _release(rollout.candidate), "stable": _release(rollout.stable),
+        "state": rollout.state, "outcome": rollout.outcome, "reason": rollout.reason,
+        "candidate": _release(rollout.candidate), "stable": _release(rollout.stable),
         "step_index": rollout.step_index, "weight_bp": rollout.weight_bp, "observed_bp": rollout.observed_bp,
         "created_at": _iso(rollout.created_at), "ended_at": _iso(rollout.ended_at), "url": f"/api/v1/rollouts/{rollout.pk}",
     }  # fmt: skip

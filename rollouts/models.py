@@ -75,6 +75,16 @@ class Rollout(models.Model):
         """The policy as it can be followed with or without a stable release."""
         return parse_policy(self.policy).facing(has_stable=self.stable_id is not None)
 
+    @property
+    def outcome(self) -> str:
+        """The state as people are told it: a promotion may have been `taken_back` since, and a first release that is rolled
+        back has nothing to go back to, so that its rollout is only `ended`."""
+        if self.state == RolloutState.PROMOTED and self.weight_bp == 0:
+            return "taken_back"
+        if self.state == RolloutState.ROLLED_BACK and self.stable_id is None:
+            return "ended"
+        return self.state
+
 
 class Observation(models.Model):
     """What a block of successive ticks saw: counts of both arms, and the evidence at its end.

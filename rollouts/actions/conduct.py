@@ -236,12 +236,10 @@ def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
 
 @transaction.atomic
 def finish_rollback(rollout: Rollout, *, confirmed_at: datetime | None, fence: int) -> None:
-    """Traffic is back: drain the candidate, take it out of the route, end."""
+    """Traffic is back: drain the candidate, take it out of the route, end. A first release keeps its traffic."""
     _hold(rollout, fence)
     if rollout.stable is None:
-        kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it."
-        reason = f"Ended without a release to go back to: {kept} {rollout.reason}"
-        move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason)
+        move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
         return
     seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
     reason = f"{rollout.reason.rstrip()} Every gateway has acknowledged weight 0, {seen}."

@@ -187,8 +187,11 @@ def taken_back(
     rollout: Rollout, actor: Actor, why: str, *, action: str = "roll_back", verb: str = "rollout.aborted"
 ) -> Rollout:
     """Weight 0 and no copies, in the route and in the row. `why` is a sentence. In a transaction that holds the row."""
-    target = f"Rolling back to {rollout.stable.name}" if rollout.stable else "There is no release to go back to"
-    said = f"{target}, by {actor.name}: {why}"
+    if rollout.stable:
+        said = f"Rolling back to {rollout.stable.name}, by {actor.name}: {why}"
+    else:
+        kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it"
+        said = f"Ended by {actor.name}: {why} {kept}, for there is none to go back to."
     shut(rollout, actor=actor, reason=said)
     changes: dict[str, Any] = {"weight_bp": 0} if rollout.stable else {}
     changes |= {} if rollout.decided_at else {"decided_at": clock.now()}

@@ -14,7 +14,9 @@ from accounts.core.access import Actor, Role
 from accounts.models import User
 from registry.models import Release
 from rollouts import actions
+from rollouts.actions import conduct
 from rollouts.models import Mismatch, Rollout
+from rollouts.queries import live_view
 from serving.models import Route
 from tests.factories import make_actor, make_model, make_release, make_user
 from tests.rollout_setup import (
@@ -26,6 +28,7 @@ from tests.rollout_setup import (
     put,
     release_of,
     serves,
+    started,
     with_stable,
 )
 
@@ -212,6 +215,29 @@ def test_the_way_back_is_on_the_pages_of_the_rollout_and_the_model_while_it_is_o
     assert Route.objects.get(model=rollout.model).stable_id == stable.pk
     for page in (page_of(client, rollout), client.get(model_page).content.decode()):
         assert "Roll back to" not in page and "Conversion fell." in page
+
+
+def test_what_was_taken_back_is_not_told_as_promoted() -> None:
+    rollout, _ = promoted()
+    client, form = manager(), {"environment": "production", "reason": "Conversion fell."}
+    client.post(reverse("model_roll_back", args=[rollout.model.slug]), form)
+    assert live_view(Rollout.objects.get())["outcome"] == "taken_back"
+    for page in (
+        page_of(client, rollout),
+        *(client.get(reverse(name)).content.decode() for name in ("overview", "rollouts")),
+    ):
+        assert "</span> taken back</span>" in page and "</span> promoted</span>" not in page
+
+
+def test_the_rollout_of_a_first_release_is_ended_and_never_rolled_back() -> None:
+    rollout = put(started(), "paused", weight_bp=10_000)
+    client = manager()
+    assert "End the rollout" in page_of(client, rollout) and "Roll back" not in page_of(client, rollout)
+    page = press(client, rollout, "abort", reason="Nobody else acts.")
+    assert rollout.state == "rolling_back" and ": Nobody else acts. r1 keeps its traffic until another" in page
+    conduct.finish_rollback(rollout, confirmed_at=None, fence=rollout.fence)
+    rollout.refresh_from_db()
+    assert "</span> ended</span>" in page_of(client, rollout) and "rolled back" not in page_of(client, rollout)
 
 
 def test_a_closed_way_back_is_not_offered() -> None:

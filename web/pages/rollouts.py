@@ -80,6 +80,8 @@ def _buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> list[tuple
             if stage is None or actor.name in stage["by"] or actor.user_id in excluded_from(rollout):
                 continue
             label = f"Approve {stage['stage']}"
+        if name == "abort":
+            label = f"Roll back to {rollout.stable.name}" if rollout.stable else "End the rollout"
         if name == "reject" and rollout.state in LIVE and not gated:
             continue
         if name == "promote_now" and rollout.promote_now:
