@@ -13,13 +13,14 @@ from django.utils import timezone
 from registry.models import Release
 from rollouts.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.core.approvals import WHY, missing, stages_of
-from rollouts.core.carry import Carry
+from rollouts.core.carry import Arms, Carry
+from rollouts.core.counting import Counts
 from rollouts.core.decision import evidence_of
 from rollouts.core.freeze import frozen
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
 from rollouts.core.plan import Policy
 from rollouts.core.snapshot import Judged, judged_all
-from rollouts.models import Decision, Mismatch, Rollout
+from rollouts.models import Decision, Rollout
 from rollouts.way_back import is_open
 from serving.models import Route
 from serving.routing import acknowledged
@@ -43,14 +44,14 @@ def live_view(rollout: Rollout) -> dict[str, Any]:
         "step_started_at": _iso(rollout.step_started_at), "due_at": _iso(rollout.due_at),
         "weight": _weight(rollout), "mirror_bp": rollout.mirror_bp, "promote_now": rollout.promote_now,
         "guards": [_guard(one, policy) for one in judged_all(carry, policy, has_stable=rollout.stable_id is not None)],
-        "arms": {"step": carry.step.to_json(), "total": carry.total.to_json(), "last_tick": carry.last.to_json()},
+        "arms": {name: _arms(one, policy) for name, one in (("step", carry.step), ("total", carry.total), ("last_tick", carry.last))},
         "users": {"requests": carry.user_requests, "errors": carry.user_errors},
-        "clock": _clock(rollout, carry), "tick": rollout.tick,
+        "clock": _clock(rollout, carry, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy),
         "frozen": frozen_view(policy), "way_back": _way_back(rollout),
         "supersedes": rollout.supersedes_id, "superseded_by": _superseded_by(rollout),
-        "mismatches": [_mismatch(one) for one in rollout.mismatches.order_by("-pk")[:MISMATCHES_SHOWN]],
+        "mismatches": _mismatches(rollout, policy),
         "started_at": _iso(rollout.started_at),
         "decisions": [decision_row(one) for one in rollout.decisions.order_by("-pk")[:DECISIONS_SHOWN]],
         "links": {name: f"/api/v1/rollouts/{rollout.pk}{path}" for name, path in _LINKS.items()},
@@ -138,7 +139,8 @@ def _guard(judged: Judged, policy: Policy) -> dict[str, Any]:
         "name": guard.name, "words": guard.words, "indicator": guard.indicator, "source": guard.source,
         "threshold_ms": guard.threshold_us / 1000 or None, "max_frac": guard.max_frac, "limit_frac": judged.limit,
         "is_critical": guard.is_critical, "is_dry_run": guard.is_dry_run, "must_have_data": guard.must_have_data,
-        "rate_candidate": judged.rate_candidate, "rate_stable": judged.rate_stable,
+        "rate_candidate": judged.rate_candidate if judged.candidate else None,
+        "rate_stable": judged.rate_stable if judged.stable else None,
         **evidence_of(judged), "bar_worse": round(bar_worse, 4), "bar_fine": round(bar_fine, 4),
         "worse_progress": _within(max(judged.log_e_worse, judged.log_e_over) / bar_worse),
         "fine_progress": _within(judged.log_e_fine / bar_fine), "samples_to_go": judged.to_go,
@@ -149,19 +151,33 @@ def _within(value: float) -> float:
     return round(min(1.0, max(0.0, value)), 4)
 
 
-def _clock(rollout: Rollout, carry: Carry) -> dict[str, Any]:
+def _arms(arms: Arms, policy: Policy) -> dict[str, Any]:
+    return {"candidate": _counts(arms.candidate, policy), "stable": _counts(arms.stable, policy)}
+
+
+def _counts(counts: Counts, policy: Policy) -> dict[str, Any]:
+    """Bad attempts of the policy's guards only: sizes of requests and the inner edges of latency are counted beside them."""
+    guards = [guard.name for guard in policy.guards if guard.name in counts.bad]
+    return {**counts.to_json(), "bad": {name: counts.bad[name] for name in guards}}
+
+
+def _clock(rollout: Rollout, carry: Carry, policy: Policy) -> dict[str, Any]:
     """The clock of a rollback, all measured. Durations in seconds; None until both ends are known."""
     return {
         "first_bad_at": _iso(rollout.first_bad_at), "decided_at": _iso(rollout.decided_at), "zero_at": _iso(rollout.zero_at),
         "confirmed_at": _iso(rollout.confirmed_at), "fault_to_zero_s": _between(rollout.first_bad_at, rollout.zero_at),
         "decision_to_zero_s": _between(rollout.decided_at, rollout.zero_at),
         "bad_candidate_attempts": carry.total.candidate.bad.get("errors", 0),
-        "bad_candidate_attempts_by_guard": dict(carry.total.candidate.bad),
+        "bad_candidate_attempts_by_guard": _counts(carry.total.candidate, policy)["bad"],
     }  # fmt: skip
 
 
-def _mismatch(one: Mismatch) -> dict[str, Any]:
-    return {"at": _iso(one.at), "source": one.source, "summary": one.summary, "facts": one.facts}
+def _mismatches(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
+    """The latest answers that the candidate alone got wrong, where a guard watches them: no model knows every golden item."""
+    if all(guard.indicator != "wrong" for guard in policy.guards):
+        return []
+    alone = rollout.mismatches.exclude(facts__is_stable_wrong=True).order_by("-pk")[:MISMATCHES_SHOWN]
+    return [{"at": _iso(one.at), "source": one.source, "summary": one.summary, "facts": one.facts} for one in alone]
 
 
 # --- people and time --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         view = client.get(path)
         decisions = sorted(client.pages(f"{path}/decisions"), key=lambda d: str(d["at"]))
         observations = sorted(client.pages(f"{path}/observations"), key=lambda o: int(o["tick"]))
-    story = {"rollout": view, "decisions": decisions, "totals": totals(observations), "clock": clock(view)}
+    story = {"rollout": view, "decisions": decisions, "totals": totals(view, observations), "clock": clock(view)}
     output.result(story, lines(view, decisions, observations))
     return exits.OK
 
@@ -42,7 +43,7 @@ def lines(view: dict[str, Any], decisions: list[dict[str, Any]], observations: l
         for d in decisions
     ]
     told.append("")
-    for arm, counts in totals(observations).items():
+    for arm, counts in totals(view, observations).items():
         bad = ", ".join(f"{count} bad by {guard}" for guard, count in sorted(counts["bad"].items()))
         told.append(f"{arm}: {counts['attempts']} attempts" + (f", {bad}" if bad else ""))
     if blind := sum(1 for o in observations if o.get("problem")):
@@ -54,14 +55,16 @@ def lines(view: dict[str, Any], decisions: list[dict[str, Any]], observations: l
     return told
 
 
-def totals(observations: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """{"candidate": {attempts, bad: {guard: n}}, "stable": …} over all ticks."""
+def totals(view: dict[str, Any], observations: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """{"candidate": {attempts, bad: {guard: n}}, "stable": …} over all ticks; what is counted beside the guards is left out."""
+    guards = {guard["name"] for guard in view["guards"]}
     found: dict[str, dict[str, Any]] = {}
     for arm in ("candidate", "stable"):
         bad: dict[str, int] = {}
         for observation in observations:
             for guard, count in (observation[arm].get("bad") or {}).items():
-                bad[guard] = bad.get(guard, 0) + int(count)
+                if guard in guards:
+                    bad[guard] = bad.get(guard, 0) + int(count)
         found[arm] = {"attempts": sum(int(o[arm].get("attempts", 0)) for o in observations), "bad": bad}
     return found
 

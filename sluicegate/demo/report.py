@@ -73,7 +73,7 @@ def rollout_part(
     view: dict[str, Any], observations: Sequence[dict[str, Any]], records: Iterable[Record]
 ) -> dict[str, Any]:
     """One rollout: its steps as the engine observed them, and the clock of its rollback with the users' cross-check."""
-    counts = totals(list(observations))["candidate"]
+    counts = totals(view, observations)["candidate"]
     measured = clock(view)
     candidate = name_of(view.get("candidate"))
     rolled_back = view["state"] == "rolled_back"

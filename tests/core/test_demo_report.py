@@ -58,7 +58,7 @@ def observation(tick: int, weight_bp: int, *, errors: int = 0, slow: int = 0) ->
         "tick": tick,
         "at": f"2026-01-01T00:00:{tick:02}+00:00",
         "weight_bp": weight_bp,
-        "candidate": {"attempts": 5, "routed": 5, "bad": {"errors": errors, "slow_250ms": slow}},
+        "candidate": {"attempts": 5, "routed": 5, "bad": {"errors": errors, "slow_250ms": slow, "bytes_512": 5}},
         "stable": {"attempts": 15, "routed": 15, "bad": {"errors": 0, "slow_250ms": 0}},
     }
 
@@ -66,6 +66,7 @@ def observation(tick: int, weight_bp: int, *, errors: int = 0, slow: int = 0) ->
 def rolled_back() -> dict[str, Any]:
     return {
         "id": 4,
+        "guards": [{"name": "errors"}, {"name": "slow_250ms"}],
         "state": "rolled_back",
         "candidate": {"name": "r4"},
         "stable": {"name": "r2"},

@@ -15,6 +15,8 @@ from accounts.models import User
 from registry.models import Release
 from rollouts import actions
 from rollouts.actions import conduct
+from rollouts.core.carry import Arms, Carry
+from rollouts.core.counting import Counts
 from rollouts.models import Mismatch, Rollout
 from rollouts.queries import live_view
 from serving.models import Route
@@ -27,6 +29,7 @@ from tests.rollout_setup import (
     promoted,
     put,
     release_of,
+    report_for,
     serves,
     started,
     with_stable,
@@ -176,6 +179,31 @@ def test_promote_now_is_a_button_of_release_managers() -> None:
     assert "Promote now" not in page_of(client, rollout)
 
 
+def test_who_approves_finds_the_gates_the_difference_and_the_policy_beside_the_button() -> None:
+    rollout, _, other = awaiting()
+    report = report_for(rollout.candidate)
+    put(rollout, "awaiting_approval", report=report)
+    page = page_of(signed_in(other), rollout)
+    assert page.index("To look at before an approval") < page.index("Approve start")
+    assert page.count(reverse("gate_run", args=[report.validation_id])) == 2
+    assert f"{url('release_diff', rollout.candidate)}?against=r1" in page and 'id="policy"' in page
+    assert "start · " in page and "step 1" not in page  # one word for one stage
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+def test_only_guards_count_what_is_bad_and_what_nobody_tried_has_no_rate() -> None:
+    rollout, _ = with_stable()
+    bad = {"errors": 2, "bytes_512": 991, "slow_50ms": 7557}
+    arms = Arms(candidate=Counts(1000, 1000, bad))
+    put(rollout, "shifting", engine_state={**Carry().to_json(), "step": arms.to_json(), "total": arms.to_json()})
+    page = page_of(manager(), rollout)
+    assert "errors 2" in page and "bytes_512" not in page and "slow_50ms" not in page
+    assert '<td class="num">–</td><td class="num">–</td>' in page
+    assert live_view(rollout)["clock"]["bad_candidate_attempts_by_guard"] == {"errors": 2}
+
+
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 
@@ -247,10 +275,15 @@ def test_a_closed_way_back_is_not_offered() -> None:
 
 def test_a_freeze_and_wrong_answers_are_shown() -> None:
     rollout, _ = with_stable()
-    put(rollout, "shadowing", policy={**rollout.policy, **frozen_now("Black Friday")})
-    Mismatch.objects.create(rollout=rollout, at=timezone.now(), source="golden", summary="item 7: cat instead of dog")
+    for item, is_stable_wrong in (("cat instead of dog", False), ("which nobody knows", True)):
+        facts = {"is_stable_wrong": is_stable_wrong}
+        Mismatch.objects.create(rollout=rollout, at=timezone.now(), source="golden", summary=item, facts=facts)
+    assert "Wrong answers" not in page_of(manager(), rollout)  # no guard watches them
+    guards = [*rollout.policy["guards"], {"indicator": "wrong", "max_frac": 0.1}]
+    put(rollout, "shadowing", policy={**rollout.policy, **frozen_now("Black Friday"), "guards": guards})
     page = page_of(manager(), rollout)
-    assert "Changes are frozen" in page and "Black Friday" in page and "cat instead of dog" in page
+    assert "Changes are frozen" in page and "Black Friday" in page
+    assert "cat instead of dog" in page and "which nobody knows" not in page  # stable misses that one too
     assert "Changes are frozen until" in press(manager(), rollout, "advance")
 
 
