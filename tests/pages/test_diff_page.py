@@ -9,6 +9,8 @@ from django.urls import reverse
 from accounts.core.access import Actor
 from registry import actions
 from registry.models import Release
+from serving.routing import set_route
+from tests.factories import make_environment
 from tests.model_files import onnx_file, tokenizer_file
 from tests.registry_samples import draft_with, person, served_model
 
@@ -53,6 +55,24 @@ def test_everything_that_differs_is_shown(member: Client, releases: list[Release
     ):
         assert text in shown
     assert "&lt;b&gt;bold" in shown and "<b>bold" not in shown
+
+
+def test_it_is_against_what_is_served_where_something_is_and_values_are_json(
+    member: Client, releases: list[Release]
+) -> None:
+    assert "serves now" not in page(member, 2)
+    production = make_environment("production")
+    set_route(
+        actor=Actor.system("tests"),
+        environment=production,
+        model=releases[0].model,
+        stable=releases[1],
+        reason="It serves.",
+    )
+    shown = page(member, 1)
+    assert "What r1 changes against r2" in shown and "r2 is what Production serves now." in shown
+    assert "{&#x27;" not in shown and "All of them" in shown
+    assert "serves now" not in page(member, 2, "?against=r1")
 
 
 def test_the_first_release_has_nothing_before_it(member: Client, releases: list[Release]) -> None:

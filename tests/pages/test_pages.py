@@ -9,8 +9,9 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.actions import actor_for
-from accounts.core.access import Role
+from accounts.core.access import Actor, Role
 from accounts.models import User
+from ledger.actions import append_event
 from ledger.core.canonical import digest_of
 from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
@@ -19,6 +20,7 @@ from rollouts.models import Decision, Rollout
 from serving.models import Environment
 from serving.routing import set_route
 from tests.factories import make_environment, make_model, make_release, make_team, make_user
+from validators.models import Validation
 
 pytestmark = pytest.mark.django_db
 
@@ -98,6 +100,53 @@ def test_pages_show_the_rollout(shifting: Rollout, member: User) -> None:
     assert "Holding at 25 %: 12 more samples." in page
     assert 'hx-trigger="every 2s"' in page
     assert "width: 25%" in page
+
+
+def test_events_name_releases_link_their_subjects_and_leave_out_what_did_not_change(shifting: Rollout) -> None:
+    admin, actor = make_user("root", is_admin=True), Actor.system("tests")
+    release = shifting.candidate
+    for state in ("sealed", "retired"):
+        append_event(
+            verb="release.retired", subject_type="release", subject_id=str(release.pk), actor=actor, from_state="sealed",
+            to_state=state,
+        )  # fmt: skip
+    append_event(verb="rollout.paused", subject_type="rollout", subject_id=shifting.pk, actor=actor)
+    page = signed_in(admin).get(reverse("events")).content.decode()
+    assert f'href="{reverse("release", args=["sentiment", 2])}">sentiment/r2<' in page and str(release.pk) not in page
+    assert f'href="{reverse("rollout", args=[shifting.pk])}">rollout {shifting.pk}<' in page
+    assert "sealed → retired" in page and "sealed → sealed" not in page
+    found = signed_in(admin).get(reverse("events"), {"subject": "sentiment/r2"}).content.decode()
+    assert "release.retired" in found and "rollout.paused" not in found
+
+
+def test_the_contract_is_a_table_and_no_model_without_rollouts_lacks_a_first_step(member: User) -> None:
+    model = make_model("sentiment", team=make_team("search"))
+    page = signed_in(member).get(reverse("model", args=["sentiment"])).content.decode()
+    tensor = model.contract["inputs"][0]
+    assert (
+        f"<code>{tensor['name']}</code></td><td>{tensor['data_type']}</td>" in page and "&quot;inputs&quot;" not in page
+    )
+    assert "The first rollout begins with" in signed_in(member).get(reverse("overview")).content.decode()
+
+
+def test_the_gate_page_says_sentences_and_numbers_before_the_json(shifting: Rollout, member: User) -> None:
+    run = Validation.objects.create(
+        release=shifting.candidate,
+        environment=shifting.environment,
+        policy={},
+        policy_digest="",
+        state="finished",
+        requested_by="t",
+    )
+    checks = [{"name": "accuracy", "verdict": "passed", "sentence": "The accuracy is 83 % of 800 items."}]
+    accuracy = {"value": 0.83, "low": 0.8, "high": 0.86, "n": 800}
+    run.gate_runs.create(gate="golden", position=0, evidence={"checks": checks, "accuracy": accuracy})
+    run.gate_runs.create(
+        gate="cold_start", position=1, evidence={"timings": {"fetch_s": 0.62, "load_s": 1.0}, "total_s": 1.62}
+    )
+    page = signed_in(member).get(reverse("gate_run", args=[run.pk])).content.decode()
+    assert "The accuracy is 83 % of 800 items." in page.split("<details>")[0]
+    assert "80 % to 86 %" in page and "fetch 0.62 s, load 1 s" in page and page.count("All of it, as JSON") == 2
 
 
 def test_a_final_rollout_stops_polling(shifting: Rollout, member: User) -> None:
@@ -193,6 +242,12 @@ def test_an_unknown_model_is_a_page_not_a_traceback(member: User) -> None:
     answer = signed_in(member).get(reverse("model", args=["nothing"]))
     assert answer.status_code == 404
     assert "Back to the overview" in answer.content.decode()
+    answer = signed_in(member).get("/nothing-here/")
+    assert (
+        answer.status_code == 404
+        and 'aria-label="Main"' in answer.content.decode()
+        and "icon.svg" in answer.content.decode()
+    )
 
 
 def test_environments_without_gateway_are_not_offered(shifting: Rollout, member: User) -> None:

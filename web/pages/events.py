@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from uuid import UUID
+
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import NoReverseMatch, reverse
 
 from accounts.api import actor_of
+from ledger.models import Event
 from ledger.scope import visible_events
+from registry.models import Release
 
 EVENTS_PER_PAGE = 50
+#: The pages of subjects that are known by the number or name in the event.
+PAGES = {"rollout": "rollout", "validation": "gate_run", "model": "model", "webhook": "webhook"}
 
 
 @login_required
@@ -18,6 +27,36 @@ def events(request: HttpRequest) -> HttpResponse:
     wanted = request.GET.get("subject", "").replace("\x00", "").strip()
     rows = visible_events(actor_of(request)).order_by("-seq")
     if wanted:
-        rows = rows.filter(subject_id=wanted)
+        rows = rows.filter(subject_id__in=_ids(wanted))
     page = Paginator(rows, EVENTS_PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "ledger/events.html", {"page": page, "subject": wanted})
+    facts = {"page": page, "rows": _with_subjects(page), "subject": wanted}
+    return render(request, "ledger/events.html", facts)
+
+
+def _ids(wanted: str) -> list[str]:
+    """What events may call the subject: `sentiment/r2` is a release, which they know by its id."""
+    named = re.fullmatch("(.+)/r([0-9]{1,9})", wanted)
+    release = Release.objects.filter(model__slug=named[1], number=int(named[2])).first() if named else None
+    return [wanted, str(release.pk)] if release else [wanted]
+
+
+def _with_subjects(found: Iterable[Event]) -> list[tuple[Event, str, str]]:
+    """(event, its subject in words, the subject's page or nothing)."""
+    rows = list(found)
+    ids = {UUID(row.subject_id) for row in rows if row.subject_type == "release"}
+    releases = {
+        str(one.pk): one
+        for one in Release.objects.select_related("model").filter(pk__in=ids).only("number", "model__slug")
+    }
+    return [(row, *_subject(row, releases.get(row.subject_id))) for row in rows]
+
+
+def _subject(event: Event, release: Release | None) -> tuple[str, str]:
+    if release is not None and release.number is not None:
+        slug = release.model.slug
+        return f"{slug}/{release.name}", reverse("release", args=[slug, release.number])
+    said = f"{event.subject_type} {event.subject_id}"
+    try:
+        return said, reverse(PAGES[event.subject_type], args=[event.subject_id])
+    except (KeyError, NoReverseMatch):
+        return said, ""

@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from accounts.api import actor_of
+from validators.core.gate_diff import metrics_of
 from validators.models import Validation
 from validators.queries import visible_validation
 
@@ -18,9 +19,9 @@ def _validation(request: HttpRequest, pk: int) -> Validation:
 @login_required
 def gate_run(request: HttpRequest, pk: int) -> HttpResponse:
     validation = _validation(request, pk)
-    return render(
-        request, "validators/gate_run.html", {"validation": validation, "report": getattr(validation, "report", None)}
-    )
+    measured = [(run, list(metrics_of(run.gate, run.evidence))) for run in validation.gate_runs.all() if run.evidence]
+    facts = {"validation": validation, "report": getattr(validation, "report", None), "measured": measured}
+    return render(request, "validators/gate_run.html", facts)
 
 
 @login_required

@@ -144,6 +144,18 @@ def span(seconds: float | None) -> str:
 
 
 @register.filter
+def parts(timings: dict[str, float]) -> str:
+    """Seconds by part, as `fetch 0.62 s, load 1 s`; nothing measured → `–`."""
+    return ", ".join(f"{name.removesuffix('_s')} {span(seconds)}" for name, seconds in sorted(timings.items())) or "–"
+
+
+@register.filter
+def inline(value: Any) -> str:
+    """A value within a line: text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+@register.filter
 def size(count: int) -> str:
     """Bytes in binary units."""
     value = float(count)
