@@ -8,10 +8,11 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, NotFound, StateChanged
+from accounts.core.errors import Invalid, NotFound, Stale, StateChanged
 from ledger.actions import append_event, enqueue
 from registry.actions.blobs import forget_unused, hold_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
@@ -61,11 +62,7 @@ def create_draft(
     )
     refuse("invalid_spec", "The release", problems + of_files)
     assert read is not None  # there is one when there is no problem
-    drafts = Release.objects.filter(model=model, state=ReleaseState.DRAFT, author=actor.user_id)
-    known = (
-        drafts.filter(spec=read.as_json(), expected_files=listed).order_by("-created_at").first() if resume else None
-    )
-    if known is not None:
+    if resume and (known := _resumed(actor, model, read, listed)):
         return known
     with transaction.atomic():
         release = Release.objects.create(
@@ -83,6 +80,18 @@ def create_draft(
         )
         expect_housekeeping()
     return release
+
+
+def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str, Any]]) -> Release | None:
+    """The actor's newest draft of this content. Its version moves, so that whoever had it alone sees that it is shared."""
+    drafts = Release.objects.filter(model=model, state=ReleaseState.DRAFT, author=actor.user_id)
+    with transaction.atomic():
+        same = drafts.filter(spec=spec.as_json(), expected_files=files).order_by("-created_at")
+        known = same.select_for_update(of=("self",), no_key=True).first()
+        if known is not None:
+            Release.objects.filter(pk=known.pk).update(version=F("version") + 1)
+            known.refresh_from_db(fields=["version"])
+    return known
 
 
 def expect_housekeeping() -> None:
@@ -242,10 +251,10 @@ def _at_field(error: Invalid) -> Invalid:
 
 
 @transaction.atomic
-def discard_draft(*, actor: Actor, release: Release) -> None:
+def discard_draft(*, actor: Actor, release: Release, expected_version: int | None = None) -> None:
     """The draft is gone, with those of its bytes that nothing else has.
 
-    Raises Refused, NotFound, StateChanged("not_a_draft").
+    Raises Refused, NotFound, StateChanged("not_a_draft"), and Stale when somebody resumed it since `expected_version`.
     """
     release = (
         Release.objects.select_for_update(no_key=True, of=("self",))
@@ -256,6 +265,13 @@ def discard_draft(*, actor: Actor, release: Release) -> None:
     )
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     require_draft(release)
+    if expected_version is not None and release.version != expected_version:
+        raise Stale(
+            "stale",
+            f"The draft is at version {release.version}, not {expected_version}: another push goes on with it. "
+            "Read it again, then discard it if nobody needs it.",
+            version=release.version,
+        )
     drop_draft(release, actor=actor, reason="discarded")
 
 

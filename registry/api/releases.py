@@ -56,10 +56,12 @@ class DraftView(APIView):
     def get(self, request: Request, release_id: UUID) -> Response:
         return versioned(DraftOut(queries.visible_release_by_id(actor_of(request), release_id)))
 
-    @extend_schema(operation_id="releases_discard", responses={204: None})
+    @extend_schema(operation_id="releases_discard", responses={204: None}, parameters=[IF_MATCH])
     def delete(self, request: Request, release_id: UUID) -> Response:
         actor = actor_of(request)
-        actions.discard_draft(actor=actor, release=queries.visible_release_by_id(actor, release_id))
+        release = queries.visible_release_by_id(actor, release_id)
+        version = expected_version(request) if "If-Match" in request.headers else None
+        actions.discard_draft(actor=actor, release=release, expected_version=version)
         return Response(status=204)
 
 

@@ -79,6 +79,11 @@ class Client:
         headers = {"If-Match": f'"{version}"'} if version is not None else None
         return self._answer(self._send("POST", path, json={} if body is None else body, headers=headers))
 
+    def create(self, path: str, body: Any) -> tuple[Any, bool]:
+        """The answer, and whether the server made it just now (201) rather than found it (200)."""
+        response = self._send("POST", path, json=body)
+        return self._answer(response), response.status_code == 201
+
     def post_bytes(self, path: str, data: bytes, *, content_type: str) -> Any:
         return self._answer(self._send("POST", path, content=data, headers={"Content-Type": content_type}))
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sluicegate.cli import archives, checks, exits, gates, uploads
 from sluicegate.cli.client import Client
-from sluicegate.cli.errors import CommandError
+from sluicegate.cli.errors import CommandError, Problem
 from sluicegate.cli.folder import LocalFile, find_files, hash_files, read_document
 from sluicegate.cli.naming import model_path
 from sluicegate.cli.output import Output, bytes_text, short
 from sluicegate.cli.session import connect
 
+#: What is answered when another push of the same folder sealed or discarded the draft, or ended an upload of it.
+OVERTAKEN = frozenset({"no_such_release", "not_a_draft", "no_such_upload", "upload_gone", "upload_over"})
+#: How often a push begins a draft.
+TRIES = 4
+STALE = 412
 HELP = "Send a release folder: release.yaml, artifact/… and tokenizer/…"
 ABOUT = """Reads DIR/release.yaml, hashes config.pbtxt and everything under artifact/ and tokenizer/, sends what the server lacks
 in parts, several at once, and seals the release when every file was verified. A release is there as a whole or not at all:
-if it is refused, the draft is discarded; if the connection or this command is lost, pushing the same folder again goes on
-where it was. Pushing the same bytes twice gives the same release. Symbolic links are refused. In the place of a folder, DIR may be a
-.zip, .tar or .tar.gz of one: it is judged by its list, unpacked into a temporary folder, and pushed from there."""
+if it is refused, the draft is discarded, unless another push goes on with it; if the connection or this command is lost,
+pushing the same folder again goes on where it was. Pushing the same bytes twice, or twice at once, gives the same release.
+Symbolic links are refused. In the place of a folder, DIR may be a .zip, .tar or .tar.gz of one: it is judged by its list,
+unpacked into a temporary folder, and pushed from there."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +60,8 @@ def push(
 ) -> dict[str, Any]:
     """The sealed release as the server states it, with its `model` and `name` ("r2").
 
-    A refusal leaves nothing. When the server or the store is away, what was sent stays for the next push.
+    A refusal leaves nothing, unless another push goes on with the draft. When the server or the store is away, what was
+    sent stays for the next push. When another push sealed or discarded the draft meanwhile, it begins anew.
     """
     document = read_document(folder)
     slug = model or str(document.get("model", ""))
@@ -70,20 +76,47 @@ def push(
     with output.progress("Hashing", is_bytes=True) as meter:
         files = hash_files(found, meter)
     announced = {**document, "model": slug, "files": [f.as_json() for f in files], "resume": True}
-    draft = client.post(f"{model_path(slug)}/releases", announced)
-    try:
-        _send(client, draft, files, output, connections)
-        uploads.await_verified(client, draft["id"], output)
-        sealed: dict[str, Any] = client.post(f"/releases/{draft['id']}/seal", version=draft.get("version"))
-    except BaseException as error:
-        if getattr(error, "exit_code", None) == exits.INFRASTRUCTURE:
-            output.say("What was sent stays there: push the same folder again, and it goes on from here.")
+    for again in range(TRIES):
+        draft, is_new = client.create(f"{model_path(slug)}/releases", announced)
+        try:
+            sealed = _filled_and_sealed(client, draft, files, output, connections)
+            return {**sealed, "model": slug, "name": sealed.get("name") or f"r{sealed['number']}"}
+        except BaseException as error:
+            if getattr(error, "code", None) in OVERTAKEN and again < TRIES - 1:
+                output.say("Another push of this folder ended its draft; this one goes on with a draft of its own.")
+                continue
+            _leave(client, draft, error, output, is_new=is_new)
             raise
-        with suppress(CommandError):
-            client.delete(f"/releases/{draft['id']}")
+    raise AssertionError("the last try raised or returned")
+
+
+def _filled_and_sealed(
+    client: Client, draft: dict[str, Any], files: list[LocalFile], output: Output, connections: int
+) -> dict[str, Any]:
+    _send(client, draft, files, output, connections)
+    uploads.await_verified(client, draft["id"], output)
+    sealed: dict[str, Any] = client.post(f"/releases/{draft['id']}/seal")
+    return sealed
+
+
+def _leave(client: Client, draft: dict[str, Any], error: BaseException, output: Output, *, is_new: bool) -> None:
+    """Discards the draft, if this push alone made it and has it; else says what becomes of it."""
+    if getattr(error, "exit_code", None) == exits.INFRASTRUCTURE:
+        output.say("What was sent stays there: push the same folder again, and it goes on from here.")
+        return
+    try:
+        if is_new:
+            client.delete(f"/releases/{draft['id']}", version=draft["version"])
             output.say("The draft was discarded; nothing of this push is left.")
-        raise
-    return {**sealed, "model": slug, "name": sealed.get("name") or f"r{sealed['number']}"}
+            return
+    except Problem as problem:
+        if problem.status != STALE:
+            return  # it is gone, or what stopped the push stops this too
+    except CommandError:
+        return
+    output.say(
+        "The draft stays, because another push of this folder began it or goes on with it; unsealed, it ends by itself."
+    )
 
 
 def _send(client: Client, draft: dict[str, Any], files: list[LocalFile], output: Output, connections: int) -> None:

@@ -24,8 +24,9 @@ from sluicegate.cli.output import Meter, Output
 CONNECTIONS = 4
 #: Parts signed in one call; their addresses are used within minutes.
 SIGNED_AT_ONCE = 4
-#: A part that the store could not take is sent again so often, with a pause that doubles from PAUSE_S.
-TRIES, PAUSE_S = 6, 0.5
+#: A part that the store could not take is sent again so often, with a pause that doubles from PAUSE_S to LONGEST_PAUSE_S;
+#: while other parts of its file arrive it is not counted: another push of the same folder may be sending this very part.
+TRIES, PAUSE_S, LONGEST_PAUSE_S = 12, 0.5, 10.0
 #: An address may have ended while its part waited for its turn: it is signed anew.
 ENDED = 403
 #: How often completing is repeated while a worker reads, so that one that died is replaced.
@@ -40,7 +41,7 @@ class _Upload:
     id: str
     part_size: int
     missing: set[int]
-    held_bytes: int = 0
+    seen_missing: int = 0
 
     def place(self, number: int) -> tuple[int, int]:
         """(offset, size in bytes)."""
@@ -114,7 +115,7 @@ class _Sending:
         if told["exists"] or told["state"] != "open":
             self.counter.add(file.size_bytes)
             return
-        upload = _Upload(file, told["upload_id"], told["part_size"], set(told["missing"]))
+        upload = _Upload(file, told["upload_id"], told["part_size"], set(told["missing"]), len(told["missing"]))
         held = sum(part["size_bytes"] for part in told["held"])
         self.resumed_bytes += held
         self.counter.add(held)
@@ -135,9 +136,26 @@ class _Sending:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _sign(self, upload: _Upload, numbers: list[int]) -> list[_Sent]:
+        """The parts with their addresses; none when another push completed the file."""
         body = {"numbers": numbers, "sha256": [upload.sha256(number) for number in numbers]}
-        signed = self.client.post_again(f"/uploads/{upload.id}/parts:sign", body)["parts"]
+        try:
+            signed = self.client.post_again(f"/uploads/{upload.id}/parts:sign", body)["parts"]
+        except Problem as problem:
+            if problem.code != "upload_over" or not self._is_complete(upload, self._look(upload)):
+                raise
+            return []
         return [_Sent(upload, part["number"], part) for part in signed]
+
+    def _look(self, upload: _Upload) -> dict[str, Any]:
+        told: dict[str, Any] = self.client.get(f"/uploads/{upload.id}")
+        return told
+
+    def _is_complete(self, upload: _Upload, told: dict[str, Any]) -> bool:
+        """Whether all of the file is there, as it is when another push of the same folder sent it."""
+        if told["state"] in ("open", "aborted"):
+            return False
+        upload.missing.clear()
+        return True
 
     def _submit(self, parts: list[_Sent]) -> None:
         self._settle(2 * self._connections - len(parts))
@@ -161,15 +179,19 @@ class _Sending:
             if part.tries >= TRIES:
                 raise
             status = 503
+        if status >= 300 and self._arrived_otherwise(part):
+            status = 200
+        if not part.upload.missing:
+            return  # another push completed the file
         if status < 300:
             part.upload.missing.discard(part.number)
             if not part.upload.missing:
                 self._complete(part.upload)
-        elif part.tries < TRIES and (status >= 500 or status in (ENDED, 408, 409, 429)):
-            time.sleep(min(10.0, PAUSE_S * 2 ** (part.tries - 1)))
-            [again] = self._sign(part.upload, [part.number])
-            again.tries = part.tries + 1
-            self._under_way[self._pool.submit(self._put, again)] = again
+        elif part.tries < TRIES and (status >= 500 or status in (ENDED, 404, 408, 409, 429)):
+            time.sleep(min(LONGEST_PAUSE_S, PAUSE_S * 2 ** (part.tries - 1)))
+            for again in self._sign(part.upload, [part.number]):
+                again.tries = part.tries + 1
+                self._under_way[self._pool.submit(self._put, again)] = again
         else:
             raise CommandError(
                 f"Part {part.number} of {part.upload.file.path} was refused ({status}): its bytes have not the sha256 that "
@@ -178,6 +200,17 @@ class _Sending:
                 next_step="Do not change the folder while it is pushed; then push again.",
                 status=status,
             )
+
+    def _arrived_otherwise(self, part: _Sent) -> bool:
+        """Whether the part that could not be sent is there all the same, as another push of the same folder sent it."""
+        told = self._look(part.upload)
+        if self._is_complete(part.upload, told):
+            return True
+        still_missing = len(told["missing"])
+        if still_missing < part.upload.seen_missing:
+            part.tries = 1
+        part.upload.seen_missing = still_missing
+        return told["state"] == "open" and part.number not in told["missing"]
 
     def _put(self, part: _Sent) -> int:
         offset, size = part.upload.place(part.number)

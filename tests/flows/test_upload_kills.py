@@ -342,3 +342,16 @@ def test_a_worker_killed_while_it_reads_is_replaced(installation: Installation, 
     assert (job.state, job.attempts) == ("done", 2)
     is_whole(Release.objects.get(state="sealed"), files)
     nothing_unexplained()
+
+
+def test_two_pushes_of_one_folder_at_once_both_end_with_the_release(
+    installation: Installation, token: str, tmp_path: Path
+) -> None:
+    files = {"artifact/weights.data": some_bytes(SIZE)}
+    folder = write_release(tmp_path / "release", files)
+    installation.start_web()
+    installation.start_worker()
+    pushes = [installation.push(folder, token) for _ in range(2)]
+    assert [ends(installation, push) for push in pushes] == [0, 0], installation.log("push")
+    is_whole(Release.objects.get(), files)
+    nothing_unexplained()
