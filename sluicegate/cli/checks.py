@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from registry.core.fields import Problem
 from registry.core.formats import inspect
 from registry.core.spec import read_spec
 from sluicegate.cli.errors import refuse
+from sluicegate.cli.folder import open_file
 
 
 def refuse_lies(document: Mapping[str, Any], found: Sequence[tuple[str, Path]]) -> None:
@@ -21,8 +23,8 @@ def refuse_lies(document: Mapping[str, Any], found: Sequence[tuple[str, Path]]) 
     for path, source in found:
         if path_problems(path):
             continue  # the server tells it, together with the mistakes of release.yaml
-        size = source.stat().st_size
-        with source.open("rb") as file:
+        with open_file(source) as file:
+            size = os.fstat(file.fileno()).st_size
             findings = inspect(path, file, size)
         problems += findings.problems
         known[path] = (size, findings.facts)

@@ -9,8 +9,8 @@ from typing import Any
 
 from sluicegate.cli import exits
 from sluicegate.cli.client import Client
+from sluicegate.cli.documents import read_yaml
 from sluicegate.cli.errors import refuse
-from sluicegate.cli.folder import read_yaml
 from sluicegate.cli.naming import model_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect

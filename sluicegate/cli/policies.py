@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from sluicegate.cli.folder import read_yaml
+from sluicegate.cli.documents import read_yaml
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +19,5 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
 def policy_in(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """The policy that was named; None for the model's own."""
     if arguments.policy:
-        # YAML reads an unquoted 2026-12-20 as a date; the API takes text
-        document = json.dumps(read_yaml(arguments.policy), default=lambda value: value.isoformat())
-        return dict(json.loads(document))
+        return read_yaml(arguments.policy)
     return {"preset": arguments.preset} if arguments.preset else None

@@ -17,7 +17,7 @@ from typing import Any
 from sluicegate.cli import exits
 from sluicegate.cli.client import CHUNK_BYTES, Client
 from sluicegate.cli.errors import CommandError, Problem, Unreachable, refuse
-from sluicegate.cli.folder import LocalFile
+from sluicegate.cli.folder import LocalFile, open_file
 from sluicegate.cli.output import Meter, Output
 
 #: Parts under way at once. Source: four were the fastest at parts of 16 MiB in our measurement.
@@ -239,7 +239,7 @@ class _Sending:
 
 def _chunks(file: LocalFile, offset: int, size: int) -> Iterator[bytes]:
     """Just these bytes of the file, in pieces. Raises CommandError when the file has become shorter."""
-    with file.source.open("rb") as stream:
+    with open_file(file.source) as stream:
         stream.seek(offset)
         while size > 0:
             chunk = stream.read(min(CHUNK_BYTES, size))

@@ -13,8 +13,8 @@ import httpx
 
 from sluicegate.cli import exits, gates, model, release, rollout
 from sluicegate.cli.client import Client
+from sluicegate.cli.documents import read_yaml
 from sluicegate.cli.errors import CommandError, Problem, refuse
-from sluicegate.cli.folder import read_yaml
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.push import push
 from sluicegate.demo import releases, report
