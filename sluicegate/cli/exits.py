@@ -1,14 +1,15 @@
-"""The four exit codes, and which outcome gives which. CI scripts branch on these, so they never change.
+"""The five exit codes, and which outcome gives which. CI scripts branch on these, so they never change.
 
 0  ok
 1  a gate failed or stayed undecided, a digest did not match, or the rollout was rolled back or never got live
 2  infrastructure: a server cannot be reached, answered 5xx or 429, or a check broke (verdict errored)
 3  refused: by permission, policy, state or validation (any other 4xx), by a local check, or wrong usage
+4  the wait ended and the rollout did not: --timeout passed, or it is paused
 """
 
 from __future__ import annotations
 
-OK, FAILED, INFRASTRUCTURE, REFUSED = 0, 1, 2, 3
+OK, FAILED, INFRASTRUCTURE, REFUSED, UNDER_WAY = 0, 1, 2, 3, 4
 
 
 def of_status(status: int) -> int:

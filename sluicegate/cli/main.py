@@ -33,6 +33,7 @@ EPILOG = """exit codes:
   1  a gate failed, a digest did not match, or the rollout was rolled back
   2  infrastructure: a server cannot be reached or broke
   3  refused by policy, permission or validation, or wrong usage
+  4  the wait ended and the rollout did not: --timeout passed, or it is paused
 
 environment:
   SLUICEGATE_URL    the server (also --server)

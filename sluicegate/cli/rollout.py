@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sluicegate.cli import exits, preview, replay
 from sluicegate.cli.client import Client
-from sluicegate.cli.errors import Problem, refuse
+from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.naming import model_path, release_of
 from sluicegate.cli.output import Output
 from sluicegate.cli.policies import add_policy_options, policy_in
 from sluicegate.cli.session import connect
 
 POLL_S = 0.5
-#: A reason that only counts on is said this often.
-SAY_EVERY_S = 5.0
+#: A reason in other words is said at most this often, and one that only counts on this often.
+SAY_EVERY_S, SAY_COUNT_EVERY_S = 5.0, 300.0
 PRODUCTION = "production"
 FINAL = frozenset({"promoted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
 #: verb → (help, shuts: a verb that only takes traffic away is repeated when the version moved meanwhile)
@@ -51,6 +52,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.set_defaults(run=run_status)
     parser = verbs.add_parser("watch", help="Follow a rollout until it ends (exit 0 promoted, 1 rolled back)")
     parser.add_argument("rollout", type=int, metavar="ROLLOUT")
+    _add_timeout(parser)
     parser.set_defaults(run=run_watch)
     replay.add_to(verbs)
     for verb, (text, _) in VERBS.items():
@@ -82,7 +84,8 @@ def _add_start(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "start",
         help="Move traffic to a release, step by step",
         description="Exit codes with --wait: 0 promoted, 1 rolled back, cancelled or stuck, 2 infrastructure, 3 refused or "
-        "rejected. With --dry-run: 0 it would start, 3 it would be refused.",
+        "rejected, 4 it is paused, or --timeout passed; it goes on waiting for an approval. "
+        "With --dry-run: 0 it would start, 3 it would be refused.",
     )
     parser.add_argument("release", metavar="RELEASE", help="the candidate, such as sentiment/r2")
     parser.add_argument("--environment", default=PRODUCTION)
@@ -90,8 +93,25 @@ def _add_start(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--reason", default="", help=_REASON)
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--dry-run", action="store_true", help="tell what would happen, and create nothing")
-    either.add_argument("--wait", action="store_true", help="watch until it ends")
+    either.add_argument("--wait", action="store_true", help="watch until it ends, or is paused")
+    _add_timeout(parser)
     parser.set_defaults(run=run_start)
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="stop waiting after this long (exit 4); the rollout goes on by itself. Without it: until it ends",
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time to wait; write seconds, such as 3600")
+    return seconds
 
 
 def start(
@@ -124,27 +144,75 @@ def act(client: Client, rollout_id: int, verb: str, reason: str, **more: Any) ->
 
 
 def watch(
-    client: Client, rollout_id: int, output: Output, *, on_view: Callable[[dict[str, Any]], None] | None = None
+    client: Client,
+    rollout_id: int,
+    output: Output,
+    *,
+    on_view: Callable[[dict[str, Any]], None] | None = None,
+    timeout_s: float | None = None,
+    ends_paused: bool = False,
 ) -> dict[str, Any]:
-    """The rollout at its end. Says every change of state, step and weight, and a changed reason every few seconds."""
-    said: tuple[Any, ...] = ()
-    said_line, said_at = "", 0.0
+    """The rollout at its end. Says every change of state, step and weight, and a reason in other words.
+
+    Raises CommandError (exit 4) after `timeout_s` and, with `ends_paused`, once it is paused: only a person ends that.
+    """
+    began, said = time.monotonic(), _Said()
     with output.progress(f"Rollout {rollout_id}") as meter:
         while True:
             view: dict[str, Any] = client.get(f"/rollouts/{rollout_id}")
             if on_view:
                 on_view(view)
-            place = (view["state"], view.get("step_index"), view.get("weight_bp"))
-            line = status_line(view)
-            is_due = line != said_line and time.monotonic() - said_at >= SAY_EVERY_S
-            if (place != said or is_due) and not output.as_json:
-                output.say(f"  {line}")
-                said, said_line, said_at = place, line, time.monotonic()
+            if not output.as_json:
+                for line in said.news(view, time.monotonic()):
+                    output.say(line)
             if output.is_terminal:
                 meter(int(view.get("weight_bp") or 0) // 100, 100, "% of traffic")
             if view["state"] in FINAL:
                 return view
+            if ends_paused and view["state"] == "paused":
+                raise _under_way(
+                    view,
+                    f"Rollout {rollout_id} is paused, and only a person ends that. {view.get('reason', '')}".rstrip(),
+                    f"sluicegate rollout resume {rollout_id} --reason …, or rollout abort; then sluicegate rollout "
+                    f"watch {rollout_id}.",
+                )
+            if timeout_s is not None and time.monotonic() - began >= timeout_s:
+                raise _under_way(
+                    view,
+                    f"Rollout {rollout_id} did not end within {timeout_s:g} s; it goes on by itself: {status_line(view)}",
+                    f"sluicegate rollout watch {rollout_id}, or sluicegate diagnose {rollout_id}.",
+                )
             time.sleep(POLL_S)
+
+
+def _under_way(view: dict[str, Any], message: str, next_step: str) -> CommandError:
+    return CommandError(message, exit_code=exits.UNDER_WAY, next_step=next_step, rollout=view)
+
+
+class _Said:
+    """What was said of a rollout, so that nothing is said twice."""
+
+    def __init__(self) -> None:
+        self.place: tuple[Any, ...] = ()
+        self.line = ""
+        self.at = 0.0
+
+    def news(self, view: dict[str, Any], now: float) -> Iterator[str]:
+        """The line to say now, if it changed and its time has come; once, that somebody's approval is waited for."""
+        place, line = (view["state"], view.get("step_index"), view.get("weight_bp")), status_line(view)
+        is_new_place = place != self.place
+        # numbers that count on are no news
+        every_s = SAY_EVERY_S if _words(line) != _words(self.line) else SAY_COUNT_EVERY_S
+        if not is_new_place and (line == self.line or now - self.at < every_s):
+            return
+        self.place, self.line, self.at = place, line, now
+        yield f"  {line}"
+        if is_new_place and view["state"] == "awaiting_approval":
+            yield f"  It waits for an approval: sluicegate rollout approve {view['id']}"
+
+
+def _words(line: str) -> str:
+    return re.sub(r"[0-9]+([.,:][0-9]+)*", "0", line)
 
 
 def status_line(view: dict[str, Any]) -> str:
@@ -184,6 +252,8 @@ def status_lines(view: dict[str, Any]) -> list[str]:
 
 def run_start(arguments: argparse.Namespace, output: Output) -> int:
     policy = policy_in(arguments)
+    if arguments.timeout is not None and not arguments.wait:
+        raise refuse("--timeout is how long --wait waits.", "Add --wait, or leave --timeout out.")
     with connect(arguments.server) as client:
         if arguments.dry_run:
             found = client.post("/rollouts/preview", wanted(arguments.release, arguments.environment, policy))
@@ -193,7 +263,7 @@ def run_start(arguments: argparse.Namespace, output: Output) -> int:
             client, arguments.release, environment=arguments.environment, policy=policy, reason=arguments.reason
         )
         if arguments.wait:
-            return _end(watch(client, started["id"], output), output)
+            return _end(watch(client, started["id"], output, timeout_s=arguments.timeout, ends_paused=True), output)
     lines = [
         f"Rollout {started['id']} of {arguments.release} to {arguments.environment}: {status_line(started)}",
         f"Next: sluicegate rollout watch {started['id']}",
@@ -204,11 +274,16 @@ def run_start(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_watch(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        return _end(watch(client, arguments.rollout, output), output)
+        return _end(watch(client, arguments.rollout, output, timeout_s=arguments.timeout), output)
 
 
 def _end(view: dict[str, Any], output: Output) -> int:
-    output.result(view, [f"Rollout {view['id']} ended: {view['state']}. {view.get('reason', '')}".rstrip()])
+    lines = [f"Rollout {view['id']} ended: {view['state']}. {view.get('reason', '')}".rstrip()]
+    if view["state"] == "stuck":
+        lines.append(
+            f"Next: sluicegate diagnose {view['id']}; a gateway did not acknowledge that the traffic goes back."
+        )
+    output.result(view, lines)
     return exits.of_rollout(view["state"])
 
 

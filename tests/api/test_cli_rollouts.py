@@ -151,3 +151,71 @@ def test_a_replay_without_history_is_refused_with_the_reason(run: Run, sentiment
     code, said = run("ana", "rollout", "replay", pk, "--preset", "fats")
     assert code == exits.REFUSED and "Was fast meant?" in said
     assert Release.objects.count() == 3
+
+
+def after_each_look(monkeypatch: pytest.MonkeyPatch, *happens: Any) -> None:
+    """What happens to the only rollout while the command waits for its next look, one after the other."""
+    left = list(happens)
+
+    def wait(_: float) -> None:
+        assert left, "it goes on waiting"
+        Rollout.objects.update(**left.pop(0))
+
+    monkeypatch.setattr("sluicegate.cli.rollout.time.sleep", wait)
+
+
+def test_waiting_ends_when_it_is_paused_and_says_what_to_do(
+    run: Run, sentiment: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_each_look(monkeypatch, {"state": "shifting", "step_index": 0}, {"state": "paused", "reason": "I look at it."})
+    code, told = run("robot", "rollout", "start", "sentiment/r2", "--wait", "--json")
+    pk = Rollout.objects.get().pk
+    assert code == told["exit_code"] == exits.UNDER_WAY == 4
+    assert told["error"] == f"Rollout {pk} is paused, and only a person ends that. I look at it."
+    assert told["next_step"].startswith(f"sluicegate rollout resume {pk} --reason")
+    # watch follows it through the pause
+    code, told = run("robot", "rollout", "watch", str(pk), "--timeout", "0.001", "--json")
+    assert code == exits.UNDER_WAY and told["rollout"]["state"] == "paused"
+    assert "did not end within 0.001 s; it goes on by itself: paused" in told["error"]
+
+
+def test_waiting_ends_after_its_time_and_the_rollout_goes_on(
+    run: Run, sentiment: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_each_look(monkeypatch)
+    code, told = run("robot", "rollout", "start", "sentiment/r2", "--wait", "--timeout", "1e-9", "--json")
+    assert (code, told["exit_code"]) == (exits.UNDER_WAY, exits.UNDER_WAY)
+    assert told["next_step"].startswith("sluicegate rollout watch")
+    assert Rollout.objects.get().state == "preparing"
+    for wrong in ("0", "-1", "nan", "inf", "soon"):
+        assert run("robot", "rollout", "start", "sentiment/r2", "--wait", "--timeout", wrong)[0] == exits.REFUSED
+    code, said = run("robot", "rollout", "start", "sentiment/r2", "--timeout", "60")
+    assert code == exits.REFUSED and "Add --wait" in said
+
+
+def test_waiting_goes_on_for_an_approval_and_nothing_is_said_twice(
+    run: Run, sentiment: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("sluicegate.cli.rollout.time.monotonic", lambda: now.__setitem__(0, now[0] + 10) or now[0])
+    ServedModel.objects.update(rollout_policy={"approvals": {"start": 1}})
+    looks = [
+        {"state": "shifting", "step_index": 0, "weight_bp": 500, "reason": f"{n} of 300 requests."} for n in range(9)
+    ]
+    same = {"reason": "No request yet."}
+    after_each_look(
+        monkeypatch, {}, {}, {}, *looks, same, same, same, {"state": "stuck", "reason": "It is not acknowledged."}
+    )
+    code, said = run("robot", "rollout", "start", "sentiment/r2", "--wait")
+    assert code == exits.FAILED
+    pk = Rollout.objects.get().pk
+    lines = said.splitlines()
+    assert lines[0].startswith("  awaiting_approval  0 %.")
+    assert lines[1:] == [
+        f"  It waits for an approval: sluicegate rollout approve {pk}",
+        "  shifting  5 %  step 1 of 3. 0 of 300 requests.",
+        "  shifting  5 %  step 1 of 3. No request yet.",
+        "  stuck  5 %. It is not acknowledged.",
+        f"Rollout {pk} ended: stuck. It is not acknowledged.",
+        f"Next: sluicegate diagnose {pk}; a gateway did not acknowledge that the traffic goes back.",
+    ]
