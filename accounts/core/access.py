@@ -78,6 +78,30 @@ MAY: dict[Role, frozenset[Verb]] = {
 }
 
 
+#: What a verb does, as it is said of somebody who may not.
+DOING: dict[Verb, str] = {
+    Verb.READ: "read the models",
+    Verb.CREATE_MODEL: "create models",
+    Verb.EDIT_MODEL: "edit models",
+    Verb.PUSH_RELEASE: "push releases",
+    Verb.WAIVE_CODE: "waive the code of releases",
+    Verb.RETIRE_RELEASE: "retire or restore releases",
+    Verb.SET_ALIAS: "set aliases",
+    Verb.RUN_GATES: "run gates",
+    Verb.START_ROLLOUT: "start rollouts",
+    Verb.PAUSE_ROLLOUT: "pause rollouts",
+    Verb.RESUME_ROLLOUT: "resume rollouts",
+    Verb.APPROVE_ROLLOUT: "approve or reject rollouts",
+    Verb.ADVANCE_ROLLOUT: "advance rollouts",
+    Verb.PROMOTE_NOW: "promote rollouts without their evidence",
+    Verb.SUPERSEDE_ROLLOUT: "supersede rollouts",
+    Verb.ABORT_ROLLOUT: "abort or cancel rollouts",
+    Verb.ROLL_BACK: "roll back models",
+    Verb.MANAGE_WEBHOOKS: "manage webhooks",
+    Verb.ADMINISTER: "administer this installation",
+}
+
+
 @dataclass(frozen=True)
 class Actor:
     """Who asks. `roles` maps a team's slug to the roles held in it; `user_id` is None for the system itself."""
@@ -111,8 +135,20 @@ def require(actor: Actor, verb: Verb, team: str) -> None:
     would = sorted(role.value for role, verbs in MAY.items() if verb in verbs)
     raise Refused(
         "forbidden",
-        f"{actor.name} may not do {verb.value} for team {team}; it takes one of the roles {', '.join(would) or 'administrator'}.",
+        f"{actor.name} may not {DOING[verb]}{_of(verb, team)}; {_takes(would)}.",
         verb=verb.value,
         team=team,
         roles=would,
     )
+
+
+def _of(verb: Verb, team: str) -> str:
+    """The team's part of the sentence; "" and "*" are no team, and an administrator's work is for all of them."""
+    return "" if verb is Verb.ADMINISTER or team in ("", "*") else f" of team {team}"
+
+
+def _takes(roles: list[str]) -> str:
+    if not roles:
+        return "only an administrator may"
+    *others, last = roles
+    return f"it takes the role {', '.join(others) + ' or ' if others else ''}{last}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sluicegate.cli import exits
@@ -34,14 +35,41 @@ class CommandError(Exception):
         return {"error": self.message, "exit_code": self.exit_code, "next_step": self.next_step, **self.facts}
 
     def lines(self) -> list[str]:
-        """A sentence, then what is wrong field by field, then the next step."""
-        lines = [self.message]
-        for error in self.facts.get("errors") or []:
-            field, message, fix = (str(error.get(key, "")).strip() for key in ("field", "message", "fix"))
-            lines.append(f"  {field}: {message}" + (f" Fix: {fix}" if fix else ""))
+        """A sentence, then what is wrong field by field, then the next step; what the sentence tells is not told again."""
+        errors = [_Mistake.of(error) for error in self.facts.get("errors") or []]
+        message, shown = self.message, errors
+        if len(errors) == 1 and errors[0].message and errors[0].message in message:
+            shown = []
+            if errors[0].fix not in message:
+                message = f"{message} {errors[0].fix}"
+        elif len(errors) > 1 and message in (first := (errors[0].message, f"{errors[0].message} {errors[0].fix}")):
+            message, shown = first[1], errors[1:]
+        elif len(errors) > 1:
+            for told in (str(errors[0]), "; ".join(map(_Mistake.brief, errors))):
+                message = message.removesuffix(told).rstrip()
+        lines = [message, *(f"  {one.brief()}" + (f" Fix: {one.fix}" if one.fix else "") for one in shown)]
         if self.next_step:
             lines.append(f"Next: {self.next_step}")
         return lines
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    """One of the `errors` of a problem."""
+
+    field: str
+    message: str
+    fix: str
+
+    @classmethod
+    def of(cls, error: dict[str, Any]) -> _Mistake:
+        return cls(*(str(error.get(key, "")).strip() for key in ("field", "message", "fix")))
+
+    def brief(self) -> str:
+        return f"{self.field}: {self.message}"
+
+    def __str__(self) -> str:
+        return f"{self.brief()} {self.fix}"
 
 
 class Problem(CommandError):

@@ -351,7 +351,7 @@ def test_who_may_push(dev: Actor, model: ServedModel) -> None:
             lambda actor=actor: actions.seal(actor=actor, release=draft),
             lambda actor=actor: actions.discard_draft(actor=actor, release=draft),
         ):
-            with pytest.raises(Refused, match="may not do"):
+            with pytest.raises(Refused, match="may not push releases of team vision"):
                 attempt()
     assert actions.seal(actor=actor_for(person("robot", Role.CI)), release=draft).number == 1
 

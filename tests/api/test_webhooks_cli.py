@@ -107,9 +107,9 @@ def test_a_test_that_does_not_arrive_is_exit_1_and_says_why(run: Run, receiver: 
 
 def test_refusals_are_exit_3_with_a_next_step(run: Run, receiver: Receiver) -> None:
     code, text = run("ada", "create", receiver.url, "--team", "search", plain=True)
-    assert code == exits.REFUSED and "Fix: Name a public one; or an administrator names it" in text
+    assert code == exits.REFUSED and "Name a public one; or an administrator names it" in text
     code, text = run("ada", "create", "a@example.com", "--email", "--team", "search", plain=True)
-    assert code == exits.REFUSED and "Fix: An administrator sets SLUICEGATE_EMAIL_URL" in text
+    assert code == exits.REFUSED and text.count("An administrator sets SLUICEGATE_EMAIL_URL") == 1
     code, text = run("ada", "test", "999", plain=True)
     assert code == exits.REFUSED and "List them" in text
     assert run("ada", "replay", "1", plain=True)[0] == exits.REFUSED

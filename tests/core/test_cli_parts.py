@@ -237,6 +237,28 @@ def test_a_problem_is_a_sentence_its_fields_and_the_next_step() -> None:
     assert problem.as_json()["code"] == "invalid_spec"
 
 
+@pytest.mark.parametrize("errors", [1, 2])
+@pytest.mark.parametrize(
+    ("detail", "head"),
+    [
+        ("The alias has {n}. name: latest is reserved. Choose another.", "The alias has {n}."),
+        ("latest is reserved. Choose another.", "latest is reserved. Choose another."),
+        ("The request has errors: {all}", "The request has errors:"),
+        ("The alias cannot be set.", "The alias cannot be set."),
+    ],
+)
+def test_what_is_wrong_is_said_once(detail: str, head: str, errors: int) -> None:
+    found = [
+        {"field": "name", "message": "latest is reserved.", "fix": "Choose another."},
+        {"field": "release", "message": "r0 is none.", "fix": "Write r1."},
+    ][:errors]
+    n = "1 mistake" if errors == 1 else "2 mistakes"
+    said = detail.format(n=n, all="; ".join(f"{one['field']}: {one['message']}" for one in found))
+    lines = Problem(422, {"detail": said, "errors": found}).lines()
+    assert "\n".join(lines).count("latest is reserved.") == "\n".join(lines).count("Choose another.") == 1
+    assert lines[0].startswith(head.format(n=n))
+
+
 def test_a_problem_without_words_still_says_what_to_do() -> None:
     assert Problem(401, {}).lines() == [
         "The server answered 401.",

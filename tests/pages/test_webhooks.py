@@ -91,7 +91,7 @@ def test_the_secret_is_shown_once(member: User) -> None:
         ({"verbs": "rollout.exploded"}, "rollout.stuck"),
         ({"verbs": ""}, "0 patterns"),
         ({"team": ""}, "Name your team"),
-        ({"team": "ads"}, "may not do webhook.manage"),
+        ({"team": "ads"}, "may not manage webhooks of team ads"),
         ({"kind": "email", "target": "a@example.com"}, "no mail server"),
     ],
 )
