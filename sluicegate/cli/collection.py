@@ -46,8 +46,9 @@ def run_decide(arguments: argparse.Namespace, output: Output) -> int:
         base = release_path(arguments.release)
         version = client.get(base)["version"]
         done = client.post(f"{base}/{arguments.verb}", {"reason": arguments.reason}, version=version)
+    back = f"sluicegate release restore {arguments.release} --reason TEXT"
     said = {
-        "retire": f"{arguments.release} is retired. To take it back: sluicegate release restore {arguments.release}",
+        "retire": f"{arguments.release} is retired. To take it back: {back}",
         "restore": f"{arguments.release} is sealed again, as it was.",
     }
     output.result(done, [said[arguments.verb]])
