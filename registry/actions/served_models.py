@@ -62,7 +62,7 @@ def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, di
     problems += policy_problems(settings)
     owner = Team.objects.filter(slug=team_slug).first() if team_slug.isprintable() else None
     if owner is None:
-        fix = "Name an existing team, or ask an administrator to create it."
+        fix = "Name another team, or create it as an administrator: sluicegate team create TEAM."
         problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))
     refuse("invalid_model", "The model", read_slug(slug) + problems)
     assert owner is not None  # there is one when there is no problem

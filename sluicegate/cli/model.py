@@ -74,7 +74,10 @@ def run_create(arguments: argparse.Namespace, output: Output) -> int:
         document["team"] = arguments.team
     with connect(arguments.server) as client:
         created = create(client, document, arguments.golden)
-    output.result(created, [f"Model {created['slug']} is created.", "Next: sluicegate push DIR"])
+    output.result(
+        created,
+        [f"Model {created['slug']} is created, owned by team {created.get('team')}.", "Next: sluicegate push DIR"],
+    )
     return exits.OK
 
 

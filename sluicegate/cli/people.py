@@ -39,7 +39,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     user = commands.add_parser("user", help="Create users (administrators)").add_subparsers(
         metavar="VERB", required=True
     )
-    parser = user.add_parser("create", help="Create a user with a role in a team")
+    parser = user.add_parser(
+        "create",
+        help="Create a user with a role in a team",
+        description="Asks for a password on a terminal, unless the only role is ci. A user without one is let in by "
+        "tokens alone: sluicegate user token.",
+    )
     parser.add_argument("username", metavar="USERNAME")
     parser.add_argument("--team")
     parser.add_argument("--role", action="append", choices=ROLES, help="may be given several times")
@@ -115,13 +120,34 @@ def run_team(arguments: argparse.Namespace, output: Output) -> int:
 def run_user(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.role and not arguments.team:
         raise refuse("A role is held in a team.", "Add --team TEAM.")
-    password = sys.stdin.readline().rstrip("\n") if arguments.password_stdin else None
     with connect(arguments.server) as client:
+        password = _password_of_new(arguments)
         created = create_user(
             client, arguments.username, password=password, team=arguments.team, roles=arguments.role or []
         )
-    output.result(created, [f"User {arguments.username} is created."])
+    lines = [f"User {arguments.username} is created."]
+    if password is None:
+        lines = [
+            f"User {arguments.username} is created without a password: only a token lets {arguments.username} in.",
+            f"Next: sluicegate user token {arguments.username} --name TEXT; whoever has it sets SLUICEGATE_TOKEN.",
+        ]
+    else:
+        lines.append(f"Next, as {arguments.username}: sluicegate login --username {arguments.username}")
+    output.result(created, lines)
     return exits.OK
+
+
+def _password_of_new(arguments: argparse.Namespace) -> str | None:
+    """From standard input, or asked for on a terminal; None for a robot, which only tokens let in."""
+    if arguments.password_stdin:
+        return sys.stdin.readline().rstrip("\n")
+    is_robot = arguments.role is not None and set(arguments.role) == {"ci"}
+    if is_robot or not sys.stdin.isatty():
+        return None
+    password = getpass.getpass(f"Password for {arguments.username} (none: only tokens let in): ")
+    if password and getpass.getpass("Again: ") != password:
+        raise refuse("The two passwords differ; nobody was created.", "Repeat the command.")
+    return password or None
 
 
 def run_token(arguments: argparse.Namespace, output: Output) -> int:

@@ -21,6 +21,7 @@ from django.core.handlers.wsgi import WSGIHandler
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts import actions as accounts
 from accounts.core.access import Actor
+from accounts.models import User
 from registry import actions
 from registry.models import Release, ServedModel
 from sluicegate.cli import exits, session
@@ -353,3 +354,36 @@ def test_a_push_whose_draft_is_discarded_begins_anew(
     code, sealed = run("robot", "push", str(folder))
     assert (code, sealed["name"]) == (exits.OK, "r1")
     assert Release.objects.count() == 1
+
+
+def test_a_user_without_a_password_is_told_how_to_get_in(
+    run: Run, model: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(name: str, *words: str) -> str:
+        assert main(["user", "create", name, "--team", "demo", *words]) == exits.OK
+        return capsys.readouterr().out
+
+    run("admin", "model", "list")
+    said = create("eve", "--role", "model_team")
+    assert "without a password" in said and "Next: sluicegate user token eve --name" in said
+    typed = iter(["a long password", "a long password", "", "a long password", "another one"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("getpass.getpass", lambda _: next(typed))
+    assert "sluicegate login --username joe" in create("joe", "--role", "model_team")
+    assert "without a password" in create("kim", "--role", "model_team")
+    assert "without a password" in create("bot", "--role", "ci")  # a robot is not asked for
+    assert main(["user", "create", "max", "--team", "demo", "--role", "model_team"]) == exits.REFUSED
+    assert "nobody was created" in capsys.readouterr().err
+    users = {user.username: user for user in User.objects.all()}
+    assert users["joe"].check_password("a long password") and not users["kim"].has_usable_password()
+    assert "max" not in users
+
+
+def test_the_way_back_from_a_retirement_can_be_copied(
+    run: Run, model: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("robot", "push", str(release_folder(tmp_path / "one")))
+    run("ada", "model", "list")
+    assert main(["release", "retire", "sentiment/r1", "--reason", "Old."]) == exits.OK
+    command = capsys.readouterr().out.strip().partition("To take it back: sluicegate ")[2]
+    assert command.endswith("--reason TEXT") and main(command.split()) == exits.OK
