@@ -14,7 +14,7 @@ from sluicegate.cli.session import connect
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "»"}
 #: Lines of one kind that people are shown; --json tells all.
-_MOST_LINES = 40
+_MOST_LINES, _MOST_TENSORS = 40, 10
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,9 +83,13 @@ def _tensors(told: dict[str, Any]) -> Iterator[str]:
     for one in told["tensors"]:
         counts = ", ".join(f"{one[kind]} {kind}" for kind in ("changed", "added", "removed") if one[kind])
         yield f"tensors ({one['format']}): {counts or 'the same names, types and shapes'}; {one['same']} the same"
-        for change in one["examples"][:10]:
+        for change in one["examples"][:_MOST_TENSORS]:
             sides = (f"{s['data_type']} {s['shape']}" for s in (change["old"], change["new"]) if s)
             yield f"  {_SIGNS[change['kind']]} {change['field']}  {' → '.join(sides)}"
+        left_out = sum(one[kind] for kind in ("changed", "added", "removed")) - len(one["examples"][:_MOST_TENSORS])
+        if left_out > 0:
+            more = f"; --json tells the first {len(one['examples'])}" if len(one["examples"]) > _MOST_TENSORS else ""
+            yield f"  … and {left_out} tensors more{more}."
     yield from (f"tensors of {path} are not known: {why}." for path, why in sorted(told["unread"].items())[:5])
 
 

@@ -89,6 +89,15 @@ def _say_progress(validation: dict[str, Any], said: set[str], meter: Any, output
     meter(len(said), len(runs), note)
 
 
+def newest_verdict(client: Client, release: str) -> str:
+    """What the release's newest gate run found: a verdict, `running`, `cancelled`, or `not run`."""
+    found = next(client.pages(f"{release_path(release)}/gate-runs", limit=1), None)
+    if found is None:
+        return "not run"
+    over = found["state"] in {"finished", "cancelled"}
+    return str(found["verdict"] or found["state"]) if over else "running"
+
+
 def gate_line(gate: dict[str, Any]) -> str:
     return f"  {SIGNS.get(gate['verdict'], ' ')} {gate['gate']}: {gate['verdict']}. {gate['reason']}"
 

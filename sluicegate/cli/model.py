@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from sluicegate.cli import exits
+from sluicegate.cli import exits, gates
 from sluicegate.cli.client import Client
 from sluicegate.cli.documents import read_yaml
 from sluicegate.cli.errors import refuse
@@ -101,13 +101,16 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         model = client.get(model_path(arguments.model))
-        releases = list(client.pages(f"{model_path(arguments.model)}/releases", limit=5))
+        releases = [
+            {**release, "gates": gates.newest_verdict(client, f"{release['model']}/{release['name']}")}
+            for release in client.pages(f"{model_path(arguments.model)}/releases", limit=5)
+        ]
     lines = [f"{model['slug']}  {model.get('title', '')}", f"team {model.get('team')}"]
     for side in ("inputs", "outputs"):
         for tensor in model.get("contract", {}).get(side, []):
             lines.append(f"{side.removesuffix('s')} {tensor['name']} {tensor['data_type']} {tensor['dims']}")
-    gates = model.get("gate_policy", {}).get("gates", [])
-    lines.append(f"gates {', '.join(gates) or 'none'}")
-    lines += [f"{r.get('name') or 'draft'}  {r.get('state')}  {short(r.get('digest'))}" for r in releases]
+    asked = model.get("gate_policy", {}).get("gates", [])
+    lines.append(f"gates {', '.join(asked) or 'none'}")
+    lines += [f"{r['name']}  {r.get('state')}  {short(r.get('digest'))}  gates {r['gates']}" for r in releases]
     output.result({**model, "newest_releases": releases}, lines)
     return exits.OK

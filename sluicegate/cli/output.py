@@ -47,7 +47,7 @@ class Output:
             self.say(line)
 
     def table(self, value: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-        """A list: JSON with --json, a table on a terminal, tab-separated lines elsewhere."""
+        """A list: JSON with --json, a table on a terminal, tab-separated lines under their headings elsewhere."""
         if self.as_json:
             self.result(value)
             return
@@ -55,8 +55,8 @@ class Output:
         if not cells:
             self.say(empty)
         elif not self.is_terminal:
-            for row in cells:
-                self.say("\t".join(row))
+            for row in [list(columns), *cells]:
+                print("\t".join(row), file=self.console.file)  # the console would turn the tabs into spaces
         else:
             table = Table(*columns, box=None, pad_edge=False)
             for row in cells:

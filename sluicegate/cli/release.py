@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import collection, diff, exits, export, fit, verify
+from sluicegate.cli import collection, diff, exits, export, fit, gates, verify
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.fetching import fetch_file
@@ -71,19 +71,24 @@ def run_waive(arguments: argparse.Namespace, output: Output) -> int:
 
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        releases = list(client.pages(f"{model_path(arguments.model)}/releases", limit=arguments.limit))
+        found = list(client.pages(f"{model_path(arguments.model)}/releases", limit=arguments.limit))
+        releases = [
+            {**release, "gates": gates.newest_verdict(client, f"{release['model']}/{release['name']}")}
+            for release in found
+        ]
     rows = (
-        [r.get("name") or "draft", r.get("state"), short(r.get("digest")), r.get("author"), r.get("sealed_at")]
+        [r["name"], r.get("state"), r["gates"], short(r.get("digest")), r.get("author"), r.get("sealed_at")]
         for r in releases
     )
-    columns = ("release", "state", "digest", "author", "sealed at")
+    columns = ("release", "state", "gates", "digest", "author", "sealed at")
     output.table(releases, columns, rows, empty="There are no releases yet: sluicegate push DIR.")
     return exits.OK
 
 
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        release = client.get(release_path(arguments.release))
+        verdict = gates.newest_verdict(client, arguments.release)
+        release = {**client.get(release_path(arguments.release)), "gates": verdict}
     manifest = release["manifest"]
     lines = [f"{arguments.release}  {release['state']}", f"digest {release['digest']}"]
     lines.append(f"runtime {manifest['runtime']['image']}, {manifest['runtime']['backend']}")
@@ -92,15 +97,11 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     lines += [f"{path} would import {', '.join(names)}" for path, names in release.get("imports", {}).items()]
     lines += [f"needs a waiver of kind {kind}" for kind in release.get("waivers_missing", [])]
     lines += [f"waived by {w.get('granted_by')}: {w.get('reason')}" for w in release.get("waivers", [])]
-    if verdict := _verdict_of(release):
-        lines.append(f"gates {verdict}")
+    lines.append(
+        f"gates {verdict}" + (f": sluicegate gates {arguments.release} --wait" if verdict == "not run" else "")
+    )
     output.result(release, lines)
     return exits.OK
-
-
-def _verdict_of(release: dict[str, Any]) -> str:
-    found = release.get("verdict") or ""
-    return str(found.get("verdict", "")) if isinstance(found, dict) else str(found)
 
 
 def run_sign(arguments: argparse.Namespace, output: Output) -> int:

@@ -15,8 +15,8 @@ from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
-COLUMNS = ("ID", "TEAM", "KIND", "TARGET", "EVENTS", "ON", "WAITING", "LAST")
-LOG_COLUMNS = ("DELIVERY", "EVENT", "SEQ", "STATE", "ATTEMPTS", "ANSWER", "PROBLEM")
+COLUMNS = ("webhook", "team", "kind", "target", "events", "on", "waiting", "last")
+LOG_COLUMNS = ("delivery", "event", "seq", "state", "attempts", "answer", "problem")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,7 +110,8 @@ def run_deliveries(arguments: argparse.Namespace, output: Output) -> int:
         last = row["attempts"][0] if row["attempts"] else {}
         cells.append((row["id"], row["verb"], row["seq"], row["state"], len(row["attempts"]), last.get("status_code"),
                       last.get("error")))  # fmt: skip
-    output.table(rows, LOG_COLUMNS, cells, empty="Nothing was sent to it yet.")
+    empty = f"No delivery is {arguments.state}." if arguments.state else "Nothing was sent to it yet."
+    output.table(rows, LOG_COLUMNS, cells, empty=empty)
     return exits.OK
 
 

@@ -29,6 +29,7 @@ from sluicegate.cli.client import Client
 from sluicegate.cli.errors import Unreachable
 from sluicegate.cli.main import main
 from tests.model_files import onnx_file
+from tests.rollout_setup import report_for
 
 pytestmark = pytest.mark.django_db
 GRAPH = onnx_file("graph one")
@@ -387,3 +388,23 @@ def test_the_way_back_from_a_retirement_can_be_copied(
     assert main(["release", "retire", "sentiment/r1", "--reason", "Old."]) == exits.OK
     command = capsys.readouterr().out.strip().partition("To take it back: sluicegate ")[2]
     assert command.endswith("--reason TEXT") and main(command.split()) == exits.OK
+
+
+def test_lists_and_pages_of_releases_tell_what_the_gates_found(
+    run: Run, model: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("robot", "push", str(release_folder(tmp_path / "one")))
+    assert run("ada", "release", "list", "sentiment")[1][0]["gates"] == "not run"
+    assert run("ada", "model", "show", "sentiment")[1]["newest_releases"][0]["gates"] == "not run"
+    assert main(["release", "list", "sentiment"]) == exits.OK
+    assert capsys.readouterr().out.splitlines()[0].split("\t")[:3] == ["release", "state", "gates"]
+    release = Release.objects.get()
+    report_for(release, "failed")
+    run("ada", "model", "list")
+    for words in (
+        ["release", "list", "sentiment"],
+        ["release", "show", "sentiment/r1"],
+        ["model", "show", "sentiment"],
+    ):
+        assert main(words) == exits.OK
+        assert "failed" in capsys.readouterr().out, words

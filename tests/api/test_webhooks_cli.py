@@ -77,7 +77,10 @@ def test_the_whole_life_of_a_webhook(run: Run, receiver: Receiver) -> None:
     happen()
     notify.run_round(lambda: True)
     code, text = run("ada", "deliveries", number, plain=True)
-    newest, oldest = (line.split() for line in text.splitlines())
+    heading, newest, oldest = (line.split() for line in text.splitlines())
+    assert heading == ["delivery", "event", "seq", "state", "attempts", "answer", "problem"]
+    nothing = run("ada", "deliveries", number, "--state", "failed", plain=True)
+    assert nothing == (exits.OK, "No delivery is failed.\n")
     assert newest[1:] == ["rollout.held", str(receiver.seqs[1]), "delivered", "1", "204"]
     assert oldest[1:] == ["webhook.test", "delivered", "1", "204"]
     delivery = newest[0]
@@ -93,7 +96,8 @@ def test_the_whole_life_of_a_webhook(run: Run, receiver: Receiver) -> None:
     assert run("ada", "disable", number)[1]["is_active"] is False
     assert run("ada", "enable", number)[1]["is_active"] is True
     code, text = run("ada", "list", plain=True)
-    assert text.split()[:6] == [number, "search", "webhook", receiver.url, "rollout.*", "yes"]
+    assert text.splitlines()[0].split("\t") == ["webhook", "team", "kind", "target", "events", "on", "waiting", "last"]
+    assert text.splitlines()[1].split()[:6] == [number, "search", "webhook", receiver.url, "rollout.*", "yes"]
     assert run("ada", "delete", number, plain=True) == (exits.OK, f"Webhook {number} is deleted.\n")
 
 

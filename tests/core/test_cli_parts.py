@@ -197,7 +197,7 @@ def test_a_diff_tells_tensors_tokens_gates_and_the_warning() -> None:
     accuracy = {"value": 0.9, "low": 0.88, "high": 0.92, "n": 1000}
     found = diff.lines(
         told(
-            tensors=[{"format": "safetensors", "same": 1, "added": 0, "removed": 0, "changed": 1,
+            tensors=[{"format": "safetensors", "same": 1, "added": 0, "removed": 0, "changed": 117,
                       "examples": [change("tensors", "w", "changed", f32, f16)]}],
             unread={"artifact/x.onnx": "its header was not read"},
             tokenizers={"tokenizer/tokenizer.json": tokens, "tokenizer/vocab.txt": {"unknown": "The older … is not in the store."}},
@@ -208,8 +208,9 @@ def test_a_diff_tells_tensors_tokens_gates_and_the_warning() -> None:
         )
     )  # fmt: skip
     assert found == [
-        "tensors (safetensors): 1 changed; 1 the same",
+        "tensors (safetensors): 117 changed; 1 the same",
         "  ~ w  F32 [2] → F16 [2]",
+        "  … and 116 tensors more.",
         "tensors of artifact/x.onnx are not known: its header was not read.",
         "tokenizer/tokenizer.json: 3 → 4 tokens; 1 added, 0 removed, 0 changed",
         "  + 'new'  3",
