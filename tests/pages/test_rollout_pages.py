@@ -204,6 +204,17 @@ def test_only_guards_count_what_is_bad_and_what_nobody_tried_has_no_rate() -> No
     assert live_view(rollout)["clock"]["bad_candidate_attempts_by_guard"] == {"errors": 2}
 
 
+def test_a_guard_that_is_over_its_limit_and_no_worse_than_stable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout, _ = with_stable()
+    shared = "what both share is to blame"
+    assert shared not in page_of(manager(), rollout)
+    live = live_view(rollout)
+    for guard in live["guards"]:
+        guard |= {"worse_progress": 1.0, "fine_progress": 1.0}
+    monkeypatch.setattr("web.pages.rollouts.live_view", lambda _: live)
+    assert shared in page_of(manager(), rollout)
+
+
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 

@@ -136,6 +136,19 @@ def test_the_log_shows_every_attempt_and_sends_again(receiver: Receiver, row: Su
     assert "Choose how far back" in said(client.post(since, {"hours": "²"}, follow=True))
 
 
+def test_what_an_off_webhook_keeps_back_is_not_told_as_waiting_or_due(
+    row: Subscription, receiver: Receiver, member: User
+) -> None:
+    client = signed_in(member)
+    happen("rollout.stuck")
+    receiver.answers = [500]
+    notify.run_round(lambda: True)
+    Subscription.objects.update(is_active=False)
+    page = said(client.get(reverse("webhook", args=[row.pk])))
+    assert "1 kept back until it is turned on" in page and "once it is on" in page and "1 waiting" not in page
+    assert "1 kept back" in said(client.get(reverse("webhooks")))
+
+
 def test_it_is_changed_and_deleted(row: Subscription, member: User) -> None:
     client = signed_in(member)
     url = reverse("webhook_change", args=[row.pk])
