@@ -225,14 +225,14 @@ class Envoy:
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
 
-    def start(self) -> None:
+    def start(self, workers: int = 1) -> None:
         argv = [
             str(settings.ENVOY_BINARY),
             "-c",
             str(self.config),
             "--disable-hot-restart",
             "--concurrency",
-            "1",
+            str(workers),
             "-l",
             "warning",
         ]
@@ -397,8 +397,9 @@ class Rig:
 
 
 @contextlib.contextmanager
-def rig(folder: Path) -> Iterator[Rig]:
-    loop, port = Loop(), free_port()
+def rig(folder: Path, port: int | None = None) -> Iterator[Rig]:
+    """`port`: where the gateway is to listen, whoever else is there; any free port by default."""
+    loop, port = Loop(), port or free_port()
     plane = Plane(GatewayIdentity(1, "gateway-1", "production", (("127.0.0.1", port),)))
     ads = AdsServer(plane)
     xds_port = free_port()

@@ -55,9 +55,15 @@ def route_configuration() -> dict[str, Any]:
 
 
 def listener(name: str, host: str, port: int) -> dict[str, Any]:
+    """A listener that has its port alone: with SO_REUSEPORT, Envoy's default, a second gateway on the same port would be
+    let in by the kernel and silently get half of the connections. So the workers share one socket, and connections are
+    dealt to them evenly, as a few long gRPC connections would else end on one worker.
+    """
     return {
         "name": name,
         "address": {"socket_address": {"address": host, "port_value": port}},
+        "enable_reuse_port": False,
+        "connection_balance_config": {"exact_balance": {}},
         "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
         "filter_chains": [{"filters": [{"name": "http", "typed_config": _connection_manager()}]}],
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envoy.service.discovery.v3 import discovery_pb2
 
@@ -162,7 +162,7 @@ class GatewayStream:
             ]
             if errors:
                 word = (route.generation, errors[0])
-            elif hosts.accepted.get(name) == version and hosts.is_asked:
+            elif hosts.accepted.get(name) == version and hosts.is_asked and self._is_open():
                 word = (route.generation, "")
             else:
                 continue
@@ -170,6 +170,11 @@ class GatewayStream:
                 self._reported[route.route_id] = word
                 out.append(Report(route.route_id, *word))
         return out
+
+    def _is_open(self) -> bool:
+        """Whether the gateway took every listener. One that is offered anew after a refusal is no word on any route."""
+        taken = self._kinds[LISTENER].accepted
+        return all(taken.get(name) == one.version for name, one in self.listeners.items())
 
     def _is_ready(self, model: CompiledModel) -> bool:
         """Whether the gateway has every cluster of a model and, where they have their own, the endpoints too."""
@@ -248,6 +253,10 @@ class GatewayStream:
         A new cluster that is stuck while warming holds back the acknowledgement of every other cluster, so it is taken
         away; one that carries traffic is left alone.
         """
+        shut = self._kinds[LISTENER].refused
+        for name, refusal in shut.items():
+            if refusal.until == math.inf:  # another program has the port, as a rule, and may leave it
+                shut[name] = replace(refusal, until=now + RETRY_S)
         for kind in self._kinds.values():
             for name in [name for name, refusal in kind.refused.items() if refusal.until <= now]:
                 del kind.refused[name]

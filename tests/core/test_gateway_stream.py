@@ -174,6 +174,25 @@ def test_a_refused_route_is_reported_and_not_offered_again() -> None:
     assert peer.stream.reports(third) == [Report(9, 3)]
 
 
+def test_a_refused_port_is_tried_again_and_the_try_is_no_word_on_any_route() -> None:
+    two = compile_listeners((("127.0.0.1", 8000), ("127.0.0.1", 8001)))
+    peer, current = Peer(), snapshot(route())
+    peer.stream.listeners = two
+    taken = "Error adding/updating listener(s) gateway_8001: cannot bind '127.0.0.1:8001': Address already in use"
+    peer.refuses["gateway_8001"] = taken
+    peer.settle(current)
+    assert peer.stream.reports(current) == [Report(9, 1, taken)]
+    assert peer.settle(current, now=1.0) == []
+    peer.is_silent_on = {LISTENER}
+    assert peer.settle(current, now=1.0 + RETRY_S) == ["LDS"]
+    assert peer.stream.reports(current) == []
+    peer.is_silent_on = set()
+    peer.refuses.clear()
+    assert peer.settle(current, now=2.0 + RETRY_S + ACK_TIMEOUT_S) == []
+    assert "LDS" in peer.settle(current, now=1.0 + 2 * RETRY_S + ACK_TIMEOUT_S)
+    assert peer.stream.reports(current)[-1] == Report(9, 1)
+
+
 def test_one_bad_route_does_not_refuse_the_others() -> None:
     peer = Peer()
     peer.refuses["gateway/bad"] = "cannot parse"

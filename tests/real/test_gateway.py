@@ -332,3 +332,48 @@ def test_a_stream_needs_its_models_name_and_reaches_the_release(parts: Rig) -> N
                 list(stub.ModelStreamInfer(iter([service_pb2.ModelInferRequest(model_name=MODEL)]), metadata=metadata))
             assert caught.value.code() is expected
     assert arm(read(parts), CANDIDATE).attempts == 1
+
+
+def test_a_second_gateway_on_the_same_port_is_refused_and_opens_when_the_port_is_free(
+    parts: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With SO_REUSEPORT the kernel would let both in, and each would get half of the connections."""
+    monkeypatch.setattr("serving.xds.stream.RETRY_S", 0.5)
+    parts.apply(0)
+    (tmp_path / "other").mkdir()
+    with rig(tmp_path / "other", port=parts.envoy.port) as other:
+        route = other.route(0)
+        other.publish(route)
+        refused = wait_until(lambda: [one for _, one in other.plane.reports if one.error], "the refusal")
+        assert f"cannot bind '127.0.0.1:{parts.envoy.port}'" in refused[0].error
+        assert "gateway_" not in other.envoy.admin("/listeners")
+        assert {parts.envoy.http().by for _ in range(30)} == {"stable"}
+        assert (parts.stable.hits, other.stable.hits) == (30, 0)
+        assert not other.acked(route.generation)
+        parts.envoy.stop()
+        wait_until(lambda: other.acked(route.generation), "the second gateway on the port that is free now")
+        assert other.envoy.http().status == 200
+
+
+def test_a_listener_that_changes_keeps_its_port_and_its_callers(parts: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts.envoy.stop()
+    parts.envoy.start(workers=2)
+    parts.apply(0)
+    traffic = Traffic(parts.envoy, clients=8)
+    time.sleep(0.3)
+    monkeypatch.setattr("serving.xds.listener.MAX_BODY_BYTES", 2**20)
+    gateway = parts.plane.gateway("gateway-1")
+    assert gateway is not None
+    # Its stream ends, so it comes again and is given the new listener.
+    parts.plane._gateway = replace(gateway, environment="elsewhere")
+    changed = wait_until(lambda: int(_stat(parts, "listener_manager.listener_modified")) or None, "the new listener")
+    parts.apply(10_000)
+    time.sleep(0.5)
+    assert changed == 1
+    assert int(_stat(parts, "listener_manager.listener_create_failure")) == 0
+    assert traffic.stop().keys() == {""}
+    assert {parts.envoy.http().release for _ in range(10)} == {"r2"}
+
+
+def _stat(parts: Rig, name: str) -> str:
+    return parts.envoy.admin(f"/stats?filter=^{name}$").rpartition(": ")[2] or "0"
