@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,12 @@ BASE_DIR = Path(__file__).resolve().parents[2]
 STORES, BOOTSTRAP, SERVICES, GATEWAY = range(4)
 #: What a person would like to type; taken only by a stack that a person starts.
 FRIENDLY_PORTS = {"web": 8700, "gateway_http": 8701, "gateway_grpc": 8702}
+#: Who must be told when one of these listens elsewhere than before, and what it is.
+_KNOWN_TO = {
+    "web": "the pages and the API listen",
+    "gateway_http": "the gateway listens for HTTP",
+    "gateway_grpc": "the gateway listens for gRPC",
+}
 #: Where the bootstrap leaves the first administrator's password, for `up` to show once and delete.
 FIRST_PASSWORD = Path("secrets/first-password")
 ADMIN_TOKEN = Path("secrets/admin-token")
@@ -50,6 +55,7 @@ class Machine:
     gateway_admin: str
     xds_address: str
     env: dict[str, str]
+    warnings: tuple[str, ...] = ()  # what whoever starts it should know, one sentence each
 
 
 def prepare(options: Options) -> Machine:
@@ -57,7 +63,7 @@ def prepare(options: Options) -> Machine:
     state = options.state_dir
     (state / "secrets").mkdir(mode=0o700, exist_ok=True)
     secrets.remembered(state / "secrets" / "django")
-    ports = _choose_ports(options)
+    ports, warnings = _choose_ports(options)
     postgres, valkey = Postgres(state), Valkey(state)
     postgres_argv, valkey_argv = postgres.prepare(), valkey.prepare()
     xds_address = f"127.0.0.1:{ports['control_plane']}"
@@ -97,16 +103,24 @@ def prepare(options: Options) -> Machine:
         gateway_admin=f"http://127.0.0.1:{ports['gateway_admin']}",
         xds_address=xds_address,
         env=ours,
+        warnings=warnings,
     )
 
 
-def _choose_ports(options: Options) -> dict[str, int]:
+def _choose_ports(options: Options) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The port of every server, and a sentence for each that people know and that is not where it was or should be."""
     ports = Ports(options.state_dir / "ports.json")
     friendly = FRIENDLY_PORTS if options.wants_friendly_ports else {}
     names = ["web", "gateway_http", "gateway_grpc", "gateway_admin", "control_plane", "prober"]
     if options.port:
         ports.require("web", options.port)
-    return {name: ports.choose(name, preferred=friendly.get(name)) for name in names}
+    chosen = {name: ports.choose(name, preferred=friendly.get(name)) for name in names}
+    warnings = (
+        f"Port {ports.moved[name]} is taken by another program: {what} on port {chosen[name]} from now on."
+        for name, what in _KNOWN_TO.items()
+        if name in ports.moved
+    )
+    return chosen, tuple(warnings)
 
 
 def _inherited(ours: Mapping[str, str]) -> dict[str, str]:
@@ -122,18 +136,30 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
         name: str, level: int, argv: list[str], is_ready: Callable[[], bool] | None = None, **more: Any
     ) -> Process:
         # Without a sign of readiness a process must live for about as long as the others take to become ready.
-        settles_s = 0.0 if is_ready or more.get("runs_once") else 2.5
+        settles_s = 0.0 if is_ready or more.get("ports") or more.get("runs_once") else 2.5
         return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, settles_s=settles_s, **more)
 
     return [
         process("bootstrap", BOOTSTRAP, _bootstrap(state, ports), runs_once=True),
-        process("web", SERVICES, _web(ports["web"]), lambda: _answers(ports["web"], "/api/v1/me")),
+        process(
+            "web",
+            SERVICES,
+            _web(ports["web"]),
+            lambda: _answers(ports["web"], "/api/v1/me"),
+            ports=(ports["web"],),
+        ),
         process("worker", SERVICES, _worker(), lambda: "ready." in said_since_start(state / "logs" / "worker.log")),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
-        process("prober", SERVICES, [*manage, "run_prober"], lambda: _listens(ports["prober"])),
-        process("control_plane", SERVICES, [*manage, "control_plane"], lambda: _listens(ports["control_plane"])),
-        process("envoy", GATEWAY, _envoy(state, env), lambda: _answers(ports["gateway_admin"], "/ready", exactly=200)),
+        process("prober", SERVICES, [*manage, "run_prober"], ports=(ports["prober"],)),
+        process("control_plane", SERVICES, [*manage, "control_plane"], ports=(ports["control_plane"],)),
+        process(
+            "envoy",
+            GATEWAY,
+            _envoy(state, env),
+            lambda: _answers(ports["gateway_admin"], "/ready", exactly=200),
+            ports=tuple(ports[name] for name in ("gateway_admin", "gateway_http", "gateway_grpc")),
+        ),
     ]
 
 
@@ -187,11 +213,3 @@ def _answers(port: int, path: str, *, exactly: int | None = None) -> bool:
     finally:
         connection.close()
     return status == exactly if exactly else status < 500
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True

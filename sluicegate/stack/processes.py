@@ -21,6 +21,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from sluicegate.stack import child
+from sluicegate.stack.ports import is_held_by
 
 #: Written to a process's log file at each start; what follows the last one is this start's output.
 MARK = "--- sluicegate starts this process ---"
@@ -48,6 +49,9 @@ class Process:
     is_ready: Callable[[], bool] | None = (
         None  # called in a thread, may block for a second or two; None: ready once it has settled
     )
+    ports: Sequence[
+        int
+    ] = ()  # of 127.0.0.1, that no other program may have; without `is_ready`, it is ready once it listens
     settles_s: float = 0.0  # it must have run for this long: who cannot work ends sooner
     user: str | None = None
     cwd: Path | None = None
@@ -171,6 +175,7 @@ class Supervisor:
         deadline = time.monotonic() + process.ready_s
         while not self._stop.is_set():
             if await self._is_ready(process):
+                self._say_ready(process)
                 return
             if self._died.get(process.name, 0) >= (
                 1 if process.runs_once else TRIES_TO_FIRST_READY
@@ -190,7 +195,12 @@ class Supervisor:
             return running.returncode == 0
         if running.returncode is not None or time.monotonic() - self._began[running.pid] < process.settles_s:
             return False
-        return process.is_ready is None or await asyncio.to_thread(process.is_ready)
+        is_ready = process.is_ready is None or await asyncio.to_thread(process.is_ready)
+        return is_ready and await asyncio.to_thread(_has_its_ports, process, running.pid)
+
+    def _say_ready(self, process: Process) -> None:
+        took_s = time.monotonic() - self._began[self._running[process.name].pid]
+        self.say(process.name, f"{'done' if process.runs_once else 'ready'}, {took_s:.1f} s")
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
@@ -271,6 +281,20 @@ class Supervisor:
         draft = self.pids_file.with_suffix(".new")
         draft.write_text(json.dumps(alive, indent=2) + "\n")
         draft.replace(self.pids_file)
+
+
+def _has_its_ports(process: Process, session: int) -> bool:
+    """Whether nobody else has its ports. Raises StartFailed where another program has one: it would answer in its place."""
+    for port in process.ports:
+        is_held = is_held_by(session, port)
+        if is_held is False:
+            raise StartFailed(
+                f"{process.name} cannot have port {port}: another program took it meanwhile, maybe another stack that "
+                "started at the same time. Start again: another port is chosen, and said."
+            )
+        if is_held is None and process.is_ready is None:
+            return False
+    return True
 
 
 async def _all_of(waits: Sequence[Awaitable[None]]) -> None:

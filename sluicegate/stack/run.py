@@ -25,7 +25,11 @@ def up(options: Options) -> int:
     lock = StackLock(state)
     try:
         lock.acquire()
+        is_new = not (state / "ports.json").exists()
+        _say("sluicegate", f"starts on {state}" + (", for the first time: it makes a database" if is_new else ""))
         prepared = machine.prepare(_with_state(options, state))
+        for warning in prepared.warnings:
+            _say("ports", warning)
         asyncio.run(_run(prepared, options, state, began))
     except (AlreadyRunning, StartFailed, RuntimeError, FileNotFoundError) as problem:
         print(f"sluicegate up: {problem}", file=sys.stderr, flush=True)
@@ -40,11 +44,8 @@ def _with_state(options: Options, state: Path) -> Options:
 
 
 async def _run(prepared: Machine, options: Options, state: Path, began: float) -> None:
-    def say(name: str, line: str) -> None:
-        print(f"{name:>13} │ {line}", file=sys.stderr, flush=True)
-
-    supervisor = Supervisor(prepared.processes, state, say=say)
-    follower = asyncio.create_task(_follow(supervisor, say)) if options.is_verbose else None
+    supervisor = Supervisor(prepared.processes, state, say=_say)
+    follower = asyncio.create_task(_follow(supervisor)) if options.is_verbose else None
 
     def ready() -> None:
         password = _first_password(state)
@@ -61,9 +62,12 @@ async def _run(prepared: Machine, options: Options, state: Path, began: float) -
             options.ready_file.unlink(missing_ok=True)
 
 
-async def _follow(supervisor: Supervisor, say: object) -> None:
+def _say(name: str, line: str) -> None:
+    print(f"{name:>13} │ {line}", file=sys.stderr, flush=True)
+
+
+async def _follow(supervisor: Supervisor) -> None:
     """Repeats on the terminal what the processes write into their log files."""
-    assert callable(say)
     places = {p.name: supervisor.log_file(p.name) for p in supervisor.processes}
     read_to = {name: path.stat().st_size if path.exists() else 0 for name, path in places.items()}
     while True:
@@ -77,7 +81,7 @@ async def _follow(supervisor: Supervisor, say: object) -> None:
                 whole_lines = log.read().rpartition(b"\n")
             read_to[name] += len(whole_lines[0]) + len(whole_lines[1])
             for line in whole_lines[0].decode(errors="replace").splitlines():
-                say(name, line)
+                _say(name, line)
         await asyncio.sleep(0.2)
 
 
@@ -116,4 +120,5 @@ def _banner(prepared: Machine, state: Path, password: str, seconds: float) -> st
     ]
     if password:
         lines += [f"  sign in as         admin / {password}   (shown this once)"]
+    lines += [f"  note: {warning}" for warning in prepared.warnings]
     return "\n".join([*lines, "Ctrl-C stops everything; a second Ctrl-C at once."])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sluicegate.stack import Stack, running
-from sluicegate.stack.ports import is_free
+from sluicegate.stack.ports import is_free, is_held_by
 
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(240)]
 KEPT = ["postgres", "valkey", "web", "worker", "agent", "engine", "prober", "control_plane", "envoy"]
@@ -147,6 +149,13 @@ def test_a_second_stack_on_the_same_folder_is_refused(stack: Stack) -> None:
     assert is_healthy(stack)
 
 
+def test_each_part_is_told_when_it_is_ready(stack: Stack) -> None:
+    said = stack.log_of("up").read_text()
+    assert "for the first time: it makes a database" in said
+    for name in (*KEPT, "bootstrap"):
+        assert re.search(rf"^ *{name} │ (ready|done), \d+\.\d s$", said, re.M)
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_whatever_is_killed_comes_back(stack: Stack, name: str) -> None:
     until(lambda: is_healthy(stack), "healthy before")
@@ -187,5 +196,13 @@ def test_a_stop_or_a_killed_supervisor_leaves_nothing_and_the_next_start_finds_e
             os.kill(second.supervisor_pid, signal.SIGKILL)
             assert_nothing_is_left(folder, pids)
 
-        with running(folder) as third:
+        taken = json.loads(ports)["gateway_http"]
+        with socket.create_server(("127.0.0.1", taken)), running(folder) as third:
             assert is_healthy(third)
+            moved = urlsplit(third.gateway_http).port
+            told = (
+                f"Port {taken} is taken by another program: the gateway listens for HTTP on port {moved} from now on."
+            )
+            assert third.log_of("up").read_text().count(told) == 2  # at once, and beside the addresses
+            assert is_held_by(third.pid_of("envoy"), moved) is True
+            assert is_held_by(third.pid_of("envoy"), taken) is False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,7 +32,13 @@ def process(name, level, script=None, **more):
 once = Process("once", 1, sh(f"echo once >> {order}"), runs_once=True)
 def deaf(grace_s):
     return Process("deaf", 1, sh(f"trap '' TERM; {forever}"), grace_s=grace_s)
+listening = [sys.executable, "-c", "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+             "time.sleep(60)"]
+def on_port(script=None, **more):
+    return Process("web", 1, sh(script) if script else [*listening, sys.argv[3]], ports=[int(sys.argv[3])], **more)
 machine = {
+    "listening": lambda: [process("store", 0), on_port()],
+    "robbed": lambda: [process("store", 0), on_port(forever, is_ready=lambda: True)],
     "orderly": [process("store", 0), once, process("web", 2), process("gate", 3)],
     "stubborn": [process("store", 0), deaf(0.3)],
     "littering": [process("store", 0), Process("litter", 1, sh(f"setsid sleep 300 & echo $! > {state}/stray; wait"))],
@@ -38,6 +46,7 @@ machine = {
     "deaf": [process("store", 0), deaf(60)],
     "broken": [process("store", 0), Process("bad", 1, sh("echo no such model >&2; exit 3"), is_ready=lambda: False)],
 }[sys.argv[2]]
+machine = machine() if callable(machine) else machine
 supervisor = Supervisor(machine, state, say=note)
 try:
     asyncio.run(supervisor.run(lambda: note("all", "READY")))
@@ -50,12 +59,12 @@ except StartFailed as error:
 class Driven:
     """A supervisor in a process of its own, and what it said."""
 
-    def __init__(self, state: Path, machine: str) -> None:
+    def __init__(self, state: Path, machine: str, port: int = 0) -> None:
         self.state = state
         self.said = state / "said"
         with self.said.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER, str(state), machine],
+                [sys.executable, "-c", DRIVER, str(state), machine, str(port)],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -85,11 +94,11 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def drive(tmp_path: Path) -> Iterator[Callable[[str], Driven]]:
+def drive(tmp_path: Path) -> Iterator[Callable[..., Driven]]:
     driven: list[Driven] = []
 
-    def start(machine: str) -> Driven:
-        driven.append(Driven(tmp_path, machine))
+    def start(machine: str, port: int = 0) -> Driven:
+        driven.append(Driven(tmp_path, machine, port))
         return driven[-1]
 
     yield start
@@ -106,6 +115,40 @@ def test_levels_start_upwards_and_stop_downwards(drive: Callable[[str], Driven])
     assert driven.process.wait(10) == 0
     assert driven.order()[4:] == ["-gate", "-web", "-store"]
     assert not (driven.state / "processes.json").exists()
+
+
+def test_each_part_is_told_when_it_is_ready(drive: Callable[[str], Driven]) -> None:
+    driven = drive("orderly")
+    driven.until_ready()
+    said = driven.said.read_text().splitlines()
+    assert [line.split(",")[0] for line in said] == [
+        "store: ready",
+        "once: done",
+        "web: ready",
+        "gate: ready",
+        "all: READY",
+    ]
+    assert all(re.fullmatch(r"\w+: (ready|done), \d+\.\d s", line) for line in said[:-1])
+
+
+def test_who_must_listen_is_ready_once_it_does(drive: Callable[..., Driven]) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    driven = drive("listening", port)
+    driven.until_ready()
+    socket.create_connection(("127.0.0.1", port), timeout=1).close()
+
+
+def test_a_port_that_another_program_has_fails_the_start_though_it_answers(drive: Callable[..., Driven]) -> None:
+    """The other's answers look like readiness: two stacks said READY for one port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        driven = drive("robbed", port)
+        assert driven.process.wait(15) == 2
+    said = driven.said.read_text()
+    assert f"web cannot have port {port}: another program took it" in said
+    assert "READY" not in said
 
 
 def test_a_killed_child_comes_back_and_others_stay(drive: Callable[[str], Driven]) -> None:
