@@ -20,12 +20,17 @@ from sluicegate.cli.push import push
 from sluicegate.demo import releases, report
 from sluicegate.demo.cast import Cast, assemble
 from sluicegate.demo.crowd import RATE_PER_S, Crowd
+from sluicegate.demo.patience import Patience
 from sluicegate.stack import AlreadyRunning, Stack, StartFailed, running
 from sluicegate.stack.lock import StackLock
 from sluicegate.stack.machine import BASE_DIR
 from sluicegate.stack.postgres import Postgres
 
 MODEL, ENVIRONMENT = "sentiment", "production"
+#: What the others are compared with.
+FIRST = "r1"
+#: Gates take about 30 s here; nobody waits longer than this for them.
+GATES_S = 180.0
 DEFAULT_STATE = BASE_DIR / ".state" / "demo"
 CHAPTERS = {
     "r1": "r1, float32: the first release of the environment, judged by absolute objectives alone",
@@ -72,7 +77,8 @@ def tell(output: Output, *, state_dir: Path | None, report_file: Path | None, le
     teller.chapter("Sluicegate demo: the whole stack comes up")
     try:
         with running(folder) as stack:
-            teller.say(f"pages {stack.base_url}  logs {folder / 'logs'}")
+            teller.say(f"pages {stack.base_url}  {_sign_in(stack)}  (every rollout can be watched there while it runs)")
+            teller.say(f"logs {folder / 'logs'}")
             teller.say(f"inference {stack.gateway_http} and {stack.gateway_grpc} (gRPC)")
             written = _perform(Tale(stack, teller, Crowd(stack, MODEL)))
             written["duration_s"] = round(time.monotonic() - teller.began, 1)
@@ -138,7 +144,7 @@ def _play(tale: Tale, cast: Cast) -> None:
     tale.teller.say("ada created the model sentiment with a golden set of 800 rated sentences")
     for name, folder in folders.items():
         tale.teller.chapter(CHAPTERS[name])
-        pusher = cast.author if name == "r1" else cast.robot
+        pusher = cast.author if name == FIRST else cast.robot
         sealed = _push(tale, pusher, folder, name)
         if sealed.get("is_code_bearing"):
             release.waive(cast.manager, f"{MODEL}/{name}", "The code was read; it may run in the demo.")
@@ -160,7 +166,24 @@ def _push(tale: Tale, client: Client, folder: Path, name: str) -> dict[str, Any]
 
 
 def _validate(tale: Tale, client: Client, name: str) -> str:
-    validation = gates.wait(client, gates.request(client, f"{MODEL}/{name}"), tale.teller, timeout_s=180)
+    """The gates' verdict. Those of a release that must pass run once more: a busy machine is slow, and no fault of its."""
+    must_pass = report.EXPECTED.get(name) is not None
+    verdict = _run_gates(tale, client, name)
+    if must_pass and verdict != "passed":
+        tale.teller.say(f"{name} should have passed, and this machine may be busy: its gates run once more")
+        verdict = _run_gates(tale, client, name)
+    if name == FIRST and verdict != "passed":
+        raise CommandError(
+            f"The story has left its path: {name} did not pass its gates, and every other release is compared with it. "
+            f"{tale.validations[name].get('reason', '')}",
+            exit_code=exits.FAILED,
+            next_step="A busy machine is the usual cause; run the demo again when it is idle.",
+        )
+    return verdict
+
+
+def _run_gates(tale: Tale, client: Client, name: str) -> str:
+    validation = gates.wait(client, gates.request(client, f"{MODEL}/{name}"), tale.teller, timeout_s=GATES_S)
     tale.validations[name] = validation
     tale.teller.say(f"gates {validation['verdict']}. {validation.get('reason', '')}")
     return str(validation["verdict"])
@@ -184,7 +207,13 @@ def _roll_out(tale: Tale, client: Client, manager: Client, name: str) -> None:
 
 
 def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]) -> dict[str, Any]:
+    """The rollout at its end. Raises CommandError when it stands still; the report tells of it all the same."""
+    patience, place = Patience(), len(tale.rollouts)
+    tale.rollouts.append(started)
+
     def see(view: dict[str, Any]) -> None:
+        tale.rollouts[place] = view
+        patience.look(view)
         if view["state"] == "awaiting_approval":
             rollout.act(manager, view["id"], "approve", "Gates passed; the digests are those of the report.")
             tale.teller.say("mara approved it")
@@ -195,11 +224,12 @@ def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]
                 "The users' process ended by itself.", exit_code=exits.INFRASTRUCTURE, next_step="See traffic.log."
             )
 
-    view = rollout.watch(client, started["id"], tale.teller, on_view=see)
+    try:
+        view = rollout.watch(client, started["id"], tale.teller, on_view=see)
+    finally:
+        tale.observations[started["id"]] = list(client.pages(f"/rollouts/{started['id']}/observations"))
     if not tale.crowd.is_there:
         tale.crowd.come()
-    tale.rollouts.append(view)
-    tale.observations[view["id"]] = list(client.pages(f"/rollouts/{view['id']}/observations"))
     return view
 
 
@@ -248,10 +278,13 @@ def _conclude(written: dict[str, Any], teller: Teller) -> int:
     return exits.FAILED if wrong else exits.OK
 
 
+def _sign_in(stack: Stack) -> str:
+    return f"sign in as admin / {stack.admin_password or '(the password shown at the first start)'}"
+
+
 def _stay(stack: Stack, teller: Teller) -> None:
     """Leaves the pages up until Ctrl-C."""
-    password = stack.admin_password or "(the password shown at the first start)"
-    teller.say(f"everything stays up: {stack.base_url}  sign in as admin / {password}")
+    teller.say(f"everything stays up: {stack.base_url}  {_sign_in(stack)}")
     teller.say("Ctrl-C stops it all")
     try:
         while True:

@@ -1,17 +1,21 @@
-"""The demo's report: percentiles, the users' part, the clock of a rollback, and what counts as a difference."""
+"""The demo's report and its story: percentiles, the users' part, a rollback's clock, differences, and where the story ends early."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from sluicegate.cli.errors import CommandError
+from sluicegate.cli.output import Output
 from sluicegate.demo import report, story
+from sluicegate.demo.patience import PAUSE_S, STAGE_S, Patience
 from sluicegate.demo.texts import LETTER_BYTES, MIX, PARAGRAPH_WORDS, write_one
 from sluicegate.demo.traffic import Record
 from sluicegate.stack.lock import StackLock
@@ -224,3 +228,100 @@ def test_the_demos_own_state_is_made_anew_unless_a_demo_runs_on_it(
     running.release()
     assert story._fresh(None) == folder
     assert not folder.exists()
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_rollout_that_stands_still_ends_the_story() -> None:
+    clock = Clock()
+    patience = Patience(clock=clock)
+    view = {"state": "baking", "step_index": 2, "weight_bp": 5000, "candidate": {"name": "r2"}, "reason": "Held."}
+    patience.look(view)
+    clock.now += STAGE_S - 1
+    patience.look(view)
+    patience.look({**view, "weight_bp": 10_000})  # it moved: the wait begins anew
+    clock.now += STAGE_S - 1
+    patience.look({**view, "weight_bp": 10_000})
+    clock.now += 1
+    with pytest.raises(
+        CommandError, match=r"left its path: the rollout of r2 has stood still for 300 s\. Held\."
+    ) as end:
+        patience.look({**view, "weight_bp": 10_000})
+    assert end.value.exit_code == 1
+
+
+def test_a_pause_ends_the_story_soon_since_nobody_is_there_to_resume() -> None:
+    clock = Clock()
+    patience = Patience(clock=clock)
+    view = {"state": "paused", "step_index": 0, "weight_bp": 10_000, "candidate": "r2", "reason": "A person must act."}
+    patience.look(view)
+    clock.now += PAUSE_S
+    with pytest.raises(CommandError, match="r2 is paused, and waits for a person. A person must act."):
+        patience.look(view)
+
+
+def tale_of(monkeypatch: pytest.MonkeyPatch, verdicts: list[str]) -> tuple[story.Tale, list[str]]:
+    """A tale whose gates say these verdicts in turn, and the releases whose gates ran."""
+    ran: list[str] = []
+
+    def request(client: Any, name: str) -> dict[str, Any]:
+        ran.append(name)
+        return {"url": "/gate-runs/1"}
+
+    def wait(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"verdict": verdicts.pop(0), "reason": "load failed."}
+
+    monkeypatch.setattr(story.gates, "request", request)
+    monkeypatch.setattr(story.gates, "wait", wait)
+    return story.Tale(Mock(), story.Teller(as_json=True), Mock()), ran
+
+
+def test_gates_that_should_pass_run_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    tale, ran = tale_of(monkeypatch, ["failed", "passed"])
+    assert story._validate(tale, Mock(), "r1") == "passed"
+    assert ran == ["sentiment/r1", "sentiment/r1"]
+
+
+def test_without_a_first_release_the_story_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tale, _ = tale_of(monkeypatch, ["failed", "undecided"])
+    with pytest.raises(CommandError, match="left its path: r1 did not pass its gates") as end:
+        story._validate(tale, Mock(), "r1")
+    assert end.value.exit_code == 1
+    assert tale.validations["r1"]["verdict"] == "undecided"
+
+
+def test_gates_that_should_fail_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tale, ran = tale_of(monkeypatch, ["failed"])
+    assert story._validate(tale, Mock(), "r3") == "failed"
+    assert ran == ["sentiment/r3"]
+
+
+def test_a_rollout_that_was_left_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    tale, _ = tale_of(monkeypatch, [])
+    now = {"id": 2, "state": "paused", "weight_bp": 10_000}
+    client = Mock(**{"get.return_value": now, "pages.return_value": [{"tick": 1}]})
+    monkeypatch.setattr("sluicegate.demo.patience.PAUSE_S", 0.0)
+    with pytest.raises(CommandError, match="left its path"):
+        story._follow(tale, client, client, {"id": 2, "state": "requested"})
+    assert tale.rollouts == [now]
+    assert tale.observations == {2: [{"tick": 1}]}
+
+
+def test_how_to_sign_in_is_told_when_the_pages_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+    stack = Mock(base_url="http://127.0.0.1:1", admin_password="secret", state_dir=tmp_path)
+
+    def perform(_: story.Tale) -> dict[str, Any]:
+        assert "sign in as admin / secret" in "".join(said)
+        return {}
+
+    monkeypatch.setattr(story, "running", lambda folder: contextlib.nullcontext(stack))
+    monkeypatch.setattr(story, "_perform", perform)
+    monkeypatch.setattr(story, "_conclude", lambda *_: 0)
+    monkeypatch.setattr(Output, "say", lambda _, line: said.append(line))
+    assert story.tell(Output(as_json=True), state_dir=tmp_path / "new", report_file=None, leave_up=False) == 0
