@@ -162,6 +162,8 @@ def _promote(tick: Tick) -> None:
     warm_until = tick.at + timedelta(seconds=window_s) if window_s else None
     facts = {**tick.decision.facts, "warm_until": warm_until.isoformat() if warm_until else None}
     changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "warm_until": warm_until}
+    if rollout.stable is not None and warm_until is not None:
+        reason = f"{reason} One step goes back to {rollout.stable.name} until {warm_until:%Y-%m-%d %H:%M:%S} UTC."
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
     if rollout.stable is not None and warm_until is None:
         _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} was promoted over it.")

@@ -19,6 +19,7 @@ from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
 from rollouts.models import Observation, Rollout, SelfTest
 from rollouts.traffic import traffic_of
+from sluicegate.cli.preview import lines
 from tests.factories import (
     make_actor,
     make_deployment,
@@ -94,6 +95,17 @@ def test_a_sound_candidate_has_nothing_against_it_and_nothing_is_created() -> No
     assert found["total_s"] >= 3 * 180 + 1800 and found["stable"] == "r1"
     assert {(one["fail_frac"], one["stage"]) for one in found["detect"]} >= {(0.01, "start"), (0.2, "bake")}
     assert not Rollout.objects.exists() and Event.objects.count() == before
+
+
+def test_how_long_the_way_back_stays_open_is_told() -> None:
+    candidate = over_stable()
+    assert seen(candidate, {"instant_window_s": 20})["way_back_s"] == 20
+    told = "The way back to r1 stays open for 20 s after the promotion: sluicegate rollback"
+    assert told in "\n".join(lines(seen(candidate, {"instant_window_s": 20})))
+    assert "there is no way back at once" in "\n".join(lines(seen(candidate, {"instant_window_s": 0})))
+    first = release_of()
+    assert seen(first)["way_back_s"] == 0
+    assert "way back" not in "\n".join(lines(seen(first)))
 
 
 def test_a_preview_takes_the_right_to_start_and_a_policy_that_can_be_read() -> None:

@@ -103,7 +103,9 @@ def test_promote_now_of_a_candidate_that_breaks_is_rolled_back() -> None:
 def test_the_way_back_stays_open_for_its_window_and_takes_the_traffic_in_one_write() -> None:
     story = Story(instant_window_s=600)
     promoted = story.until("promoted")
-    assert story.stable is not None and is_open(promoted)
+    assert story.stable is not None and is_open(promoted) and promoted.warm_until is not None
+    until = f"{promoted.warm_until:%Y-%m-%d %H:%M:%S} UTC"
+    assert promoted.reason.endswith(f"now serves everything. One step goes back to {story.stable.name} until {until}.")
     assert Deployment.objects.get(release=story.stable).is_wanted
     done = actions.roll_back_model(actor=manager(), model=story.model, environment=story.environment, reason="Back.")
     assert done.pk == promoted.pk and story.route().stable_id == story.stable.pk
