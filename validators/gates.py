@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from serving.ports import InferenceError, InferenceServer
@@ -37,10 +38,17 @@ class Baseline:
     serving: Mapping[str, Any] = field(default_factory=dict)
     absent_because: str = ""
 
+    @property
+    def is_asked(self) -> bool:
+        return self.answers is None and self.server is not None
+
 
 @dataclass(frozen=True)
 class GateContext:
-    """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict."""
+    """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict.
+
+    What a gate tells as done never falls; more work than was thought raises the total.
+    """
 
     model: str
     release: str
@@ -121,7 +129,8 @@ def golden_gate(context: GateContext) -> Judgement:
     output = choose_output(context.outputs, policy["output"])
     arrays = [item_arrays(context.inputs, item.inputs) for item in context.items]
     sample = sample_of(len(arrays), policy["alone_items"] if context.has_batch_axis else 0)
-    total = len(arrays) + len(sample)
+    own = len(arrays) + len(sample)
+    total = own + (len(arrays) if context.baseline and context.baseline.is_asked else 0)
     candidate = _replay(
         context, context.server, arrays, output, policy["batch_size"], lambda done: context.progress(done, total)
     )
@@ -133,7 +142,7 @@ def golden_gate(context: GateContext) -> Judgement:
         1,
         lambda done: context.progress(len(arrays) + done, total),
     )
-    baseline, source = _baseline_answers(context, output)
+    baseline, source = _baseline_answers(context, output, lambda done: context.progress(own + done, total))
     names = policy["labels"]
     words = [in_words(answer, names) for answer in candidate.labels]
     judgement = judge_golden(
@@ -166,14 +175,26 @@ def load_gate(context: GateContext) -> Judgement:
     for attempt in range(_LOAD_TRIES):
         schedule = poisson_schedule(policy["rate_per_s"], policy["duration_s"], seed=policy["seed"] + attempt)
         attempts = load_runner.drive(
-            context.server, context.model, batches, schedule, timeout_s=policy["timeout_s"], progress=context.progress
+            context.server,
+            context.model,
+            batches,
+            schedule,
+            timeout_s=policy["timeout_s"],
+            progress=partial(_again, context.progress, attempt),
         )
         summary = summarise(attempts, duration_s=policy["duration_s"], slo_ms=policy["slo_ms"] or float("inf"))
         judgement = judge_load(summary, policy)
         if not generator_limit(summary, max_lag_ms=max_lag_ms(policy)):
             break
     assert judgement is not None
-    return Judgement(judgement.verdict, judgement.reason, {**judgement.evidence, "tries": attempt + 1})
+    before = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
+    reason = f"{judgement.reason.removesuffix('.')}{before}."
+    return Judgement(judgement.verdict, reason, {**judgement.evidence, "tries": attempt + 1})
+
+
+def _again(progress: Callable[[int, int], None], earlier: int, done: int, total: int) -> None:
+    """The progress of one more run as large as the `earlier` ones, as a part of the whole."""
+    progress(earlier * total + done, (earlier + 1) * total)
 
 
 #: Closed on purpose: a policy names gates, it does not bring code.
@@ -230,7 +251,9 @@ def _replay(
     )
 
 
-def _baseline_answers(context: GateContext, output: Tensor) -> tuple[Sequence[Label | None] | None, str]:
+def _baseline_answers(
+    context: GateContext, output: Tensor, progress: Callable[[int], None]
+) -> tuple[Sequence[Label | None] | None, str]:
     """(answers, where they come from). None where there is nothing to compare with; the second part says why."""
     baseline = context.baseline
     if baseline is None:
@@ -251,7 +274,7 @@ def _baseline_answers(context: GateContext, output: Tensor) -> tuple[Sequence[La
             batch_size=min(policy["batch_size"], max(1, most)),
             has_batch_axis=most > 0,
             timeout_s=policy["timeout_s"],
-            progress=lambda done: context.progress(done, len(arrays)),
+            progress=progress,
         )
     except InferenceError as error:
         return None, f"the server of {baseline.name} did not answer: {error.message}"

@@ -1,0 +1,70 @@
+"""What a running gate tells of how far it is: it never falls, also where something is measured twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from serving.fakes import FakeInferenceServer, FakeModel
+from validators import gates
+from validators.core.golden_set import GoldenItem
+from validators.core.load import Attempt
+from validators.core.policy import parse_policy
+from validators.core.verdict import Verdict
+
+SERVING = {
+    "max_batch_size": 4,
+    "inputs": [{"name": "x", "data_type": "FP32", "dims": [1]}],
+    "outputs": [{"name": "y", "data_type": "FP32", "dims": [1]}],
+}
+ITEMS = tuple(GoldenItem(str(i), {"x": [float(i)]}, i % 2) for i in range(6))
+
+
+def context(told: list[tuple[int, int]], **over: Any) -> gates.GateContext:
+    server = FakeInferenceServer({"m": FakeModel(SERVING, lambda tensors: {"y": tensors["x"]})})
+    server.load("m", timeout_s=1)
+    values: dict[str, Any] = {
+        "model": "m", "release": "r2", "serving": SERVING, "envelope": {}, "contract": {}, "timings": {},
+        "policy": parse_policy({"load": {"rate_per_s": 20, "duration_s": 8, "slo_ms": 100}}), "server": server,
+        "progress": lambda done, total: told.append((done, total)), "items": ITEMS, **over,
+    }  # fmt: skip
+    return gates.GateContext(**values)
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, lags_s: list[float]) -> None:
+    """Load runs in turn, each with a generator that is so late."""
+
+    def drive(*args: Any, progress: Callable[[int, int], None], **_: Any) -> list[Attempt]:
+        schedule, lag_s = args[3], lags_s.pop(0)
+        for done in (13, 119, len(schedule)):
+            progress(done, len(schedule))
+        return [Attempt(due, due + lag_s, due + lag_s + 0.01) for due in schedule.tolist()]
+
+    monkeypatch.setattr(gates.load_runner, "drive", drive)
+
+
+def test_a_load_that_is_measured_again_goes_on_counting_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    runs(monkeypatch, [0.5, 0.0])
+    found = gates.load_gate(context(told))
+    assert told == [(13, 160), (119, 160), (160, 160), (173, 320), (279, 320), (320, 320)]
+    assert found.verdict is not Verdict.ERRORED
+    assert found.reason.endswith(" (measured 2 times, as this machine sent too late before).")
+    assert found.evidence["tries"] == 2
+
+
+def test_a_load_that_is_measured_once_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(monkeypatch, [0.0])
+    assert "measured" not in gates.load_gate(context([])).reason
+
+
+def test_the_baselines_answers_count_on() -> None:
+    told: list[tuple[int, int]] = []
+    found = context(told)
+    baseline = gates.Baseline("r1", server=found.server, serving=SERVING)
+    gates.golden_gate(context(told, baseline=baseline))
+    dones, totals = zip(*told, strict=True)
+    assert list(dones) == sorted(dones)
+    assert set(totals) == {dones[-1]}
