@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,11 +22,15 @@ BLOCKS = 60
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests a second of the whole model and stable's share of errors; None where nobody knows. `source` says whence."""
+    """Requests a second of the whole model and stable's share of errors; None where nobody knows. `source` says whence.
+
+    `slow_frac`: the share of slow attempts by counter (`slow_50ms`), of stable or of a first release, by the last rollout.
+    """
 
     rate_per_s: float | None
     error_frac: float | None
     source: str
+    slow_frac: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return self.__dict__
@@ -33,8 +39,9 @@ class Traffic:
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
     """By the self-test, which watches always, else by the last rollout that saw traffic, else unknown."""
     tested, seen = _by_self_test(model, environment), _by_last_rollout(model, environment)
-    if tested is not None and tested.error_frac is None and seen is not None:
-        return replace(tested, error_frac=seen.error_frac)
+    if tested is not None and seen is not None:
+        errors = seen.error_frac if tested.error_frac is None else tested.error_frac
+        return replace(tested, error_frac=errors, slow_frac=seen.slow_frac)
     return tested or seen or Traffic(None, None, "unknown")
 
 
@@ -62,4 +69,14 @@ def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | 
     if span_s <= 0 or not attempts:
         return None
     bad = sum(one.stable.get("bad", {}).get("errors", 0) for one in counted)
-    return Traffic(round(attempts / span_s, 3), round(bad / stable, 6) if stable else None, f"rollout {last}")
+    slow = _slow([one.stable for one in counted] if stable else [one.candidate for one in counted])
+    errors = round(bad / stable, 6) if stable else None
+    return Traffic(round(attempts / span_s, 3), errors, f"rollout {last}", slow)
+
+
+def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    attempts = sum(one.get("attempts", 0) for one in counts)
+    slow: Counter[str] = Counter()
+    for one in counts:
+        slow.update({name: bad for name, bad in one.get("bad", {}).items() if name.startswith("slow_")})
+    return {name: round(bad / attempts, 6) for name, bad in sorted(slow.items())} if attempts else {}

@@ -89,7 +89,11 @@ def preview_rollout(
     stable = route.stable if route else None
     traffic = traffic_of(candidate.model, environment)
     found = preview(
-        plan, rate_per_s=traffic.rate_per_s, error_frac=traffic.error_frac or 0.0, has_stable=stable is not None
+        plan,
+        rate_per_s=traffic.rate_per_s,
+        error_frac=traffic.error_frac or 0.0,
+        slow_frac=traffic.slow_frac,
+        has_stable=stable is not None,
     )
     asked = _Asked(actor, candidate, environment, policy, plan, stable, traffic, found)
     warnings = list(_warnings(asked))

@@ -6,8 +6,9 @@ medians, not promises; `benchmarks.calibration` measures their spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ FAILURES = (0.01, 0.05, 0.20)
 FOREVER_S = 30 * 86_400.0
 #: From the count to the weight 0: half a tick until it is read, and the gateways' acknowledgement.
 REACTION_S = 1.0
+NO_SHARES: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,22 @@ class Preview:
         }
 
 
-def preview(policy: Policy, *, rate_per_s: float | None, error_frac: float = 0.0, has_stable: bool) -> Preview:
-    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors."""
+def preview(
+    policy: Policy,
+    *,
+    rate_per_s: float | None,
+    error_frac: float = 0.0,
+    slow_frac: Mapping[str, float] = NO_SHARES,
+    has_stable: bool,
+) -> Preview:
+    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors.
+
+    `slow_frac`: stable's share of slow attempts by counter (`slow_50ms`). A stage waits for proof at every point of a
+    guard, and takes several times longer at one where a fifth of a healthy release's attempts are slow.
+    """
     plan = policy.facing(has_stable=has_stable)
     named = [(plan.stage_name(i), step) for i, step in enumerate(plan.steps)] + [("bake", plan.bake)]
-    stages = [_stage(plan, name, step, rate_per_s, error_frac, has_stable) for name, step in named]
+    stages = [_stage(plan, name, step, rate_per_s, error_frac, slow_frac, has_stable) for name, step in named]
     if plan.shadow is not None:
         stages.insert(0, _shadow(plan, rate_per_s))
     detect = (
@@ -85,15 +98,24 @@ def preview(policy: Policy, *, rate_per_s: float | None, error_frac: float = 0.0
     return Preview(tuple(stages), tuple(detect), total, is_thin=bool(rate_per_s) and total is None)
 
 
-def _stage(plan: Policy, name: str, step: Step, rate: float | None, base: float, has_stable: bool) -> StagePreview:
+def _stage(
+    plan: Policy,
+    name: str,
+    step: Step,
+    rate: float | None,
+    base: float,
+    slow: Mapping[str, float],
+    has_stable: bool,
+) -> StagePreview:
     samples_s = proof_s = expected = None
     if rate:
         nc, nb = _loads(step.weight_bp, rate)
         samples_s = step.min_samples / nc if nc else None
         proof_s = _longest(
-            _until(_fine_sums(guard, nc, nb, base, has_stable), plan.bar_fine)
+            _until(_fine_sums(guard, nc, nb, share, has_stable), plan.bar_fine)
             for guard in plan.guards
             if guard.source is Source.GATEWAY and not guard.is_dry_run
+            for share in _shares(guard, base, slow if has_stable else NO_SHARES)
         )
         longest = None if samples_s is None or proof_s is None else max(step.min_s, samples_s, proof_s)
         expected = longest if longest is not None and longest < step.deadline_s else None
@@ -137,9 +159,19 @@ def _loads(weight_bp: int, rate: float) -> tuple[float, float]:
     return rate * weight_bp / FULL_BP, rate * (FULL_BP - weight_bp) / FULL_BP
 
 
-def _fine_sums(guard: Guard, nc: float, nb: float, base: float, has_stable: bool) -> Callable[[float], Any]:
-    """A healthy candidate's evidence after t seconds. Slow attempts are taken to be half of what the objective allows."""
-    share = base if guard.indicator == "errors" else guard.max_frac / 2
+def _shares(guard: Guard, base: float, slow: Mapping[str, float]) -> list[float]:
+    """A healthy candidate's share of bad attempts at each point of the guard that is known, and at its own in any case.
+
+    Where nobody counted, slow attempts are taken to be half of what the objective allows.
+    """
+    if guard.indicator == "errors":
+        return [base]
+    inner = [slow[name] for name in guard.points if name in slow and name != guard.name]
+    return [slow.get(guard.name, guard.max_frac / 2), *inner]
+
+
+def _fine_sums(guard: Guard, nc: float, nb: float, share: float, has_stable: bool) -> Callable[[float], Any]:
+    """A healthy candidate's evidence after t seconds, where both arms have this share of bad attempts."""
     if has_stable and nb:
         each = _increments(guard, nc, nb, share, share, Side.FINE)
         return lambda t: t * each

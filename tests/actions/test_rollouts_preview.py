@@ -243,7 +243,14 @@ def test_people_that_are_needed_and_a_policy_that_changed() -> None:
 # --- traffic ----------------------------------------------------------------------------------------------------------
 
 
-def observed(rollout: Rollout, first: int, last: int, attempts: tuple[int, int], errors: int = 0) -> None:
+def observed(
+    rollout: Rollout,
+    first: int,
+    last: int,
+    attempts: tuple[int, int],
+    errors: int = 0,
+    slow: tuple[Any, Any] = ({}, {}),
+) -> None:
     began = rollout.created_at
     Observation.objects.create(
         rollout=rollout,
@@ -253,8 +260,8 @@ def observed(rollout: Rollout, first: int, last: int, attempts: tuple[int, int],
         at=began + timedelta(seconds=last),
         state="shifting",
         weight_bp=500,
-        candidate={"attempts": attempts[0]},
-        stable={"attempts": attempts[1], "bad": {"errors": errors}},
+        candidate={"attempts": attempts[0], "bad": slow[0]},
+        stable={"attempts": attempts[1], "bad": {"errors": errors, **slow[1]}},
         evidence={},
     )
 
@@ -276,6 +283,27 @@ def test_traffic_is_that_of_the_self_test_else_of_the_last_rollout() -> None:
     assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "self-test")
     SelfTest.objects.update(at=timezone.now() - timedelta(days=2))
     assert traffic_of(model, environment).source == f"rollout {rollout.pk}"
+
+
+def test_how_slow_stable_is_was_seen_by_the_last_rollout() -> None:
+    candidate = over_stable()
+    rollout = put(started(candidate=candidate), "rolled_back")
+    observed(rollout, 1, 1, (100, 100))
+    observed(rollout, 2, 61, (60, 540), slow=({"slow_50ms": 60}, {"slow_50ms": 108, "slow_250ms": 0, "bytes_512": 9}))
+    shares = {"slow_250ms": 0.0, "slow_50ms": 0.2}
+    assert traffic_of(candidate.model, production()).slow_frac == shares
+    counting(candidate, 42)
+    found = traffic_of(candidate.model, production())
+    assert (found.source, found.slow_frac) == ("self-test", shares)
+    assert seen(candidate)["traffic"]["slow_frac"] == shares
+
+
+def test_how_slow_a_first_release_was_counts_for_the_next() -> None:
+    candidate = over_stable()
+    rollout = put(started(candidate=candidate), "rolled_back")
+    observed(rollout, 1, 1, (100, 0))
+    observed(rollout, 2, 61, (60, 0), slow=({"slow_50ms": 15}, {}))
+    assert traffic_of(candidate.model, production()).slow_frac == {"slow_50ms": 0.25}
 
 
 # --- pure parts -------------------------------------------------------------------------------------------------------
