@@ -24,6 +24,10 @@ class Patience:
         self._place: tuple[Any, ...] = ()
         self._since = 0.0
 
+    def is_paused_for(self, view: dict[str, Any]) -> float:
+        """Seconds since this pause was first looked at; 0 for what is not paused."""
+        return self._clock() - self._since if view["state"] == "paused" and self._place[:1] == ("paused",) else 0.0
+
     def look(self, view: dict[str, Any]) -> None:
         """Raises CommandError (exit 1) when the rollout has stood still too long: at one state, step and weight."""
         place, now = (view["state"], view.get("step_index"), view.get("weight_bp")), self._clock()

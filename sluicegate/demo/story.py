@@ -31,6 +31,8 @@ MODEL, ENVIRONMENT = "sentiment", "production"
 FIRST = "r1"
 #: Gates take about 30 s here; nobody waits longer than this for them.
 GATES_S = 180.0
+#: A release that is slow while a busy machine warms it up may be paused; by now it is warm, or bad indeed.
+RESUME_AFTER_S = 15.0
 DEFAULT_STATE = BASE_DIR / ".state" / "demo"
 CHAPTERS = {
     "r1": "r1, float32: the first release of the environment, judged by absolute objectives alone",
@@ -211,6 +213,7 @@ def _roll_out(tale: Tale, client: Client, manager: Client, name: str) -> None:
 def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]) -> dict[str, Any]:
     """The rollout at its end. Raises CommandError when it stands still; the report tells of it all the same."""
     patience, place = Patience(), len(tale.rollouts)
+    resumed: list[int] = []
     tale.rollouts.append(started)
 
     def see(view: dict[str, Any]) -> None:
@@ -219,6 +222,8 @@ def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]
         if view["state"] == "awaiting_approval":
             rollout.act(manager, view["id"], "approve", "Gates passed; the digests are those of the report.")
             tale.teller.say("mara approved it")
+        if patience.is_paused_for(view) >= RESUME_AFTER_S and not resumed:
+            resumed.extend(_resume(tale, manager, view))
         if not tale.crowd.is_there and int(view.get("weight_bp") or 0) > 0 and tale.crowd.come():
             tale.teller.say(f"users arrive: {RATE_PER_S:g} requests a second, half HTTP and half gRPC, until the end")
         elif tale.crowd.is_there and not tale.crowd.is_well():
@@ -233,6 +238,18 @@ def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]
     if not tale.crowd.is_there:
         tale.crowd.come()
     return view
+
+
+def _resume(tale: Tale, manager: Client, view: dict[str, Any]) -> list[int]:
+    """[the rollout] once it goes on; empty when it moved meanwhile, to be looked at again."""
+    try:
+        rollout.act(manager, view["id"], "resume", "A busy machine was slow at first; it may go on once.")
+    except Problem as problem:
+        if problem.status not in {409, 412}:
+            raise
+        return []
+    tale.teller.say("mara, who looks after a pause, lets it go on once")
+    return [view["id"]]
 
 
 def _report(tale: Tale, problem: str) -> dict[str, Any]:

@@ -312,6 +312,21 @@ def test_a_rollout_that_was_left_is_in_the_report(monkeypatch: pytest.MonkeyPatc
     assert tale.observations == {2: [{"tick": 1}]}
 
 
+def test_a_pause_is_resumed_once_by_the_release_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    tale, _ = tale_of(monkeypatch, [])
+    tale.crowd.come.return_value = False
+    now = {"id": 2, "state": "paused", "weight_bp": 10_000, "version": 3}
+    manager, acted = Mock(), []
+    client = Mock(
+        **{"get.side_effect": lambda _: now | ({"state": "promoted"} if acted else {}), "pages.return_value": []}
+    )
+    monkeypatch.setattr(story, "RESUME_AFTER_S", 0.01)
+    monkeypatch.setattr(story.rollout, "POLL_S", 0.02)
+    monkeypatch.setattr(story.rollout, "act", lambda who, pk, verb, reason: acted.append((who, pk, verb)))
+    assert story._follow(tale, client, manager, {"id": 2, "state": "requested"})["state"] == "promoted"
+    assert acted == [(manager, 2, "resume")]
+
+
 def test_how_to_sign_in_is_told_when_the_pages_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[str] = []
     stack = Mock(base_url="http://127.0.0.1:1", admin_password="secret", state_dir=tmp_path)
