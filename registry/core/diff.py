@@ -6,7 +6,8 @@ Everything here is computed from the two manifests and from what was read of the
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -207,12 +208,16 @@ def _tensors(old: Facts, new: Facts) -> Iterator[TensorChanges]:
         added, removed = sorted(b.keys() - a.keys()), sorted(a.keys() - b.keys())
         both = a.keys() & b.keys()
         changed = sorted(name for name in both if a[name] != b[name])
-        named = [*((name, "changed") for name in changed[:MOST_EXAMPLES]), *((name, "added") for name in added[:MOST_EXAMPLES]),
-                 *((name, "removed") for name in removed[:MOST_EXAMPLES])]  # fmt: skip
+        named = _some_of_each({"changed": changed, "added": added, "removed": removed})
         examples = [Change("tensors", name, how, _tensor(a.get(name)), _tensor(b.get(name))) for name, how in named]
-        yield TensorChanges(
-            kind, len(both) - len(changed), len(added), len(removed), len(changed), tuple(examples[:MOST_EXAMPLES])
-        )
+        yield TensorChanges(kind, len(both) - len(changed), len(added), len(removed), len(changed), tuple(examples))
+
+
+def _some_of_each(names: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """(name, how it changed) of MOST_EXAMPLES at most, the same number of each kind while it has some; kind by kind."""
+    ranks = sorted((rank, how) for how, its in names.items() for rank in range(min(len(its), MOST_EXAMPLES)))
+    shown = Counter(how for _, how in ranks[:MOST_EXAMPLES])
+    return [(name, how) for how, its in names.items() for name in its[: shown[how]]]
 
 
 def _by_format(facts: Facts) -> dict[str, dict[str, list[Any]]]:

@@ -221,7 +221,7 @@ def status_line(view: dict[str, Any]) -> str:
     count = sum(1 for step in view.get("steps") or [] if step.get("name") != "bake")
     is_stepping = view["state"] in {"shifting", "paused"} and isinstance(index, int) and 0 <= index < count
     place = f"  step {index + 1} of {count}" if is_stepping and isinstance(index, int) else ""
-    return f"{view['state']}  {int(view.get('weight_bp') or 0) / 100:g} %{place}. {view.get('reason', '')}".rstrip()
+    return f"{view.get('outcome', view['state'])}  {int(view.get('weight_bp') or 0) / 100:g} %{place}. {view.get('reason', '')}".rstrip()
 
 
 def status_lines(view: dict[str, Any]) -> list[str]:
@@ -278,7 +278,7 @@ def run_watch(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _end(view: dict[str, Any], output: Output) -> int:
-    lines = [f"Rollout {view['id']} ended: {view['state']}. {view.get('reason', '')}".rstrip()]
+    lines = [f"Rollout {view['id']} ended: {view.get('outcome', view['state'])}. {view.get('reason', '')}".rstrip()]
     if view["state"] == "stuck":
         lines.append(
             f"Next: sluicegate diagnose {view['id']}; a gateway did not acknowledge that the traffic goes back."
@@ -304,7 +304,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             r.get("model"),
             name_of(r.get("candidate")),
             r.get("environment"),
-            r["state"],
+            r.get("outcome", r["state"]),
             f"{int(r.get('weight_bp') or 0) / 100:g} %",
             r.get("reason"),
         ]

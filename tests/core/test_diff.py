@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from registry.core.artifact import role_of
 from registry.core.coupling import changed_parts, warning
-from registry.core.diff import Diff, compare, differing, fields
+from registry.core.diff import MOST_EXAMPLES, Diff, compare, differing, fields
 from registry.core.formats import inspect
 from registry.core.formats.tokenizers import read
 from registry.core.manifest import File, build
@@ -128,6 +129,14 @@ def test_tensors_are_told_by_header_whatever_file_they_lie_in() -> None:
     )
     assert [(c.field, c.kind) for c in tensors.examples] == [("a", "changed"), ("d", "added"), ("b", "removed")]
     assert tensors.examples[0].old == {"data_type": "F32", "shape": [2, 3]}
+
+
+def test_examples_of_tensors_are_of_every_kind() -> None:
+    old = {**ONE, "artifact/w.safetensors": safetensors_file([(f"old{i:03}", "I8", [1]) for i in range(200)])}
+    new = {**ONE, "artifact/w.safetensors": safetensors_file([(f"new{i:03}", "I8", [1]) for i in range(10)])}
+    (found,) = between(old, new).tensors
+    kinds = Counter(change.kind for change in found.examples)
+    assert (found.added, found.removed, dict(kinds)) == (10, 200, {"added": 10, "removed": MOST_EXAMPLES - 10})
 
 
 def test_a_graph_is_told_by_its_own_inputs_and_outputs() -> None:

@@ -138,7 +138,7 @@ def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, f
     assert story.stable is not None
     story.gateway.set_arm(story.candidate.digest, **fault)
     started = timezone.now()
-    story.until("rolling_back", turns=10)
+    story.until("rolling_back")
     breach = Decision.objects.get(rollout=story.rollout, action="roll_back")
     assert breach.code in {"worse_than_stable", "objective_breached"} and breach.facts["guard"] == guard
     assert story.route().candidate_bp == 0 and story.rollout.weight_bp == 0  # in the very tick of the decision
@@ -201,7 +201,7 @@ def test_breach_is_seen_in_every_live_state(state: str) -> None:
         story.until("baking")
     story.turn()
     story.gateway.set_arm(story.candidate.digest, error_frac=0.5)
-    story.until("rolling_back", turns=6)
+    story.until("rolling_back")
     story.until("rolled_back", turns=6)
     assert Decision.objects.filter(rollout=story.rollout, action="roll_back").count() == 1
     assert story.route().stable_id == story.rollout.stable_id and story.route().candidate_bp == 0
