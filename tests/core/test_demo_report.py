@@ -249,7 +249,7 @@ def test_a_rollout_that_stands_still_ends_the_story() -> None:
     patience.look({**view, "weight_bp": 10_000})
     clock.now += 1
     with pytest.raises(
-        CommandError, match=r"left its path: the rollout of r2 has stood still for 300 s\. Held\."
+        CommandError, match=r"left its path: the rollout of r2 has stood still for 600 s\. Held\."
     ) as end:
         patience.look({**view, "weight_bp": 10_000})
     assert end.value.exit_code == 1
