@@ -454,8 +454,9 @@ def test_a_new_decision_ends_a_block() -> None:
     world.turn()
     world.turn()
     (rollout,) = world.rollouts
-    last = blocks(rollout)[-1]
-    assert (last.tick, last.problem) == (Decision.objects.filter(rollout=rollout).latest("pk").tick, "provider_down")
+    decided = Decision.objects.filter(rollout=rollout).latest("pk")
+    # the last block, unless the tick after it was that at which this rollout stores one anyway
+    assert (decided.tick, "provider_down") in {(one.tick, one.problem) for one in blocks(rollout)[-2:]}
 
 
 def test_old_blocks_join_into_coarser_ones_and_nothing_is_lost() -> None:
