@@ -94,6 +94,7 @@ def test_a_preview_shows_stages_and_warnings_and_creates_nothing(candidate: Rele
     page = answer.content.decode()
     assert answer.status_code == 200 and not Rollout.objects.exists()
     assert "no_capacity_for_rollback" in page and "step 5" in page and "traffic_unknown" in page
+    assert "One step goes back to r1 for " in page
     assert 'value="careful" selected' in page and 'value="A fix."' in page  # nothing that was typed is lost
     Rollout.objects.create(
         model=candidate.model, environment=production(), candidate=release_of(candidate.model), policy={},
