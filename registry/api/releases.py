@@ -15,6 +15,8 @@ from rest_framework.views import APIView
 from accounts.api import actor_of, expected_version
 from registry import actions, queries
 from registry.api.answers import IF_MATCH, versioned
+from registry.core.fields import Flag, Problem
+from registry.core.spec import refuse
 from registry.serializers import (
     DraftIn,
     DraftOut,
@@ -40,8 +42,10 @@ class ReleasesView(generics.ListAPIView[Any]):
         actor = actor_of(request)
         model = queries.visible_model(actor, slug)
         body = dict(body_of(request.data))
-        files, resume, began_at = body.pop("files", None), body.pop("resume", False), timezone.now()
-        draft = actions.create_draft(actor=actor, model=model, spec=body, files=files, resume=resume is True)
+        files, problems, began_at = body.pop("files", None), list[Problem](), timezone.now()
+        resume = Flag().read(body.pop("resume", False), "resume", problems)
+        refuse("invalid_spec", "The release", problems)
+        draft = actions.create_draft(actor=actor, model=model, spec=body, files=files, resume=resume)
         return versioned(DraftOut(draft), status=201 if draft.created_at >= began_at else 200)
 
 

@@ -557,6 +557,8 @@ def test_a_push_goes_on_with_its_own_draft_and_nobody_elses(dev: Any, api: Api) 
     assert post(dev, {"resume": False})[0] == 201
     assert post(dev, {"files": announced(artifact__model_onnx=b"other")})[0] == 201
     assert post(dev, {"provenance": {"notes": "other"}})[0] == 201
+    unclear = dev.post("/api/v1/models/sentiment/releases", body | {"resume": "yes"}, format="json")
+    assert refused(unclear, 422, "invalid_spec")["errors"][0]["field"] == "resume"
     colleague = api(make_user("bo", team="vision", role=Role.CI))
     assert post(colleague)[0] == 201
     # what was sent for the draft is still there
