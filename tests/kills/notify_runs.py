@@ -81,7 +81,7 @@ class Telling(Stage):
     def tell(self) -> None:
         Subscription.objects.update(target=self._receiver())
         until = time.monotonic() + LONGEST_S
-        while not self._is_done():
+        while not self._is_done() or Job.objects.filter(state="running").exists():
             wake_notifier()  # as the engine's sweep does
             job = Job.objects.filter(state__in=["queued", "running"], due_at__lte=timezone.now()).first()
             is_free = (
@@ -93,14 +93,15 @@ class Telling(Stage):
                 f"after {LONGEST_S:g} s: {list(Delivery.objects.values_list('state', 'attempts'))}"
             )
             time.sleep(0.03)
-        first = self.workers[0]
-        self.played.was_reached = self.at is None or len(self.workers) > 1
-        if first.is_frozen:
-            first.thaw()
+        first, was_frozen = self.workers[0], False
         for worker in self.workers:
             while not worker.is_over:
-                assert time.monotonic() < until, "a worker does not end"
+                if worker.is_frozen:
+                    was_frozen = True
+                    worker.thaw()
+                assert time.monotonic() < until, f"{worker.name} does not end"
                 time.sleep(0.01)
+        self.played.was_reached = self.at is None or first.was_killed or was_frozen
         self._check()
 
     def _receiver(self) -> str:
