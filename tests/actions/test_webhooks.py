@@ -190,7 +190,7 @@ class TestFailing:
         receiver.answers = [answer]
         began = time.monotonic()
         assert send_all() == 1
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 3
         delivery = only()
         (tried,) = delivery.tries.all()
         assert (delivery.state, tried.status_code) == (S.FAILED, status) and says in tried.error

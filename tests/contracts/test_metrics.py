@@ -233,8 +233,8 @@ def test_a_metrics_server_that_is_away_is_named_and_comes_back(source: Source, w
     source.scraped()
     source.fail(why)
     began = time.monotonic()
-    found = source.read([CounterQuery("a", of(TOTAL)), CounterQuery("b", of(BAD))], 0.5)
-    assert time.monotonic() - began < 1.0
+    found = source.read([CounterQuery("a", of(TOTAL)), CounterQuery("b", of(BAD))], 1.5)
+    assert time.monotonic() - began < 2.8  # both within the time of one
     assert {error.reason for error in found.values() if isinstance(error, MetricsError)} == {why} and len(found) == 2
     source.fail(None)
     assert value(source, of(TOTAL)) == 5
@@ -279,7 +279,7 @@ def test_every_way_to_answer_badly_has_its_reason(real: Real, mode: str, why: st
         time.sleep(0.5)
     began = time.monotonic()
     found = one(real, of(TOTAL), timeout_s=0.6)
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 2.0
     assert isinstance(found, MetricsError) and found.reason == why, found
     real.proxy.mode = "ok"
     assert value(real, of(TOTAL)) == 5

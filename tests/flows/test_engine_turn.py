@@ -141,6 +141,7 @@ def test_a_hung_gateway_blinds_its_own_rollouts_and_delays_nobody() -> None:
     world.until_shifting()
     near, far = world.rollouts
     world.gateways.hung.add("gateway-1")
+    world.engine._readers.wait_s = 1.5
     took = []
     for _ in range(4):
         before = near.tick
@@ -149,7 +150,7 @@ def test_a_hung_gateway_blinds_its_own_rollouts_and_delays_nobody() -> None:
         took.append(time.monotonic() - began)
         assert near.tick == before + 1
         assert "minimum" in near.reason and "gateway-1" in far.reason
-    assert max(took[1:]) < 0.45, took  # the first turn waits for the answer, half a second; later ones know better
+    assert max(took[1:]) < 1.3, took  # the first turn waits for the answer; later ones know better
     assert world.gateways.asked.count("gateway-1") < world.gateways.asked.count("gateway-0")  # never twice at a time
     assert Decision.objects.filter(rollout=far, code="provider_down").count() == 1
     assert not Decision.objects.filter(rollout=near, code="provider_down").exists()
@@ -168,17 +169,18 @@ def test_a_slow_gateway_is_heard_a_turn_later(monkeypatch: pytest.MonkeyPatch) -
     read = world.gateways.read
 
     def slowly(**asked: Any) -> Any:
-        time.sleep(0.65)  # longer than a turn waits
+        time.sleep(1.9)  # longer than a turn waits
         return read(**asked)
 
     monkeypatch.setattr(world.gateways, "read", slowly)
+    world.engine._readers.wait_s = 1.5
     world.turn()
     assert "has not told its counters yet" in world.rollouts[0].reason
-    time.sleep(0.3)
+    time.sleep(1.0)
     total = Carry.from_json(world.rollouts[0].engine_state).total.candidate.attempts
     began = time.monotonic()
     world.turn()
-    assert time.monotonic() - began < 0.45
+    assert time.monotonic() - began < 1.3
     assert "counters" not in world.rollouts[0].reason
     assert Carry.from_json(world.rollouts[0].engine_state).total.candidate.attempts > total
 

@@ -21,7 +21,7 @@ from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer
 
 pytestmark = pytest.mark.real("envoy")
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
-LIMITS = Limits(timeout_s=5.0, attempt_timeout_s=0.3)
+LIMITS = Limits(timeout_s=5.0, attempt_timeout_s=0.8)
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_a_hung_candidate_costs_one_attempt_and_then_nothing(parts: Rig) -> None
     parts.candidate.mode = "hang"
     answers = [parts.envoy.http() for _ in range(8)]
     assert {answer.release for answer in answers} == {"r1"}
-    assert max(answer.seconds for answer in answers) < LIMITS.attempt_timeout_s + 0.3
-    assert answers[-1].seconds < 0.2  # set aside after five
+    assert max(answer.seconds for answer in answers) < LIMITS.attempt_timeout_s + 0.7
+    assert answers[-1].seconds < 0.7  # set aside after five
 
 
 def test_killed_in_flight_is_answered_by_stable(parts: Rig) -> None:
