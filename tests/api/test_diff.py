@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.cache import cache
 from django.test import Client
 
 from accounts.actions import actor_for, issue_token
@@ -28,6 +29,11 @@ def caller(name: str, **role: Any) -> Client:
     user = person(name, **role)
     token = issue_token(user=user, name="test", actor=actor_for(user))
     return Client(headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> None:
+    cache.clear()
 
 
 @pytest.fixture
@@ -138,11 +144,24 @@ def test_odd_json_is_answered_all_the_same(dev: Client, odd: bytes) -> None:
     assert not answer.json()["tokenizers"]["tokenizer/tokenizer.json"].get("unknown")
 
 
-def test_bytes_that_are_gone_are_said_to_be_unread(dev: Client, releases: tuple[Release, Release]) -> None:
-    Inspection.objects.all().delete()
+def empty_the_store() -> None:
     for path in Path(settings.BLOB_STORE).rglob("*"):
         if path.is_file():
             path.unlink()
+
+
+def test_large_tokenizers_are_read_once(dev: Client, releases: tuple[Release, Release]) -> None:
+    """What differed between two digests differs for ever: asked again, not even their bytes are needed."""
+    first = dev.get(f"{URL}?against=r1").json()["tokenizers"]
+    empty_the_store()
+    assert dev.get(f"{URL}?against=r1").json()["tokenizers"] == first
+    cache.clear()
+    assert "unknown" in dev.get(f"{URL}?against=r1").json()["tokenizers"]["tokenizer/tokenizer.json"]
+
+
+def test_bytes_that_are_gone_are_said_to_be_unread(dev: Client, releases: tuple[Release, Release]) -> None:
+    Inspection.objects.all().delete()
+    empty_the_store()
     told = dev.get(f"{URL}?against=r1").json()
     assert set(told["unread"]) == {"artifact/model.onnx", "tokenizer/tokenizer.json"}
     assert "not in the store" in told["tokenizers"]["tokenizer/tokenizer.json"]["unknown"]
