@@ -47,6 +47,10 @@ def release(name: str, owner: str, token: int) -> None:
     Lease.objects.filter(name=name, owner=owner, token=token).update(expires_at=None, owner="")
 
 
-def holder(name: str) -> str | None:
-    """Who holds the lease now."""
-    return Lease.objects.filter(name=name, expires_at__gt=Now()).values_list("owner", flat=True).first()
+def holder(name: str, *, for_s: float = 0.0) -> str | None:
+    """Who holds the lease now, and for `for_s` seconds more even without renewing it."""
+    return (
+        Lease.objects.filter(name=name, expires_at__gt=Now() + timedelta(seconds=for_s))
+        .values_list("owner", flat=True)
+        .first()
+    )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
@@ -37,6 +38,7 @@ ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 30.0
 READ_TIMEOUT_S = 1.0
 #: The memory of a model's rate of requests.
 RATE_MEMORY_S = 300.0
+_LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 
 @dataclass
@@ -86,9 +88,10 @@ class _Watched:
 
 
 class SelfTests:
-    """Runs in a thread of its own, so that it never delays a tick. `leads` says whether this engine leads."""
+    """Runs in a thread of its own, so that it never delays a tick. `leads` says whether this engine leads, and for so many
+    seconds more."""
 
-    def __init__(self, counters: TrafficCounters, leads: Callable[[], bool], *, tick_s: float = 1.0) -> None:
+    def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], *, tick_s: float = 1.0) -> None:
         self.counters, self.leads, self.tick_s = counters, leads, tick_s
         self._watched: dict[tuple[int, int], _Watched] = {}
         self._gateways: dict[int, list[Gateway]] = {}
@@ -99,7 +102,7 @@ class SelfTests:
         """Until `stopping` is set."""
         while not stopping.wait(self.tick_s):
             try:
-                if self.leads():
+                if self.leads(0.0):
                     self.turn(time.monotonic())
                 else:
                     self._watched.clear()
@@ -167,9 +170,10 @@ class SelfTests:
 
     @transaction.atomic
     def _write(self, one: _Watched) -> None:
-        if (
-            not self.leads()
-        ):  # asked within the transaction, which the database ends should this process be frozen in it
+        # Should this process be frozen in here, the database ends the transaction before another engine can lead.
+        with connection.cursor() as cursor:
+            cursor.execute(_LET_GO, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])
+        if not self.leads(settings.ENGINE_LEASE_S / 2):
             return
         now = timezone.now()
         row, _ = Row.objects.update_or_create(

@@ -536,7 +536,8 @@ class TestLeases:
         first = leases.acquire("engine", "a", 30)
         assert first is not None
         assert leases.acquire("engine", "b", 30) is None
-        assert leases.holder("engine") == "a"
+        assert leases.holder("engine") == leases.holder("engine", for_s=25) == "a"
+        assert leases.holder("engine", for_s=31) is None
         leases.release("engine", "a", first)
         second = leases.acquire("engine", "b", 30)
         assert second is not None and second > first

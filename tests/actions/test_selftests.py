@@ -32,7 +32,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> tuple[SelfTests, FakeGateway]:
     gateway = FakeGateway("gateway-1", seed=3)
     gateway.set_route(model.slug, stable=str(stable.digest))
     monkeypatch.setattr(selftests, "WRITE_EVERY_S", 1.0)
-    return SelfTests(gateway, lambda: True), gateway
+    return SelfTests(gateway, lambda _: True), gateway
 
 
 def turns(tests: SelfTests, gateway: FakeGateway, count: int, *, begin: float = 100.0) -> None:
@@ -50,11 +50,18 @@ def test_every_routed_model_is_watched_without_any_rollout(world: tuple[SelfTest
     assert traffic_of(row.model, row.environment).source == "self-test"
 
 
+def test_nothing_is_written_where_another_engine_may_lead_soon(world: tuple[SelfTests, FakeGateway]) -> None:
+    tests, gateway = world
+    tests.leads = lambda for_s: for_s == 0.0
+    turns(tests, gateway, 30)
+    assert not Row.objects.exists()
+
+
 def test_another_engine_goes_on_from_what_was_kept(world: tuple[SelfTests, FakeGateway]) -> None:
     tests, gateway = world
     turns(tests, gateway, 30)
     kept = Row.objects.get().state["pairs"]
-    turns(SelfTests(gateway, lambda: True), gateway, 10, begin=500.0)
+    turns(SelfTests(gateway, lambda _: True), gateway, 10, begin=500.0)
     assert Row.objects.get().state["pairs"] > kept
 
 

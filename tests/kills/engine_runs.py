@@ -131,7 +131,8 @@ class Telling(Stage):
                 second = self._start_engine("second", None)
             if second and self.played.takeover_s is None and _leads(second):
                 self.played.takeover_s = time.monotonic() - died_at
-            if (self.is_there or self.story.is_over)(rollout):
+            is_led = not first.is_frozen or self.played.takeover_s is not None
+            if (self.is_there or self.story.is_over)(rollout) and is_led:
                 break
             if first.is_frozen and self.played.takeover_s is not None and fence == self._token():
                 self._thaw(first)
@@ -145,7 +146,7 @@ class Telling(Stage):
         self.played.was_reached = self.at is None or second is not None
         if self.engine_dies_at is None and second is not None:
             raise AssertionError("the engine died by itself")
-        if first.is_frozen:
+        if first.is_frozen and self.played.takeover_s is not None:  # else it may lead on, as nobody else does
             self._thaw(first)
 
     def _token(self) -> int:

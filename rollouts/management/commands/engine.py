@@ -40,7 +40,7 @@ class Command(BaseCommand):
 
         stopping = threading.Event()
         # The lease itself is asked: one that slept believes to lead until its next turn.
-        tests = SelfTests(EnvoyCounters(now=clock.now), leads=lambda: holder(LEASE) == engine.owner)
+        tests = SelfTests(EnvoyCounters(now=clock.now), leads=lambda s: holder(LEASE, for_s=s) == engine.owner)
         threading.Thread(target=tests.run, args=(stopping,), name="self-tests", daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
