@@ -17,7 +17,7 @@ from rollouts.models import Rollout
 from serving.models import Deployment, Gateway
 from tests.kills import checks, databases, gateway
 from tests.kills.campaign import Played
-from tests.kills.points import Point, Points, lasting_in, sites_in
+from tests.kills.points import Point, Points, late_in, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
 from tests.kills.stories import Scene, Story, serve
@@ -94,7 +94,7 @@ class Telling(Stage):
         time.sleep(AFTERMATH_S)
         self.played.trace = sites_in(self.place / "first")
         if self.lines_when_frozen is not None:
-            late = lasting_in(self._lines()[self.lines_when_frozen - 1 :])
+            late = late_in(self._lines(), self.lines_when_frozen, self.at)
             # In its turn it may lead again; what it writes before that is wrong.
             unlawful = itertools.takewhile(lambda site: "leases.acquire" not in site, late)
             self.played.problems += [f"the frozen engine wrote later: {site}" for site in unlawful]

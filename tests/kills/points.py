@@ -15,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,8 @@ class Point:
 class Points:
     """Watches every connection of this process.
 
-    Each write's site goes to `trace`, a file, before it is made; after it, `LASTING` where it changed something for good.
+    Each write's site goes to `trace`, a file, before it is made; after it, where it changed something for good, `LASTING`
+    with the number of the site's line: threads write at the same time.
     `is_torn` breaks the product: transactions are committed in their middle, as if nobody had thought of any.
     """
 
@@ -60,6 +60,7 @@ class Points:
         self._trace = os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._at, self._is_torn = at, is_torn
         self._seen: Counter[str] = Counter()
+        self._lines = 0
         self._lock = threading.Lock()
 
     def watch(self) -> None:
@@ -104,26 +105,39 @@ class Points:
         with self._lock:
             self._seen[site] += 1
             nth = self._seen[site]
-            os.write(self._trace, f"{site}\n".encode())
+            line = self._say(site)
         is_here = self._at is not None and (self._at.site, self._at.nth) == (site, nth)
         if is_here and self._at.side == BEFORE:
             os.kill(os.getpid(), self._at.how)
         answer, is_lasting = write()
         if is_lasting:
-            os.write(self._trace, f"{LASTING}\n".encode())
+            with self._lock:
+                self._say(f"{LASTING} {line}")
         if is_here and self._at.side == AFTER:
             os.kill(os.getpid(), self._at.how)
         return answer
 
+    def _say(self, what: str) -> int:
+        os.write(self._trace, f"{what}\n".encode())
+        self._lines += 1
+        return self._lines - 1
+
 
 def sites_in(trace: Path) -> list[str]:
     """The sites of the writes in their order."""
-    return [line for line in trace.read_text().splitlines() if line != LASTING]
+    return [line for line in trace.read_text().splitlines() if not line.startswith(LASTING)]
 
 
-def lasting_in(lines: list[str]) -> list[str]:
-    """The sites whose writes changed something for good."""
-    return [was for was, line in pairwise(lines) if line == LASTING]
+def late_in(lines: list[str], since: int, at: Point | None = None) -> list[str]:
+    """The sites of writes that changed something for good after the process was frozen, when it had said `since` lines.
+
+    Those are what it began later, and the write that it was frozen before, `at`. What another thread had on its way by
+    then the database had done long before anybody else led, though it is heard of later.
+    """
+    own = [number for number, line in enumerate(lines) if at is not None and line == at.site]
+    frozen_before = own[at.nth - 1] if at is not None and len(own) >= at.nth else None
+    lasting = [int(line.removeprefix(LASTING)) for line in lines[since:] if line.startswith(LASTING)]
+    return [lines[number] for number in lasting if number >= since or number == frozen_before]
 
 
 def written_by(sql: str) -> str:

@@ -19,7 +19,7 @@ from ledger.models import Lease
 from rollouts.models import Rollout
 from serving.models import Gateway
 from tests.kills import databases, gateway
-from tests.kills.points import Points, lasting_in
+from tests.kills.points import Points, late_in
 from tests.kills.process import Child, fork
 from tests.kills.stories import QUIET, Story
 
@@ -134,7 +134,7 @@ def freeze_leader(folder: Path, *, leases: float = 2.0, ticks_after: int = 4) ->
         os.kill(leader.pid, signal.SIGCONT)
         until(lambda: Rollout.objects.get().tick >= was + ticks_after, "more ticks", within_s=30)
         assert pair.leader() is other, "the frozen engine took the lead again"
-        return lasting_in(pair.trace_of(leader)[before - 1 :])
+        return late_in(pair.trace_of(leader), before)
     finally:
         pair.end()
 

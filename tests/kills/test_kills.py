@@ -18,7 +18,7 @@ from serving.ports import GatewayCounters
 from sluicegate.settings import BASE_DIR
 from tests.gateway_rig import wait_until
 from tests.kills import campaign, checks, gateway
-from tests.kills.points import AFTER, BEFORE, LASTING, Point, lasting_in, written_by
+from tests.kills.points import AFTER, BEFORE, LASTING, Point, late_in, written_by
 
 pytestmark = pytest.mark.timeout(900)
 #: Enough for every site of the engine, the worker, the control plane and the web process.
@@ -101,7 +101,11 @@ def test_points_are_both_sides_of_every_write_up_to_the_last_that_is_no_renewal(
 
 
 def test_only_what_changed_something_for_good_counts_as_late() -> None:
-    assert lasting_in(["a", "b", LASTING, "c"]) == ["b"]
+    lines = ["a", "b", f"{LASTING} 0", "c", f"{LASTING} 1", "a", f"{LASTING} 3", f"{LASTING} 5", "b"]
+    assert late_in(lines, 4) == ["a"]  # b and c were on their way
+    assert late_in(lines, 4, Point("c", 1, BEFORE)) == ["c", "a"]
+    assert late_in(lines, 4, Point("a", 1, BEFORE)) == ["a"]
+    assert late_in(lines, 9) == []
 
 
 def test_a_shut_candidate_must_stay_shut() -> None:
