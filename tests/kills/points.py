@@ -108,14 +108,19 @@ class Points:
             line = self._say(site)
         is_here = self._at is not None and (self._at.site, self._at.nth) == (site, nth)
         if is_here and self._at.side == BEFORE:
-            os.kill(os.getpid(), self._at.how)
+            self._end()
         answer, is_lasting = write()
         if is_lasting:
             with self._lock:
                 self._say(f"{LASTING} {line}")
         if is_here and self._at.side == AFTER:
-            os.kill(os.getpid(), self._at.how)
+            self._end()
         return answer
+
+    def _end(self) -> None:
+        """To this thread, which goes no further then; a signal to the process lets it run on until another has taken it."""
+        assert self._at is not None
+        signal.pthread_kill(threading.get_ident(), self._at.how)
 
     def _say(self, what: str) -> int:
         os.write(self._trace, f"{what}\n".encode())
