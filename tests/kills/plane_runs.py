@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ from rollouts.models import Rollout
 from serving.models import Route, RouteAck
 from serving.xds.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
 from serving.xds.server import SERVICE
+from tests.gateway_rig import free_port
 from tests.kills import databases, gateway
 from tests.kills.campaign import Played
 from tests.kills.engine_runs import Telling
@@ -135,9 +135,7 @@ class Planned(Telling):
     """A story in which the engine lives and the control plane may be killed; traffic follows what is acknowledged."""
 
     def tell(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.planes: list[Child] = []
         self.tend()
         super().tell()
