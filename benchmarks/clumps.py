@@ -16,17 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rollouts.core.arrays import fixed_sums_of, increments_of, mixed_of, onset_mixed_of, onset_step_of, worse_of
 from rollouts.core.dispersion import Dispersions
-from rollouts.core.evidence import (
-    Side,
-    Tempering,
-    Tolerance,
-    fixed_sums_of,
-    increments_of,
-    mixed_of,
-    onset_mixed_of,
-    onset_step_of,
-)
+from rollouts.core.evidence import Side, Tolerance
 from rollouts.core.policy import parse_policy
 
 Counted = npt.NDArray[np.float64]
@@ -129,7 +121,7 @@ class Judge:
     def __init__(self, runs: int, tolerance: Tolerance = GUARD.roll_back_over) -> None:
         self.runs, self.tolerance = runs, tolerance
         self.scatter = Dispersions(runs, 5.0)
-        self.phi = np.ones(runs)
+        self.phis = (np.ones(runs), np.ones(runs))
         self.begin()
 
     def begin(self) -> None:
@@ -137,16 +129,23 @@ class Judge:
         self.xc, self.nc, self.xb, self.nb = (np.zeros(self.runs) for _ in range(4))
 
     def absorb(self, at: float, xc: Counted, nc: Counted, xb: Counted, nb: Counted) -> None:
-        before = self.phi
+        before = self.phis
         self.scatter.absorb(at, bad_candidate=xc, candidate=nc, bad_stable=xb, stable=nb)
-        self.phi = self.scatter.phi
+        self.phis = self.scatter.phis
         if not nc.any():
             return
         self.ticks += 1
         more = increments_of(xc, nc, xb, nb, self.tolerance, Side.WORSE)
         self.plain += more
-        self.log_m = onset_step_of(self.log_m, Tempering.of_arrays(more, before, self.phi), self.ticks)
+        self.log_m = onset_step_of(
+            self.log_m, worse_of((xc, nc, xb, nb), self.tolerance, before, self.phis), self.ticks
+        )
         self.xc, self.nc, self.xb, self.nb = self.xc + xc, self.nc + nc, self.xb + xb, self.nb + nb
+
+    @property
+    def phi(self) -> Counted:
+        """Over both arms."""
+        return self.phis[0]
 
     @property
     def log_e_worse(self) -> Counted:

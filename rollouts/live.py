@@ -13,8 +13,8 @@ from django.utils import timezone
 from registry.models import Release
 from rollouts.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.core.approvals import WHY, missing, stages_of
-from rollouts.core.carry import Arms, Carry
-from rollouts.core.counting import Counts
+from rollouts.core.carry import Carry
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.decision import evidence_of
 from rollouts.core.freeze import frozen
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState

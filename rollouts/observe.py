@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from rollouts.core.carry import ERRORS
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.counting import COMMON, ERRORS, SAVED, SHED, TIMED, Counts, Reading
 from rollouts.core.decision import Code
 from rollouts.core.mix import SIZES
 from rollouts.core.plan import Policy
 from rollouts.models import Rollout
-from serving.core.buckets import SIZE_EDGES
+from serving.core.buckets import EDGES_US, SIZE_EDGES
+from serving.core.routes import SLOTS
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
 
@@ -128,8 +128,13 @@ def seen_of(
     *,
     stale_s: float,
     now: float,
+    slot: int = 0,
+    taken_by: Collection[int] | None = None,
 ) -> Seen:
-    """One rollout's view of what was read of its environment's gateways. `edges` are those of `slow_edges`."""
+    """One rollout's view of what was read of its environment's gateways. `edges` are those of `slow_edges`.
+
+    `slot` is that of the route as it is written, `taken_by` the gateways that follow it (None: all); others follow the one before.
+    """
     if not gateways:
         return Seen(problem=Code.PROVIDER_DOWN, sentence=f"{rollout.environment.slug} has no gateway")
     readings: dict[str, Reading] = {}
@@ -141,7 +146,8 @@ def seen_of(
             problem = problem or Code.PROVIDER_DOWN
             sentence = sentence or found or f"gateway {gateway.name} was not asked for {rollout.model.slug}"
             continue
-        reading = _reading(rollout, found, edges)
+        follows = taken_by is None or gateway.pk in taken_by
+        reading = _reading(rollout, found, edges, slot if follows else (slot - 1) % SLOTS)
         readings[gateway.name] = reading
         if now - reading.at > stale_s:
             problem = problem or Code.STALE
@@ -152,15 +158,37 @@ def seen_of(
     return Seen(readings, problem, sentence)
 
 
-def _reading(rollout: Rollout, found: GatewayCounters, edges: Sequence[tuple[str, int]]) -> Reading:
-    stable = rollout.stable.digest if rollout.stable else None
+def _reading(rollout: Rollout, found: GatewayCounters, edges: Sequence[tuple[str, int]], slot: int) -> Reading:
+    digests = str(rollout.candidate.digest), str(rollout.stable.digest) if rollout.stable else ""
+    now, ahead = [
+        tuple(_counts(found.by_slot.get(one, {}).get(digest), edges) for digest in digests)
+        for one in (slot, (slot + 1) % SLOTS)
+    ]
     return Reading(
         epoch=found.epoch,
         at=found.read_at.timestamp(),
-        candidate=_counts(found.by_release.get(rollout.candidate.digest or ""), edges),
-        stable=_counts(found.by_release.get(stable) if stable else None, edges),
+        candidate=now[0],
+        stable=now[1],
         user_requests=found.user_requests,
         user_errors=found.user_errors,
+        slot=slot,
+        ahead=(ahead[0], ahead[1]),
+        answer_s=max(longest_answer_s(found.by_release.get(digest)) for digest in digests),
+        drawn=found.by_release.get(digests[0], ArmCounters()).routed,
+    )
+
+
+#: Fewer attempts than this do not show what is usual; the longest usual answer is longer than those of this share.
+LEAST_TIMED, USUAL_FRAC = 100, 0.99
+
+
+def longest_answer_s(arm: ArmCounters | None) -> float:
+    """The edge, in seconds, under which 99 % of a release's first attempts ended; 0 while nobody knows."""
+    if arm is None or arm.timed < LEAST_TIMED:
+        return 0.0
+    return (
+        next((edge for edge, under in sorted(arm.latency_us.items()) if under >= USUAL_FRAC * arm.timed), EDGES_US[-1])
+        / 1e6
     )
 
 
@@ -169,10 +197,10 @@ _SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
 
 def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
     arm = arm or ArmCounters()
-    attempts, routed, latency_us, size_bytes = arm.attempts, arm.routed, arm.latency_us, arm.size_bytes
-    bad = {ERRORS: arm.errors}
+    timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
+    bad = {ERRORS: arm.failed, COMMON: arm.common, SAVED: arm.saved, SHED: arm.shed, TIMED: timed}
     for name, edge in edges:
-        bad[name] = max(0, attempts - latency_us.get(edge, 0)) if latency_us else 0
+        bad[name] = max(0, timed - latency_us.get(edge, 0)) if latency_us else 0
     for name, edge in _SIZES:
         bad[name] = max(0, routed - size_bytes.get(edge, 0)) if size_bytes else 0
-    return Counts(attempts, routed, bad)
+    return Counts(arm.decided, routed, bad)

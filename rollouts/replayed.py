@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from accounts.core.errors import StateChanged
-from rollouts.core.carry import Arms
-from rollouts.core.counting import Counts
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.decision import Action
 from rollouts.core.history import Block, Open, rows_of
 from rollouts.core.policy import parse_policy

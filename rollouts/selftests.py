@@ -22,8 +22,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.actions import append_event
-from rollouts.core.carry import ERRORS
-from rollouts.core.counting import Counts, Reading, difference
+from rollouts.core.counting import ERRORS, Counts, Reading, difference
 from rollouts.core.selftest import SelfTest
 from rollouts.models import SelfTest as Row
 from serving.models import Gateway, Route
@@ -62,7 +61,7 @@ class _Watched:
     def take(self, gateway: str, counters: GatewayCounters) -> Reading:
         """What one gateway counted since it was last read: of stable, and of all users."""
         arm = counters.by_release.get(self.stable, ArmCounters())
-        counts = Counts(arm.attempts, arm.routed, {ERRORS: arm.errors})
+        counts = Counts(arm.decided, arm.routed, {ERRORS: arm.failed})
         at = counters.read_at.timestamp()
         now = Reading(counters.epoch, at, Counts(), counts, counters.user_requests, counters.user_errors)
         news = difference(self.readings.get(gateway), now)

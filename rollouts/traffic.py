@@ -11,6 +11,7 @@ from typing import Any
 from django.utils import timezone
 
 from registry.models import ServedModel
+from rollouts.core.counting import TIMED
 from rollouts.models import Observation, Rollout, SelfTest
 from serving.models import Environment
 
@@ -75,7 +76,7 @@ def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | 
 
 
 def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    attempts = sum(one.get("attempts", 0) for one in counts)
+    attempts = sum(one.get("bad", {}).get(TIMED, one.get("attempts", 0)) for one in counts)
     slow: Counter[str] = Counter()
     for one in counts:
         slow.update({name: bad for name, bad in one.get("bad", {}).items() if name.startswith("slow_")})

@@ -8,39 +8,26 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlsplit
 
 from django.utils import timezone
 
-from serving.core.buckets import EDGES_US, SIZE_EDGES, is_failure
-from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from serving.envoy_stats import Counted, Series, parse
+from serving.ports import GatewayCounters, GatewayError
 
-#: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
-#: Source: Envoy's access log documentation, %RESPONSE_FLAGS%.
-CUT_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
 MAX_ANSWER_BYTES = 64 * 2**20
 #: More models than this are not named to Envoy: matching every stat with a long pattern takes longer than writing it.
 _NAMED_AT_MOST = 100
 #: `server.uptime` is whole seconds, set with every flush of the statistics.
 _UPTIME_STEP_S = 1.0
 
-_NAME = re.compile(
-    r"sli\.(attempt|latency|request|size)\.model\.(.+)\.digest\.([^.]*)\.entry\.([^.]*)"
-    r"(?:\.code\.([^.]*)\.grpc\.([^.]*)\.flags\.(.*))?"
-)
-_EDGE = re.compile(r"B([\d.e+]+)\(")
-#: What stands for the buckets of a histogram until its first flush: that of a failure that was never seen before, for one.
-_NOTHING_YET = "No recorded values"
-_SINCE_START = re.compile(r",(\d+)\)")
-
 
 class EnvoyCounters:
     """TrafficCounters over an Envoy that was started by `serving.envoy_bootstrap`.
 
     Requests that forced a release are left out: nobody drew lots for them, so they say nothing in a comparison.
-    Attempts are counted when they end, refused and timed-out ones too, and each has a latency, in whole milliseconds:
+    Requests and attempts are counted when they end, and each first attempt has a latency, in whole milliseconds:
     an edge that is not whole, such as 7500 µs, counts what took less than the next whole one.
 
     Connections are kept from reading to reading. `now` is the clock that readings are dated by.
@@ -63,7 +50,7 @@ class EnvoyCounters:
         finally:
             self._kept[gateway, admin_url] = admin
         counted = parse(page, admin.series)
-        missing = _Counted()
+        missing = Counted()
         return {
             model: counted.get(model, missing).counters(gateway, admin.epoch, read_at)
             for model in (counted if models is None else models)
@@ -94,113 +81,13 @@ def _pattern(models: Collection[str] | None) -> str:
     return rf"^(sli\.\w+\.model\.({'|'.join(map(re.escape, sorted(models)))})\.digest\.|server\.uptime$)"
 
 
-@dataclass(frozen=True)
-class _Series:
-    """What one line of the page is about, from its name. `stat` is empty for a line that is not counted."""
-
-    stat: str = ""
-    model: str = ""
-    digest: str = ""
-    is_failed: bool = False
-
-
-_UNCOUNTED = _Series()
-
-
-@dataclass
-class _Counted:
-    """One model's counts while a page is read."""
-
-    attempts: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, int] = field(default_factory=dict)
-    routed: dict[str, int] = field(default_factory=dict)
-    latency_us: dict[str, dict[int, int]] = field(default_factory=dict)
-    size_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
-    user_requests: int = 0
-    user_errors: int = 0
-
-    def counters(self, gateway: str, epoch: str, read_at: datetime) -> GatewayCounters:
-        by_release = {
-            digest: ArmCounters(
-                self.attempts.get(digest, 0),
-                self.errors.get(digest, 0),
-                self.routed.get(digest, 0),
-                self.latency_us.get(digest) or dict.fromkeys(EDGES_US, 0),
-                self.size_bytes.get(digest) or dict.fromkeys(SIZE_EDGES, 0),
-            )
-            for digest in sorted({*self.attempts, *self.routed})
-        }
-        return GatewayCounters(gateway, epoch, read_at, by_release, self.user_requests, self.user_errors)
-
-
-def parse(page: str, series: dict[str, _Series]) -> dict[str, _Counted]:
-    """Counts by model, from Envoy's page in text with cumulative buckets. `series` remembers what names mean.
-
-    Raises GatewayError("malformed").
-    """
-    models: dict[str, _Counted] = {}
-    edges: dict[str, list[int]] = {}
-    for line in page.splitlines():
-        name, _, buckets = line.partition(": ")
-        one = series.get(name) or series.setdefault(name, _series_of(name))
-        if not one.stat:
-            continue
-        model = models.get(one.model) or models.setdefault(one.model, _Counted())
-        values = _SINCE_START.findall(buckets)
-        if one.stat in _EDGES:
-            wanted, unit = _EDGES[one.stat]
-            named = edges.get(one.stat)
-            if named is None or len(named) != len(values):
-                named = edges[one.stat] = [round(float(edge) * unit) for edge in _EDGE.findall(buckets)]
-            found = dict(zip(named, map(int, values), strict=True))
-            by_digest = model.latency_us if one.stat == "latency" else model.size_bytes
-            by_digest[one.digest] = found if named == wanted else {edge: found.get(edge, 0) for edge in wanted}
-            continue
-        if not values:
-            if buckets == _NOTHING_YET:
-                continue
-            raise GatewayError("malformed", f"Envoy's statistics have a line that is no histogram: {line[:200]}")
-        _count(model, one, int(values[-1]))
-    return models
-
-
-#: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
-_EDGES = {"latency": (list(EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
-
-
-def _count(model: _Counted, one: _Series, value: int) -> None:
-    if one.stat == "attempt":
-        model.attempts[one.digest] = model.attempts.get(one.digest, 0) + value
-        model.errors[one.digest] = model.errors.get(one.digest, 0) + value * one.is_failed
-    else:
-        if one.digest:
-            model.routed[one.digest] = model.routed.get(one.digest, 0) + value
-        model.user_requests += value
-        model.user_errors += value * one.is_failed
-
-
-def _series_of(name: str) -> _Series:
-    found = _NAME.fullmatch(name)
-    if found is None or found[4] != "split" or not (found[3] or found[1] == "request"):
-        return _UNCOUNTED
-    return _Series(found[1], found[2], found[3], found[1] not in _EDGES and _failed(found[5], found[6], found[7]))
-
-
-def _failed(code: str, grpc: str, flags: str) -> bool:
-    return is_failure(
-        http_status=int(code) if code.isdigit() else 0,
-        grpc_status=int(grpc) if grpc.isdigit() else None,
-        was_cut=not CUT_FLAGS.isdisjoint(flags.split(",")),
-    )
-
-
 class _Admin:
     """Envoy's admin interface over one connection, and what is remembered of the process at its other end."""
 
     def __init__(self, gateway: str, url: str) -> None:
         self.gateway, self.url = gateway, url
         self.epoch = ""
-        self.series: dict[str, _Series] = {}
+        self.series: dict[str, Series] = {}
         self._line: http.client.HTTPConnection | None = None
         self._connections = 0
         self._deadline = 0.0

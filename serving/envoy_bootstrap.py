@@ -54,7 +54,7 @@ def bootstrap(node_name: str, xds_address: str, admin_port: int) -> dict[str, An
             "stats_matcher": {"inclusion_list": {"patterns": [{"prefix": prefix} for prefix in KEPT_STATS]}},
             "histogram_bucket_settings": [
                 # Whole milliseconds go in and a bucket holds what is below its edge: for whole edges that is exact.
-                {"match": {"prefix": "sli.latency"}, "buckets": [edge / 1000 for edge in EDGES_US]},
+                {"match": {"prefix": "sli.latency"}, "buckets": [*(edge / 1000 for edge in EDGES_US), ANY_MS]},
                 {"match": {"prefix": "sli.size"}, "buckets": list(SIZE_EDGES)},
                 {"match": {"prefix": "sli."}, "buckets": [ANY_MS]},  # only their counts are read
             ],

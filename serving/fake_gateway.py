@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from typing import Any
 
 from django.utils import timezone
 
@@ -32,6 +33,7 @@ class Behaviour:
     hang_frac: float = 0.0
     is_up: bool = True
     request_bytes: int = 100  # the size of the requests that the split sends to it
+    shed_frac: float = 0.0  # of what the split sends to it: refused, because too many were in flight
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,17 @@ class UserAnswer:
 
 @dataclass
 class _Counts:
+    """Of one release in one slot; see ArmCounters."""
+
     attempts: int = 0
     errors: int = 0
     routed: int = 0
+    decided: int = 0
+    failed: int = 0
+    saved: int = 0
+    common: int = 0
+    shed: int = 0
+    timed: int = 0
     latency_us: dict[int, int] = field(default_factory=lambda: dict.fromkeys(EDGES_US, 0))
     size_bytes: dict[int, int] = field(default_factory=lambda: dict.fromkeys(SIZE_EDGES, 0))
 
@@ -56,6 +66,25 @@ class _Counts:
         for edge in SIZE_EDGES:
             self.size_bytes[edge] += times * (size < edge)
 
+    def time(self, latency_ms: float) -> None:
+        self.timed += 1
+        for edge in EDGES_US:
+            self.latency_us[edge] += latency_ms * 1000 < edge
+
+    def counters(self) -> ArmCounters:
+        counts = {one.name: getattr(self, one.name) for one in fields(self)}
+        return ArmCounters(**counts | {"latency_us": dict(self.latency_us), "size_bytes": dict(self.size_bytes)})
+
+
+def _sum(parts: Collection[ArmCounters]) -> ArmCounters:
+    """Counts of several slots in one."""
+
+    def added(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return {k: sum(v[k] for v in values) for k in values[0]} if isinstance(values[0], dict) else sum(values)
+
+    return ArmCounters(**{one.name: added(one.name) for one in fields(ArmCounters)})
+
 
 @dataclass(frozen=True)
 class _Split:
@@ -63,6 +92,7 @@ class _Split:
     candidate: str | None
     candidate_bp: int
     limits: Limits
+    slot: int
 
 
 class FakeGateway:
@@ -91,11 +121,12 @@ class FakeGateway:
         candidate: str | None = None,
         candidate_bp: int = 0,
         limits: Limits | None = None,
+        slot: int = 0,
     ) -> None:
         """Routes by digests, without a database."""
         if not 0 <= candidate_bp <= WHOLE_BP or (candidate_bp and candidate is None):
             raise ValueError(f"{candidate_bp} bp to {candidate} is no split")
-        self._splits[model] = _Split(stable, candidate, candidate_bp, limits or Limits())
+        self._splits[model] = _Split(stable, candidate, candidate_bp, limits or Limits(), slot)
 
     def obey(self) -> RoutingTable:
         """Takes its environment's routes from the database and acknowledges them, as Envoy and control plane would."""
@@ -122,6 +153,7 @@ class FakeGateway:
             candidate=candidate,
             candidate_bp=route.candidate_bp,
             limits=route.limits,
+            slot=route.slot,
         )
 
     def set_arm(self, digest: str, **changes: float | bool) -> None:
@@ -131,7 +163,7 @@ class FakeGateway:
     def restart(self) -> None:
         """A new process: counts begin anew, routes are fetched again."""
         self._starts += 1
-        self._counts: dict[str, dict[str, _Counts]] = {}
+        self._counts: dict[str, dict[tuple[int, str], _Counts]] = {}  # by model, then by slot and release
         self._users: dict[str, list[int]] = {}
 
     def fail(self, reason: str | None) -> None:
@@ -146,33 +178,43 @@ class FakeGateway:
 
     # -- traffic ----------------------------------------------------------------------------------------------------
 
-    def traffic(self, n: int, model: str | None = None) -> list[UserAnswer]:
-        """`n` requests from users. `model` may be left out where only one is routed."""
+    def traffic(self, n: int, model: str | None = None, *, poison_frac: float = 0.0) -> list[UserAnswer]:
+        """`n` requests from users, of which `poison_frac` fail wherever they go. `model` may be left out where only one is routed."""
         if model is None:
             (model,) = self._splits
-        return [self._request(model) for _ in range(n)]
+        return [self._request(model, is_poison=self._random.random() < poison_frac) for _ in range(n)]
 
-    def _request(self, model: str) -> UserAnswer:
+    def _request(self, model: str, *, is_poison: bool) -> UserAnswer:
         split = self._splits[model]
         picked = split.stable
         if split.candidate is not None and self._random.randrange(WHOLE_BP) < split.candidate_bp:
             picked = split.candidate
-        self._arm(model, picked).route(self._behaviours.get(picked, Behaviour()).request_bytes)
-        is_error, latency_ms, release = *self._attempt(model, picked, split.limits), picked
-        if is_error:
-            again, more_ms = self._attempt(model, split.stable, split.limits)
-            is_error, latency_ms, release = again, latency_ms + more_ms, split.stable
+        arm, how = self._arm(model, picked), self._behaviours.get(picked, Behaviour())
+        arm.route(how.request_bytes)
         users = self._users.setdefault(model, [0, 0])
         users[0] += 1
+        if self._random.random() < how.shed_frac:
+            arm.shed += 1
+            users[1] += 1
+            return UserAnswer(picked, True, 0.0)
+        is_error, latency_ms, release = *self._attempt(model, picked, split.limits, is_poison=is_poison), picked
+        arm.decided += 1
+        arm.time(latency_ms)
+        if is_error:
+            again, more_ms = self._attempt(model, split.stable, split.limits, is_poison=is_poison)
+            arm.failed += 1
+            arm.saved += not again
+            arm.common += again
+            is_error, latency_ms, release = again, latency_ms + more_ms, split.stable
         users[1] += is_error
         return UserAnswer(release, is_error, latency_ms)
 
-    def _attempt(self, model: str, digest: str, limits: Limits) -> tuple[bool, float]:
+    def _attempt(self, model: str, digest: str, limits: Limits, *, is_poison: bool) -> tuple[bool, float]:
         how, draw = self._behaviours.get(digest, Behaviour()), self._random.random
         longest_ms = limits.attempt_timeout_s * 1000
         if not how.is_up:
             is_error, latency_ms = True, 0.0
-        elif draw() < how.error_frac:
+        elif draw() < how.error_frac or is_poison:
             is_error, latency_ms = True, 1.0
         else:
             latency_ms = how.latency_ms * math.exp(self._random.gauss(0.0, how.spread))
@@ -182,20 +224,25 @@ class FakeGateway:
         counts = self._arm(model, digest)
         counts.attempts += 1
         counts.errors += is_error
-        for edge in EDGES_US:
-            counts.latency_us[edge] += latency_ms * 1000 < edge
         return is_error, latency_ms
 
     def _arm(self, model: str, digest: str) -> _Counts:
-        return self._counts.setdefault(model, {}).setdefault(digest, _Counts())
+        split = self._splits.get(model)
+        return self._counts.setdefault(model, {}).setdefault((split.slot if split else 0, digest), _Counts())
 
     def count(
         self, model: str, digest: str, *, attempts: int, errors: int = 0, slow: int = 0, users: int | None = None
     ) -> None:
-        """Attempts that were made elsewhere, all first picks: `slow` of them took 2 s, the others 20 ms, failures no time."""
+        """Requests that were made elsewhere, all drawn for this release: `slow` of them took 2 s, the others 20 ms, failures no
+        time. What failed was answered by another one then.
+        """
         counts = self._arm(model, digest)
         counts.attempts += attempts
+        counts.decided += attempts
+        counts.timed += attempts
         counts.errors += errors
+        counts.failed += errors
+        counts.saved += errors
         counts.route(100, attempts)
         for edge in EDGES_US:
             fast = errors + (attempts - errors - slow) * (edge > 20_000)
@@ -220,32 +267,50 @@ class FakeGateway:
         return f"start-{self._starts}"
 
     def _counters(self, gateway: str, model: str, read_at: datetime) -> GatewayCounters:
-        arms: Mapping[str, _Counts] = self._counts.get(model, {})
-        by_release = {
-            digest: ArmCounters(one.attempts, one.errors, one.routed, dict(one.latency_us), dict(one.size_bytes))
-            for digest, one in sorted(arms.items())
+        by_slot: dict[int, dict[str, ArmCounters]] = {}
+        for (slot, digest), one in sorted(self._counts.get(model, {}).items()):
+            by_slot.setdefault(slot, {})[digest] = one.counters()
+        digests = sorted({digest for arms in by_slot.values() for digest in arms})
+        whole = {digest: _sum([arms[digest] for arms in by_slot.values() if digest in arms]) for digest in digests}
+        apart = {
+            slot: {d: replace(arm, attempts=0, errors=0) for d, arm in arms.items()} for slot, arms in by_slot.items()
         }
-        return GatewayCounters(gateway, self._epoch, read_at, by_release, *self._users.get(model, (0, 0)))
+        return GatewayCounters(gateway, self._epoch, read_at, whole, *self._users.get(model, (0, 0)), apart)
 
 
 def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str:
     """The counters, by model, as an Envoy shows them to `serving.envoy.EnvoyCounters`."""
-    attempts, latencies, requests = [], [], []
+    lines = [f"server.uptime: {uptime_s}"]
     for model, counted in counters.items():
-        errors_left = counted.user_errors
+        common = sum(arm.common for arm in counted.by_release.values())
+        shed = sum(arm.shed for arm in counted.by_release.values())
+        unseen = counted.user_errors - common - shed  # errors of users that belong to no release's count
         for digest, arm in counted.by_release.items():
             labels = f"model.{model}.digest.{digest}.entry.split"
-            failed = min(errors_left, arm.routed)
-            errors_left -= failed
-            attempts += _outcomes(f"sli.attempt.{labels}", arm.attempts - arm.errors, arm.errors)
-            requests += _outcomes(f"sli.request.{labels}", arm.routed - failed, failed)
-            buckets = " ".join(f"B{edge / 1000:g}(0,{count})" for edge, count in arm.latency_us.items())
-            latencies.append(f"sli.latency.{labels}: {buckets}")
-            sizes = " ".join(f"B{edge}(0,{count})" for edge, count in arm.size_bytes.items())
-            latencies.append(f"sli.size.{labels}: {sizes}")
-    return "\n".join([f"server.uptime: {uptime_s}", *attempts, *latencies, *requests, ""])
+            outcomes = {"code.200.grpc.0.flags.-": arm.attempts - arm.errors, "code.500.grpc..flags.-": arm.errors}
+            lines += [f"sli.attempt.{labels}.{name}: B1e+09(0,{count})" for name, count in outcomes.items() if count]
+        for slot, arms in counted.by_slot.items():
+            for digest, arm in arms.items():
+                lines += _lines_of_slot(f"model.{model}.digest.{digest}.entry.split", slot, digest, arm)
+        if unseen > 0:
+            lines.append(
+                f"sli.request.model.{model}.digest..entry.split.slot..by..tries.0.code.503.grpc..flags.UH: B1e+09(0,{unseen})"
+            )
+    return "\n".join([*lines, ""])
 
 
-def _outcomes(name: str, right: int, failed: int) -> list[str]:
-    outcomes = (("code.200.grpc.0.flags.-", right), ("code.500.grpc..flags.-", failed))
-    return [f"{name}.{outcome}: B1e+09(0,{count})" for outcome, count in outcomes if count]
+def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters) -> list[str]:
+    undecided = arm.routed - arm.decided - arm.shed
+    outcomes = {
+        f"by.{digest}.tries.1.code.200.grpc.0.flags.-": arm.decided - arm.failed,
+        f"by.{digest}.tries.1.code.500.grpc..flags.-": arm.failed - arm.saved - arm.common,
+        "by.sha256:other.tries.2.code.200.grpc.0.flags.-": arm.saved,
+        "by.sha256:other.tries.2.code.500.grpc..flags.-": arm.common,
+        f"by.{digest}.tries.1.code.503.grpc..flags.UO": arm.shed,
+        "by..tries.0.code.408.grpc..flags.-": undecided,
+    }
+    lines = [f"sli.request.{labels}.slot.{slot}.{name}: B1e+09(0,{count})" for name, count in outcomes.items() if count]
+    buckets = " ".join(f"B{edge / 1000:g}(0,{count})" for edge, count in arm.latency_us.items())
+    lines.append(f"sli.latency.{labels}.try.1.slot.{slot}: {buckets} B1e+09(0,{arm.timed})")
+    sizes = " ".join(f"B{edge}(0,{count})" for edge, count in arm.size_bytes.items())
+    return [*lines, f"sli.size.{labels}.slot.{slot}: {sizes}"]

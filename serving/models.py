@@ -7,6 +7,7 @@ from django.db.models import F, Q
 
 from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.routes import SLOTS
 
 
 class Environment(models.Model):
@@ -102,6 +103,7 @@ class Route(models.Model):
     candidate_bp = models.PositiveIntegerField(default=0)  # basis points, 0 … 10000
     mirror_bp = models.PositiveIntegerField(default=0)  # of the split's requests, copied to the prober; 0 … 10000
     generation = models.BigIntegerField(default=0)  # of the environment, when this row last changed
+    changes = models.PositiveIntegerField(default=0)  # how often this row changed
     fence = models.BigIntegerField(default=0)  # the highest engine lease token that wrote here
     changed_at = models.DateTimeField()
 
@@ -120,6 +122,11 @@ class Route(models.Model):
                 condition=Q(mirror_bp=0) | Q(candidate__isnull=False), name="route_mirror_has_candidate"
             ),
         ]
+
+    @property
+    def slot(self) -> int:
+        """The label of the requests that begin under this row as it is, in [0, SLOTS)."""
+        return self.changes % SLOTS
 
 
 class RouteAck(models.Model):

@@ -143,16 +143,27 @@ class Launcher(Protocol):
 class ArmCounters:
     """Cumulative counts of one release at one gateway since the gateway's `epoch`.
 
-    `attempts` counts every attempt on this release's servers, once, also when a retry hid it from the user;
-    `errors` those of them that failed (5xx, gRPC UNKNOWN/DEADLINE_EXCEEDED/INTERNAL/UNAVAILABLE/DATA_LOSS/UNIMPLEMENTED, reset,
-    time-out, refused connection); `latency_us` maps an upper bucket edge in µs to the cumulative count of attempts
-    at or under it; `routed` counts user requests that the split sent to this release first, and `size_bytes` maps an upper
-    edge of their bodies' size to the cumulative count of those under it.
+    What the split drew for it, counted when the request ends: `routed` is every such request, `size_bytes` maps an upper edge
+    of their bodies' size to the cumulative count of those under it. `decided` are those whose first attempt was made on this
+    release's servers and brought an outcome; of these `failed` are those whose first attempt failed (5xx, gRPC UNKNOWN,
+    DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS or UNIMPLEMENTED, reset, time-out, refused connection), also when a
+    retry hid it; of the failed `saved` were answered at a second attempt, and `common` failed again: they fail wherever they
+    go. `shed` were refused, because too many were in flight. Undecided are requests that were shed, given up by their caller before
+    any attempt failed, never sent anywhere, or answered by another release because this one's servers were set aside.
+
+    What its servers did: `timed` first attempts that ended, and `latency_us` maps an upper bucket edge in µs to how many of
+    them took less; `attempts` and `errors` are all attempts, second ones too, and those that failed.
     """
 
     attempts: int = 0
     errors: int = 0
     routed: int = 0
+    decided: int = 0
+    failed: int = 0
+    saved: int = 0
+    common: int = 0
+    shed: int = 0
+    timed: int = 0
     latency_us: dict[int, int] = field(default_factory=dict)
     size_bytes: dict[int, int] = field(default_factory=dict)
 
@@ -161,7 +172,8 @@ class ArmCounters:
 class GatewayCounters:
     """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew.
 
-    `read_at` is when the counts were true: it stays where it was while a gateway repeats itself.
+    `read_at` is when the counts were true: it stays where it was while a gateway repeats itself. `by_slot` has the same counts
+    apart by the weight under which a request began, which its route's slot names; `attempts` and `errors` are not told apart.
     """
 
     gateway: str
@@ -170,6 +182,7 @@ class GatewayCounters:
     by_release: dict[str, ArmCounters]  # keyed by release digest "sha256:…"
     user_requests: int = 0
     user_errors: int = 0  # what users saw, after retries
+    by_slot: dict[int, dict[str, ArmCounters]] = field(default_factory=dict)
 
 
 class TrafficCounters(Protocol):

@@ -29,11 +29,15 @@ SEEN_WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class Ack:
-    """What the gateways say of a route's present generation. `acked_at` is when the last of them took it."""
+    """What the gateways say of a route's present generation. `acked_at` is when the last of them took it.
+
+    `taken_by`: the keys of the gateways that have taken it, whether they speak now or not.
+    """
 
     all_acked: bool
     acked_at: datetime | None
     error: str
+    taken_by: frozenset[int] = frozenset()
 
 
 def hold_routes(environment: Environment) -> Environment:
@@ -84,7 +88,7 @@ def set_route(
         route = route or Route(environment=environment, model=model)
         route.stable, route.candidate, route.fence = stable, candidate, fence
         route.candidate_bp, route.mirror_bp = candidate_bp, mirror_bp
-        route.generation, route.changed_at = generation + 1, timezone.now()
+        route.generation, route.changes, route.changed_at = generation + 1, route.changes + 1, timezone.now()
         route.save()
         Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
         environment.generation = generation + 1
@@ -133,7 +137,7 @@ def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]
     for gateway in Gateway.objects.filter(environment_id__in=list(about), seen_at__gte=since).order_by("name"):
         about[gateway.environment_id].append(gateway)
     said: dict[int, dict[int, _Word]] = {route.pk: {} for route in routes}
-    rows = RouteAck.objects.filter(route_id__in=among(said)) if any(about.values()) else RouteAck.objects.none()
+    rows = RouteAck.objects.filter(route_id__in=among(said))
     columns = ("route_id", "gateway_id", "generation", "acked_at", "error")
     for route_id, gateway_id, generation, acked_at, error in rows.values_list(*columns):
         said[route_id][gateway_id] = (generation, acked_at, error)
@@ -144,17 +148,17 @@ _Word = tuple[int, datetime, str]  # generation, when, error
 
 
 def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
+    taken_by = frozenset(
+        pk for pk, (generation, _, error) in said.items() if generation >= route.generation and not error
+    )
     if not gateways:
-        return Ack(
-            False,
-            None,
-            f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane.",
-        )
+        why = f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane."
+        return Ack(False, None, why, taken_by)
     words = [(gateway.name, said[gateway.pk]) for gateway in gateways if gateway.pk in said]
     current = [acked_at for _, (generation, acked_at, _) in words if generation >= route.generation]
     errors = [f"{name}: {error}" for name, (_, _, error) in words if error]
     is_whole = len(current) == len(gateways) and not errors
-    return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors))
+    return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors), taken_by)
 
 
 def lift_fences(fence: int) -> None:

@@ -15,20 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.calibration.traffic import ERRORS, Second
+from rollouts.core.arrays import fixed_sums_of, increments_of, mixed_of, worse_of
 from rollouts.core.breach import BLAME_LOG_E, BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS, SPENDS
 from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
 from rollouts.core.dispersion import Dispersions
-from rollouts.core.evidence import (
-    FIRST_ONSET,
-    GRID,
-    LATE_TICKS,
-    Side,
-    Tempering,
-    fixed_sums_of,
-    increments_of,
-    mixed_of,
-)
+from rollouts.core.evidence import BETTER, FIRST_ONSET, GRID, LATE_TICKS, Side
+from rollouts.core.failing import CHANCE
 from rollouts.core.mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
 from rollouts.core.plan import FULL_BP, Guard, Policy, Source
 
@@ -56,28 +49,56 @@ class Watched:
         self._ticks = np.zeros(runs)
         self.xc, self.nc, self.xb, self.nb = (np.zeros(runs) for _ in range(4))
         self.dispersions = [Dispersions(runs, policy.dispersion_window_s) for _ in guard.points]
-        self._phi = np.ones((runs, len(guard.points)))
+        self._phi, self._phi_stable = np.ones((runs, len(guard.points))), np.ones((runs, len(guard.points)))
+        self._better = np.zeros((runs, len(GRID)))
         self._excess, self._variance = np.zeros(runs), np.zeros(runs)  # of the stages before this one
+        self._cost = [np.zeros(runs) for _ in range(4)]  # `harm.Harm`
 
     def prepare(self, at: float, second: Second) -> None:
         """Only the scatter is learnt while there is no candidate to judge."""
         for point, dispersion in zip(self.guard.points, self.dispersions, strict=True):
             xc, xb = second.bad[point]
             dispersion.absorb(at, bad_candidate=xc, candidate=second.candidate, bad_stable=xb, stable=second.stable)
-        self._phi = _columns(dispersion.phi for dispersion in self.dispersions)
+        self._look()
+
+    def begin(self) -> None:
+        for dispersion in self.dispersions:
+            dispersion.as_history()
+        self._look()
+
+    def _look(self) -> None:
+        phis = [dispersion.phis for dispersion in self.dispersions]
+        self._phi, self._phi_stable = _columns(one for one, _ in phis), _columns(one for _, one in phis)
 
     def absorb(self, at: float, second: Second) -> None:
         """One second of evidence."""
         guard, nc, nb = self.guard, second.candidate, second.stable
         counts = [second.bad[point] for point in guard.points]
         window = (_columns(xc for xc, _ in counts), nc[:, None], _columns(xb for _, xb in counts), nb[:, None])
-        before = self._phi
+        before = self._phi, self._phi_stable
         self.prepare(at, second)
-        more = increments_of(*window, guard.roll_back_over, Side.WORSE)
-        self._grow(Tempering.of_arrays(more, before, self._phi), (nc > 0) & (nb > 0))
+        now = self._phi, self._phi_stable
+        self._grow(worse_of(window, guard.roll_back_over, before, now), (nc > 0) & (nb > 0))
         self._fine = self._fine + increments_of(*window, guard.promote_within, Side.FINE)
         xc, xb = counts[self._own]
+        self._better = self._better + increments_of(xc, nc, xb, nb, BETTER, Side.FINE)
+        self._charge(xc, nc, xb, nb)
         self.xc, self.nc, self.xb, self.nb = self.xc + xc, self.nc + nc, self.xb + xb, self.nb + nb
+
+    def _charge(self, *more: Floats) -> None:
+        """`harm.Harm.after`."""
+        xc, nc, xb, nb = self._cost = [one + other for one, other in zip(self._cost, more, strict=True)]
+        well = (nc > 0) & (nb > 0) & (self._beyond() <= 0)
+        self._cost = [np.where(well, 0.0, one) for one in (xc, nc, xb, nb)]
+
+    def keep_costs(self, where: Booleans) -> None:
+        self._cost = [one[where] for one in self._cost]
+
+    def _beyond(self) -> Floats:
+        xc, nc, xb, nb = self._cost
+        tolerated = self.guard.roll_back_over
+        share = np.minimum(1.0, tolerated.ratio * xb / np.maximum(nb, 1.0) + tolerated.plus_frac)
+        return np.asarray(np.where((nc > 0) & (nb > 0), xc - nc * share, 0.0))
 
     def _grow(self, more: Floats, says: Booleans) -> None:
         """`evidence.onset_step`, for runs that are at different ticks."""
@@ -124,31 +145,32 @@ class Watched:
 
     def is_over(self) -> Booleans:
         """Whether the candidate is proven over the objective."""
-        return self._proven_over(self.xc, self.nc)
+        return self._proven_over(self.xc, self.nc, self._phi)
 
     def is_stable_over(self) -> Booleans:
-        return self._proven_over(self.xb, self.nb)
+        return self._proven_over(self.xb, self.nb, self._phi_stable)
 
-    def _proven_over(self, bad: Floats, attempts: Floats) -> Booleans:
+    def is_fix(self, bar: float) -> Booleans:
+        """`breach.is_fix`."""
+        found = np.asarray(self.rate_stable > self.limit)
+        if found.any():
+            found[found] = mixed_of(self._better[found] / self._phi[found, self._own, None]) >= bar
+        return found
+
+    def _proven_over(self, bad: Floats, attempts: Floats, phi: Floats) -> Booleans:
         found = np.asarray(bad > self.limit * attempts)  # below it no alternative gains
         if found.any():
-            sums = (
-                fixed_sums_of(bad[found], attempts[found], self.limit, Side.WORSE) / self._phi[found, self._own, None]
-            )
+            sums = fixed_sums_of(bad[found], attempts[found], self.limit, Side.WORSE) / phi[found, self._own, None]
             found[found] = mixed_of(sums) >= self.bar_worse
         return found
 
     def harm(self) -> tuple[Floats, Floats]:
         """`Carry.harm_so_far` of this guard: bad attempts beyond what it tolerates, and the variance of that number."""
-        both = (self.nc > 0) & (self.nb > 0)
-        nc, nb = np.maximum(self.nc, 1.0), np.maximum(self.nb, 1.0)
-        pooled = (self.xc + self.xb) / (nc + nb)
-        tolerated = self.guard.roll_back_over
-        excess = np.where(
-            both, self.xc - nc * np.minimum(1.0, tolerated.ratio * self.xb / nb + tolerated.plus_frac), 0.0
-        )
-        variance = np.where(both, pooled * (1 - pooled) * nc * (1 + tolerated.ratio**2 * nc / nb), 0.0)
-        return self._excess + excess, self._variance + variance
+        xc, nc, xb, nb = self._cost
+        pooled = (xc + xb) / np.maximum(nc + nb, 1.0)
+        ratio = self.guard.roll_back_over.ratio
+        spread = pooled * (1 - pooled) * nc * (1 + ratio**2 * nc / np.maximum(nb, 1.0))
+        return self._excess + self._beyond(), self._variance + np.where((nc > 0) & (nb > 0), spread, 0.0)
 
     def has_spent(self, budget_bad: int) -> Booleans:
         """Whether the harm is surely over the budget."""
@@ -168,8 +190,8 @@ class Watched:
         """A new weight: evidence begins afresh; the scatter of stable and the harm done are kept."""
         excess, variance = self.harm()
         self._excess[where], self._variance[where] = excess[where], variance[where]
-        self._log_m[where], self._fine[where] = -np.inf, 0.0
-        for counts in (self._ticks, self.xc, self.nc, self.xb, self.nb):
+        self._log_m[where], self._fine[where], self._better[where] = -np.inf, 0.0, 0.0
+        for counts in (self._ticks, self.xc, self.nc, self.xb, self.nb, *self._cost):
             counts[where] = 0.0
 
 
@@ -178,24 +200,35 @@ def _columns(parts: Iterable[Floats]) -> Floats:
 
 
 class Failing:
-    """`carry.Failures` for many runs, with the two flags that decide() asks beside it."""
+    """`failing.Failures` for many runs, of which nobody told what became of second attempts."""
 
     def __init__(self, runs: int) -> None:
-        self.attempts, self.since, self.until = (np.zeros(runs) for _ in range(3))
-        self.is_stable_failing = np.zeros(runs, dtype=np.bool_)
+        self.attempts, self.since, self.until, self.good, self.bad = (np.zeros(runs) for _ in range(5))
 
     def absorb(self, at: float, second: Second) -> None:
         bad, stable_bad = second.bad[ERRORS]
         has, fails = second.candidate > 0, (second.candidate > 0) & (bad >= second.candidate)
         begins = fails & (self.attempts == 0)
-        self.attempts = np.where(fails, self.attempts + second.candidate, np.where(has, 0.0, self.attempts))
-        self.since = np.where(begins, at, np.where(has & ~fails, 0.0, self.since))
-        self.until = np.where(fails, at, np.where(has, 0.0, self.until))
-        has_stable = second.stable > 0
-        self.is_stable_failing = np.where(has_stable, stable_bad >= second.stable, self.is_stable_failing)
+        goes_on = fails | (~has & (self.attempts > 0))
+        self.attempts = np.where(goes_on, self.attempts + second.candidate, 0.0)
+        self.since = np.where(begins, at, np.where(goes_on, self.since, 0.0))
+        self.until = np.where(fails, at, np.where(goes_on, self.until, 0.0))
+        self.good = np.where(goes_on, self.good + second.stable - stable_bad, 0.0)
+        self.bad = np.where(goes_on, self.bad + stable_bad, 0.0)
 
     def fails(self, attempts: int) -> Booleans:
         return np.asarray((self.attempts >= attempts) & (self.until - self.since > FAILING_OVER_S))
+
+    def is_stable_better(self, where: Booleans) -> Booleans:
+        """For the runs that are asked for; False for others."""
+        found = where.copy()
+        if found.any():
+            i = np.arange(64)
+            own = self.attempts[found, None]
+            worst = own + self.bad[found, None]
+            terms = np.log(np.maximum(worst - i, 1e-9) / np.maximum(worst + self.good[found, None] - i, 1e-9))
+            found[found] = np.where(i < own, terms, 0.0).sum(axis=1) <= np.log(CHANCE)
+        return found
 
 
 class Mixes:
@@ -265,6 +298,11 @@ class Product:
             watched.prepare(at, second)
         self._began.at[:] = self._began.seen_at[:] = at
 
+    def begin(self) -> None:
+        """The first weight is written: what was counted until now is history."""
+        for watched in self.watched:
+            watched.begin()
+
     def absorb(self, at: float, second: Second) -> None:
         """One tick: counts in, evidence, decision, and the next weight where it advances. Nothing for runs that ended."""
         self._forget_the_ended()
@@ -296,6 +334,8 @@ class Product:
             for name, value in vars(part).items():
                 if isinstance(value, np.ndarray):
                     setattr(part, name, np.compress(is_live, value, axis=value.shape.index(n)))
+        for watched in self.watched:
+            watched.keep_costs(is_live)
 
     def _breach(self) -> tuple[npt.NDArray[np.object_], Booleans, Booleans]:
         """The reason code of a breach (empty for none), where both arms are bad alike, and where the mix of requests excuses it."""
@@ -305,6 +345,7 @@ class Product:
         for watched in self.watched:
             is_over = watched.is_over() & (watched.nb >= LEAST_STABLE_ATTEMPTS)
             stable_too = (watched.rate_stable > watched.limit) | (is_over & ~watched.is_suspect(is_over))
+            is_over &= ~watched.is_fix(self.policy.bar_fine)
             is_shared |= is_over & stable_too
             beyond = BEYOND_MIX.get(watched.guard.indicator, BEYOND_MIX_ELSE)
             may_be = watched.rate_candidate - watched.rate_stable <= beyond
@@ -314,7 +355,7 @@ class Product:
             proofs.append((Code.WORSE_THAN_STABLE, watched.is_worse(), may_be))
         differs = self._mixes.differs() if any(proof.any() for _, proof, _ in proofs) else is_excused
         fails = self._failing.fails(self.policy.all_failing_attempts)
-        stable_too = self._failing.is_stable_failing.copy()
+        stable_too = fails & ~self._failing.is_stable_better(fails)
         for watched in (one for one in self.watched if one.guard.indicator == ERRORS and fails.any()):
             stable_too |= watched.is_stable_over()
         is_shared |= fails & stable_too
@@ -328,7 +369,8 @@ class Product:
     def _burning(self) -> Booleans:
         found = np.zeros(len(self._ids), dtype=np.bool_)
         for watched in self.watched:
-            found |= watched.is_stable_over() & (watched.rate_candidate > watched.limit)
+            burns = watched.is_stable_over() & (watched.rate_candidate > watched.limit)
+            found |= burns & ~watched.is_fix(self.policy.bar_fine)
         return found
 
     def _is_split_off(self) -> Booleans:

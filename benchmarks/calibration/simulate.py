@@ -95,6 +95,7 @@ def _prepare(cell: Cell, traffic: Traffic, product: Product, told: list[Told]) -
         product.prepare(float(cell.warm_s + at), second)
         for i, story in enumerate(told):
             story.before.append((int(second.stable[i]), {name: int(xb[i]) for name, (_, xb) in second.bad.items()}))
+    product.begin()
 
 
 class _Bins:

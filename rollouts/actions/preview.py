@@ -204,6 +204,9 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield Warned(
             "does_not_fit", "warning", f"{said} Add a node that it fits, or correct its envelope in a new release."
         )
+    if stable is not None:
+        said = f"{candidate.name} will have one server: should that have a bad spell, it cannot be told from a fault of the release"
+        yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
         for one in live_deployments().filter(node=node, is_wanted=True)

@@ -14,8 +14,8 @@ from django.db import connection, transaction
 from accounts.core.access import Actor
 from accounts.core.errors import Stale, StateChanged
 from rollouts.actions.moving import reread
-from rollouts.core.carry import Arms, Carry
-from rollouts.core.counting import Counts
+from rollouts.core.carry import Carry
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.decision import EXCUSES, Action, Code, evidence_of
 from rollouts.core.decision import Decision as Decided
 from rollouts.core.history import BLOCK_ROWS, MOST_BLOCKS, Block, Open, Row, joined, to_join

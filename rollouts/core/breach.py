@@ -50,8 +50,10 @@ def _hard_fact(s: Snapshot) -> Decision | None:
 def _failing(s: Snapshot) -> Decision | None:
     if s.all_failing < s.policy.all_failing_attempts or s.all_failing_s <= FAILING_OVER_S:
         return None
-    if s.has_stable and s.is_stable_failing:
-        return both_bad(s, "every attempt fails on both releases")
+    own = s.all_failing if s.own_failing is None else s.own_failing
+    if s.has_stable and (own < s.policy.all_failing_attempts or not s.is_stable_better):
+        said = f"the last {s.all_failing} attempts on {s.candidate_name} failed, and {s.stable_name} does not clearly fare better"
+        return both_bad(s, said)
     burning = next((one for one in s.judged if one.guard.indicator == "errors" and _is_stable_over(s, one)), None)
     if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
         said = f"the last {s.all_failing} attempts failed, and errors are at {share(burning.rate_stable)} on {s.stable_name} too"
@@ -90,6 +92,8 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
     """The candidate is over the objective. It is blamed only where stable, at the same time, is not over it too."""
     if s.has_stable and judged.stable < LEAST_STABLE_ATTEMPTS:
         return None
+    if is_fix(s, judged):
+        return None
     if s.has_stable and judged.rate_stable > judged.limit:
         return both_bad(
             s,
@@ -106,6 +110,11 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
         f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}."
     )
     return confounders.excuse(s, judged) or take_back(s, Code.OBJECTIVE_BREACHED, said, judged)
+
+
+def is_fix(s: Snapshot, judged: Judged) -> bool:
+    """Whether the candidate is proven better than a stable release that is over the objective: what helps is not held up."""
+    return s.has_stable and judged.rate_stable > judged.limit and judged.log_e_better >= s.bar_fine
 
 
 def _spent(s: Snapshot) -> Decision | None:

@@ -17,6 +17,10 @@ from rollouts.core.snapshot import Judged, Snapshot
 SPLIT_SIGMAS, SPLIT_SLACK, LEAST_ROUTED = 5.0, 0.02, 200
 #: A server that is younger than this may still have been warming up when it was slow; `recent` must rest on so many attempts.
 YOUNG_S, LEAST_RECENT = 300.0, 20
+#: What a warm-up may cost: as much as if every attempt had been slow for this share of the policy's `cold_s`.
+COLD_SHARE = 1 / 6
+#: Evidence of a warm-up is dropped so often in one stage: a server that keeps coming back is no excuse for ever.
+MOST_FORGOTTEN = 2
 
 
 #: No other mix of requests explains more than this: bad attempts of the candidate beyond stable's share, as a share. Large
@@ -41,26 +45,39 @@ def excuse(s: Snapshot, judged: Judged) -> Decision | None:
 
 
 def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
-    """Warm-up is proven by evidence: by attempts since the server came, and by whether slowness goes on."""
+    """Warm-up is proven by evidence: by attempts since the server came, and by whether slowness goes on after its first while.
+
+    A warm-up is short or mild. One that has cost more than `COLD_SHARE` of the policy's `cold_s` in slow attempts is none.
+    """
     if s.attempts_since_server is not None and s.attempts_since_server < s.policy.cold_attempts:
         said = (
             f"{looks}, but its server has answered only {s.attempts_since_server} of {s.policy.cold_attempts} attempts"
         )
         return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
+    may_forget = s.forgotten < MOST_FORGOTTEN
+    was_cold = False
+    # What was well at first, and is slow now, did not come from warming up.
+    if s.served_s is not None and s.first_slow.get(judged.guard.name, 0):
+        is_mild = judged.rate_candidate * s.served_s <= COLD_SHARE * s.policy.cold_s
+        if is_mild and s.served_s < s.policy.cold_s:
+            said = f"{looks}, but its server has served for only {s.served_s:.0f} of {s.policy.cold_s:.0f} s"
+            return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
+        was_cold = is_mild and not s.forgotten and s.served_s < s.elapsed_s + s.policy.cold_s
+    if not may_forget or not (was_cold or _is_well_by_now(s, judged)):
+        return None
+    attempts = s.recent.get(judged.guard.name, (0, 0))[1]
+    why = "what its server did while it warmed up is left out from here on"
+    said = why if was_cold else f"the last {attempts} attempts are well: it was warming up"
+    found = hold(s, Code.COLD_START, f"{looks}, but {said}", judged)
+    found.facts["forget"] = judged.guard.name  # the evidence of the warm-up; the engine drops it
+    return found
+
+
+def _is_well_by_now(s: Snapshot, judged: Judged) -> bool:
     bad, attempts = s.recent.get(judged.guard.name, (0, 0))
     is_young = s.server_age_s is not None and s.server_age_s < YOUNG_S
-    if (
-        is_young
-        and s.may_forget
-        and attempts >= LEAST_RECENT
-        and bad / attempts <= judged.guard.roll_back_over.of(judged.rate_stable)
-    ):
-        found = hold(
-            s, Code.COLD_START, f"{looks}, but the last {attempts} attempts are well: it was warming up", judged
-        )
-        found.facts["forget"] = judged.guard.name  # the evidence of the warm-up; the engine drops it
-        return found
-    return None
+    tolerated = judged.guard.roll_back_over.of(judged.rate_stable)
+    return is_young and attempts >= LEAST_RECENT and bad / attempts <= tolerated
 
 
 def is_split_off(s: Snapshot) -> bool:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from serving.core.routes import SLOTS
+
+ERRORS = "errors"  # counted for every rollout, guarded or not
+#: Counters beside those of the guards: failed requests that a second attempt on stable answered, and those that failed again;
+#: requests that were shed; and first attempts that have a latency, where these are not simply the attempts.
+SAVED, COMMON, SHED, TIMED = "saved", "common", "shed", "timed"
+#: Until answers come as steadily as requests do, more failures than successes have ended: so many times the longest usual
+#: answer is waited for after a change of weight, room for a candidate that is half as fast again; shorter ones than this cost
+#: no tick.
+SETTLING, SHORT_S = 1.5, 0.5
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Attempts of one arm, the bad ones for each guard's name, and user requests that the split sent to it first."""
+    """Attempts of one arm, user requests that the split drew for it, and what else was counted, by name.
+
+    An attempt is a request's first one, made on this arm's servers and decided, counted when its request ends. `bad` has the
+    bad ones for each guard's name, and the counters beside them.
+    """
 
     attempts: int = 0
     routed: int = 0
@@ -51,8 +66,30 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Arms:
+    candidate: Counts = field(default_factory=Counts)
+    stable: Counts = field(default_factory=Counts)
+
+    def __add__(self, other: Arms) -> Arms:
+        return Arms(self.candidate + other.candidate, self.stable + other.stable)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"candidate": self.candidate.to_json(), "stable": self.stable.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Arms:
+        return cls(Counts.from_json(value["candidate"]), Counts.from_json(value["stable"]))
+
+
+@dataclass(frozen=True)
 class Reading:
-    """What one gateway had counted at `at` (seconds), since its `epoch` began."""
+    """What one gateway had counted at `at` (seconds), since its `epoch` began.
+
+    `candidate` and `stable` are requests that began under the weight that this gateway follows now, which `slot` names; `ahead`
+    is what stands already under the next slot's name (of both arms), from earlier times: the difference when the slot changes
+    is to that. `answer_s` is the longest usual answer here, 0 where it is not known; `since`, when the slot was first read;
+    `drawn`, all requests that were ever drawn for the candidate, whatever weight they began under.
+    """
 
     epoch: str
     at: float
@@ -60,6 +97,29 @@ class Reading:
     stable: Counts
     user_requests: int = 0
     user_errors: int = 0
+    slot: int = 0
+    ahead: tuple[Counts, Counts] = (Counts(), Counts())
+    answer_s: float = 0.0
+    since: float | None = None
+    drawn: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether answers come as steadily as requests, so that the share of bad ones among what ended is the share of all."""
+        if self.answer_s < SHORT_S or self.since is None:
+            return True
+        return self.at - self.since >= SETTLING * self.answer_s
+
+    def after(self, before: Reading | None) -> Reading:
+        """With `since` filled in, for the next difference."""
+        is_same = before is not None and before.epoch == self.epoch and before.slot == self.slot
+        return replace(self, since=before.since if before is not None and is_same else self.at)
+
+    def base(self, before: Reading) -> tuple[Counts, Counts] | None:
+        """What both arms had counted under this slot's name at the reading before; None where that was not read."""
+        if before.slot == self.slot:
+            return before.candidate, before.stable
+        return before.ahead if self.slot == (before.slot + 1) % SLOTS else None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -68,29 +128,45 @@ class Reading:
             "candidate": self.candidate.to_json(),
             "stable": self.stable.to_json(),
             "user": [self.user_requests, self.user_errors],
+            "slot": [self.slot, self.since, self.answer_s, self.drawn],
+            **({"ahead": [arm.to_json() for arm in self.ahead]} if any(arm.routed for arm in self.ahead) else {}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Reading:
         arms = (Counts.from_json(value["candidate"]), Counts.from_json(value["stable"]))
-        return cls(value["epoch"], value["at"], *arms, *value["user"])
+        ahead = [Counts.from_json(one) for one in value.get("ahead", ())] or [Counts(), Counts()]
+        slot, since, answer_s, drawn = value.get("slot", (0, None, 0.0, 0))
+        return cls(
+            value["epoch"], value["at"], *arms, *value["user"], slot, (ahead[0], ahead[1]), answer_s, since, drawn
+        )
 
 
 def difference(before: Reading | None, now: Reading) -> Reading:
     """What happened between two readings of one gateway, as a reading whose counts are differences.
 
     Nothing for a gateway that was never read: its past is not this rollout's. Everything for a new epoch: the
-    gateway began counting after the last reading.
+    gateway began counting after the last reading. Nothing of the arms where the slot moved on by more than one: nobody knows
+    what stood under its name.
     """
     if before is None:
-        return Reading(now.epoch, now.at, Counts(), Counts())
+        return replace(now, candidate=Counts(), stable=Counts(), user_requests=0, user_errors=0, drawn=0)
     if before.epoch != now.epoch:
         return now
-    return Reading(
-        now.epoch,
-        now.at,
-        now.candidate.since(before.candidate),
-        now.stable.since(before.stable),
-        max(0, now.user_requests - before.user_requests),
-        max(0, now.user_errors - before.user_errors),
+    base = now.base(before)
+    return replace(
+        now,
+        candidate=Counts() if base is None else now.candidate.since(base[0]),
+        stable=Counts() if base is None else now.stable.since(base[1]),
+        user_requests=max(0, now.user_requests - before.user_requests),
+        user_errors=max(0, now.user_errors - before.user_errors),
+        drawn=max(0, now.drawn - before.drawn),
     )
+
+
+def has_lost(before: Reading, now: Reading) -> bool:
+    """Whether counts were lost in between: the gateway began anew, its counters fell, or a slot passed unread."""
+    base = now.base(before)
+    if before.epoch != now.epoch or base is None:
+        return True
+    return now.candidate.fell(base[0]) or now.stable.fell(base[1])

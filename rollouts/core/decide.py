@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from rollouts.core.breach import breach
+from rollouts.core.breach import breach, is_fix
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, percent, sentence
 from rollouts.core.doubt import doubt, is_late, late, undecided
 from rollouts.core.freeze import frozen
@@ -123,6 +123,9 @@ def _onward(s: Snapshot, proof: str) -> Decision:
 def _proof(s: Snapshot) -> str:
     on = listed(judged.guard.words for judged in s.acting if judged.candidate) if s.acting else "nothing"
     over = f"over {_samples(s)} {'comparisons' if s.state is RolloutState.SHADOWING else 'attempts'}"
+    fixed = [judged.guard.words for judged in s.acting if is_fix(s, judged) and judged.rate_candidate > judged.limit]
+    if fixed:
+        return f"{s.candidate_name} is over the objective of {listed(fixed)}, as {s.stable_name} is, and proven better {over}"
     if s.has_stable:
         return f"{s.candidate_name} is as good as {s.stable_name} on {on} {over}"
     return f"{s.candidate_name} meets the objectives on {on} {over}"

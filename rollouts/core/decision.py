@@ -55,6 +55,7 @@ class Code(StrEnum):
     NO_DATA = "no_data"
     BLIND = "blind"
     NOT_ACKNOWLEDGED = "not_acknowledged"
+    SHEDDING = "shedding"
     # waiting
     PAUSED = "paused"
     FROZEN = "frozen"
@@ -74,7 +75,7 @@ class Code(StrEnum):
 IGNORANCE = frozenset(
     {
         Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.SPLIT_OFF, Code.TELEMETRY_GAP,
-        Code.PROVIDER_DOWN, Code.STALE, Code.NO_DATA, Code.BLIND, Code.NOT_ACKNOWLEDGED,
+        Code.PROVIDER_DOWN, Code.STALE, Code.NO_DATA, Code.BLIND, Code.NOT_ACKNOWLEDGED, Code.SHEDDING,
     }
 )  # fmt: skip
 
@@ -122,7 +123,7 @@ def sentence(text: str) -> str:
 def listed(words: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     parts = list(words)
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return " and ".join([one for one in (", ".join(parts[:-1]), *parts[-1:]) if one])
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------
@@ -137,6 +138,7 @@ def facts_of(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
         "step_attempts": s.step_attempts,
         "all_failing": s.all_failing,
         "all_failing_s": round(s.all_failing_s, 3),
+        "shed_candidate": s.shed_candidate,
         "bar_worse": round(s.bar_worse, 4),
         "bar_fine": round(s.bar_fine, 4),
         "guards": {one.guard.name: evidence_of(one) for one in s.judged},
@@ -165,6 +167,7 @@ def evidence_of(judged: Judged) -> dict[str, Any]:
         "phi": round(judged.phi, 4),
         "log_e_worse": round(judged.log_e_worse, 4),
         "log_e_fine": round(judged.log_e_fine, 4),
+        "log_e_better": round(judged.log_e_better, 4),
         "log_e_over": round(judged.log_e_over, 4),
         "log_e_stable_over": round(judged.log_e_stable_over, 4),
     }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -33,7 +33,10 @@ LEAST_BLOCKS, LEAST_LONG_BLOCKS, LEAST_BAD = 3.0, 6.0, 0.5
 #: The memory: an hour ago weighs a fiftieth of now.
 MEMORY_S = 900.0
 #: Blocks of one second show what one instant breaks; longer ones, of so many times `window_s`, what goes on for some seconds.
-LONG_WINDOWS = (1, 4)
+LONG_WINDOWS = (1, 4, 12)
+#: What was counted before a rollout weighs no more than so many bad attempts, and scatters by no more than this, whatever it
+#: was: a burst or two of yesterday tell little of now, and stable's own next seconds soon tell more.
+HISTORY_BAD, HISTORY_PHI = 30.0, 8.0
 #: An incident of all servers is no clump, but its beginning and its end are. In longer blocks the two largest differences
 #: are left out for that; in seconds a difference counts as at most what so many average seconds bring, or a clump of 50.
 MOST_SECONDS, LONE_CLUMP = 250.0, 50.0
@@ -86,9 +89,9 @@ class Series(NamedTuple):
             grown = tuple([(s, x, x0, x1 + more, t, u) for (s, x, x0, x1, t, u), more in zip(old, bad, strict=True)])
             return Series(self.block, self.blocks, self.attempts, self.before, self.open + attempts, grown)
         if self.block < 0:
-            return Series(
-                block, before=self.before, open=attempts, counters=tuple([(0.0, 0.0, 0, x1, 0.0, 0.0) for x1 in bad])
-            )
+            known = old or tuple([(0.0, 0.0, 0, 0, 0.0, 0.0)] * len(bad))
+            begun = tuple([(s, x, 0, x1, t, u) for (s, x, _, _, t, u), x1 in zip(known, bad, strict=True)])
+            return self._replace(block=block, open=attempts, counters=begun)
         if self.before < 0:
             moved = tuple([(s, x, x1, more, t, u) for (s, x, _, x1, t, u), more in zip(old, bad, strict=True)])
             return Series(block, self.blocks, self.attempts, self.open, attempts, moved)
@@ -112,6 +115,13 @@ class Series(NamedTuple):
 
     def _most(self, bad: float, before: int) -> float:
         return max(LONE_CLUMP**2 / 2, MOST_SECONDS * (bad + before) / (self.blocks + 1))
+
+    def as_history(self) -> Series:
+        """With what was counted until now weighing no more than history may."""
+        kept = [min(bad, HISTORY_BAD) for _, bad, *_ in self.counters]
+        scatter = [min(HISTORY_PHI, squares / max(bad, 1e-9)) for squares, bad, *_ in self.counters]
+        counters = [(phi * bad, bad, 0, 0, 0.0, 0.0) for phi, bad in zip(scatter, kept, strict=True)]
+        return self._replace(block=-1, before=-1, open=0, counters=tuple(counters))
 
     def phi(self, counter: int) -> float:
         """The dispersion over finished seconds."""
@@ -155,10 +165,10 @@ def _short(value: float) -> float:
 
 @dataclass(frozen=True)
 class Dispersion:
-    """The dispersion of one guard's counters: the largest of both arms and of three lengths of block.
+    """The dispersion of one guard's counters in each arm, the largest over the lengths of block.
 
-    Stable shows what is usual, at all lengths. Of the candidate only single seconds count: the clump that nobody has seen
-    before tempers itself, while a fault that stays is soon no clump any more.
+    Stable shows what is usual, at all lengths, for the candidate too. Of the candidate itself only single seconds count: the
+    clump that nobody has seen before tempers itself, while a fault that stays is soon no clump any more.
     """
 
     names: tuple[str, ...] = ()
@@ -184,18 +194,27 @@ class Dispersion:
             ),
         )
 
+    def as_history(self) -> Dispersion:
+        """For a rollout that begins: what was counted before it weighs little."""
+        return replace(self, stable=tuple([one.as_history() for one in self.stable]))
+
     @cached_property
-    def phis(self) -> dict[str, float]:
-        """By counter, the factor to divide its log evidence by."""
+    def phis(self) -> dict[str, tuple[float, float]]:
+        """By counter, what to divide the candidate's counts and stable's by."""
         seconds, *longer = self.stable
-        return {
-            name: max(self.candidate.phi_now(i), seconds.phi(i), *[one.phi_long(i) for one in longer])
-            for i, name in enumerate(self.names)
-        }
+        found = {}
+        for i, name in enumerate(self.names):
+            usual = max(seconds.phi(i), *[one.phi_long(i) for one in longer])
+            found[name] = (max(self.candidate.phi_now(i), usual), usual)
+        return found
 
     def phi(self, name: str) -> float:
-        """One counter's factor; 1 where it was never counted."""
-        return self.phis.get(name, 1.0)
+        """One counter's factor over both arms; 1 where it was never counted."""
+        return self.phis.get(name, (1.0, 1.0))[0]
+
+    def phi_stable(self, name: str) -> float:
+        """Stable's own."""
+        return self.phis.get(name, (1.0, 1.0))[1]
 
     def to_json(self) -> list[Any]:
         return [list(self.names), self.candidate.to_json(), *[one.to_json() for one in self.stable]]
@@ -237,6 +256,12 @@ class SeriesOf:
                 self._close(1 - self.width_s / MEMORY_S)
             self.x0, self.n0, self.has_before = self.x1, self.n1, True
         self.block, self.x1, self.n1 = block, bad, attempts
+
+    def as_history(self) -> None:
+        kept = np.minimum(self.bad, HISTORY_BAD)
+        self.squares = np.minimum(HISTORY_PHI, self.squares / np.maximum(self.bad, 1e-9)) * kept
+        self.bad, self.largest = kept, np.zeros_like(self.largest)
+        self.block, self.has_before = -1, False
 
     def _close(self, kept: float) -> None:
         new = self._half_square()
@@ -283,6 +308,13 @@ class Dispersions:
         for one in self.stable:
             one.absorb(at, bad_stable, stable)
 
+    def as_history(self) -> None:
+        """What was counted until now is from before the rollout."""
+        for one in self.stable:
+            one.as_history()
+
     @property
-    def phi(self) -> Floats:
-        return np.asarray(np.maximum.reduce([self.candidate.phi_now(), *[one.phi() for one in self.stable]]))
+    def phis(self) -> tuple[Floats, Floats]:
+        """What to divide the candidate's counts and stable's by."""
+        usual = np.asarray(np.maximum.reduce([one.phi() for one in self.stable]))
+        return np.maximum(self.candidate.phi_now(), usual), usual

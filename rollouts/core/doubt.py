@@ -3,12 +3,16 @@ unless the policy asks for it after a time that it names."""
 
 from __future__ import annotations
 
-from rollouts.core.breach import both_bad
+from rollouts.core.breach import both_bad, is_fix
 from rollouts.core.confounders import is_split_off
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, percent, sentence, share
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.plan import OnUndecided, Source
 from rollouts.core.snapshot import Judged, Snapshot
+
+#: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so
+#: many times stable's: a burst or two that both arms feel is none.
+LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
 
 
 def doubt(s: Snapshot) -> Decision | None:
@@ -17,7 +21,7 @@ def doubt(s: Snapshot) -> Decision | None:
     if found is None and s.state is RolloutState.PAUSED:
         return hold(s, Code.PAUSED, f"Paused at {percent(s.commanded_bp)} until someone resumes it.")
     if found is None and not s.is_promoting:
-        found = _no_target(s) or _silence(s) or _split(s) or _gap(s) or _incident(s)
+        found = _no_target(s) or _silence(s) or _split(s) or _gap(s) or _shedding(s) or _incident(s)
     return found and late(s, found)
 
 
@@ -103,10 +107,23 @@ def _gap(s: Snapshot) -> Decision | None:
     return hold(s, Code.TELEMETRY_GAP, said)
 
 
+def _shedding(s: Snapshot) -> Decision | None:
+    """What is shed is no failure of the release, and more of it would follow with more weight."""
+    shed = s.shed_candidate / s.routed_candidate if s.routed_candidate else 0.0
+    shed_stable = s.shed_stable / s.routed_stable if s.routed_stable else 0.0
+    if s.shed_candidate < LEAST_SHED or shed <= SHED_FRAC or shed <= SHED_RATIO * shed_stable:
+        return None
+    said = (
+        f"Holding at {percent(s.commanded_bp)}: the gateways shed {share(shed)} of the requests for {s.candidate_name} "
+        f"({share(shed_stable)} on {s.stable_name}), more than it can hold at this weight"
+    )
+    return hold(s, Code.SHEDDING, said)
+
+
 def _incident(s: Snapshot) -> Decision | None:
     for judged in s.acting:
         burning = s.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
-        if burning and judged.rate_candidate > judged.limit:
+        if burning and judged.rate_candidate > judged.limit and not is_fix(s, judged):
             return both_bad(s, _burns(s, judged), judged)
     return None
 

@@ -6,7 +6,7 @@ hits both arms alike, because only counts of the same window are compared.
 
 A fault may begin at any tick, so the side that rolls back averages over the tick at which it began (see `onset_step`).
 All is kept as eight logarithms for each side and counter. Single windows are plain floats, because the engine judges
-thousands of them a second; the functions that end in `_of` do the same for arrays of simulated runs.
+thousands of them a second; `rollouts.core.arrays` does the same for arrays of simulated runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Sums = tuple[float, ...]
 #: Source: a mixture over the event-split test of Lindon & Malek (arXiv 2011.03567); any fixed grid and weights keep it valid.
 #: The weights fall with the square root, so that mild faults weigh more.
 GRID: Floats = np.array([1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0])
-_LOG_WEIGHTS: Floats = -0.5 * np.log(GRID) - math.log(float(np.sum(GRID**-0.5)))
-_WEIGHTS: Sums = tuple(_LOG_WEIGHTS.tolist())
+LOG_WEIGHTS: Floats = -0.5 * np.log(GRID) - math.log(float(np.sum(GRID**-0.5)))
+_WEIGHTS: Sums = tuple(LOG_WEIGHTS.tolist())
 ZERO: Sums = (0.0,) * len(GRID)
 
 #: The prior weight of a fault that is there from the first tick on. Dearer than a half for late faults, by log 2 at most.
@@ -58,12 +58,12 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Window:
-    """Bad and all attempts of both arms in the same stretch of time."""
+    """Bad and all attempts of both arms at one gateway in the same stretch of time; fractions where they were divided."""
 
-    bad_candidate: int
-    candidate: int
-    bad_stable: int
-    stable: int
+    bad_candidate: float
+    candidate: float
+    bad_stable: float
+    stable: float
 
 
 # --- what one window says ---------------------------------------------------------------------------------------------
@@ -98,21 +98,6 @@ def increments(window: Window, tolerance: Tolerance, side: Side) -> Sums:
     return tuple([xc * log_a + xb * log_b - drift for log_a, log_b, drift in lines]) or ZERO
 
 
-def increments_of(xc: Floats, nc: Floats, xb: Floats, nb: Floats, tolerance: Tolerance, side: Side) -> Floats:
-    """`increments` for arrays of windows of one shape; the result has the grid as its last axis.
-
-    Source: the event-split test of Lindon & Malek (arXiv 2011.03567) on the realised split, with an additive tolerance:
-    E[A^xc B^xb] is bounded by log(1+u) <= u, and A, B are chosen so that the bound is 0 at the tolerance.
-    """
-    xc, nc, xb, nb = (np.asarray(count)[..., np.newaxis] for count in (xc, nc, xb, nb))
-    can_tell = (nc > 0) & (nb > 0)
-    nc, nb = np.where(can_tell, nc, 1.0), np.where(can_tell, nb, 1.0)
-    ratio, log_g = tolerance.ratio, side * np.log(GRID)
-    log_b = np.log((nc * ratio + nb) / (nc * ratio * np.exp(log_g) + nb))
-    log_a = log_g + log_b
-    return np.where(can_tell, xc * log_a + xb * log_b - nc * tolerance.plus_frac * np.expm1(log_a), 0.0)
-
-
 def fixed_sums(bad: float, attempts: float, share: float, side: Side) -> Sums:
     """The sums of the test against a fixed share: is the arm's bad share over it (WORSE), or under it (FINE)?
 
@@ -122,13 +107,6 @@ def fixed_sums(bad: float, attempts: float, share: float, side: Side) -> Sums:
     """
     expected = attempts * share
     return tuple([bad * log_g - expected * (g - 1) for g, log_g in _alternatives(1.0, side)])
-
-
-def fixed_sums_of(bad: Floats, attempts: Floats, share: float, side: Side) -> Floats:
-    """`fixed_sums` for arrays of one shape; the result has the grid as its last axis."""
-    g = GRID**side
-    bad, attempts = np.asarray(bad)[..., np.newaxis], np.asarray(attempts)[..., np.newaxis]
-    return np.asarray(bad * np.log(g) - attempts * share * (g - 1), dtype=np.float64)
 
 
 # --- all windows together ---------------------------------------------------------------------------------------------
@@ -142,11 +120,6 @@ def mixed(sums: Sequence[float], phi: float = 1.0) -> float:
     """
     less = 1 / max(1.0, phi)
     return log_sum([weight + less * total for weight, total in zip(_WEIGHTS, sums, strict=True)])
-
-
-def mixed_of(sums: Floats) -> Floats:
-    """`mixed` over the last axis of an array."""
-    return np.asarray(np.logaddexp.reduce(_LOG_WEIGHTS + sums, axis=-1))
 
 
 def log_sum(logs: Sequence[float]) -> float:
@@ -199,17 +172,6 @@ def onset_mixed(log_m: Sequence[float], ticks: int) -> float:
     return log_sum([later, *(weight + one for weight, one in zip(_WEIGHTS, log_m, strict=True))])
 
 
-def onset_step_of(log_m: Floats, more: Floats, ticks: int) -> Floats:
-    """`onset_step` for arrays of runs that are all at the same tick; the grid is the last axis."""
-    begin, _ = onset_prior(ticks)
-    return (begin if ticks == 1 else np.logaddexp(log_m, begin)) + more
-
-
-def onset_mixed_of(log_m: Floats, ticks: int) -> Floats:
-    """`onset_mixed` over the last axis of an array."""
-    return np.logaddexp(mixed_of(log_m), onset_prior(ticks)[1])
-
-
 def attempts_to_go(sums: Sequence[float], attempts: int, phi: float, bar: float) -> int | None:
     """How many more attempts like those so far would bring log E to `bar`; None where they would not within a thousandfold.
 
@@ -252,76 +214,148 @@ class Point(NamedTuple):
         return cls(tuple(worse), tuple(fine), bad_candidate, bad_stable)
 
 
-class Tempering(NamedTuple):
-    """The dispersion of a counter before this tick, and with it."""
+class Scatter(NamedTuple):
+    """How much the bad attempts of each arm scatter: what the arm's counts are divided by, before this tick and with it.
 
-    before: float = 1.0
-    now: float = 1.0
+    With phi >= 1, E[A^(x/phi)] <= exp(n p (A^(1/phi) - 1)) <= exp((n/phi) p (A - 1)), because A^(1/phi) <= 1 + (A-1)/phi
+    (Bernoulli's inequality). So the test of counts divided by phi keeps its promise, whatever the two phis are, as long as
+    they are known before the tick. A clump of `phi` attempts counts as the one event that it is.
+    """
 
-    def of(self, more: Iterable[float]) -> Sums:
-        """Increments to the power 1/phi. What speaks against the candidate is trusted no more than either phi allows.
+    candidate: float = 1.0
+    stable: float = 1.0
+    candidate_now: float = 1.0
+    stable_now: float = 1.0
 
-        So the result is never over what the phi known before the tick gives, whose expectation is at most 1 (Jensen):
-        a phi that a clump has only just revealed may temper that clump's own tick, and the promise holds.
+    def of(self, windows: Iterable[Window], tolerance: Tolerance) -> Sums:
+        """What the windows of one tick add to log E on the side that rolls back, for each alternative of the grid.
+
+        Windows of several gateways are compared each by itself and added up: so it is never to the candidate's account that
+        one region fails more than another, or that one gateway follows another weight. A scatter that a clump has only just
+        revealed tempers that clump's own tick: the smaller of the two sums is never over the one that was foreseeable.
         """
-        most, before = max(self.before, self.now), self.before
-        return tuple([one / most if one > 0 else one / before for one in more])
+        windows = list(windows)
+        found = self._sums(windows, tolerance, self.candidate, self.stable)
+        now = max(self.candidate, self.candidate_now), max(self.stable, self.stable_now)
+        if now == (self.candidate, self.stable):
+            return found
+        return tuple([min(pair) for pair in zip(found, self._sums(windows, tolerance, *now), strict=True)])
 
     @staticmethod
-    def of_arrays(more: Floats, before: Floats, now: Floats) -> Floats:
-        """`of` for arrays of runs; the grid is the last axis of `more`."""
-        most = np.maximum(before, now)
-        return np.where(more > 0, more / most[..., np.newaxis], more / before[..., np.newaxis])
+    def _sums(windows: list[Window], tolerance: Tolerance, candidate: float, stable: float) -> Sums:
+        parts = [
+            increments(
+                Window(
+                    one.bad_candidate / candidate,
+                    one.candidate / candidate,
+                    one.bad_stable / stable,
+                    one.stable / stable,
+                ),
+                tolerance,
+                Side.WORSE,
+            )
+            for one in windows
+        ]
+        return parts[0] if len(parts) == 1 else added(parts)
 
 
-PLAIN = Tempering()
+PLAIN = Scatter()
+
+
+def added(parts: Sequence[Sums]) -> Sums:
+    """The sum for each alternative of the grid; zeros for none."""
+    return tuple([sum(column) for column in zip(*parts, strict=True)]) or ZERO
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one gateway counted in one tick: all attempts, and by counter the bad ones of the candidate and of stable.
+
+    `own` are those of the candidate's bad ones that are held against it, and those of stable's that they are compared with,
+    where these are not all.
+    """
+
+    candidate: int
+    stable: int
+    bad: Mapping[str, tuple[int, int]]
+    own: tuple[float, float] | None = None
+
+    def window(self, name: str) -> Window:
+        bad = self.bad[name]
+        return Window(bad[0], self.candidate, bad[1], self.stable)
+
+
+#: A candidate that fares better than stable, not only as well.
+BETTER = Tolerance()
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What one step's windows say of one guard: the counters at its points, over the same attempts.
 
-    `ticks` counts the windows in which both arms (or, without a stable, the candidate) had attempts.
+    `ticks` counts the windows in which both arms (or, without a stable, the candidate) had attempts. `better` are the sums
+    against "the candidate is no better than stable", of the guard's own counter.
     """
 
     points: Mapping[str, Point] = field(default_factory=dict)
     candidate: int = 0
     stable: int = 0
     ticks: int = 0
+    better: Sums = ZERO
 
     def after(
         self,
-        bad: Mapping[str, tuple[int, int]],
-        candidate: int,
-        stable: int,
+        parts: Sequence[Part],
         *,
         worse: Tolerance,
         fine: Tolerance,
-        tempering: Mapping[str, Tempering] | None = None,
+        name: str,
+        scatter: Mapping[str, Scatter] | None = None,
         over: float | None = None,
     ) -> Evidence:
-        """With one tick's window in it: `bad` names, for each point, the bad attempts of the candidate and of stable.
+        """With one tick's windows in it, one for each gateway; `name` is the guard's own counter.
 
         Without a stable the candidate is held to the fixed share `over` instead of to `worse`.
         """
-        lines = slopes(candidate, stable, worse, Side.WORSE)
-        fine_lines = slopes(candidate, stable, fine, Side.FINE)
-        says = bool(lines) if over is None else candidate > 0
-        ticks, points = self.ticks + says, {}
-        for name, (xc, xb) in bad.items():
-            old = self.points.get(name, _NOTHING)
+        both = [part for part in parts if part.candidate > 0 and part.stable > 0]
+        candidate, stable = sum(part.candidate for part in parts), sum(part.stable for part in parts)
+        says = bool(both) if over is None else candidate > 0
+        ticks, points, better = self.ticks + says, {}, self.better
+        for point in dict.fromkeys(one for part in parts for one in part.bad):
+            old = self.points.get(point, _NOTHING)
+            xc, xb = (sum(part.bad[point][arm] for part in parts) for arm in (0, 1))
             log_m, sums = old.worse, old.fine
             if says:
-                more = (
-                    [xc * log_a + xb * log_b - drift for log_a, log_b, drift in lines]
-                    if over is None
-                    else fixed_sums(xc, candidate, over, Side.WORSE)
+                log_m = onset_step(
+                    log_m, self._more(parts, both, point, worse, (scatter or {}).get(point, PLAIN), over), ticks
                 )
-                log_m = onset_step(log_m, (tempering or {}).get(name, PLAIN).of(more), ticks)
-            if fine_lines:
-                sums = tuple([s + xc * a + xb * b - d for s, (a, b, d) in zip(sums, fine_lines, strict=True)])
-            points[name] = Point(log_m, sums, old.bad_candidate + xc, old.bad_stable + xb)
-        return Evidence(points, self.candidate + candidate, self.stable + stable, ticks)
+            if both:
+                sums = added([sums, *(increments(part.window(point), fine, Side.FINE) for part in both)])
+            if both and point == name:
+                better = added([better, *(increments(part.window(name), BETTER, Side.FINE) for part in both)])
+            points[point] = Point(log_m, sums, old.bad_candidate + xc, old.bad_stable + xb)
+        return Evidence(points, self.candidate + candidate, self.stable + stable, ticks, better)
+
+    @staticmethod
+    def _more(
+        parts: Sequence[Part],
+        both: Sequence[Part],
+        point: str,
+        worse: Tolerance,
+        scatter: Scatter,
+        over: float | None,
+    ) -> Sums:
+        """What the tick adds to the evidence of one counter on the side that rolls back."""
+        if over is not None:
+            bad, candidate = sum(part.bad[point][0] for part in parts), sum(part.candidate for part in parts)
+            before, now = scatter.candidate, max(scatter.candidate, scatter.candidate_now)
+            sums = [fixed_sums(bad / phi, candidate / phi, over, Side.WORSE) for phi in (before, now)]
+            return tuple([min(pair) for pair in zip(*sums, strict=True)])
+        windows = [part.window(point) for part in both]
+        for at, part in enumerate(both):
+            if part.own is not None:
+                windows[at] = Window(part.own[0], part.candidate, part.own[1], part.stable)
+        return scatter.of(windows, worse)
 
     def point(self, name: str) -> Point:
         """One counter's evidence; nothing known where it never counted."""
@@ -333,7 +367,8 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         points = {name: point.to_json() for name, point in self.points.items()}
-        return {"points": points, "counts": [self.candidate, self.stable, self.ticks]}
+        counts = [self.candidate, self.stable, self.ticks]
+        return {"points": points, "counts": counts, "better": _rounded(self.better)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Evidence:
@@ -341,7 +376,7 @@ class Evidence:
         if "points" not in value:
             return cls()
         points = {name: Point.from_json(point) for name, point in value["points"].items()}
-        return cls(points, *value["counts"])
+        return cls(points, *value["counts"], tuple(value.get("better", ZERO)))
 
 
 _NOTHING = Point()

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from rollouts.core.carry import Arms
-from rollouts.core.counting import Counts
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.lifecycle import RolloutState
 
 #: A block holds about so many rows, of one tick each while it is young.
@@ -43,6 +42,7 @@ class Mark:
     lost: str = ""  # the arms without a serving server: "", candidate, stable, both
     server_since: float | None = None  # when the candidate's newest server came
     hardware: str = ""
+    is_settling: bool = False  # answers were still on their way since the last change of weight
 
 
 _FIELDS = tuple(one.name for one in fields(Mark))

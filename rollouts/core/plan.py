@@ -125,6 +125,7 @@ class Policy:
     on_blind: OnUndecided
     all_failing_attempts: int
     cold_attempts: int
+    cold_s: float
     no_data_s: float
     stale_s: float
     blind_limit_s: float

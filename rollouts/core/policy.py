@@ -84,6 +84,7 @@ _POLICY = Record(
             )
         },
         "instant_window_s": may(_SECONDS),
+        "cold_s": may(_SECONDS),
     },
     elsewhere={
         "bake_s": "Write bake: {min_s: …, min_samples: …, deadline_s: …}.",
@@ -249,7 +250,15 @@ def _contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> l
     if whole["shadow"].get("sample_pct") and not any(guard["indicator"] == "wrong" for guard in guards):
         fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
         problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
-    return problems + _alphas(whole, guards) + _stage_names(whole) + _freezes(whole)
+    return problems + _blind(guards) + _alphas(whole, guards) + _stage_names(whole) + _freezes(whole)
+
+
+def _blind(guards: list[dict[str, Any]]) -> list[Problem]:
+    """A rollout that nothing watches would advance by the clock alone."""
+    if not guards or any(guard["must_have_data"] and not guard["dry_run"] for guard in guards):
+        return []
+    fix = "Take dry_run or must_have_data: false off one of them, or add {indicator: errors}."
+    return [Problem("guards", "no guard acts and must have data, so nothing would watch the candidate.", fix)]
 
 
 def _alphas(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> list[Problem]:
@@ -290,7 +299,7 @@ def _freezes(whole: Mapping[str, Any]) -> list[Problem]:
 # --- built ------------------------------------------------------------------------------------------------------------
 
 _PLAIN = (
-    "alpha_roll_back", "alpha_promote", "all_failing_attempts", "cold_attempts", "no_data_s", "stale_s", "blind_limit_s",
+    "alpha_roll_back", "alpha_promote", "all_failing_attempts", "cold_attempts", "cold_s", "no_data_s", "stale_s", "blind_limit_s",
     "ack_deadline_s", "prepare_deadline_s", "deadline_s", "dispersion_window_s", "budget_bad", "approval_valid_s",
     "instant_window_s",
 )  # fmt: skip

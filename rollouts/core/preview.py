@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rollouts.core.evidence import Side, fixed_sums, increments_of, mixed_of
+from rollouts.core.arrays import increments_of, mixed_of
+from rollouts.core.evidence import Side, fixed_sums
 from rollouts.core.plan import FULL_BP, Guard, Policy, Source, Step
 
 FAILURES = (0.01, 0.05, 0.20)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rollouts.core.carry import Arms, Carry, absorb
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.carry import Carry, absorb
+from rollouts.core.counting import Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Decision
 from rollouts.core.history import Block, Mark, Row, rows_of, stage_name
@@ -135,7 +136,8 @@ class _Told:
             return {}
         before = self.carry.readings["gateway"]
         arms = Arms(before.candidate, before.stable) + row.arms
-        return {"gateway": Reading("one", row.read_at, arms.candidate, arms.stable)}
+        answer_s = math.inf if row.mark.is_settling else 0.0
+        return {"gateway": Reading("one", row.read_at, arms.candidate, arms.stable, answer_s=answer_s)}
 
     def _external(self, row: Row) -> dict[str, Reading]:
         """Cumulative again; before the first row with counts of a guard stood zeros."""

@@ -14,12 +14,13 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any
 
-from rollouts.core.carry import ERRORS, Arms, Carry, Watch, absorb
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.carry import Carry, absorb
+from rollouts.core.counting import ERRORS, Arms, Counts, Reading
 from rollouts.core.evidence import Side, Tolerance, fixed_sums, mixed
 from rollouts.core.plan import Policy
 from rollouts.core.policy import parse_policy
 from rollouts.core.snapshot import judge
+from rollouts.core.watch import Watch
 
 EPISODE_S = 600.0
 #: Of one episode.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rollouts.core.carry import Carry, Watch
+from rollouts.core.carry import Carry
+from rollouts.core.counting import SHED
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.mix import SIZES, Mix, mix_of
 from rollouts.core.plan import Guard, Policy, Source, Step
+from rollouts.core.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -17,9 +19,10 @@ class Judged:
     """What one guard's counts say in this step. Every `log_e_*` is compared with the bar of its side.
 
     `log_e_worse`: the candidate is worse than stable, as the average over the guard's points. `log_e_fine`: it is close
-    enough to the reference, at the point where that is proven least. `log_e_over`, `log_e_stable_over`: the arm is over
-    the objective, whatever the other does. Counts and `phi` are those of the guard's own name. `loudest` is the point
-    that speaks most for "worse", and how many bad attempts of the candidate and of stable it counted.
+    enough to the reference, at the point where that is proven least. `log_e_better`: it fares better than stable.
+    `log_e_over`, `log_e_stable_over`: the arm is over the objective, whatever the other does. Counts and `phi` are those of
+    the guard's own name. `loudest` is the point that speaks most for "worse", and how many bad attempts of the candidate and
+    of stable it counted.
     """
 
     guard: Guard
@@ -34,6 +37,7 @@ class Judged:
     log_e_stable_over: float
     to_go: int | None  # further attempts of the candidate like those so far until it is proven fine; None: cannot tell
     loudest: tuple[str, int, int] | None = None
+    log_e_better: float = 0.0
 
     @property
     def rate_candidate(self) -> float:
@@ -79,9 +83,12 @@ def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> J
         log_e_over=mixed(fixed_sums(own.bad_candidate, seen.candidate, limit, Side.WORSE), phi)
         if has_stable
         else worse[name],
-        log_e_stable_over=mixed(fixed_sums(own.bad_stable, seen.stable, limit, Side.WORSE), phi),
+        log_e_stable_over=mixed(
+            fixed_sums(own.bad_stable, seen.stable, limit, Side.WORSE), watch.dispersion.phi_stable(name)
+        ),
         to_go=attempts_to_go(fine[least], seen.candidate, watch.dispersion.phi(least), bar_fine),
         loudest=(loudest, seen.point(loudest).bad_candidate, seen.point(loudest).bad_stable),
+        log_e_better=mixed(seen.better, phi) if has_stable else 0.0,
     )
 
 
@@ -116,7 +123,10 @@ class Snapshot:
     routed_stable: int = 0
     all_failing: int = 0  # attempts of the candidate in a row
     all_failing_s: float = 0.0  # between the first and the last reading that showed them
-    is_stable_failing: bool = False
+    own_failing: int | None = None  # of these, what stable could save or nobody tried again; None: all of them
+    is_stable_better: bool = True  # stable clearly did better meanwhile
+    shed_candidate: int = 0  # requests that were refused in this step because too many were in flight
+    shed_stable: int = 0
     quiet_s: float = 0.0  # since the candidate's last attempt, or since the step began
     candidate_servers: int | None = None  # serving now; None: not known
     stable_servers: int | None = None
@@ -132,7 +142,9 @@ class Snapshot:
     hardware: str = ""  # half a sentence, when the arms run on different hardware
     attempts_since_server: int | None = None  # of the candidate, since its newest server came
     server_age_s: float | None = None  # of that server
-    may_forget: bool = True  # evidence of a warm-up may be dropped again in this stage
+    served_s: float | None = None  # since its first attempt
+    first_slow: Mapping[str, int] = field(default_factory=dict)  # by guard: bad ones among its first attempts
+    forgotten: int = 0  # how often evidence of a warm-up was dropped in this stage
     recent: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all attempts of late
     harm: Mapping[str, tuple[float, float]] = field(
         default_factory=dict
@@ -185,10 +197,6 @@ def judged_all(carry: Carry, policy: Policy, *, has_stable: bool) -> tuple[Judge
     )
 
 
-#: Evidence of a warm-up is dropped so often in one stage: a server that keeps coming back is no excuse for ever.
-MOST_FORGOTTEN = 2
-
-
 def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
     """The snapshot with all that the counters said."""
     step, now = carry.step, snapshot.now
@@ -203,7 +211,10 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
         routed_stable=stable.routed,
         all_failing=carry.failures.attempts,
         all_failing_s=carry.failures.spread_s,
-        is_stable_failing=carry.is_stable_failing,
+        own_failing=carry.failures.own,
+        is_stable_better=carry.failures.is_stable_better,
+        shed_candidate=candidate.bad.get(SHED, 0),
+        shed_stable=stable.bad.get(SHED, 0),
         quiet_s=_since(now, carry.candidate_seen_at) or 0.0,
         silent_s={
             guard.name: _since(now, _latest(carry.watches.get(guard.name, Watch()).seen_at, began_at)) or 0.0
@@ -219,7 +230,9 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
         if carry.server_since is None
         else carry.total.candidate.attempts - carry.server_base,
         server_age_s=_since(now, carry.server_since),
-        may_forget=carry.forgotten < MOST_FORGOTTEN,
+        served_s=_since(now, carry.served_since) if carry.server_since is not None else None,
+        first_slow={name: watch.first[0] for name, watch in carry.watches.items()},
+        forgotten=carry.forgotten,
     )
 
 

@@ -245,7 +245,10 @@ class Engine:
         rollout = known.rollout
         with self.writer.one(rollout):
             gateways, stale_s = view.gateways[rollout.environment_id], known.policy.stale_s
-            seen = seen_of(rollout, gateways, pages, known.slow_edges, stale_s=stale_s, now=view.at)
+            slot, taken_by = view.followed(rollout)
+            seen = seen_of(
+                rollout, gateways, pages, known.slow_edges, stale_s=stale_s, now=view.at, slot=slot, taken_by=taken_by
+            )
             external = self._external_of(known)
             tick = judge(known, view, seen, external, gone_over_s=GONE_OVER_S)
             if tick.decision.action is Action.ROLL_BACK:

@@ -16,8 +16,8 @@ from django.db import connection
 
 from rollouts.actions.recording import Outcome, Tick, count_blocks
 from rollouts.approvals import approvals_of
-from rollouts.core.carry import ERRORS, Carry
-from rollouts.core.counting import Reading
+from rollouts.core.carry import Carry
+from rollouts.core.counting import ERRORS, Reading
 from rollouts.core.history import Open
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.plan import Policy, Source
@@ -126,6 +126,11 @@ class View:
         if self._approvals is None:
             self._approvals = approvals_of(self.rollouts, now=self.now)
         return self._approvals.get(rollout.pk, {})
+
+    def followed(self, rollout: Rollout) -> tuple[int, frozenset[int] | None]:
+        """The slot of the rollout's route, and the gateways that follow it as it is; None where there is no route."""
+        route = self.routes.get((rollout.environment_id, rollout.model_id))
+        return (route.slot, self.acks[route.pk].taken_by) if route is not None else (0, None)
 
     @property
     def at(self) -> float:

@@ -11,8 +11,8 @@ from accounts.core.errors import DomainError
 from rollouts.actions.conduct import ask_for_candidate, write_route
 from rollouts.actions.recording import Tick
 from rollouts.actions.start import report_problem
-from rollouts.core.carry import Arms, Carry, absorb
-from rollouts.core.counting import Reading, difference
+from rollouts.core.carry import Carry, absorb
+from rollouts.core.counting import Arms, Reading, difference
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.history import Mark, Row, stage_name
@@ -242,6 +242,7 @@ def _row(known: Known, view: View, seen: Seen, carry: Carry, s: Snapshot, outsid
         lost="both" if len(lost) == 2 else "".join(lost),
         server_since=carry.server_since,
         hardware=s.hardware,
+        is_settling=any(not carry.readings.get(name, read).is_settled for name, read in seen.readings.items()),
     )
     external = {}
     for name, reading in outside.items():

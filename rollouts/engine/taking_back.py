@@ -40,10 +40,10 @@ def _confirm(rollout: Rollout, before: Carry, carry: Carry, seen: Seen, view: Vi
     assert rollout.zero_at is not None
     zero = rollout.zero_at.timestamp()
     is_after = bool(seen.readings) and all(_began_after(before, gateway, zero) for gateway in seen.readings)
-    is_silent = carry.last.candidate.attempts == 0 and carry.last.candidate.routed == 0
+    is_silent = carry.last.candidate.attempts == 0 and carry.drawn == 0
     is_confirmed = is_after and is_silent and not seen.problem and carry.read_at is not None
     is_late = view.at - zero > CONFIRM_WITHIN_S
-    if is_late and is_after and not seen.problem and carry.last.candidate.routed > 0:
+    if is_late and is_after and not seen.problem and carry.drawn > 0:
         if rollout.state == S.ROLLING_BACK:
             said = f"The counters still show requests for {rollout.candidate.name} at weight 0"
             note_stuck(rollout, said, fence=view.fence)

@@ -29,6 +29,12 @@ EDGES_US: tuple[int, ...] = (
     3_000_000,
     5_000_000,
     10_000_000,
+    15_000_000,
+    30_000_000,
+    60_000_000,
+    120_000_000,
+    300_000_000,
+    600_000_000,
 )
 
 #: Upper edges in bytes of a request's body, by which the mix of requests is compared between releases. Envoy writes six digits.

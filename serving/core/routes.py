@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 #: Weights are basis points and always sum to this. With the candidate first and a constant sum, a sticky share that
 #: grows keeps the callers it had.
 WHOLE_BP = 10_000
+#: Requests are labelled with the number of their route's last change, modulo this: few enough for a gateway that never forgets a
+#: label, enough that no request is still under way when its label comes again.
+SLOTS = 8
 
 
 class TableRefused(Exception):
@@ -91,6 +94,7 @@ class ModelRoute:
     limits: Limits = Limits()
     mirror_bp: int = 0
     prober: Prober | None = None
+    slot: int = 0  # in [0, SLOTS): the label of requests that begin under this route
 
     def __post_init__(self) -> None:
         for what, bp in (("candidate weight", self.candidate_bp), ("mirrored share", self.mirror_bp)):

@@ -114,26 +114,33 @@ def _own_words() -> list[dict[str, Any]]:
 
 
 def _attempt_log() -> dict[str, Any]:
-    """Per attempt, for the release whose server was tried."""
+    """Per attempt, for the release whose server was tried. `try` is 1, or 2 for what was handed on after a failure."""
     tags = {
         "model": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:model)%",
         "digest": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
     }
+    began = {"try": "%REQ(X-ENVOY-ATTEMPT-COUNT)%", "slot": _SLOT}
     outcome = _took("attempt", {**tags, **_OUTCOME})
-    return _stats_log([outcome, _took("latency", {**tags, "entry": _OUTCOME["entry"]})])
+    return _stats_log([outcome, _took("latency", {**tags, "entry": _OUTCOME["entry"], **began})])
 
 
 def _request_log() -> dict[str, Any]:
-    """Per request, as the user saw it; `digest` is the release that the split picked first."""
+    """Per request, as the user saw it; `digest` is the release that the split picked first, `by` the one that was tried last,
+    after so many `tries`.
+    """
     tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
+    drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
     size = {
-        "stat": {"name": "size", "tags": _tags({**tags, "entry": _OUTCOME["entry"]})},
+        "stat": {"name": "size", "tags": _tags({**tags, **drawn})},
         "unit": "Bytes",
         "value_format": "%BYTES_RECEIVED%",
     }
-    return _stats_log([_took("request", {**tags, **_OUTCOME}), size])
+    tried = {"by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%", "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%"}
+    return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
 
 
+#: The weight under which a request began: metadata of the route that it was matched to.
+_SLOT = f"%METADATA(ROUTE:{NAMESPACE}:slot)%"
 #: Few values each: a series is never forgotten before the gateway restarts.
 _OUTCOME = {
     "entry": "%ROUTE_NAME%",

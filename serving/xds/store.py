@@ -100,6 +100,7 @@ def _model_route(route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forc
         limits=limits_of(route.model),
         mirror_bp=route.mirror_bp,
         prober=_prober_at(settings.PROBER_ADDRESS) if route.mirror_bp else None,
+        slot=route.slot,
     )
 
 

@@ -60,6 +60,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         "domains": [route.model],
         "routes": routes,
         "request_body_buffer_limit": str(MAX_BODY_BYTES),
+        "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
         "response_headers_to_add": [
             # From the endpoint, not from the split: after a retry on stable it still names the one that answered.
             {
@@ -128,10 +129,16 @@ def _weighted(route: ModelRoute, protocol: str) -> dict[str, Any]:
     return {"clusters": [{"name": entry_name(route, arm, protocol), "weight": weight} for arm, weight in route.split]}
 
 
+def _label(route: ModelRoute) -> dict[str, Any]:
+    """A request keeps the route that it was matched to, for all its attempts: so its counts name the weight that drew it."""
+    return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot)}}}
+
+
 def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
     limits = route.limits
     return {
         "name": "split",
+        "metadata": _label(route),
         "match": _match(protocol, UNARY_PATHS),
         "route": {
             "timeout": _seconds(limits.timeout_s),
@@ -177,6 +184,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
     """A stream lasts as long as it lasts, and is begun again on stable only when it never began."""
     return {
         "name": "split",
+        "metadata": _label(route),
         "match": _match(protocol, STREAM_PATHS),
         "route": {
             "timeout": "0s",

@@ -13,8 +13,7 @@ from accounts.core.access import Role
 from accounts.models import User
 from ledger.models import Event
 from registry.models import ServedModel
-from rollouts.core.carry import Arms
-from rollouts.core.counting import Counts
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.history import Mark, Open, Row
 from rollouts.models import Observation, Rollout
 from serving.models import Environment

@@ -34,9 +34,13 @@ LIMITS = Limits(timeout_s=5.0, attempt_timeout_s=0.3)
 class Gateway(Protocol):
     """What the contract needs to say to either of them."""
 
-    def route(self, candidate_bp: int | None) -> None: ...
+    def route(self, candidate_bp: int | None, slot: int = 0) -> None: ...
     def behave(self, how: str) -> None:
         """The candidate: ok · error · hang · down."""
+        ...
+
+    def poison(self, n: int) -> None:
+        """n requests that fail on either release."""
         ...
 
     def users(self, n: int) -> list[str | None]:
@@ -55,9 +59,14 @@ class Fake:
     def __init__(self) -> None:
         self.gateway = FakeGateway()
 
-    def route(self, candidate_bp: int | None) -> None:
+    def route(self, candidate_bp: int | None, slot: int = 0) -> None:
         candidate = None if candidate_bp is None else CANDIDATE
-        self.gateway.set_route(MODEL, stable=STABLE, candidate=candidate, candidate_bp=candidate_bp or 0, limits=LIMITS)
+        self.gateway.set_route(
+            MODEL, stable=STABLE, candidate=candidate, candidate_bp=candidate_bp or 0, limits=LIMITS, slot=slot
+        )
+
+    def poison(self, n: int) -> None:
+        self.gateway.traffic(n, poison_frac=1.0)
 
     def behave(self, how: str) -> None:
         self.gateway.set_arm(
@@ -82,8 +91,16 @@ class Real:
         self.parts = parts
         self.counters = EnvoyCounters()
 
-    def route(self, candidate_bp: int | None) -> None:
-        self.parts.apply(candidate_bp, limits=LIMITS)
+    def route(self, candidate_bp: int | None, slot: int = 0) -> None:
+        self.parts.apply(candidate_bp, limits=LIMITS, slot=slot)
+
+    def poison(self, n: int) -> None:
+        """Both fail whatever they get meanwhile."""
+        for backend in (self.parts.stable, self.parts.candidate):
+            backend.mode = "error"
+        self.users(n)
+        for backend in (self.parts.stable, self.parts.candidate):
+            backend.mode = "ok"
 
     def behave(self, how: str) -> None:
         if how == "down":
@@ -172,20 +189,57 @@ def test_a_broken_candidate_costs_users_nothing_and_is_counted(gateway: Gateway,
     bad, good = arm(counters, CANDIDATE), arm(counters, STABLE)
     assert bad.routed == 24
     assert bad.attempts == bad.errors >= 5  # a server that is not there is set aside after five in a row
+    assert bad.decided == bad.failed == bad.attempts and bad.common == 0  # what stable got at once says nothing of it
     assert (good.attempts, good.errors, good.routed) == (24, 0, 0)
 
 
-def test_every_attempt_has_a_latency(gateway: Gateway) -> None:
+def test_every_first_attempt_has_a_latency(gateway: Gateway) -> None:
     gateway.route(10_000)
     gateway.behave("hang")
     gateway.users(4)
     bad, good = arm(gateway.read(), CANDIDATE), arm(gateway.read(), STABLE)
-    assert set(bad.latency_us) == set(good.latency_us) == set(EDGES_US)
+    assert set(bad.latency_us) == set(EDGES_US)
     assert bad.latency_us[250_000] == 0
-    assert bad.latency_us[1_000_000] == bad.attempts
-    assert good.latency_us[EDGES_US[-1]] == good.attempts
+    assert bad.latency_us[1_000_000] == bad.timed == bad.attempts == 4
     values = [bad.latency_us[edge] for edge in EDGES_US]
     assert values == sorted(values)
+    assert (good.attempts, good.timed) == (4, 0)  # what stable answered in the second place is no measure of it
+
+
+@pytest.mark.parametrize("how", ["error", "hang"])
+def test_a_request_is_judged_by_its_first_attempt(gateway: Gateway, how: str) -> None:
+    gateway.route(10_000)
+    gateway.behave(how)
+    gateway.users(4)
+    bad, good = arm(gateway.read(), CANDIDATE), arm(gateway.read(), STABLE)
+    assert (bad.routed, bad.decided, bad.failed, bad.saved, bad.common, bad.shed) == (4, 4, 4, 4, 0, 0)
+    assert (good.routed, good.decided, good.failed) == (0, 0, 0)
+
+
+def test_what_fails_wherever_it_goes_is_told_apart(gateway: Gateway) -> None:
+    gateway.route(5000)
+    gateway.behave("ok")
+    gateway.users(20)
+    gateway.poison(40)
+    counters = gateway.read()
+    for digest in (CANDIDATE, STABLE):
+        one = arm(counters, digest)
+        assert one.failed == one.common >= 5
+    assert sum(one.failed for one in counters.by_release.values()) == 40
+    assert counters.user_errors == 40
+
+
+def test_requests_are_counted_for_the_weight_that_they_began_under(gateway: Gateway) -> None:
+    gateway.route(5000, slot=3)
+    gateway.users(20)
+    gateway.route(10_000, slot=4)
+    gateway.users(10)
+    counters = gateway.read()
+    assert set(counters.by_slot) == {3, 4}
+    assert sum(one.decided for one in counters.by_slot[3].values()) == 20
+    assert {digest: one.routed for digest, one in counters.by_slot[4].items()} == {CANDIDATE: 10}
+    assert arm(counters, CANDIDATE).routed == 10 + counters.by_slot[3][CANDIDATE].routed
+    assert counters.by_slot[4][CANDIDATE].timed == counters.by_slot[4][CANDIDATE].latency_us[EDGES_US[-1]] == 10
 
 
 def test_every_request_of_the_split_has_a_size(gateway: Gateway) -> None:
@@ -283,7 +337,7 @@ def test_the_fakes_page_says_what_the_fake_counted() -> None:
         same = replace(truth[model], epoch=counters.epoch, read_at=counters.read_at)
         assert counters == same
     slow = found["one"].by_release[STABLE]
-    assert slow.attempts - slow.latency_us[1_000_000] == 7
+    assert slow.timed - slow.latency_us[1_000_000] == 7
 
 
 def test_a_page_that_is_no_longer_brought_up_to_date_is_dated_back(monkeypatch: pytest.MonkeyPatch) -> None:

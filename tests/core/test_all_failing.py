@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from rollouts.core.carry import ERRORS, Arms, Carry, Failures
-from rollouts.core.counting import Counts
+from rollouts.core.carry import Carry
+from rollouts.core.counting import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code, Decision
+from rollouts.core.failing import Failures
 from rollouts.core.policy import parse_policy
 from rollouts.core.replay import Walk, walk
 
@@ -81,11 +82,41 @@ def test_stable_failing_likewise_is_nobodys_fault_until_it_recovers() -> None:
     held = walked(bad, [(16, 16)] * 4)
     assert (last(held).action, last(held).code) == (Action.HOLD, Code.BOTH_ARMS_BAD)
     assert last(walked([*bad, (10, 10)], [*[(16, 16)] * 4, STABLE])).code is Code.ALL_FAILING
-    assert last(walked(bad, [(16, 15)] * 4)).code is Code.ALL_FAILING  # bad, but not likewise
+    nearly = walked(bad, [(16, 15)] * 4)
+    assert last(nearly).code is Code.BOTH_ARMS_BAD  # four good ones of sixty-four are no clear difference
+    assert last(walked(bad, [(16, 8)] * 4)).code is Code.ALL_FAILING
+
+
+def test_one_callers_burst_that_hits_both_arms_is_nobodys_fault() -> None:
+    """The candidate's few attempts are all the caller's; stable, with its many others, looks the better only by its size."""
+    quiet, burst = [(0, 0), (1, 0)] * 5, [(3, 3), (4, 4), (4, 4)]
+    walks = walked([*quiet, *burst], [*[(4, 0)] * 10, *[(60, 57)] * 3])
+    assert (last(walks).action, last(walks).code) == (Action.HOLD, Code.BOTH_ARMS_BAD)
+
+
+def test_what_stable_cannot_save_either_makes_no_row() -> None:
+    """A caller whose requests happen to be drawn for the candidate fails on stable too: second attempts tell."""
+
+    def row(common: int) -> Failures:
+        bad = {ERRORS: 10, COMMON: common, SAVED: 10 - common}
+        counts = Arms(Counts(10, 10, bad), Counts(30, 30, {ERRORS: 0, COMMON: 0}))
+        return Failures().after(1.0, counts).after(2.0, counts)
+
+    assert (row(10).own, row(10).is_stable_better) == (0, False)
+    assert (row(0).own, row(0).good, row(0).is_stable_better) == (20, 80, True)
+
+
+def test_stable_that_nobody_asked_meanwhile_is_known_by_the_second_attempts() -> None:
+    alone = Arms(Counts(10, 10, {ERRORS: 10, SAVED: 10}), Counts())
+    assert Failures().after(1.0, alone).is_stable_better
+    untold = Arms(Counts(10, 10, {ERRORS: 10, COMMON: 0}), Counts())
+    assert not Failures().after(1.0, untold).is_stable_better
 
 
 def test_the_row_survives_json() -> None:
-    row = Failures().after(3.5, Counts(4, 4, {ERRORS: 4})).after(4.25, Counts(2, 2, {ERRORS: 2}))
-    assert (row.attempts, row.spread_s) == (6, 0.75)
+    row = Failures()
+    for at, failed in ((3.5, 4), (4.25, 2)):
+        row = row.after(at, Arms(Counts(failed, failed, {ERRORS: failed}), Counts(8, 8, {ERRORS: 1})))
+    assert (row.attempts, row.spread_s, row.good, row.bad) == (6, 0.75, 14, 2)
     kept = Carry(failures=row, has_failed=True, gone_since=7.0, asked_at=1.0)
     assert Carry.from_json(json.loads(json.dumps(kept.to_json()))) == kept

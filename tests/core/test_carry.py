@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from rollouts.core.carry import Carry, Recent, Watch, absorb
+from rollouts.core.carry import Carry, absorb
 from rollouts.core.counting import Counts, Reading
 from rollouts.core.evidence import Tolerance
 from rollouts.core.plan import Guard, Policy
 from rollouts.core.policy import parse_policy
 from rollouts.core.snapshot import judge, judged_all
+from rollouts.core.watch import Recent, Watch
 
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.05}}
 SLOW = ("slow_100ms", "slow_250ms", "slow_500ms")
@@ -198,7 +199,8 @@ def test_a_rollout_read_back_from_json_goes_on_the_same_way() -> None:
 
 
 def test_a_new_weight_begins_afresh_but_knows_the_scatter() -> None:
-    carry = watched(40, bad=1).entering("shifting:1", 1040.0, POLICY)
+    begun = replace(watched(40, bad=1), stage="shifting:0")
+    carry = begun.entering("shifting:1", 1040.0, POLICY)
     watch = carry.watches["errors"]
     assert watch.evidence.candidate == 0 and watch.evidence.log_e_worse("errors") == 0
     assert watch.dispersion == watched(40, bad=1).watches["errors"].dispersion
@@ -207,7 +209,7 @@ def test_a_new_weight_begins_afresh_but_knows_the_scatter() -> None:
 
 def test_the_state_stays_small() -> None:
     carry = watched(2000, bad=1, slow={"slow_100ms": 3, "slow_250ms": 1})
-    assert len(json.dumps(carry.to_json(), separators=(",", ":"))) <= 3072
+    assert len(json.dumps(carry.to_json(), separators=(",", ":"))) <= 3584
 
 
 def test_blindness_does_not_count_on_while_no_engine_looked() -> None:
@@ -222,3 +224,103 @@ def test_warm_up_is_dropped_only_so_often_in_one_stage() -> None:
     carry = Carry(watches={"slow_250ms": Watch()}).forgetting("slow_250ms").forgetting("slow_250ms")
     assert carry.forgotten == 2 and carry.forgetting("unknown").forgotten == 2
     assert carry.entering("another", 5.0, POLICY).forgotten == 0
+
+
+# --- what is held against whom -----------------------------------------------------------------------------------------
+
+
+def counts(n: int, bad: int = 0, common: int = 0, **more: int) -> Counts:
+    return Counts(n, n, {"errors": bad, "common": common, **more})
+
+
+ERRORS_ONLY = parse_policy({"guards": [{"indicator": "errors"}]})
+
+
+def after(seconds: int, candidate: Counts, stable: Counts, *, policy: Policy = ERRORS_ONLY, carry: Carry | None = None):
+    """So many seconds in each of which these were counted."""
+    carry = carry or Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())})
+    for _ in range(seconds):
+        before = carry.readings["one"]
+        now = Reading("one", before.at + 1, before.candidate + candidate, before.stable + stable)
+        carry = absorb(carry, tick=carry.tick + 1, readings={"one": now}, policy=policy, has_stable=True)
+    return carry
+
+
+def log_e(carry: Carry) -> float:
+    return judged_all(carry, ERRORS_ONLY, has_stable=True)[0].log_e_worse
+
+
+def test_requests_that_fail_wherever_they_go_are_nobodys_regression() -> None:
+    """One caller's bad requests, drawn for the candidate by chance: all its errors, and stable could not answer them either."""
+    poisoned = after(60, counts(10, 2, common=2), counts(190, 0))
+    assert log_e(poisoned) < 0
+    assert log_e(after(60, counts(10, 2), counts(190, 0))) > ERRORS_ONLY.bar_worse
+
+
+def test_a_regression_beside_them_is_found_as_soon_as_without() -> None:
+    """The candidate's own 8 % beside 4 % that nobody can answer."""
+
+    def ticks(candidate: Counts, stable: Counts, carry: Carry) -> int:
+        for tick in range(1, 200):
+            carry = after(1, candidate, stable, carry=carry)
+            if log_e(carry) >= ERRORS_ONLY.bar_worse:
+                return tick
+        raise AssertionError("never found")
+
+    healthy = after(120, counts(25, 1, common=1), counts(475, 19, common=19)).entering("next", 120.0, ERRORS_ONLY)
+    clean = after(120, counts(25), counts(475)).entering("next", 120.0, ERRORS_ONLY)
+    beside = ticks(counts(25, 3, common=1), counts(475, 19, common=19), healthy)
+    alone = ticks(counts(25, 2), counts(475), clean)
+    assert beside <= 1.6 * alone
+
+
+def test_what_only_stables_second_attempts_say_is_no_excuse_for_the_candidate() -> None:
+    """Stable's errors fail twice because its second attempts go to stable again: they still count beside the candidate's."""
+    alike = after(200, counts(100, 2), counts(900, 18, common=18))
+    assert log_e(alike) < 0
+
+
+def test_gateways_that_follow_other_weights_are_compared_each_by_itself() -> None:
+    """One region fails 8 %, the other 0.5 %; one gateway sends the candidate half of its traffic, the other a twentieth."""
+    carry = Carry(readings={name: Reading(name, 0.0, Counts(), Counts()) for name in ("a", "b")})
+    news = {"a": (counts(50, 4), counts(50, 4)), "b": (counts(10, 0), counts(190, 1))}
+    for _ in range(300):
+        now = {
+            name: Reading(name, was.at + 1, was.candidate + news[name][0], was.stable + news[name][1])
+            for name, was in carry.readings.items()
+        }
+        carry = absorb(carry, tick=carry.tick + 1, readings=now, policy=ERRORS_ONLY, has_stable=True)
+    judged = judged_all(carry, ERRORS_ONLY, has_stable=True)[0]
+    assert judged.rate_candidate > 2 * judged.rate_stable and judged.log_e_worse < 0
+
+
+def test_while_answers_are_on_their_way_nothing_is_held_against_anybody() -> None:
+    """Failures end at once, successes after ten seconds."""
+    carry = Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())})
+    for second in range(1, 15):
+        now = Reading("one", float(second), counts(5 * second, 5 * second), counts(20, 1), slot=1, answer_s=10.0)
+        carry = absorb(carry, tick=second, readings={"one": now}, policy=ERRORS_ONLY, has_stable=True)
+    assert log_e(carry) == 0.0 and carry.step.candidate.attempts == 70
+    later = Reading("one", 17.0, counts(90, 90), counts(60, 1), slot=1, answer_s=10.0)
+    assert log_e(absorb(carry, tick=15, readings={"one": later}, policy=ERRORS_ONLY, has_stable=True)) > 0
+
+
+def test_being_better_than_tolerated_is_no_credit() -> None:
+    carry = after(1000, counts(100), counts(100, 3)).entering("next", 1000.0, ERRORS_ONLY)
+    assert carry.harm_so_far(ERRORS_ONLY).get("errors", (0.0, 0.0))[0] == 0.0
+    harmed = after(20, counts(100, 30), counts(100, 0), carry=carry)
+    assert harmed.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(20 * (30 - 0.1), abs=0.5)
+    more = after(20, counts(100, 30), counts(100, 0), carry=harmed.entering("after", 1020.0, ERRORS_ONLY))
+    assert more.harm_so_far(ERRORS_ONLY)["errors"][0] == pytest.approx(40 * (30 - 0.1), abs=0.5)
+
+
+def test_bursts_before_the_rollout_do_not_blind_it() -> None:
+    carry = Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())})
+    for burst in range(3):
+        carry = after(19, Counts(), counts(190, burst % 2), carry=carry)
+        carry = after(1, Counts(), counts(390, 200), carry=carry)
+    assert carry.watches["errors"].dispersion.phi("errors") > 50
+    carry = carry.entering("first", 60.0, ERRORS_ONLY)
+    assert carry.watches["errors"].dispersion.phi("errors") < 15
+    carry = after(60, counts(10), counts(190, 1), carry=carry)
+    assert carry.watches["errors"].dispersion.phi("errors") < 6

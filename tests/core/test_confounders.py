@@ -84,9 +84,28 @@ def test_slowness_that_is_over_was_warm_up_and_its_evidence_is_dropped() -> None
     assert (over.action, over.code, over.facts["forget"]) == (Action.HOLD, Code.COLD_START, "slow_250ms")
     assert decide(replace(young, recent={"slow_250ms": (12, 60)})).code is Code.WORSE_THAN_STABLE  # it goes on
     assert decide(replace(young, recent={"slow_250ms": (0, 3)})).code is Code.WORSE_THAN_STABLE  # too few to tell
-    assert decide(replace(young, recent={"slow_250ms": (0, 60)}, may_forget=False)).code is Code.WORSE_THAN_STABLE
+    assert decide(replace(young, recent={"slow_250ms": (0, 60)}, forgotten=2)).code is Code.WORSE_THAN_STABLE
     old = replace(young, server_age_s=4000.0, recent={"slow_250ms": (0, 60)})
     assert decide(old).code is Code.WORSE_THAN_STABLE
+
+
+def test_a_servers_first_while_is_no_proof_unless_it_costs_too_much() -> None:
+    cold = snapshot(
+        judged=SLOW_WORSE, attempts_since_server=400, server_age_s=90.0, served_s=20.0, first_slow={"slow_250ms": 4},
+        step_started_at=snapshot().now - 20.0,
+    )  # fmt: skip
+    held = decide(cold)
+    assert (held.action, held.code) == (Action.HOLD, Code.COLD_START) and "20 of 60 s" in held.reason
+    assert "forget" not in held.facts
+    over = decide(replace(cold, served_s=61.0, step_started_at=cold.now - 61.0))
+    assert over.code is Code.COLD_START and over.facts["forget"] == "slow_250ms"  # judged afresh from here on
+    again = replace(cold, served_s=75.0, step_started_at=cold.now - 75.0, forgotten=1)
+    assert decide(again).code is Code.WORSE_THAN_STABLE
+    assert decide(replace(cold, first_slow={})).code is Code.WORSE_THAN_STABLE  # it was well at first
+    worst = replace(SLOW_WORSE[1], bad_candidate=SLOW_WORSE[1].candidate)
+    gross = replace(cold, judged=(SLOW_WORSE[0], worst))
+    assert decide(gross).code is Code.WORSE_THAN_STABLE  # twenty seconds of nothing but slowness
+    assert decide(replace(gross, served_s=8.0)).code is Code.COLD_START
 
 
 @pytest.mark.parametrize("excuse", [{"mix": OTHER_MIX}, {"attempts_since_server": 1}, {"hardware": "other hardware"}])

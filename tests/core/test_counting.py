@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rollouts.core.counting import Counts, Reading, difference
+import json
+
+from rollouts.core.counting import Counts, Reading, difference, has_lost
 
 
 def reading(attempts: int, slow: int = 0, *, epoch: str = "one") -> Reading:
@@ -25,3 +27,45 @@ def test_a_gateway_that_restarted_counts_from_zero() -> None:
 
 def test_a_counter_that_falls_without_a_restart_counts_nothing_twice() -> None:
     assert difference(reading(1000, 10), reading(1100, 9)).candidate == Counts()
+
+
+# --- requests are counted for the weight that they began under ---------------------------------------------------------
+
+
+def under(slot: int, attempts: int, *, ahead: int = 0, at: float = 0.0, answer_s: float = 0.0) -> Reading:
+    next_slot = (Counts(ahead, ahead), Counts())
+    return Reading("one", at, Counts(attempts, attempts), Counts(), slot=slot, ahead=next_slot, answer_s=answer_s)
+
+
+def test_a_new_slot_counts_from_what_stood_under_its_name() -> None:
+    """Labels come again: what was counted under this one long ago is not this weight's."""
+    before, now = under(3, 500, ahead=70), under(4, 75)
+    assert difference(before, now).candidate.attempts == 5
+    assert not has_lost(before, now)
+    assert difference(under(7, 500, ahead=70), under(0, 72)).candidate.attempts == 2  # they go round
+
+
+def test_a_slot_that_passed_unread_counts_nothing_and_is_told() -> None:
+    before, now = under(3, 500, ahead=70), under(5, 90)
+    assert difference(before, now).candidate == Counts()
+    assert has_lost(before, now)
+    assert difference(now, under(5, 97)).candidate.attempts == 7  # from here on it is known
+
+
+def test_answers_come_steadily_some_time_after_a_change_of_weight() -> None:
+    first = under(3, 0, at=100.0, answer_s=10.0).after(None)
+    assert first.since == 100.0 and not first.is_settled
+    later = under(3, 9, at=114.0, answer_s=10.0).after(first)
+    assert later.since == 100.0 and not later.is_settled
+    settled = under(3, 9, at=115.0, answer_s=10.0).after(later)
+    assert settled.is_settled
+    assert not under(4, 0, at=116.0, answer_s=10.0).after(settled).is_settled  # and again after the next
+    assert under(4, 0, at=116.0, answer_s=0.25).after(settled).is_settled  # short answers cost no tick
+
+
+def test_a_reading_survives_json() -> None:
+    for one in (under(3, 7, ahead=2, at=5.0, answer_s=1.5).after(None), under(0, 7)):
+        assert Reading.from_json(json.loads(json.dumps(one.to_json()))) == one
+    old = under(0, 7).to_json()
+    del old["slot"]
+    assert Reading.from_json(old) == under(0, 7)

@@ -119,7 +119,7 @@ IGNORANT = [
     ({"quiet_s": 31.0}, Code.NO_DATA),
     ({"routed_candidate": 1200, "routed_stable": 800}, Code.SPLIT_OFF),
     ({"stable_servers": 0, "candidate_servers": 0}, Code.BOTH_ARMS_BAD),
-    ({"all_failing": 50, "all_failing_s": 2.0, "is_stable_failing": True}, Code.BOTH_ARMS_BAD),
+    ({"all_failing": 50, "all_failing_s": 2.0, "is_stable_better": False}, Code.BOTH_ARMS_BAD),
     (
         {
             "all_failing": 12,
@@ -240,7 +240,7 @@ def snapshots(draw: Any) -> Snapshot:
         routed_stable=draw(counts),
         all_failing=draw(st.integers(0, 60)),
         all_failing_s=draw(st.floats(0, 5)),
-        is_stable_failing=draw(st.booleans()),
+        is_stable_better=draw(st.booleans()),
         quiet_s=draw(st.floats(0, 100)),
         candidate_servers=draw(st.sampled_from([None, 0, 1, 2])),
         stable_servers=draw(st.sampled_from([None, 0, 1])),

@@ -138,7 +138,9 @@ def test_scalars_and_arrays_agree(rows, tick_s) -> None:
         one = one.after(at, {"errors": (xc, xb)}, nc, nb, window_s=5.0)
         columns = [np.array([count, 3.0]) for count in (xc, nc, xb, nb)]
         many.absorb(at, bad_candidate=columns[0], candidate=columns[1], bad_stable=columns[2], stable=columns[3])
-        assert float(many.phi[0]) == pytest.approx(one.phi("errors"), abs=1e-9)
+        assert [float(phi[0]) for phi in many.phis] == pytest.approx(
+            [one.phi("errors"), one.phi_stable("errors")], abs=1e-9
+        )
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 900), st.sampled_from([1.0, 1e9]))

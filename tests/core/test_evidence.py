@@ -10,27 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollouts.core.arrays import fixed_sums_of, increments_of, mixed_of, onset_mixed_of, onset_step_of
 from rollouts.core.evidence import (
     GRID,
     ZERO,
     Evidence,
+    Part,
+    Scatter,
     Side,
-    Tempering,
     Tolerance,
     Window,
     attempts_to_go,
     fixed_sums,
-    fixed_sums_of,
     increments,
-    increments_of,
     log_mean,
     mixed,
-    mixed_of,
     onset_mixed,
-    onset_mixed_of,
     onset_prior,
     onset_step,
-    onset_step_of,
 )
 
 PLAIN = Tolerance()
@@ -50,8 +47,8 @@ VECTORS = [
 
 
 def taken(evidence: Evidence, window: Window, worse: Tolerance = LENIENT, **more) -> Evidence:
-    bad = {"errors": (window.bad_candidate, window.bad_stable)}
-    return evidence.after(bad, window.candidate, window.stable, worse=worse, fine=PROMOTE, **more)
+    part = Part(window.candidate, window.stable, {"errors": (window.bad_candidate, window.bad_stable)})
+    return evidence.after([part], worse=worse, fine=PROMOTE, name="errors", **more)
 
 
 def summed(windows, tolerance: Tolerance, side: Side) -> tuple[float, ...]:
@@ -223,12 +220,45 @@ def test_dispersion_tempers_evidence() -> None:
     assert mixed(sums, phi=0.2) == mixed(sums)  # never sharpened
 
 
-@given(st.lists(st.floats(-20, 20), min_size=8, max_size=8), st.floats(1, 20), st.floats(1, 20))
+COUNTS = st.tuples(st.integers(0, 60), st.integers(1, 200), st.integers(0, 60), st.integers(1, 200))
+PHIS = st.tuples(*[st.floats(1, 20)] * 4)
+
+
+@given(COUNTS, PHIS)
 @settings(max_examples=100, deadline=None)
-def test_a_phi_of_the_same_tick_never_gives_more_than_the_one_known_before(more, before, now) -> None:
-    tempered = Tempering(before, now).of(more)
-    assert all(one <= plain / before + 1e-12 for one, plain in zip(tempered, more, strict=True))
-    assert all(one <= plain / now + 1e-12 for one, plain in zip(tempered, more, strict=True) if plain > 0)
+def test_a_scatter_of_the_same_tick_never_gives_more_than_the_one_known_before(counts, phis) -> None:
+    window = Window(*counts)
+    now = Scatter(*phis).of([window], PLAIN)
+    before = Scatter(*phis[:2]).of([window], PLAIN)
+    assert all(one <= other + 1e-12 for one, other in zip(now, before, strict=True))
+
+
+@given(st.floats(1, 20), st.floats(1, 20), st.sampled_from([(0.02, 6, 18), (0.3, 3, 9), (0.1, 12, 2)]))
+@settings(max_examples=60, deadline=None)
+def test_the_promise_holds_whatever_each_arm_is_divided_by(candidate, stable, case) -> None:
+    """The exact expectation over all outcomes of one window whose arms fail alike: never over 1, at any alternative."""
+    share, nc, nb = case
+    total = np.zeros(len(GRID))
+    for xc in range(nc + 1):
+        for xb in range(nb + 1):
+            chance = math.comb(nc, xc) * math.comb(nb, xb) * share ** (xc + xb) * (1 - share) ** (nc + nb - xc - xb)
+            total += chance * np.exp(Scatter(candidate, stable).of([Window(xc, nc, xb, nb)], PLAIN))
+    assert np.all(total <= 1 + 1e-12)
+
+
+def test_gateways_are_compared_each_by_itself() -> None:
+    """Where the candidate happens to get more of the worse region, the sums of both would blame it; one by one they do not."""
+    bad_region, good_region = Window(100, 1000, 10, 100), Window(1, 100, 10, 1000)
+    apart = mixed(Scatter().of([bad_region, good_region], PLAIN))
+    summed = mixed(Scatter().of([Window(101, 1100, 20, 1100)], PLAIN))
+    assert apart < 0 < summed
+
+
+def test_a_clump_is_one_event_for_the_arm_that_it_is_in() -> None:
+    """Of a candidate that fails in clumps nothing is known of stable's scatter: it keeps its full weight."""
+    window = Window(30, 190, 0, 10)
+    both, own = (Scatter(30.0, stable).of([window] * 60, PLAIN) for stable in (30.0, 1.0))
+    assert mixed(own) > 3 * mixed(both) > 0
 
 
 @given(

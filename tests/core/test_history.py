@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.core.carry import Arms
-from rollouts.core.counting import Counts
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.decision import Action
 from rollouts.core.history import BLOCK_ROWS, Block, Mark, Open, Row, joined, rows_of, to_join
 from rollouts.core.policy import parse_policy

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollouts.core.carry import ERRORS, Arms
-from rollouts.core.counting import Counts
+from rollouts.core.counting import ERRORS, Arms, Counts
 from rollouts.core.policy import parse_policy
 from rollouts.core.preview import preview
 from rollouts.core.replay import walk

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rollouts.core import selftest as module
-from rollouts.core.carry import ERRORS
-from rollouts.core.counting import Counts
+from rollouts.core.counting import ERRORS, Counts
 from rollouts.core.selftest import SelfTest
 
 

@@ -8,17 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rollouts.core.arrays import increments_of, mixed_of, onset_mixed_of, onset_step_of, worse_of
 from rollouts.core.dispersion import Dispersions
-from rollouts.core.evidence import (
-    GRID,
-    Side,
-    Tempering,
-    Tolerance,
-    increments_of,
-    mixed_of,
-    onset_mixed_of,
-    onset_step_of,
-)
+from rollouts.core.evidence import GRID, Side, Tolerance
 
 RUNS, SCRAPE_S, HOUR_S = 1000, 10, 3600
 Windows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -83,7 +75,7 @@ def test_clustered_errors_are_tempered_and_would_else_be_blamed_on_the_release()
     rng, runs, seconds, alpha = np.random.default_rng(6), 300, 240, 0.05
     nc, nb = np.full(runs, 200.0), np.full(runs, 1800.0)
     scatter = Dispersions(runs, 5.0)
-    plain, tempered, before = np.zeros((runs, len(GRID))), np.zeros((runs, len(GRID))), np.ones(runs)
+    plain, tempered, before = np.zeros((runs, len(GRID))), np.zeros((runs, len(GRID))), [np.ones(runs)] * 2
     blamed = {"plain": np.zeros(runs, dtype=bool), "tempered": np.zeros(runs, dtype=bool)}
     for second in range(1, seconds + 1):
         xc, xb = rng.poisson(0.5, runs) * 4.0, rng.poisson(4.5, runs) * 4.0
@@ -91,11 +83,9 @@ def test_clustered_errors_are_tempered_and_would_else_be_blamed_on_the_release()
         if second <= 20:
             continue  # the engine watches stable while the candidate is prepared
         more = increments_of(xc, nc, xb, nb, Tolerance(), Side.WORSE)
-        plain, tempered = (
-            plain + more,
-            onset_step_of(tempered, Tempering.of_arrays(more, before, scatter.phi), second - 20),
-        )
-        before = scatter.phi
+        less = worse_of((xc, nc, xb, nb), Tolerance(), before, scatter.phis)
+        plain, tempered = plain + more, onset_step_of(tempered, less, second - 20)
+        before = scatter.phis
         blamed["plain"] |= mixed_of(plain) >= -np.log(alpha)
         blamed["tempered"] |= onset_mixed_of(tempered, second - 20) >= -np.log(alpha)
     assert blamed["tempered"].mean() <= alpha

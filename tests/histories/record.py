@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rollouts.core.carry import Arms
-from rollouts.core.counting import Counts
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.policy import parse_policy
 from rollouts.core.replay import walk
 

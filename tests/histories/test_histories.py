@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.core.carry import Arms
-from rollouts.core.counting import Counts
+from rollouts.core.counting import Arms, Counts
 from rollouts.core.policy import parse_policy
 from rollouts.core.replay import Walk, walk
 

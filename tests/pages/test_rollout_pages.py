@@ -15,8 +15,8 @@ from accounts.models import User
 from registry.models import Release
 from rollouts import actions
 from rollouts.actions import conduct
-from rollouts.core.carry import Arms, Carry
-from rollouts.core.counting import Counts
+from rollouts.core.carry import Carry
+from rollouts.core.counting import Arms, Counts
 from rollouts.models import Mismatch, Rollout
 from rollouts.queries import live_view
 from serving.models import Route

@@ -1,0 +1,210 @@
+"""One guard between two ticks: its evidence in this step, how its counts scatter, and what has been seen of it of late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollouts.core.counting import COMMON, ERRORS, TIMED, Arms, Counts, Reading, difference
+from rollouts.core.dispersion import Dispersion
+from rollouts.core.evidence import Evidence, Part, Scatter
+from rollouts.core.harm import Harm
+from rollouts.core.plan import Guard, Policy
+
+#: `Recent` covers the last 5 to 10 seconds.
+HALF_S = 5.0
+#: A server that warms up is slow among its first attempts, if it is so at all.
+FIRST_ATTEMPTS = 50
+#: So many attempts of the candidate are taken to have shown no request that fails wherever it goes, before any were seen.
+UNCOMMON = 100
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The candidate's attempts of about the last ten seconds, and the bad ones, kept as two halves of which the older is dropped."""
+
+    halves: tuple[int, int, int, int] = (0, 0, 0, 0)  # bad and attempts before `since`, bad and attempts from then on
+    since: float = 0.0
+
+    def after(self, at: float, bad: int, attempts: int) -> Recent:
+        old_bad, old, new_bad, new = self.halves
+        age_s = at - self.since
+        if age_s < HALF_S:
+            return Recent((old_bad, old, new_bad + bad, new + attempts), self.since)
+        if age_s < 2 * HALF_S:
+            return Recent((new_bad, new, bad, attempts), self.since + HALF_S)
+        return Recent((0, 0, bad, attempts), at)
+
+    @property
+    def bad(self) -> int:
+        return self.halves[0] + self.halves[2]
+
+    @property
+    def attempts(self) -> int:
+        return self.halves[1] + self.halves[3]
+
+    def to_json(self) -> list[float]:
+        return [*self.halves, self.since]
+
+    @classmethod
+    def from_json(cls, value: Sequence[float]) -> Recent:
+        old_bad, old, new_bad, new, since = value
+        return cls((int(old_bad), int(old), int(new_bad), int(new)), since)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """One guard's evidence in this step, the scatter of its counters, and when the candidate was first seen bad.
+
+    `first_bad_at` is the time of the last reading without a bad attempt: no earlier instant can have shown the fault, so
+    that a measured reaction time is never flattered. `seen_at`: the reading that last brought an attempt of the candidate.
+    `harm`: what the candidate has cost in this stage. `common`: its failures that fail wherever they go, and its attempts, over
+    the whole rollout. `first`: the bad ones among the first attempts of its newest server, and
+    how many of these there were.
+    """
+
+    evidence: Evidence = field(default_factory=Evidence)
+    dispersion: Dispersion = field(default_factory=Dispersion)
+    first_bad_at: float | None = None
+    seen_at: float | None = None
+    recent: Recent = field(default_factory=Recent)
+    harm: Mapping[str, Harm] = field(default_factory=dict)  # by gateway
+    first: tuple[int, int] = (0, 0)
+    common: tuple[int, int] = (0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "evidence": self.evidence.to_json(),
+            "dispersion": self.dispersion.to_json(),
+            "first_bad_at": self.first_bad_at,
+            "seen_at": self.seen_at,
+            "recent": self.recent.to_json(),
+            "harm": {name: one.to_json() for name, one in self.harm.items() if one.candidate},
+            "first": list(self.first),
+            "common": list(self.common),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Watch:
+        return cls(
+            Evidence.from_json(value["evidence"]),
+            Dispersion.from_json(value.get("dispersion", ())),
+            value.get("first_bad_at"),
+            value.get("seen_at"),
+            Recent.from_json(value["recent"]) if "recent" in value else Recent(),
+            {name: Harm.from_json(one) for name, one in value.get("harm", {}).items()},
+            tuple(value.get("first", (0, 0))),
+            tuple(value.get("common", (0, 0))),
+        )
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened since the readings before: by source and in sum, and when that was read.
+
+    `settled` is the sum over the sources whose answers come as steadily as their requests: only there is the share of bad ones
+    among what ended that of all.
+    """
+
+    parts: Mapping[str, Reading]
+    arms: Arms
+    settled: Arms
+    read_at: float
+    before_at: Mapping[str, float]  # by source: when it was read before
+
+    @classmethod
+    def between(cls, before: Mapping[str, Reading], now: Mapping[str, Reading]) -> News:
+        parts = {name: difference(before.get(name), reading) for name, reading in now.items()}
+        first, *others = [Arms(part.candidate, part.stable) for part in parts.values()] or [Arms()]
+        arms = sum(others, first)
+        settled = sum((Arms(part.candidate, part.stable) for part in parts.values() if part.is_settled), Arms())
+        read_at = max((reading.at for reading in now.values()), default=0.0)
+        return cls(
+            parts, arms, settled, read_at, {name: before[name].at if name in before else read_at for name in now}
+        )
+
+
+def watched(watch: Watch, guard: Guard, news: News, *, policy: Policy, has_stable: bool) -> Watch:
+    """The guard's watch with the news in it.
+
+    Points that no gateway counts are left out. Without a stable only the objective is tested, so only at its own threshold.
+    Gateways at which answers are still on their way since the last change of weight add no evidence.
+    """
+    arms = news.arms
+    counted = [one for one in guard.points if one in arms.candidate.bad or one in arms.stable.bad] if has_stable else []
+    names = tuple(dict.fromkeys((*counted, guard.name)))
+    bad = {name: (arms.candidate.bad.get(name, 0), arms.stable.bad.get(name, 0)) for name in names}
+    candidate, stable = _attempts(guard, arms.candidate), _attempts(guard, arms.stable)
+    dispersion = watch.dispersion.after(news.read_at, bad, candidate, stable, window_s=policy.dispersion_window_s)
+    (was, was_stable), (now, now_stable) = [
+        ({name: one.phi(name) for name in names}, {name: one.phi_stable(name) for name in names})
+        for one in (watch.dispersion, dispersion)
+    ]
+    settled = [part for part in news.parts.values() if part.is_settled]
+    own = bad[guard.name]
+    common = arms.candidate.bad.get(COMMON, 0) if has_stable and guard.indicator == ERRORS else 0
+    return Watch(
+        evidence=watch.evidence.after(
+            [_part(guard, names, part, watch.common, has_stable=has_stable) for part in settled],
+            worse=guard.roll_back_over,
+            fine=guard.promote_within,
+            name=guard.name,
+            scatter={name: Scatter(was[name], was_stable[name], now[name], now_stable[name]) for name in names},
+            over=None if has_stable else guard.roll_back_over.of(guard.max_frac),
+        ),
+        dispersion=dispersion,
+        first_bad_at=_first_bad_at(watch, guard, news),
+        seen_at=news.read_at if candidate else watch.seen_at,
+        recent=watch.recent.after(news.read_at, own[0], candidate),
+        harm={
+            **watch.harm,
+            **{
+                name: watch.harm.get(name, Harm()).after(
+                    _cost(guard, part, has_stable=has_stable), guard.roll_back_over
+                )
+                for name, part in news.parts.items()
+                if part.is_settled
+            },
+        },
+        common=(watch.common[0] + common, watch.common[1] + candidate),
+        first=(watch.first[0] + own[0], watch.first[1] + candidate) if watch.first[1] < FIRST_ATTEMPTS else watch.first,
+    )
+
+
+def _attempts(guard: Guard, counts: Counts) -> int:
+    """The attempts that the guard's bad ones are counted among."""
+    return counts.bad.get(TIMED, counts.attempts) if guard.indicator == "slow" else counts.attempts
+
+
+def _part(guard: Guard, names: Sequence[str], part: Reading, known: tuple[int, int], *, has_stable: bool) -> Part:
+    """One gateway's tick. `known`: the candidate's common failures and its attempts before it.
+
+    A request that fails wherever it goes is held against nobody: of the candidate's errors those count that a second attempt
+    on stable could save, or that had none. Of stable's errors its second attempts tell nothing, as they go to stable again;
+    they are taken to be common in the share in which the candidate's were, and never more of them than failed twice.
+    """
+    arms = part.candidate, part.stable
+    bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
+    own = None
+    if has_stable and guard.indicator == ERRORS:
+        common = [arm.bad.get(COMMON, 0) for arm in arms]
+        share = known[0] / (known[1] + UNCOMMON)
+        own = (bad[ERRORS][0] - common[0], bad[ERRORS][1] - min(common[1], share * arms[1].attempts))
+    return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, own)
+
+
+def _cost(guard: Guard, part: Reading, *, has_stable: bool) -> Harm:
+    """One gateway's tick, as it is charged to the candidate."""
+    arms = part.candidate, part.stable
+    bad = [arm.bad.get(guard.name, 0) for arm in arms]
+    common = arms[0].bad.get(COMMON, 0) if has_stable and guard.indicator == ERRORS else 0
+    return Harm(bad[0] - common, _attempts(guard, arms[0]), bad[1], _attempts(guard, arms[1]))
+
+
+def _first_bad_at(watch: Watch, guard: Guard, news: News) -> float | None:
+    """The reading before this one may be of another second at each gateway: the earliest of them is the safe one."""
+    if watch.first_bad_at is not None:
+        return watch.first_bad_at
+    bad = [name for name, part in news.parts.items() if part.candidate.bad.get(guard.name, 0)]
+    return min((news.before_at[name] for name in bad), default=None)
