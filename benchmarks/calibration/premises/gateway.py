@@ -47,6 +47,11 @@ class Gateway:
         self._total = np.zeros((SLOTS, 2, KINDS), dtype=np.int64)
         self._coming: list[tuple[float, float, int]] = []
 
+    @property
+    def longest_s(self) -> int:
+        """The longest time that an answer of either arm may take."""
+        return max(map(len, self._ok))
+
     def told(self, at: float, weight: float, change: int) -> None:
         """A new weight was written at this instant; it is followed `late_s` later."""
         self._coming.append((at + self.late_s, weight, change % SLOTS))
@@ -105,13 +110,17 @@ class Gateway:
         self._total += row
         row[:] = 0
 
+    def ended(self, slot: int, arm: int) -> Whole:
+        """What has been counted for the weights with this slot, by kind."""
+        return self._total[slot % SLOTS, arm]
+
     def reading(self, at: float) -> Reading:
         """What this gateway says at `at`, in the shape that the engine's core reads."""
         if not BY_WEIGHT:
             total = self._total.sum(axis=0)
             return Reading("one", at, *(self._by_attempt(total[arm]) for arm in (CANDIDATE, STABLE)))
         here, ahead = (
-            tuple(self._by_request(self._total[slot % SLOTS, arm]) for arm in (CANDIDATE, STABLE))
+            tuple(self._by_request(self.ended(slot, arm)) for arm in (CANDIDATE, STABLE))
             for slot in (self.slot, self.slot + 1)
         )
         more: dict[str, Any] = {"slot": self.slot, "ahead": ahead, "answer_s": self.answer_s()}

@@ -113,6 +113,8 @@ class Scenario:
     slower: Latency | None = None  # the candidate's, from the first second on
     wander: Wander | None = None
     cold: Cold | None = None
+    compared_per_s: float = 0.0  # answers that the prober compares, of each arm
+    wrong: tuple[float, float] = (0.0, 0.0)  # the shares of these that are wrong: the candidate's, stable's
 
     @property
     def name(self) -> str:
@@ -121,7 +123,7 @@ class Scenario:
     @property
     def is_healthy(self) -> bool:
         """Whether to take the candidate back would be wrong."""
-        return self.slower is None and all(fault.is_shared for fault in self.faults)
+        return self.slower is None and self.wrong[0] <= self.wrong[1] and all(fault.is_shared for fault in self.faults)
 
     def parsed(self) -> Policy:
         """The policy as the engine follows it."""

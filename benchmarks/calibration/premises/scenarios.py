@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.calibration.cells import OBJECTIVES
+from benchmarks.calibration.premises.faults import hidden, plain
 from benchmarks.calibration.premises.scenario import Answers, BadClient, Cold, Fault, Scenario, Wander
 from benchmarks.calibration.traffic import Latency, Spells
 
@@ -16,14 +17,14 @@ STANDARD = {"preset": "standard"}
 BRIEF = {name: {"preset": name, "bake": SHORT} for name in ("standard", "careful", "fast")}
 FIRST_PCT = {"standard": 5, "careful": 1, "fast": 10}
 #: How long a healthy rollout takes with these, in seconds, and some more.
-LASTS_S = {"standard": 960, "careful": 1920, "fast": 480}
+LASTS_S = {"standard": 1500, "careful": 2700, "fast": 900}
 ROOMY = {"errors": {"max_frac": 0.05}}
 NORMAL = Latency()
 
 
 def scenarios() -> list[Scenario]:
     """Every one, in the order of the page."""
-    return [*_lag(), *_gateways(), *_crowds(), *_servers(), *_hidden(), *_fixes()]
+    return [*_lag(), *_gateways(), *_crowds(), *_servers(), *_fixes(), *_alike(), *hidden(), *plain()]
 
 
 # --- healthy releases -------------------------------------------------------------------------------------------------
@@ -34,7 +35,7 @@ def _lag() -> list[Scenario]:
 
     def one(kind: str, rate: float, answers: Answers, preset: str = "standard", **more: Any) -> Scenario:
         words = kind if preset == "standard" else f"{kind}, {preset}"
-        horizon_s = LASTS_S[preset]
+        horizon_s = 2700 if rate < 10 else LASTS_S[preset]
         found = Scenario("lag", words, rate, BRIEF[preset], horizon_s=horizon_s, answers=answers)
         return replace(found, **more)
 
@@ -115,50 +116,6 @@ def _servers() -> list[Scenario]:
     return found
 
 
-# --- faults that something hides --------------------------------------------------------------------------------------
-
-
-def _hidden() -> list[Scenario]:
-    late = Fault(0.045, 300, in_bake=True)
-    found = [
-        Scenario(
-            "poison", ".5 % fail anywhere, the candidate 4.5 % more, 5 min into the bake", rate, horizon_s=3000,
-            runs=20, base=(0.0,), poison=0.005, retried=True, faults=(late,),
-        )
-        for rate in (1.0, 10.0, 100.0)
-    ]  # fmt: skip
-    found += [
-        Scenario(
-            "poison", ".5 % fail anywhere, the candidate 1.5 % more from the start", rate, horizon_s=2700, runs=40,
-            base=(0.0,), poison=0.005, retried=True, faults=(Fault(0.015),),
-        )
-        for rate in (1.0, 10.0, 100.0)
-    ]  # fmt: skip
-    for errors in (20, 200):
-        before = ((-50, errors), (-30, errors), (-10, errors))
-        found += [
-            Scenario(
-                "history", f"3 bursts of {errors} before the start, the candidate fails {share:.0%}", 10.0,
-                horizon_s=1500, runs=60, before=before, faults=(Fault(share - 0.005),),
-            )
-            for share in (0.05, 0.2)
-        ]  # fmt: skip
-    found += [
-        Scenario(
-            "clumps late", "4.5 % more in clumps of 30, 15 min into the bake", rate, horizon_s=4200, runs=runs,
-            faults=(Fault(0.045, 900, in_bake=True, clump=30),),
-        )
-        for rate, runs in ((10.0, 40), (100.0, 20))
-    ]  # fmt: skip
-    found.append(
-        Scenario(
-            "clumps late", "the candidate had been better: none fail before", 100.0, horizon_s=4200, runs=20,
-            candidate_base=0.0, faults=(Fault(0.045, 900, in_bake=True, clump=30),),
-        )
-    )  # fmt: skip
-    return found
-
-
 def _fixes() -> list[Scenario]:
     """Stable is over its objective of 1 %."""
     return [
@@ -168,3 +125,27 @@ def _fixes() -> list[Scenario]:
         )
         for stable, candidate in ((0.05, 0.02), (0.05, 0.005), (0.016, 0.016), (0.05, 0.05))
     ]  # fmt: skip
+
+
+def _alike() -> list[Scenario]:
+    """What must not be blamed, and what lies just within the tolerance of 1.2 times stable's and .1 % on top."""
+    found = [
+        Scenario("alike", "the candidate exactly at the tolerance", rate, BRIEF["standard"], horizon_s=1800, runs=60,
+                 candidate_base=0.007)
+        for rate in (10.0, 100.0)
+    ]  # fmt: skip
+    found += [
+        Scenario("alike", f"both fail {share:.1%}", 10.0, BRIEF["standard"], horizon_s=1500, runs=40, base=(share,))
+        for share in (0.014, 0.03)
+    ]
+    shared = Fault(0.025, 120, in_bake=True, is_shared=True)
+    found.append(
+        Scenario("alike", "both fail 3 % from the bake on", 10.0, BRIEF["standard"], horizon_s=1500, runs=40,
+                 faults=(shared,))
+    )  # fmt: skip
+    found += [
+        Scenario("alike", "clumps of 3 at low traffic", rate, horizon_s=5400, runs=20, clump=3) for rate in (0.05, 0.2)
+    ]
+    holdback = BRIEF["standard"] | {"holdback_pct": 0.1}
+    found.append(Scenario("alike", "a holdback of .1 %", 10.0, holdback, horizon_s=3600, runs=30))
+    return found

@@ -13,7 +13,7 @@ from benchmarks.calibration.premises.scenario import Scenario
 from benchmarks.calibration.premises.world import CANDIDATE, World
 from benchmarks.calibration.rivals import BIN_S, Binned, rivals
 from rollouts.core.carry import Carry, absorb
-from rollouts.core.counting import Reading
+from rollouts.core.counting import Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.history import stage_name
@@ -48,14 +48,22 @@ class Engine:
         self.state, self.began_at = S.SHIFTING, at
         self._moved(0)
 
-    def prepared(self, readings: Mapping[str, Reading]) -> None:
+    def prepared(self, readings: Mapping[str, Reading], external: Mapping[str, Reading]) -> None:
         """A tick before the first weight: stable is watched."""
-        self.carry = self._absorbed(self.carry, readings)
+        self.carry = self._absorbed(self.carry, readings, external)
 
-    def ticked(self, at: float, readings: Mapping[str, Reading], *, is_followed: bool, has_server: bool) -> Decision:
-        """One tick of a live rollout."""
+    def ticked(
+        self,
+        at: float,
+        readings: Mapping[str, Reading],
+        external: Mapping[str, Reading],
+        *,
+        is_followed: bool,
+        has_server: bool,
+    ) -> Decision:
+        """One tick of a live rollout. `readings` by gateway, `external` by guard that counts elsewhere."""
         carry = self.carry.entering(stage_name(self.state, "", self.index, self.weight_bp), at, self.policy)
-        carry = self._absorbed(carry, readings).blinded(at, is_blind=False).met_server(self.server_since)
+        carry = self._absorbed(carry, readings, external).blinded(at, is_blind=False).met_server(self.server_since)
         if not has_server or carry.gone_since is not None:
             carry = carry.looked_for_servers(at, int(has_server))
         if is_followed and self.step_started_at is None:
@@ -79,9 +87,10 @@ class Engine:
         self._applied(decision)
         return decision
 
-    def _absorbed(self, carry: Carry, readings: Mapping[str, Reading]) -> Carry:
+    def _absorbed(self, carry: Carry, readings: Mapping[str, Reading], external: Mapping[str, Reading]) -> Carry:
         self.tick += 1
-        return absorb(carry, tick=self.tick, readings=readings, policy=self.policy, has_stable=True)
+        policy = self.policy
+        return absorb(carry, tick=self.tick, readings=readings, policy=policy, has_stable=True, external=external)
 
     def _applied(self, decision: Decision) -> None:
         if decision.action is Action.ADVANCE:
@@ -116,10 +125,12 @@ class Ran:
 
 def ran(scenario: Scenario, rng: np.random.Generator) -> Ran:
     """One rollout of the scenario."""
-    return _Run(scenario, rng).walked()
+    return Run(scenario, rng).walked()
 
 
-class _Run:
+class Run:
+    """A rollout, the world that it meets, and what is noted of both."""
+
     def __init__(self, scenario: Scenario, rng: np.random.Generator) -> None:
         self.scenario, policy = scenario, scenario.parsed()
         self.world = World(scenario, rng, policy.steps[0].weight_bp / FULL_BP)
@@ -131,17 +142,16 @@ class _Run:
         }
         self.engine = Engine(policy, server_since=float(scenario.warm_s) if scenario.cold else None)
         self.binned = _Bins()
+        self.compared = [0, 0, 0, 0]  # wrong and all answers of the candidate, and of stable
         self.bad = 0
         self.held: dict[Code, int] = {}
         self.stages: list[float] = []
 
     def walked(self) -> Ran:
         """Ticks from the warm-up to the end, or to the horizon. The others watch on after a rollback, at its last weight."""
-        warm_s, engine = self.scenario.warm_s, self.engine
-        for at in range(1 - warm_s, 1):
-            self._traffic(at)
-            engine.prepared(self._readings(at))
-        engine.start(float(warm_s))
+        self.warm_up()
+        engine = self.engine
+        engine.start(float(self.scenario.warm_s))
         self._write_weight(0)
         ended_at, last, bad = math.inf, Code.NEED_MORE, 0
         for at in range(1, self.scenario.horizon_s + 1):
@@ -156,6 +166,14 @@ class _Run:
             if engine.state is S.PROMOTED:
                 break
         return self._told(ended_at, last, bad)
+
+    def warm_up(self) -> None:
+        """Stable alone is watched; requests were under way before."""
+        warm_s = self.scenario.warm_s
+        for at in range(1 - warm_s - max(gateway.longest_s for gateway in self.gateways.values()), 1):
+            self._traffic(at)
+            if at > -warm_s:
+                self.engine.prepared(self._readings(at), self._compared(at))
 
     def _told(self, ended_at: float, last: Code, bad: int) -> Ran:
         alarms = rivals(self.binned.binned(self.scenario.horizon_s))
@@ -181,7 +199,9 @@ class _Run:
         engine, change = self.engine, self.engine.change
         now = float(at + self.scenario.warm_s)
         has_server = self.world.has_server(at)
-        decision = engine.ticked(now, self._readings(at), is_followed=is_followed, has_server=has_server)
+        decision = engine.ticked(
+            now, self._readings(at), self._compared(at), is_followed=is_followed, has_server=has_server
+        )
         self.held[decision.code] = self.held.get(decision.code, 0) + 1
         if engine.change != change:
             self._write_weight(at)
@@ -198,6 +218,18 @@ class _Run:
     def _readings(self, at: int) -> dict[str, Reading]:
         now = float(at + self.scenario.warm_s)
         return {name: gateway.reading(now) for name, gateway in self.gateways.items()}
+
+    def _compared(self, at: int) -> dict[str, Reading]:
+        """What the prober has counted, a second more each time: it asks both arms by itself, whatever the weight."""
+        per_s, rng = self.scenario.compared_per_s, self.world.rng
+        if not per_s:
+            return {}
+        for arm, share in enumerate(self.scenario.wrong):
+            found = int(rng.poisson(per_s)) if at > 0 else 0
+            self.compared[2 * arm] += int(rng.binomial(found, share))
+            self.compared[2 * arm + 1] += found
+        arms = [Counts(n, n, {"wrong": wrong}) for wrong, n in (self.compared[:2], self.compared[2:])]
+        return {"wrong": Reading("one", float(at + self.scenario.warm_s), *arms)}
 
     def _mesh(self) -> tuple[int, int, int, int]:
         xc, nc, xb, nb = zip(*[gateway.mesh() for gateway in self.gateways.values()], strict=True)

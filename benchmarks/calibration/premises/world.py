@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +107,7 @@ class World:
 
     def _mean(self, sums: Floats, arm: int, at: int, frac: float) -> float:
         """Over the arm's servers, of an array (server, second) summed up over servers: the candidate's are the first ones."""
-        moment, count = at + self.scenario.warm_s, min(self.servers, max(1, round(self.servers * frac)))
+        moment, count = max(0, at + self.scenario.warm_s), min(self.servers, max(1, round(self.servers * frac)))
         if arm == CANDIDATE:
             return float(sums[count - 1, moment]) / count
         before = float(sums[self.servers - count - 1, moment]) if count < self.servers else 0.0
@@ -139,7 +139,10 @@ def _in_spell(rng: np.random.Generator, spells: Spells, servers: int, seconds: i
 
 
 def _wandering(rng: np.random.Generator, wander: Wander, usual: Latency, servers: int, seconds: int) -> list[Floats]:
-    """For each edge, each server's share of slow answers, as sums over the servers up to this one."""
+    """For each edge, each server's share of slow answers, as sums over the servers up to this one.
+
+    The mean share over time is more than the usual one, because the tail gains more from slow times than it loses by fast ones.
+    """
     keep = math.exp(-1 / wander.tau_s)
     log = np.zeros((servers, seconds))
     now = rng.normal(0, wander.sd, servers)
@@ -149,7 +152,7 @@ def _wandering(rng: np.random.Generator, wander: Wander, usual: Latency, servers
     grid = np.linspace(log.min(), log.max(), 400)
     found = []
     for edge in EDGES_MS:
-        over = [Latency(usual.median_ms * math.exp(one), usual.sigma).over(edge) for one in grid]
+        over = [replace(usual, median_ms=usual.median_ms * math.exp(one)).over(edge) for one in grid]
         found.append(np.cumsum(np.interp(log, grid, over), axis=0))
     return found
 
