@@ -21,6 +21,7 @@ from benchmarks.calibration.premises.gateway import (
 from benchmarks.calibration.premises.measured import measured, quantiles, walked
 from benchmarks.calibration.premises.scenario import Answers, BadClient, Cold, Fault, Scenario, Wander
 from benchmarks.calibration.premises.scenarios import SHORT, scenarios
+from benchmarks.calibration.premises.tables import TITLES, tables
 from benchmarks.calibration.premises.walking import OTHERS, Ran, Run
 from benchmarks.calibration.premises.world import CANDIDATE, STABLE, Begun, World
 from benchmarks.calibration.traffic import Latency, Spells
@@ -256,3 +257,17 @@ def test_what_fires_before_the_fault_is_no_detection() -> None:
 def test_quantiles_are_never_where_the_run_is() -> None:
     assert quantiles([1, 2, math.inf]) == [2, None]
     assert quantiles([]) == [None, None]
+
+
+def test_tables_have_a_row_for_every_scenario() -> None:
+    faulty = replace(PLAIN, group="fault", kind="half fail", faults=(Fault(0.5, 100),))
+    healthy = replace(PLAIN, group="lag", kind="no lag")
+    found = [measured(faulty, [told(110, "rolled_back")]), measured(healthy, [told(400, "promoted")])]
+    said = tables({"scenarios": found})
+    assert "| half fail | 10 | 1 | 10 / 10 s | 5 / 5 | 0 % (0–98) |" in said
+    assert "| no lag | 10 | 1 | 0 % (0–98) | – | 100 % |" in said
+    assert [line for line in said.splitlines() if line.startswith("#")] == [
+        "### Faults that nothing hides",
+        "### Failures end at once, answers later",
+    ]
+    assert {one.group for one in scenarios()} == set(TITLES)

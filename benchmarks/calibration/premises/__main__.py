@@ -21,6 +21,7 @@ from benchmarks.calibration.__main__ import line
 from benchmarks.calibration.premises.measured import SEED, measured, walked
 from benchmarks.calibration.premises.scenario import Scenario
 from benchmarks.calibration.premises.scenarios import scenarios
+from benchmarks.calibration.premises.tables import tables
 from benchmarks.calibration.premises.walking import Ran
 
 KEPT = Path(__file__).resolve().parents[3] / "docs" / "premises.json"
@@ -33,7 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration.premises", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of {RUNS} rollouts walk so many")
     parser.add_argument("--only", default="", metavar="PART", help="only scenarios whose name has this part")
+    parser.add_argument(
+        "--tables", action="store_true", help="no simulation: the tables of docs/premises.json in Markdown"
+    )
     args = parser.parse_args()
+    if args.tables:
+        print(tables(json.loads(KEPT.read_text())))
+        return
     found = simulated([one for one in scenarios() if args.only in one.name], args.runs)
     if not args.only and args.runs == RUNS:
         KEPT.write_text(in_lines(found))
@@ -42,18 +49,19 @@ def main() -> None:
 def simulated(wanted: list[Scenario], runs: int) -> dict[str, Any]:
     """All results, in the order of `wanted`; a line of progress for each scenario."""
     began, found = time.monotonic(), {}
-    parts: dict[str, list[Ran]] = defaultdict(list)
+    parts: dict[str, dict[int, list[Ran]]] = defaultdict(dict)
     with ProcessPoolExecutor(PROCESSES) as pool:
         jobs = {
-            pool.submit(walked, one, first, min(BATCH, share_of(one, runs) - first)): one
+            pool.submit(walked, one, first, min(BATCH, share_of(one, runs) - first)): (one, first)
             for one in wanted
             for first in range(0, share_of(one, runs), BATCH)
         }
         for job in as_completed(jobs):
-            one = jobs[job]
-            parts[one.name] += job.result()
-            if len(parts[one.name]) == share_of(one, runs):
-                found[one.name] = measured(one, parts[one.name])
+            one, first = jobs[job]
+            parts[one.name][first] = job.result()
+            walks = [walk for _, some in sorted(parts[one.name].items()) for walk in some]
+            if len(walks) == share_of(one, runs):
+                found[one.name] = measured(one, walks)
                 at = f"[{len(found):>3}/{len(wanted)}] {time.monotonic() - began:5.0f} s"
                 print(f"{at}  {told(found[one.name])}", flush=True)
     return {

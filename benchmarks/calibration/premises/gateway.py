@@ -145,9 +145,10 @@ class Gateway:
 
     def _by_request(self, row: Whole) -> Counts:
         ended = int(row[ENDED])
-        bad = {ERRORS: int(row[FAILED]), "common": int(row[AGAIN]), **self._slow(row)}
-        more: dict[str, Any] = {"timed": int(row[TIMED])}
-        return Counts(ended, ended, bad, **more)
+        bad = {ERRORS: int(row[FAILED]), "timed": int(row[TIMED]), **self._slow(row)}
+        if self.is_retrying:
+            bad["common"] = int(row[AGAIN])
+        return Counts(ended, ended, bad)
 
 
 @cache

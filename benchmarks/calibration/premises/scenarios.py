@@ -9,13 +9,15 @@ from benchmarks.calibration.cells import OBJECTIVES
 from benchmarks.calibration.premises.faults import hidden, plain
 from benchmarks.calibration.premises.scenario import Answers, BadClient, Cold, Fault, Scenario, Wander
 from benchmarks.calibration.traffic import Latency, Spells
+from rollouts.core.presets import PRESETS
 
-HOUR_S = 3600
 #: The presets with a short bake: what a change of weight breaks shows within minutes of it. The bars are the presets' own.
 SHORT: dict[str, Any] = {"min_s": 300, "min_samples": 200, "deadline_s": 1800}
 STANDARD = {"preset": "standard"}
-BRIEF = {name: {"preset": name, "bake": SHORT} for name in ("standard", "careful", "fast")}
-FIRST_PCT = {"standard": 5, "careful": 1, "fast": 10}
+BRIEF: dict[str, dict[str, Any]] = {name: {"preset": name, "bake": SHORT} for name in ("standard", "careful", "fast")}
+#: No prober compares answers here.
+UNCOMPARED = {"guards": [{"indicator": "errors"}], "shadow": PRESETS["careful"]["shadow"] | {"sample_pct": 0}}
+BRIEF["careful"] |= UNCOMPARED
 #: How long a healthy rollout takes with these, in seconds, and some more.
 LASTS_S = {"standard": 1500, "careful": 2700, "fast": 900}
 ROOMY = {"errors": {"max_frac": 0.05}}
