@@ -1,0 +1,130 @@
+"""What one scenario is made of: the traffic, what goes wrong with it, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.calibration.traffic import Latency, Spells
+from rollouts.core.plan import Policy
+from rollouts.core.policy import parse_policy
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How long attempts take, in seconds: answered ones `ok_s` (the median of a lognormal where `sigma` > 0, else each of
+    them), failed ones `failed_s`. The candidate's answers take `candidate_times` as long.
+    """
+
+    ok_s: float = 0.0
+    sigma: float = 0.0
+    candidate_times: float = 1.0
+    failed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the candidate fails beyond `base`: `share` of its attempts, in [0, 1], `from_s` seconds after the first step began, or
+    after the bake did.
+
+    `clump`: so many of them fail within one second. `every_s`: only the first `on_s` seconds of each such period.
+    `grows`: the share begins at nothing and grows by so much a minute, up to `share`. `is_seen`: the agent reports no
+    server meanwhile. `is_shared`: both arms fail so, which makes it an incident and no fault.
+    """
+
+    share: float
+    from_s: float = 0.0
+    in_bake: bool = False
+    clump: int = 1
+    every_s: float = 0.0
+    on_s: float = 0.0
+    grows: float = 0.0
+    is_seen: bool = False
+    is_shared: bool = False
+
+    def at(self, since_s: float) -> float:
+        """The failing share, so many seconds after its onset; negative ones are before it."""
+        if since_s <= 0 or (self.every_s and (since_s - 1) % self.every_s >= self.on_s):
+            return 0.0
+        return min(self.share, self.grows * since_s / 60) if self.grows else self.share
+
+
+@dataclass(frozen=True)
+class BadClient:
+    """Now and then, every `every_s` on average, one client sends `errors` requests within `lasts_s` that all fail.
+
+    `is_sticky`: all of one burst go to the same arm, which its share of the traffic chooses; else each is split by itself.
+    """
+
+    every_s: float
+    lasts_s: int = 5
+    errors: tuple[int, int] = (30, 200)
+    is_sticky: bool = False
+
+
+@dataclass(frozen=True)
+class Wander:
+    """Each server's log latency wanders: AR(1) with this standard deviation and correlation time."""
+
+    sd: float
+    tau_s: float
+
+
+@dataclass(frozen=True)
+class Cold:
+    """The candidate's server is new when the first step begins: `slow` of its answers are slow, in [0, 1], for `for_s` seconds."""
+
+    slow: float
+    for_s: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row of a table. `rate_per_s`: requests that the candidate gets at the first weight.
+
+    `base`: the failing share of each gateway's region, whose traffic is equal. `candidate_base`: the candidate's where it is
+    not stable's. `poison`: requests that fail on whichever release they meet. `retried`: a failed attempt is tried again
+    on stable once. `late_s`: how long each gateway takes to follow a weight. `before`: failures of stable alone, as
+    (second, how many), seconds before the first step being negative. `servers`: of the candidate at the first weight; with
+    more traffic it has more. `runs`: of 200 that a full run asks for, so many are walked.
+    """
+
+    group: str
+    kind: str
+    rate_per_s: float
+    policy: dict[str, Any] = field(default_factory=lambda: {"preset": "standard"})
+    objectives: dict[str, Any] = field(default_factory=dict)
+    horizon_s: int = 1200
+    runs: int = 200
+    warm_s: int = 60
+    base: tuple[float, ...] = (0.005,)
+    candidate_base: float | None = None
+    clump: int = 1
+    poison: float = 0.0
+    retried: bool = False
+    answers: Answers = Answers()
+    late_s: tuple[float, ...] = (0.0,)
+    faults: tuple[Fault, ...] = ()
+    before: tuple[tuple[int, int], ...] = ()
+    bad_client: BadClient | None = None
+    servers: int = 1
+    spells: Spells | None = None
+    latency: Latency | None = None
+    slower: Latency | None = None  # the candidate's, from the first second on
+    wander: Wander | None = None
+    cold: Cold | None = None
+    compared_per_s: float = 0.0  # answers that the prober compares, of each arm
+    wrong: tuple[float, float] = (0.0, 0.0)  # the shares of these that are wrong: the candidate's, stable's
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}/{self.kind}/{self.rate_per_s:g}"
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether to take the candidate back would be wrong."""
+        return self.slower is None and self.wrong[0] <= self.wrong[1] and all(fault.is_shared for fault in self.faults)
+
+    def parsed(self) -> Policy:
+        """The policy as the engine follows it."""
+        return parse_policy(self.policy, self.objectives).facing(has_stable=True)

@@ -1,0 +1,261 @@
+"""One simulated rollout, walked through the engine's own absorb() and decide() in the order in which the engine calls them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.calibration.premises.gateway import Gateway
+from benchmarks.calibration.premises.scenario import Scenario
+from benchmarks.calibration.premises.world import CANDIDATE, World
+from benchmarks.calibration.rivals import BIN_S, Binned, rivals
+from rollouts.core.carry import Carry, absorb
+from rollouts.core.counting import Counts, Reading
+from rollouts.core.decide import decide
+from rollouts.core.decision import Action, Code, Decision
+from rollouts.core.history import stage_name
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.plan import FULL_BP, Policy
+from rollouts.core.snapshot import Snapshot, counted
+
+S = RolloutState
+#: As in the engine: a candidate without a server is gone when it still has none after so long; one that failed before, at once.
+GONE_OVER_S = 0.5
+#: The rules whose alarms are told beside the product's.
+OTHERS = ("argo_0", "argo_3", "flagger_5")
+
+
+@dataclass
+class Engine:
+    """The engine's row of one rollout. `change` counts the weights that were written."""
+
+    policy: Policy
+    server_since: float | None = None
+    state: RolloutState = S.PREPARING
+    index: int = 0
+    weight_bp: int = 0
+    change: int = 0
+    began_at: float = 0.0
+    step_started_at: float | None = None
+    carry: Carry = field(default_factory=Carry)
+    tick: int = 0
+
+    def start(self, at: float) -> None:
+        """The first weight is written."""
+        self.state, self.began_at = S.SHIFTING, at
+        self._moved(0)
+
+    def prepared(self, readings: Mapping[str, Reading], external: Mapping[str, Reading]) -> None:
+        """A tick before the first weight: stable is watched."""
+        self.carry = self._absorbed(self.carry, readings, external)
+
+    def ticked(
+        self,
+        at: float,
+        readings: Mapping[str, Reading],
+        external: Mapping[str, Reading],
+        *,
+        is_followed: bool,
+        has_server: bool,
+    ) -> Decision:
+        """One tick of a live rollout. `readings` by gateway, `external` by guard that counts elsewhere."""
+        carry = self.carry.entering(stage_name(self.state, "", self.index, self.weight_bp), at, self.policy)
+        carry = self._absorbed(carry, readings, external).blinded(at, is_blind=False).met_server(self.server_since)
+        if not has_server or carry.gone_since is not None:
+            carry = carry.looked_for_servers(at, int(has_server))
+        if is_followed and self.step_started_at is None:
+            self.step_started_at, carry = at, carry.acknowledged(at)
+        is_gone = carry.gone_since is not None and (carry.has_failed or at - carry.gone_since > GONE_OVER_S)
+        snapshot = Snapshot(
+            self.state,
+            self.policy,
+            at,
+            step_index=self.index,
+            commanded_bp=self.weight_bp,
+            is_acknowledged=is_followed,
+            unacknowledged_s=at - carry.commanded_at if carry.commanded_at else 0.0,
+            step_started_at=self.step_started_at,
+            candidate_servers=0 if is_gone else 1,
+            stable_servers=1,
+            total_s=at - self.began_at,
+        )
+        decision = decide(counted(snapshot, carry))
+        self.carry = carry.forgetting(str(decision.facts.get("forget", "")))
+        self._applied(decision)
+        return decision
+
+    def _absorbed(self, carry: Carry, readings: Mapping[str, Reading], external: Mapping[str, Reading]) -> Carry:
+        self.tick += 1
+        policy = self.policy
+        return absorb(carry, tick=self.tick, readings=readings, policy=policy, has_stable=True, external=external)
+
+    def _applied(self, decision: Decision) -> None:
+        if decision.action is Action.ADVANCE:
+            self._moved(self.index + 1)
+        elif decision.action is Action.BAKE:
+            self.state = S.BAKING
+            self._moved(self.index)
+        elif decision.action is Action.PROMOTE:
+            self.state = S.PROMOTED
+        elif decision.action in {Action.ROLL_BACK, Action.PAUSE}:
+            self.state = S.ROLLED_BACK if decision.action is Action.ROLL_BACK else S.PAUSED
+
+    def _moved(self, index: int) -> None:
+        self.index, self.change, self.step_started_at = index, self.change + 1, None
+        stage = self.policy.bake if self.state is S.BAKING else self.policy.steps[index]
+        self.weight_bp = stage.weight_bp
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How one run went. Instants are seconds since the first step began; infinite where that never came."""
+
+    state: str
+    ended_at: float
+    code: str  # of the last decision
+    onset_at: float
+    bad: int  # failed or slow attempts of the candidate from the onset until the product's end
+    held: tuple[str, ...]  # codes with which it was held for at least ten ticks
+    others: Mapping[str, float]  # by rule, when it rolled back
+    stages: tuple[float, ...]  # when each stage began
+
+
+def ran(scenario: Scenario, rng: np.random.Generator) -> Ran:
+    """One rollout of the scenario."""
+    return Run(scenario, rng).walked()
+
+
+class Run:
+    """A rollout, the world that it meets, and what is noted of both."""
+
+    def __init__(self, scenario: Scenario, rng: np.random.Generator) -> None:
+        self.scenario, policy = scenario, scenario.parsed()
+        self.world = World(scenario, rng, policy.steps[0].weight_bp / FULL_BP)
+        self.gateways = {
+            f"gateway {i}": Gateway(
+                scenario.answers, late_s, rng, is_timed=scenario.latency is not None, is_retrying=scenario.retried
+            )
+            for i, late_s in enumerate(scenario.late_s)
+        }
+        self.engine = Engine(policy, server_since=float(scenario.warm_s) if scenario.cold else None)
+        self.binned = _Bins()
+        self.compared = [0, 0, 0, 0]  # wrong and all answers of the candidate, and of stable
+        self.bad = 0
+        self.held: dict[Code, int] = {}
+        self.stages: list[float] = []
+
+    def walked(self) -> Ran:
+        """Ticks from the warm-up to the end, or to the horizon. The others watch on after a rollback, at its last weight."""
+        self.warm_up()
+        engine = self.engine
+        engine.start(float(self.scenario.warm_s))
+        self._write_weight(0)
+        ended_at, last, bad = math.inf, Code.NEED_MORE, 0
+        for at in range(1, self.scenario.horizon_s + 1):
+            is_followed = self._traffic(at)
+            self.binned.add(at, self._mesh(), engine.change, is_live=engine.state is not S.PROMOTED)
+            if math.isfinite(ended_at):
+                continue
+            last = self._judged(at, is_followed=is_followed)
+            bad = self.bad
+            if engine.state in {S.PROMOTED, S.ROLLED_BACK, S.PAUSED}:
+                ended_at = float(at)
+            if engine.state is S.PROMOTED:
+                break
+        return self._told(ended_at, last, bad)
+
+    def warm_up(self) -> None:
+        """Stable alone is watched; requests were under way before."""
+        warm_s = self.scenario.warm_s
+        for at in range(1 - warm_s - max(gateway.longest_s for gateway in self.gateways.values()), 1):
+            self._traffic(at)
+            if at > -warm_s:
+                self.engine.prepared(self._readings(at), self._compared(at))
+
+    def _told(self, ended_at: float, last: Code, bad: int) -> Ran:
+        alarms = rivals(self.binned.binned(self.scenario.horizon_s))
+        held = tuple(sorted(str(code) for code, ticks in self.held.items() if ticks >= 10))
+        others = {name: float(alarms[name][0]) for name in OTHERS}
+        state, onset_at = str(self.engine.state), self.world.onset_at
+        return Ran(state, ended_at, str(last), onset_at, bad, held, others, tuple(self.stages))
+
+    def _traffic(self, at: int) -> bool:
+        """Lets a second pass; whether every gateway follows the last weight at its end."""
+        for i, gateway in enumerate(self.gateways.values()):
+            gateway.follows(at - 1)
+            for arm, begun in enumerate(self.world.begun(at, i, gateway.weight)):
+                again = self.world.again(begun, i) if self.scenario.retried else 0
+                gateway.begin(at, arm, begun, again)
+                if arm == CANDIDATE and at > self.world.onset_at:
+                    self.bad += begun.own + begun.poison + sum(begun.over[-1:])
+            gateway.end(at)
+        waiting = [gateway for gateway in self.gateways.values() if not gateway.follows(at)]
+        return not waiting
+
+    def _judged(self, at: int, *, is_followed: bool) -> Code:
+        engine, change = self.engine, self.engine.change
+        now = float(at + self.scenario.warm_s)
+        has_server = self.world.has_server(at)
+        decision = engine.ticked(
+            now, self._readings(at), self._compared(at), is_followed=is_followed, has_server=has_server
+        )
+        self.held[decision.code] = self.held.get(decision.code, 0) + 1
+        if engine.change != change:
+            self._write_weight(at)
+        return decision.code
+
+    def _write_weight(self, at: int) -> None:
+        """Gateways that are not late follow before the next second begins."""
+        self.stages.append(float(at))
+        if self.engine.state is S.BAKING:
+            self.world.bake_at = float(at)
+        for gateway in self.gateways.values():
+            gateway.told(float(at), self.engine.weight_bp / FULL_BP, self.engine.change)
+
+    def _readings(self, at: int) -> dict[str, Reading]:
+        now = float(at + self.scenario.warm_s)
+        return {name: gateway.reading(now) for name, gateway in self.gateways.items()}
+
+    def _compared(self, at: int) -> dict[str, Reading]:
+        """What the prober has counted, a second more each time: it asks both arms by itself, whatever the weight."""
+        per_s, rng = self.scenario.compared_per_s, self.world.rng
+        if not per_s:
+            return {}
+        for arm, share in enumerate(self.scenario.wrong):
+            found = int(rng.poisson(per_s)) if at > 0 else 0
+            self.compared[2 * arm] += int(rng.binomial(found, share))
+            self.compared[2 * arm + 1] += found
+        arms = [Counts(n, n, {"wrong": wrong}) for wrong, n in (self.compared[:2], self.compared[2:])]
+        return {"wrong": Reading("one", float(at + self.scenario.warm_s), *arms)}
+
+    def _mesh(self) -> tuple[int, int, int, int]:
+        xc, nc, xb, nb = zip(*[gateway.mesh() for gateway in self.gateways.values()], strict=True)
+        return sum(xc), sum(nc), sum(xb), sum(nb)
+
+
+class _Bins:
+    """What a mesh counts, in quarter minutes, for the other rules."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
+        self._stages: list[int] = []
+        self._live: list[bool] = []
+
+    def add(self, at: int, total: tuple[int, int, int, int], stage: int, *, is_live: bool) -> None:
+        if at % BIN_S == 0:
+            self._kept.append(total)
+            self._stages.append(stage)
+            self._live.append(is_live)
+
+    def binned(self, seconds: int) -> Binned:
+        """Until `seconds`, with nothing after the last bin."""
+        bins = seconds // BIN_S
+        counts = np.zeros((4, 1, bins))
+        stage, is_live = np.zeros((1, bins), dtype=np.int64), np.zeros((1, bins), dtype=np.bool_)
+        found = np.diff(np.array(self._kept, dtype=np.float64), axis=0)
+        counts[:, 0, : len(found)] = found.T
+        stage[0, : len(found)], is_live[0, : len(found)] = self._stages, self._live
+        return Binned(*counts, stage, is_live)
