@@ -62,8 +62,9 @@ class Watched:
         self._look()
 
     def begin(self) -> None:
+        shares = [[one.share for one in dispersion.stable] for dispersion in self.dispersions]
         for dispersion in self.dispersions:
-            dispersion.as_history()
+            dispersion.as_history([np.minimum.reduce(widths) for widths in zip(*shares, strict=True)])
         self._look()
 
     def _look(self) -> None:

@@ -56,10 +56,10 @@ def factor(squares: float, bad: float, blocks: float, most_by_chance: float = ma
     return 1 + SAFETY * excess if excess > by_chance else 1.0
 
 
-def factor_of(squares: Floats, bad: Floats, blocks: float, most_by_chance: float = math.inf) -> Floats:
+def factor_of(squares: Floats, bad: Floats, blocks: Floats, most_by_chance: float = math.inf) -> Floats:
     """`factor` for arrays."""
     some = np.maximum(bad, LEAST_BAD)
-    by_chance = min(most_by_chance, SIGMAS * math.sqrt(3 / max(1.0, blocks))) + PAIRS / some
+    by_chance = np.minimum(most_by_chance, SIGMAS * np.sqrt(3 / np.maximum(1.0, blocks))) + PAIRS / some
     excess = squares / some - 1
     return np.asarray(np.where((bad >= LEAST_BAD) & (excess > by_chance), 1 + SAFETY * excess, 1.0))
 
@@ -117,11 +117,18 @@ class Series(NamedTuple):
         return max(LONE_CLUMP**2 / 2, MOST_SECONDS * (bad + before) / (self.blocks + 1))
 
     def as_history(self) -> Series:
-        """With what was counted until now weighing no more than history may."""
-        kept = [min(bad, HISTORY_BAD) for _, bad, *_ in self.counters]
-        scatter = [min(HISTORY_PHI, squares / max(bad, 1e-9)) for squares, bad, *_ in self.counters]
-        counters = [(phi * bad, bad, 0, 0, 0.0, 0.0) for phi, bad in zip(scatter, kept, strict=True)]
-        return self._replace(block=-1, before=-1, open=0, counters=tuple(counters))
+        """With what was counted until now weighing no more than history may.
+
+        Blocks weigh as little as bad attempts, so that the first seconds of the rollout are not taken to be better known than
+        they are.
+        """
+        share = min([1.0, *(HISTORY_BAD / bad for _, bad, *_ in self.counters if bad > 0)])
+        counters = [
+            (min(HISTORY_PHI, squares / max(bad, 1e-9)) * share * bad, share * bad, 0, 0, 0.0, 0.0)
+            for squares, bad, *_ in self.counters
+        ]
+        blocks = max(share * self.blocks, min(self.blocks, LEAST_LONG_BLOCKS))
+        return Series(-1, blocks, share * self.attempts, -1, 0, tuple(counters))
 
     def phi(self, counter: int) -> float:
         """The dispersion over finished seconds."""
@@ -241,7 +248,8 @@ class SeriesOf:
     """`Series` of one counter, for many runs that are read at the same instants."""
 
     def __init__(self, runs: int, width_s: float = 1.0, *, has_before: bool = False) -> None:
-        self.width_s, self.has_before, self.block, self.blocks = width_s, has_before, -1, 0.0
+        self.width_s, self.has_before, self.block = width_s, has_before, -1
+        self.blocks = np.zeros(runs)
         self.squares, self.bad, self.attempts, self.x0, self.n0, self.x1, self.n1 = (np.zeros(runs) for _ in range(7))
         self.largest = np.zeros((2, runs))
 
@@ -257,10 +265,15 @@ class SeriesOf:
             self.x0, self.n0, self.has_before = self.x1, self.n1, True
         self.block, self.x1, self.n1 = block, bad, attempts
 
-    def as_history(self) -> None:
-        kept = np.minimum(self.bad, HISTORY_BAD)
-        self.squares = np.minimum(HISTORY_PHI, self.squares / np.maximum(self.bad, 1e-9)) * kept
-        self.bad, self.largest = kept, np.zeros_like(self.largest)
+    @property
+    def share(self) -> Floats:
+        """What of it may weigh as history."""
+        return np.minimum(1.0, HISTORY_BAD / np.maximum(self.bad, 1e-9))
+
+    def as_history(self, share: Floats) -> None:
+        self.squares = np.minimum(HISTORY_PHI, self.squares / np.maximum(self.bad, 1e-9)) * share * self.bad
+        self.bad, self.attempts, self.largest = share * self.bad, share * self.attempts, np.zeros_like(self.largest)
+        self.blocks = np.maximum(share * self.blocks, np.minimum(self.blocks, LEAST_LONG_BLOCKS))
         self.block, self.has_before = -1, False
 
     def _close(self, kept: float) -> None:
@@ -283,10 +296,9 @@ class SeriesOf:
         return np.maximum(LONE_CLUMP**2 / 2, MOST_SECONDS * (self.bad + self.x0) / (self.blocks + 1))
 
     def phi(self) -> Floats:
-        if self.blocks < (LEAST_LONG_BLOCKS if self.width_s > 1 else LEAST_BLOCKS):
-            return np.ones_like(self.bad)
-        rest = 1 - 2 / self.blocks if self.width_s > 1 else 1.0
-        return factor_of(self.squares, self.bad * rest, self.blocks * rest)
+        rest = 1 - 2 / np.maximum(self.blocks, 2.0) if self.width_s > 1 else 1.0
+        is_known = self.blocks >= (LEAST_LONG_BLOCKS if self.width_s > 1 else LEAST_BLOCKS)
+        return np.where(is_known, factor_of(self.squares, self.bad * rest, self.blocks * rest), 1.0)
 
     def phi_now(self) -> Floats:
         new = np.minimum(self._half_square(), self._most())
@@ -308,10 +320,10 @@ class Dispersions:
         for one in self.stable:
             one.absorb(at, bad_stable, stable)
 
-    def as_history(self) -> None:
-        """What was counted until now is from before the rollout."""
-        for one in self.stable:
-            one.as_history()
+    def as_history(self, shares: Sequence[Floats]) -> None:
+        """What was counted until now is from before the rollout; `shares` by length of block, the least of the guard's counters'."""
+        for one, share in zip(self.stable, shares, strict=True):
+            one.as_history(share)
 
     @property
     def phis(self) -> tuple[Floats, Floats]:
