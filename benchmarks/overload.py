@@ -1,11 +1,11 @@
 """What a bound on the requests in flight does for a server that is asked for more than it can: real Triton, real Envoy.
 
-Run `python -m benchmarks.overload [--seconds 2.5] [--bounds 1,2,4,8,16,32]`; about four minutes. Two models: one that takes 20 ms for each
-request, and one that gets slower the larger its batches are, so that a queue, once it is there, stays (metastable). First a closed loop shows
-how many requests at once the server still gains from. Then, for each bound, users come at random at 0.5, 1, 2 and 3 times the capacity, and
-at 0.7 times right after that. Printed: good answers (200 within 250 ms) in percent of what was asked for up to the capacity, and of the
-capacity above it; the share that was shed at half load; how fast shedding is at 2 times; and when, after the burst, answers are as good
-as they get. Latencies are upper bounds: the load generator runs on the same cores.
+Run `python -m benchmarks.overload [--seconds 2.5] [--bounds 1,2,4,8,16,32]`; just under four minutes. Two models: one that takes 20 ms
+for each request, and one that gets slower the larger its batches are, so that a queue, once it is there, stays (metastable). First a
+closed loop shows how many requests at once the server still gains from. Then, for each bound, users come at random at 0.5, 1, 2 and
+3 times the capacity, and at 0.7 times right after that. Printed: good answers (200 within 250 ms) in percent of what was asked for, or
+of the capacity where more was; the share that was shed at half load; how fast shedding is at 2 times; and when, after the burst,
+nine in ten answers are good again. Latencies are upper bounds: the load generator runs on the same cores.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def measure(folder: Path, model: Model, bounds: Sequence[int], seconds: float) -
         capacity = max(sweep.values())
         rates = ", ".join(f"{clients} → {rate:.0f}/s" for clients, rate in sweep.items())
         print(f"\n{model.name}; at once → answered: {rates}\n")
-        print("| bound | good at 0.5× / 1× / 2× / 3×, % | shed at 0.5× | shed p99 at 2× | good after the burst, back in |")
+        print(
+            "| bound | good at 0.5× / 1× / 2× / 3×, % | shed at 0.5× | shed p99 at 2× | good after the burst, back in |"
+        )
         print("|---|---|---|---|---|", flush=True)
         for bound in (*bounds, NONE):
             parts.apply(None, stable=stable(at, bound), limits=limits)

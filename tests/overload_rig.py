@@ -103,9 +103,7 @@ class Lines:
     async def ask(self) -> int:
         """The status of one request; 0 where no whole answer came."""
         try:
-            reader, writer = (
-                self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
-            )
+            reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:
             return 0
         try:

@@ -85,7 +85,11 @@ end
 
 
 def upstream_filters() -> list[dict[str, Any]]:
-    """The filters of a cluster that a route names: they run for each attempt, before it is judged worth another."""
+    """The router's filters for what it sends upstream: they run for each attempt, before it is judged worth another.
+
+    In the router and not in the clusters, each of which would have a Lua state of its own for every worker: 300 models with
+    candidates and two workers took 686 MB instead of 166 MB. A cluster that names filters of its own would go without these.
+    """
     prefix = "type.googleapis.com/envoy.extensions.filters.http"
     return [
         {

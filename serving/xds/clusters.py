@@ -6,7 +6,6 @@ from ipaddress import ip_address
 from typing import Any
 
 from serving.core.routes import Arm, ModelRoute, Prober
-from serving.xds.answers import upstream_filters
 
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
@@ -124,6 +123,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:
+    explicit: dict[str, Any] = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
     return {
         "name": name,
         "type": "EDS",
@@ -132,7 +132,12 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
         "metadata": metadata(route, arm),
         "circuit_breakers": {"thresholds": _thresholds(route.in_flight(arm))},
         "outlier_detection": _outlier_detection(),
-        "typed_extension_protocol_options": _protocol(protocol, read_answers=True),
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": explicit,
+            }
+        },
     }
 
 
@@ -156,23 +161,6 @@ def _thresholds(in_flight: int) -> list[dict[str, Any]]:
         }
         for priority, most in (("DEFAULT", in_flight), ("HIGH", MAX_CONCURRENT))
     ]
-
-
-def _protocol(protocol: str, *, read_answers: bool = False) -> dict[str, Any]:
-    """How a cluster's servers are spoken to. `read_answers`: through the filter that tells callers' mistakes apart.
-
-    Of the clusters behind an aggregate no filter runs, only of the one that the route names; every release is named by
-    some route, so all have it. Source: tried with Envoy 1.40.
-    """
-    explicit: dict[str, Any] = {"http_protocol_options": {}} if protocol == "http" else {"http2_protocol_options": {}}
-    filters = {"http_filters": upstream_filters()} if read_answers else {}
-    return {
-        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "explicit_http_config": explicit,
-            **filters,
-        }
-    }
 
 
 def _outlier_detection() -> dict[str, Any]:
@@ -215,5 +203,4 @@ def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> 
         # The budget cannot be a share of what is in flight: that is counted on the clusters behind this one. What a broken
         # candidate hands back is bounded by its own bound, and on stable by stable's.
         "circuit_breakers": {"thresholds": [{"max_retries": MAX_CONCURRENT}]},
-        "typed_extension_protocol_options": _protocol(protocol, read_answers=True),
     }

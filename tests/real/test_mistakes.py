@@ -15,11 +15,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from serving.blob_cache import BlobCache
-from serving.core.routes import Arm, Endpoint, ModelRoute
+from serving.core.routes import Arm, Endpoint
 from serving.local_launcher import LocalLauncher
 from serving.triton import TritonServer
-from serving.xds.answers import ANSWERS_LUA
-from serving.xds.clusters import clusters
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Answer, Rig, rig
@@ -100,7 +98,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(params=["as the candidate", "forced", "as stable"])
 def route(request: pytest.FixtureRequest, world: World) -> str:
-    """Each way to the server has a cluster of its own that the filter must be in: the one with stable behind it, its own."""
+    """Each way to the server goes through another cluster: the one with stable behind it, or the release's own."""
     triton = Arm("r2", CANDIDATE, (world.triton,))
     if request.param == "as stable":
         world.parts.apply(None, stable=triton)
@@ -113,8 +111,9 @@ def tensor(**changes: Any) -> bytes:
     return json.dumps({"inputs": [{**X, **changes}]}).encode()
 
 
-def without(member: str) -> bytes:
-    return json.dumps({"inputs": [{key: value for key, value in X.items() if key != member}]}).encode()
+def without(member: str, **parameters: Any) -> bytes:
+    one = {key: value for key, value in X.items() if key != member}
+    return json.dumps({"inputs": [{**one, "parameters": parameters} if parameters else one]}).encode()
 
 
 def whole(**changes: Any) -> bytes:
@@ -151,8 +150,8 @@ MALFORMED: dict[str, tuple[bytes, dict[str, str]]] = {
     "1e999": (GOOD.replace(b"4]}", b"1e999]}"), {}),
     "the wrong type": (tensor(datatype="INT64"), {}),
     "an unknown type": (tensor(datatype="FOO"), {}),
-    "a negative binary_data_size": (json.dumps({"inputs": [{**json.loads(without("data"))["inputs"][0], "parameters": {"binary_data_size": -1}}]}).encode(), {}),
-    "a binary_data_size beyond the body": (json.dumps({"inputs": [{**json.loads(without("data"))["inputs"][0], "parameters": {"binary_data_size": 2**40}}]}).encode(), {}),
+    "a negative binary_data_size": (without("data", binary_data_size=-1), {}),
+    "a binary_data_size beyond the body": (without("data", binary_data_size=2**40), {}),
     "a negative classification": (whole(outputs=[{"name": "y", "parameters": {"classification": -1}}]), {}),
     "binary_data that is a text": (whole(outputs=[{"name": "y", "parameters": {"binary_data": "a"}}]), {}),
     "outputs that are texts": (whole(outputs=["y"]), {}),
@@ -165,12 +164,17 @@ MALFORMED: dict[str, tuple[bytes, dict[str, str]]] = {
     "a negative priority": (whole(parameters={"priority": -1}), {}),
     "a sequence with a fraction": (whole(parameters={"sequence_id": 1.5}), {}),
     "a sequence with a long name": (whole(parameters={"sequence_id": "x" * 200}), {}),
-    "no such shared memory": (json.dumps({"inputs": [{**json.loads(without("data"))["inputs"][0], "parameters": {"shared_memory_region": "a", "shared_memory_byte_size": 16}}]}).encode(), {}),
+    "no such shared memory": (without("data", shared_memory_region="a", shared_memory_byte_size=16), {}),
     "a header longer than the body": (GOOD, {"inference-header-content-length": "99999"}),
     "a compression that nobody knows": (GOOD, {"content-encoding": "br"}),
     "gzip that is none": (GOOD, {"content-encoding": "gzip"}),
 }  # fmt: skip
-GENERATE = {"generate: nothing": b"", "generate: not JSON": b"hello", "generate: a list": b"[]", "generate: a text": b'{"x": "a"}'}  # fmt: skip
+GENERATE = {
+    "generate: nothing": b"",
+    "generate: not JSON": b"hello",
+    "generate: a list": b"[]",
+    "generate: a text": b'{"x": "a"}',
+}
 
 
 def headers_for(route: str, headers: dict[str, str]) -> dict[str, str]:
@@ -279,13 +283,6 @@ def test_without_stable_behind_it_a_failure_stays_a_failure(world: World) -> Non
     assert world.http(json.dumps({"x": [500, 2, 3, 4]}).encode(), call="generate").status == 500
     with world.parts.envoy.channel() as channel:
         assert call(channel, message(first=500.0)) is grpc.StatusCode.INTERNAL
-
-
-def test_every_cluster_that_a_route_names_reads_its_answers() -> None:
-    parts = Arm("r1", Rig.STABLE), Arm("r2", CANDIDATE), Arm("r3", "sha256:" + "3c" * 32)
-    for name, body in clusters(ModelRoute(1, MODEL, 1, parts[0], parts[1], 500, parts[2:])).items():
-        options = body["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
-        assert ANSWERS_LUA in json.dumps(options).encode().decode("unicode_escape"), name
 
 
 def test_a_servers_full_queue_is_told_and_not_tried_on_stable(world: World) -> None:
