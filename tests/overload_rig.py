@@ -119,7 +119,10 @@ class Lines:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             writer.close()
             return 0
-        self._idle.append((reader, writer))
+        if b"connection: close" in head:  # a request that is refused before it was read ends its connection
+            writer.close()
+        else:
+            self._idle.append((reader, writer))
         return int(head.split()[1])
 
     def close(self) -> None:

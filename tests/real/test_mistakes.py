@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -298,3 +299,10 @@ def test_a_servers_full_queue_is_told_and_not_tried_on_stable(world: World) -> N
     assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert len(full) + codes[grpc.StatusCode.RESOURCE_EXHAUSTED] >= 24 - 8
     assert world.parts.stable.hits == at_stable
+
+
+def test_what_is_no_inference_passes_as_it_is_and_the_script_never_fails(world: World) -> None:
+    world.parts.apply(None, stable=Arm("r2", CANDIDATE, (world.triton,)))
+    for path, status in (("ready", 200), ("versions/99/ready", 400), ("versions/99/stats", 400), ("infer", 405)):
+        assert world.parts.envoy.http(f"/v2/models/{MODEL}/{path}", method="GET", body=b"").status == status, path
+    assert "lua" not in Path(world.parts.envoy.log.name).read_text().lower()
