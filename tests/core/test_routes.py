@@ -249,3 +249,9 @@ def test_a_bound_that_lets_nothing_through_is_refused(changes: dict[str, int], m
         dataclasses.replace(A, **changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="0 gateways"):
         dataclasses.replace(route(), gateways=0)
+
+
+def test_streams_take_their_places_from_a_pool_of_their_own() -> None:
+    routes = [one for one in vhost(route(), allows_forced=True)["routes"] if "route" in one]
+    pools = {one["route"]["timeout"] == "0s": one["route"].get("priority", "DEFAULT") for one in routes}
+    assert pools == {True: "HIGH", False: "DEFAULT"}
