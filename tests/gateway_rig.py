@@ -30,6 +30,8 @@ from serving.xds.stream import Report
 from sluicegate.stack import ports
 
 MODEL = "sentiment"
+#: The stubs bear whatever the tests ask of them at once.
+UNBOUNDED = 2000
 
 
 def free_port() -> int:
@@ -369,8 +371,10 @@ class Rig:
     def route(self, candidate_bp: int | None = 0, **changes: Any) -> ModelRoute:
         """The next generation of the route; None leaves the candidate out."""
         self.generation += 1
-        stable = Arm("r1", self.STABLE, (self.stable.endpoint,))
-        candidate = Arm("r2", self.CANDIDATE, (self.candidate.endpoint,)) if candidate_bp is not None else None
+        stable = Arm("r1", self.STABLE, (self.stable.endpoint,), UNBOUNDED)
+        candidate = (
+            Arm("r2", self.CANDIDATE, (self.candidate.endpoint,), UNBOUNDED) if candidate_bp is not None else None
+        )
         settled: dict[str, Any] = {
             "route_id": 1,
             "model": MODEL,

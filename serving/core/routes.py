@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
+
+#: Requests that one server may have in flight for each of its model instances, where its release declares no bound of its
+#: own. Source: `python -m benchmarks.overload`, whose table is in docs/operations.md.
+IN_FLIGHT_PER_INSTANCE = 8
+#: A release that is well fills its bound with answers that take no longer than this, in seconds.
+WELL_WITHIN_S = 0.125
+#: HTTP and gRPC: a release has a cluster for each, and Envoy counts what is in flight by cluster.
+_PROTOCOLS = 2
 
 #: Weights are basis points and always sum to this. With the candidate first and a constant sum, a sticky share that
 #: grows keeps the callers it had.
@@ -32,11 +41,19 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Arm:
-    """A release and the servers that answer for it. `name` is r14; `digest` is sha256:<64 hex>."""
+    """A release and the servers that answer for it. `name` is r14; `digest` is sha256:<64 hex>.
+
+    `max_in_flight`: requests that one of its servers may have at once, from all gateways and over both protocols.
+    """
 
     name: str
     digest: str
     endpoints: tuple[Endpoint, ...] = ()
+    max_in_flight: int = IN_FLIGHT_PER_INSTANCE
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight < 1:
+            raise ValueError(f"{self.name}: with {self.max_in_flight} requests in flight it would never be asked")
 
     @property
     def digest12(self) -> str:
@@ -81,7 +98,8 @@ class Prober:
 class ModelRoute:
     """One model's traffic. `others` are releases that a request may force and the split never picks.
 
-    `mirror_bp` of the split's inference requests are copied to the prober, whose answers nobody sees.
+    `mirror_bp` of the split's inference requests are copied to the prober, whose answers nobody sees. `gateways` share the
+    servers and what may be in flight on them.
     """
 
     route_id: int
@@ -95,8 +113,11 @@ class ModelRoute:
     mirror_bp: int = 0
     prober: Prober | None = None
     slot: int = 0  # in [0, SLOTS): the label of requests that begin under this route
+    gateways: int = 1
 
     def __post_init__(self) -> None:
+        if self.gateways < 1:
+            raise ValueError(f"{self.model}: {self.gateways} gateways cannot share it")
         for what, bp in (("candidate weight", self.candidate_bp), ("mirrored share", self.mirror_bp)):
             if not 0 <= bp <= WHOLE_BP:
                 raise ValueError(f"{self.model}: a {what} of {bp} bp is not between 0 and {WHOLE_BP}")
@@ -119,6 +140,22 @@ class ModelRoute:
     def arms(self) -> tuple[Arm, ...]:
         """Every release that a request can reach, each once."""
         return (*(arm for arm, _ in self.split), *self.others)
+
+    def in_flight(self, arm: Arm) -> int:
+        """Requests that one gateway may have in flight on `arm` over one protocol, at least 1.
+
+        What all its servers may have is divided among the gateways and the two protocols, each share rounded up: however
+        requests are mixed, the servers never have more than that (by rounding, one more for each share). Who speaks one
+        protocol only gets half; the other way round, servers could be given twice what they can bear.
+
+        The candidate is allowed what would hang there if it stopped answering at the rate at which it was well. A request
+        that hangs is answered by stable after the time of one attempt, one that is refused by nobody; and stable's own
+        bound keeps stable from being overrun.
+        """
+        of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
+        if arm is self.candidate:
+            of_all = ceil(of_all * max(self.limits.attempt_timeout_s / WELL_WITHIN_S, 1.0))
+        return ceil(of_all / (self.gateways * _PROTOCOLS))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from serving.core.routes import Arm, ModelRoute, Prober
 #: The namespace of Sluicegate's own metadata in xDS messages.
 NAMESPACE = "sluicegate"
 PROTOCOLS = ("http", "grpc")
-#: More than this at once on one release is refused quickly rather than queued without end.
+#: Of what no bound of a release's own holds: connections, streams, and what a broken candidate hands back at once.
 MAX_CONCURRENT = 4096
 #: Bodies up to this size can be sent again to stable, searched for their model's name, and mirrored.
 MAX_BODY_BYTES = 64 * 2**20
@@ -130,17 +130,7 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
         "eds_cluster_config": {"eds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "5s"}},
         "connect_timeout": "1s",
         "metadata": metadata(route, arm),
-        "circuit_breakers": {
-            "thresholds": [
-                {
-                    "max_connections": MAX_CONCURRENT,
-                    "max_pending_requests": MAX_CONCURRENT,
-                    "max_requests": MAX_CONCURRENT,
-                    # Stable retried on stable must not double the load of a server that is in trouble.
-                    "retry_budget": {"budget_percent": {"value": 20.0}, "min_retry_concurrency": 5},
-                }
-            ]
-        },
+        "circuit_breakers": {"thresholds": _thresholds(route.in_flight(arm))},
         "outlier_detection": _outlier_detection(),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -149,6 +139,28 @@ def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> d
             }
         },
     }
+
+
+def _thresholds(in_flight: int) -> list[dict[str, Any]]:
+    """At most `in_flight` requests at once on one release over one protocol; one more is refused in about a millisecond
+    (flag UO), and Envoy never tries a refused one elsewhere.
+
+    What waits for a connection is bounded alike, so that a burst on a fresh cluster opens no more connections than it may
+    use. Connections are not: each worker keeps idle ones of its own, which would bar the others. Routes with
+    `priority: HIGH` have a pool of their own: a stream that stays open for an hour must not hold a request's place.
+    """
+    # Stable retried on stable must not double the load of a server that is in trouble.
+    retries = {"budget_percent": {"value": 20.0}, "min_retry_concurrency": 5}
+    return [
+        {
+            "priority": priority,
+            "max_connections": MAX_CONCURRENT,
+            "max_pending_requests": most,
+            "max_requests": most,
+            "retry_budget": retries,
+        }
+        for priority, most in (("DEFAULT", in_flight), ("HIGH", MAX_CONCURRENT))
+    ]
 
 
 def _outlier_detection() -> dict[str, Any]:
@@ -188,7 +200,7 @@ def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> 
                 ],
             },
         },
-        # The budget cannot be a share of what is in flight: that is counted on the clusters behind this one. Stable has
-        # room for all traffic, so a plain number bounds what a broken candidate hands back.
+        # The budget cannot be a share of what is in flight: that is counted on the clusters behind this one. What a broken
+        # candidate hands back is bounded by its own bound, and on stable by stable's.
         "circuit_breakers": {"thresholds": [{"max_retries": MAX_CONCURRENT}]},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from serving.xds.answers import upstream_filters
 from serving.xds.clusters import MAX_BODY_BYTES, NAMESPACE
 from serving.xds.vhosts import MODEL_HEADER, ROUTE_CONFIG, unknown_model_vhost
 
@@ -92,7 +93,11 @@ def _connection_manager() -> dict[str, Any]:
             },
             {
                 "name": "router",
-                "typed_config": {"@type": f"{prefix}.http.router.v3.Router", "upstream_log": [_attempt_log()]},
+                "typed_config": {
+                    "@type": f"{prefix}.http.router.v3.Router",
+                    "upstream_log": [_attempt_log()],
+                    "upstream_http_filters": upstream_filters(),
+                },
             },
         ],
         "access_log": [_request_log()],
@@ -107,10 +112,30 @@ def _own_words() -> list[dict[str, Any]]:
             "comparison": {"op": "GE", "value": {"default_value": 400, "runtime_key": "sluicegate.own_words"}}
         }
     }
+    is_shed = {"response_flag_filter": {"flags": ["UO", "RL"]}}
+    words = "too many requests are in flight on this release; try again in a second"
+    again = _header("retry-after", "1")
     return [
+        {
+            "filter": {"and_filter": {"filters": [is_shed, is_grpc]}},
+            "body": {"inline_string": words},
+            "headers_to_add": [again, _header("grpc-status", "8")],  # RESOURCE_EXHAUSTED
+            "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}},
+        },
+        {
+            "filter": is_shed,
+            "status_code": 429,
+            "body": {"inline_string": words},
+            "headers_to_add": [again],
+            "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
+        },
         {"filter": is_grpc, "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}}},
         {"filter": is_error, "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
     ]
+
+
+def _header(name: str, value: str) -> dict[str, Any]:
+    return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
 
 
 def _attempt_log() -> dict[str, Any]:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from functools import cache
+from datetime import datetime, timedelta
+from functools import cache, lru_cache
 from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import connection, transaction
 
+from ledger import clock
+from registry.core.serving import instances_of
 from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable
 from serving.models import Environment, Gateway, Route, Server
 from serving.xds.server import GatewayIdentity
 
 log = logging.getLogger(__name__)
+
+#: A gateway that said nothing for so long has its share of what may be in flight given to the others. Longer than a restart:
+#: a bound that changes makes every gateway build its clusters anew.
+SHARES_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ def load() -> Loaded:
         environments = list(Environment.objects.filter(is_routed=True))
         routes = list(Route.objects.select_related("model", "stable", "candidate").order_by("model__slug"))
         serving, known, forceable = _servers()
-        gateways = {one.name: _identity(one) for one in Gateway.objects.select_related("environment")}
+        rows = list(Gateway.objects.select_related("environment"))
+    about = _about(rows)
     tables = {}
     for environment in environments:
         here = serving[environment.pk]
@@ -50,12 +58,24 @@ def load() -> Loaded:
             generation=environment.generation,
             allows_forced=environment.allows_forced_release,
             models=tuple(
-                _model_route(route, here, forceable[environment.pk] if environment.allows_forced_release else [])
+                _model_route(
+                    route,
+                    here,
+                    forceable[environment.pk] if environment.allows_forced_release else [],
+                    gateways=max(about[environment.pk], 1),
+                )
                 for route in routes
                 if route.environment_id == environment.pk
             ),
         )
+    gateways = {one.name: _identity(one) for one in rows}
     return Loaded(tables, {one.slug: dict(known[one.pk]) for one in environments}, gateways)
+
+
+def _about(gateways: Iterable[Gateway]) -> Counter[int]:
+    """How many gateways share the servers of each environment, by its id."""
+    since = clock.now() - timedelta(seconds=SHARES_WITHIN_S)
+    return Counter(one.environment_id for one in gateways if one.seen_at is not None and one.seen_at >= since)
 
 
 _ByEnvironment = defaultdict[int, dict[str, tuple[Endpoint, ...]]]
@@ -83,9 +103,12 @@ def _servers() -> tuple[_ByEnvironment, _ByEnvironment, defaultdict[int, list[Re
     return serving, known, forceable
 
 
-def _model_route(route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forceable: Iterable[Release]) -> ModelRoute:
+def _model_route(
+    route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forceable: Iterable[Release], *, gateways: int
+) -> ModelRoute:
     def arm(release: Release) -> Arm:
-        return Arm(release.name, str(release.digest), serving.get(str(release.digest), ()))
+        digest = str(release.digest)
+        return Arm(release.name, digest, serving.get(digest, ()), max_in_flight(release.manifest))
 
     split = {route.stable_id, route.candidate_id}
     others = [one for one in forceable if one.model_id == route.model_id and one.pk not in split]
@@ -101,7 +124,19 @@ def _model_route(route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forc
         mirror_bp=route.mirror_bp,
         prober=_prober_at(settings.PROBER_ADDRESS) if route.mirror_bp else None,
         slot=route.slot,
+        gateways=gateways,
     )
+
+
+@lru_cache(maxsize=1000)
+def max_in_flight(manifest: str) -> int:
+    """Requests that one server may have at once: the release's own `envelope.limits.max_concurrency`, else so many for each
+    of its model instances. Read from what was sealed, so it never changes for a release.
+    """
+    document = json.loads(manifest) if manifest else {}
+    declared = ((document.get("envelope") or {}).get("limits") or {}).get("max_concurrency")
+    instances = max(instances_of(document.get("serving") or {}), 1)
+    return int(declared) if declared else IN_FLIGHT_PER_INSTANCE * instances
 
 
 @cache

@@ -189,6 +189,7 @@ def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
         "route": {
             "timeout": "0s",
             "idle_timeout": "300s",
+            "priority": "HIGH",  # of another pool: it must not hold for hours a place that requests share
             "weighted_clusters": _weighted(route, protocol),
             "retry_policy": {
                 "retry_on": "connect-failure,refused-stream",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving import routing
 from serving.core.lifecycle import DeploymentState
-from serving.core.routes import Limits, Prober, RoutingTable, admit
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Limits, Prober, RoutingTable, admit
 from serving.fake_gateway import FakeGateway
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
 from serving.routing import SEEN_WITHIN_S, acknowledged, register_gateway, set_route
@@ -31,9 +32,9 @@ from serving.xds.snapshot import Snapshot
 ENGINE = Actor.system("engine")
 
 
-def release(model: ServedModel, number: int) -> Release:
+def release(model: ServedModel, number: int, manifest: str = "{}") -> Release:
     return Release.objects.create(
-        model=model, number=number, state=ReleaseState.SEALED, digest=f"sha256:{number:064x}", manifest="{}",
+        model=model, number=number, state=ReleaseState.SEALED, digest=f"sha256:{number:064x}", manifest=manifest,
         sealed_at=timezone.now(),
     )  # fmt: skip
 
@@ -407,3 +408,35 @@ def test_a_person_writes_with_the_last_leaders_token(world: World) -> None:
         set_route(actor=ENGINE, environment=world.environment, model=world.model, stable=world.r1, reason="Shut.").fence
         == 4
     )
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ({}, IN_FLIGHT_PER_INSTANCE),
+        ({"serving": {"instance_group": [{"kind": "gpu", "count": 2}, {"kind": "cpu", "count": 1}]}}, 3 * IN_FLIGHT_PER_INSTANCE),
+        ({"serving": {"instance_group": [{"kind": "gpu", "count": 2}]}, "envelope": {"limits": {"max_concurrency": 5}}}, 5),
+        ({"envelope": {"limits": {"max_batch_size": 4}}}, IN_FLIGHT_PER_INSTANCE),
+    ],
+    ids=["nothing said", "instances", "declared", "other limits"],
+)  # fmt: skip
+def test_a_releases_bound_comes_from_what_was_sealed(world: World, manifest: dict[str, Any], expected: int) -> None:
+    sealed = release(world.model, 9, json.dumps(manifest))
+    world.route(0, stable=sealed)
+    (route,) = published(world).models
+    assert route.stable.max_in_flight == expected
+    assert route.candidate is not None and route.candidate.max_in_flight == IN_FLIGHT_PER_INSTANCE
+
+
+def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> None:
+    world.route(0)
+    assert published(world).models[0].gateways == 1
+    for number, (environment, silent_s) in enumerate(((world.environment, 1), (world.environment, 3600), (None, 1)), 2):
+        other = environment or Environment.objects.create(slug="elsewhere", title="Elsewhere")
+        Gateway.objects.create(
+            environment=other, name=f"gateway-{number}", seen_at=clock.now() - timedelta(seconds=silent_s),
+            admin_url="http://127.0.0.1:9902", http_url="http://127.0.0.1:8100", grpc_address="127.0.0.1:8100",
+        )  # fmt: skip
+    assert published(world).models[0].gateways == 2
+    Gateway.objects.update(seen_at=None)
+    assert published(world).models[0].gateways == 1

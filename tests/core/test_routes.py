@@ -202,3 +202,56 @@ def test_the_edges_are_ascending() -> None:
 )
 def test_what_counts_as_a_failure(http_status: int, grpc_status: int | None, was_cut: bool, expected: bool) -> None:
     assert is_failure(http_status=http_status, grpc_status=grpc_status, was_cut=was_cut) is expected
+
+
+def servers(count: int) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint("127.0.0.1", 9001 + 10 * i, 9002 + 10 * i) for i in range(count))
+
+
+@pytest.mark.parametrize(
+    ("max_in_flight", "count", "gateways", "expected"),
+    [(8, 1, 1, 4), (8, 2, 1, 8), (8, 1, 2, 2), (8, 3, 2, 6), (1, 1, 1, 1), (3, 1, 1, 2), (8, 1, 100, 1), (8, 0, 1, 4)],
+)
+def test_what_may_be_in_flight_is_shared_by_protocols_and_gateways(
+    max_in_flight: int, count: int, gateways: int, expected: int
+) -> None:
+    arm = dataclasses.replace(A, endpoints=servers(count), max_in_flight=max_in_flight)
+    one = dataclasses.replace(route(stable=arm), gateways=gateways)
+    assert one.in_flight(one.stable) == expected
+    thresholds = clusters(one)["sentiment_aaaaaaaaaaaa_http"]["circuit_breakers"]["thresholds"]
+    bounds = {each["priority"]: (each["max_requests"], each["max_pending_requests"]) for each in thresholds}
+    assert bounds["DEFAULT"] == (expected, expected)
+    assert bounds["HIGH"][0] > 1000  # a stream that stays open holds no request's place
+
+
+def test_all_shares_together_are_at_most_one_more_each_than_the_servers_may_have() -> None:
+    for max_in_flight in range(1, 20):
+        for gateways in range(1, 8):
+            arm = dataclasses.replace(A, max_in_flight=max_in_flight)
+            one = dataclasses.replace(route(stable=arm), gateways=gateways)
+            assert max_in_flight <= 2 * gateways * one.in_flight(arm) < max_in_flight + 2 * gateways
+
+
+def test_a_candidate_may_have_what_would_hang_of_it_until_stable_answers_instead() -> None:
+    one = dataclasses.replace(route(), limits=Limits(10.0, 2.0))
+    assert (one.in_flight(A), one.in_flight(B)) == (4, 64)
+    quick = dataclasses.replace(one, limits=Limits(10.0, 0.1))
+    assert quick.in_flight(B) == 4
+    promoted = dataclasses.replace(one, stable=B, candidate=None, candidate_bp=0)
+    assert promoted.in_flight(B) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"), [({"max_in_flight": 0}, "never be asked"), ({"max_in_flight": -1}, "r1")]
+)
+def test_a_bound_that_lets_nothing_through_is_refused(changes: dict[str, int], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        dataclasses.replace(A, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="0 gateways"):
+        dataclasses.replace(route(), gateways=0)
+
+
+def test_streams_take_their_places_from_a_pool_of_their_own() -> None:
+    routes = [one for one in vhost(route(), allows_forced=True)["routes"] if "route" in one]
+    pools = {one["route"]["timeout"] == "0s": one["route"].get("priority", "DEFAULT") for one in routes}
+    assert pools == {True: "HIGH", False: "DEFAULT"}

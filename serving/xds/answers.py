@@ -1,0 +1,103 @@
+"""What servers say that is not the release's own failure: a caller's mistake, a full queue. Told apart in the gateway.
+
+Triton answers 500 and INTERNAL to much that its callers get wrong. Left so, anybody who sends `{}` raises the error rate of
+whatever release answers it, and has each such request tried on stable as well.
+
+    Triton says                                              the caller gets        tried again, counted as a failure
+    500, its own words on JSON, shape, data, parameters      400                    no
+    501, compression or correlation id                       400                    no
+    INTERNAL, UNIMPLEMENTED: the same over gRPC              INVALID_ARGUMENT 3     no
+    404, NOT_FOUND: no such shared memory                    400, 3                 no
+    503, UNAVAILABLE: its queue is full                      429, 8                 no
+    400 to `generate` where the model failed                 500                    yes
+    anything else                                            as it is               as it is
+
+Source: every row tried with Triton 2.51; `tests/real/test_mistakes.py` holds the requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: How long, in bytes, an answer may be that is read. A traceback of the model's own is the longest that matters.
+LONGEST = 16 * 1024
+
+#: Triton's front end answers 500 as application/json, before any model saw the request; what a model raises or answers comes
+#: as text/plain. So a release that fails in these very words still fails. Messages are compared from their first letter, since
+#: Triton quotes what callers sent further on.
+ANSWERS_LUA = f"""
+local LONGEST = {LONGEST}
+local MISTAKES = {{
+  "failed to parse the request JSON buffer", "Unable to parse '", "Unable to set '", "failed to get request params",
+  "attempt to get members for non-object", "attempt to access ", "Unsupported compression type", "string correlation ID cannot",
+}}
+local NO_MEMORY = {{
+  "Unable to find shared memory region", "Unable to find system shared memory region", "Unable to find cuda shared memory region",
+}}
+local FAILURES = {{"Failed to process the request(s) for model", "Stub process"}}
+local FULL = "Exceeds maximum queue size"
+
+local function begins(text, starts)
+  for _, start in ipairs(starts) do
+    if text:sub(1, #start) == start then return true end
+  end
+  return false
+end
+
+local function grpc(head, status)
+  local said = head:get("grpc-message") or ""
+  local is_mistake = (status == "13" and (said == "Unable to parse request" or begins(said, {{"Unexpected error decompressing"}})))
+    or (status == "12" and begins(said, {{"string correlation ID cannot"}})) or (status == "5" and begins(said, NO_MEMORY))
+  if is_mistake then head:replace("grpc-status", "3") end
+  if status == "14" and said:find(FULL, 1, true) then head:replace("grpc-status", "8") end
+end
+
+local READ = {{["400"] = true, ["404"] = true, ["500"] = true, ["501"] = true, ["503"] = true}}
+
+local function meant(status, said, is_front)
+  if status == "503" then return said:find(FULL, 1, true) and "429" end
+  if status == "404" then return begins(said, NO_MEMORY) and "400" end
+  if status == "400" then return begins(said, FAILURES) and "500" end
+  return is_front and begins(said, MISTAKES) and "400"
+end
+
+function envoy_on_response(handle)
+  local head = handle:headers()
+  local status = head:get("grpc-status")
+  if status then
+    if status ~= "0" then grpc(head, status) end
+    return
+  end
+  status = head:get(":status")
+  local size = tonumber(head:get("content-length") or "")
+  -- `generate` tells no length when the model failed
+  if not READ[status] or (size or 0) > LONGEST or (not size and status ~= "400") then return end
+  local is_front = status == "501" or head:get("content-type") == "application/json"
+  local body = handle:body(true)
+  local text = body:getBytes(0, math.min(body:length(), 200))
+  local said = text:match('^{{"error":"(.*)') or text:match('^data: {{"error":"(.*)')
+  local better = said and meant(status, said, is_front)
+  if not better then return end
+  handle:headers():replace(":status", better)  -- `head` is dead once the body was awaited
+  if better == "429" then handle:headers():replace("retry-after", "1") end
+end
+"""
+
+
+def upstream_filters() -> list[dict[str, Any]]:
+    """The router's filters for what it sends upstream: they run for each attempt, before it is judged worth another.
+
+    In the router and not in the clusters, each of which would have a Lua state of its own for every worker: 300 models with
+    candidates and two workers took 686 MB instead of 166 MB. A cluster that names filters of its own would go without these.
+    """
+    prefix = "type.googleapis.com/envoy.extensions.filters.http"
+    return [
+        {
+            "name": "answers",
+            "typed_config": {"@type": f"{prefix}.lua.v3.Lua", "default_source_code": {"inline_string": ANSWERS_LUA}},
+        },
+        {
+            "name": "envoy.filters.http.upstream_codec",
+            "typed_config": {"@type": f"{prefix}.upstream_codec.v3.UpstreamCodec"},
+        },
+    ]

@@ -1,0 +1,152 @@
+"""The bound on what is in flight on a release, in a real Envoy: who is refused, how that reads, and what it leaves alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from serving.core.routes import Arm, Limits
+from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Rig, Traffic, grpc_infer, rig, wait_until
+
+pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(60)]
+STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as built:
+        yield built
+
+
+def stable(parts: Rig, max_in_flight: int) -> Arm:
+    return Arm("r1", STABLE, (parts.stable.endpoint,), max_in_flight)
+
+
+def candidate(parts: Rig, max_in_flight: int) -> Arm:
+    return Arm("r2", CANDIDATE, (parts.candidate.endpoint,), max_in_flight)
+
+
+def at_once(parts: Rig, users: int) -> list[Answer]:
+    with ThreadPoolExecutor(users) as pool:
+        return [one.result() for one in [pool.submit(parts.envoy.http) for _ in range(users)]]
+
+
+def at_once_grpc(parts: Rig, users: int) -> Counter[grpc.StatusCode]:
+    with parts.envoy.channel() as channel, ThreadPoolExecutor(users) as pool:
+        return Counter(one.result()[0] for one in [pool.submit(grpc_infer, channel) for _ in range(users)])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_more_than_the_bound_is_in_flight_and_the_rest_is_refused_at_once(parts: Rig, workers: int) -> None:
+    parts.envoy.stop()
+    parts.envoy.start(workers=workers)
+    parts.apply(None, stable=stable(parts, 6))
+    parts.stable.delay_s = 1.0
+    answers = at_once(parts, 12)
+    assert Counter(answer.status for answer in answers) == {200: 3, 429: 9}
+    assert parts.stable.hits == 3
+    assert max(answer.seconds for answer in answers if answer.status == 429) < 0.9  # before any answer came
+    assert at_once_grpc(parts, 12) == {grpc.StatusCode.OK: 3, grpc.StatusCode.RESOURCE_EXHAUSTED: 9}
+
+
+def test_a_refusal_says_why_and_when_to_come_again(parts: Rig) -> None:
+    parts.apply(None, stable=stable(parts, 2))
+    parts.stable.delay_s = 0.5
+    refused = next(answer for answer in at_once(parts, 3) if answer.status == 429)
+    assert (refused.headers["retry-after"], refused.headers["x-envoy-overloaded"]) == ("1", "true")
+    assert b"too many requests are in flight on this release" in refused.body
+    assert refused.headers["content-type"] == "application/json"
+
+
+def test_both_protocols_together_stay_within_the_bound(parts: Rig) -> None:
+    parts.apply(None, stable=stable(parts, 4))
+    parts.stable.delay_s = 1.0
+    with ThreadPoolExecutor(2) as pool:
+        over_http, over_grpc = pool.submit(at_once, parts, 8), pool.submit(at_once_grpc, parts, 8)
+        assert sum(answer.status == 200 for answer in over_http.result()) == 2
+        assert over_grpc.result()[grpc.StatusCode.OK] == 2
+    assert parts.stable.hits == 4
+
+
+def test_once_there_is_room_everybody_is_answered(parts: Rig) -> None:
+    parts.apply(None, stable=stable(parts, 4))
+    parts.stable.delay_s = 0.3
+    assert {answer.status for answer in at_once(parts, 12)} == {200, 429}
+    parts.stable.delay_s = 0.0
+    assert [parts.envoy.http().status for _ in range(20)] == [200] * 20
+
+
+def test_what_is_refused_is_tried_nowhere_else(parts: Rig) -> None:
+    parts.apply(10_000, candidate=candidate(parts, 1), limits=Limits(5.0, 0.125))
+    parts.candidate.delay_s = 0.1
+    answers = at_once(parts, 4)
+    assert Counter(answer.status for answer in answers) == {200: 1, 429: 3}
+    assert parts.stable.hits == 0
+
+
+def test_a_candidate_that_hangs_costs_nobody_an_answer(parts: Rig) -> None:
+    """Its bound holds what would hang at the rate at which it was well, and stable has room for what it hands back."""
+    parts.apply(10_000, stable=stable(parts, 8), candidate=candidate(parts, 16), limits=Limits(5.0, 0.5))
+    parts.candidate.mode = "hang"
+    asked: list[Any] = []
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(50):  # 30 a second: 15 hang at once, twice what a bound of 16 lets stable have over HTTP
+            asked.append(pool.submit(parts.envoy.http))
+            time.sleep(1 / 30)
+        assert {one.result().status for one in asked} == {200}
+    assert {one.result().release for one in asked} == {"r1"}
+
+
+def test_a_failure_is_retried_where_stable_is_within_its_bound_and_told_where_it_is_full(parts: Rig) -> None:
+    parts.apply(10_000, stable=stable(parts, 8))
+    parts.candidate.mode = "error"
+    assert {answer.status for answer in at_once(parts, 4)} == {200}
+    parts.stable.delay_s = 1.0
+    assert Counter(answer.status for answer in at_once(parts, 8)) == {200: 4, 429: 4}
+
+
+def test_a_new_bound_is_in_force_once_acknowledged_and_loses_no_request(parts: Rig) -> None:
+    parts.apply(None, stable=stable(parts, UNBOUNDED))
+    parts.stable.delay_s = 0.02
+    traffic = Traffic(parts.envoy)
+    for bound in (40, 80, 20, 100):
+        parts.apply(None, stable=stable(parts, bound))
+        time.sleep(0.3)
+    assert set(traffic.stop()) == {""}
+    parts.apply(None, stable=stable(parts, 4))
+    parts.stable.delay_s = 0.5
+    assert Counter(answer.status for answer in at_once(parts, 6)) == {200: 2, 429: 4}
+
+
+def test_a_promotion_gives_the_candidate_the_bound_of_a_stable_and_loses_no_request(parts: Rig) -> None:
+    arms = {"stable": stable(parts, 20), "candidate": candidate(parts, 20)}
+    parts.apply(10_000, **arms)
+    parts.candidate.delay_s = 0.01
+    traffic = Traffic(parts.envoy)
+    time.sleep(0.5)
+    parts.apply(None, stable=candidate(parts, 20), candidate=None)
+    time.sleep(0.5)
+    assert set(traffic.stop()) == {""}
+    assert {release for _, release, _ in traffic.calls[-20:]} == {"r2"}
+    name = f"{MODEL}_{CANDIDATE.removeprefix('sha256:')[:12]}_http"
+    wait_until(lambda: f"{name}::default_priority::max_requests::10" in parts.envoy.admin("/clusters"), "its bound")
+
+
+def test_a_request_that_its_user_gave_up_makes_room(parts: Rig) -> None:
+    parts.apply(None, stable=stable(parts, 2), limits=Limits(0.3, 0.3))
+    parts.stable.mode = "hang"
+    hung = threading.Thread(target=parts.envoy.http)
+    hung.start()
+    wait_until(lambda: parts.stable.hits == 1, "the request that hangs")
+    assert parts.envoy.http().status == 429
+    hung.join()
+    parts.stable.mode = "ok"
+    assert parts.envoy.http().status == 200
