@@ -5,8 +5,8 @@ other only where failures come in spells: of a server that is unwell for a while
 look worse than stable, although nothing is wrong with its release. The evidence is a rollout's, but tempered by the scatter of
 single seconds only: a longer memory of scatter would temper away the very spells that this test is there to show.
 
-It runs in episodes. Each ends with an e-value that no single spell or incident can bring over 1 / ALPHA, and the e-values of
-many episodes make the alarm: three that reject in an hour, four in three hours, or ten in a day.
+It runs in episodes. However long or bad a spell or an incident is, it makes one episode reject, and no more. Episodes together
+make the alarm: three that reject in an hour and a half, four in three hours, eleven in a day; or weak evidence in most of them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ QUIET_S = 300.0
 #: The alternatives of the alarm: an episode that rejects multiplies its evidence by so much, and others take away what that costs.
 TIMES = (10.0, 20.0, 50.0)
 #: Weak evidence in every episode is another alternative: this part is multiplied by the episode's e-value, but by no more than
-#: an incident every three hours loses again.
-WEAK_STAKE, WEAK_MOST = 0.9, 5.0
+#: this, and by far less if the episode rejected: what an incident every three hours brings is lost again until the next.
+WEAK_STAKE, WEAK_MOST, REJECTED_MOST = 0.9, 10.0, 1.5
 #: The alarm's evidence (logarithm) is held below this much over its bar and loses this much with each episode, so that an
 #: alarm ends within a day after the spells did. Both only make evidence smaller, which keeps its promise.
 MOST_OVER, FADES = 2.0, 0.02
@@ -65,7 +65,7 @@ _ALIKE_BLOCKS = Tolerance(1.0, 0.0)
 _MEMBERS = len(WIDTHS_S) * len(STAKES) * len(GRID)
 _NONE: Sums = (0.0,) * _MEMBERS
 #: What members weigh, which the episodes before have taught: this part is shared out anew each time, alike for all.
-SHARED_ANEW = 0.1
+SHARED_ANEW = 0.05
 _ALIKE: Sums = (-math.log(_MEMBERS),) * _MEMBERS
 _REJECT, _ALARM = -math.log(ALPHA), -math.log(ALPHA_ALARM)
 
@@ -133,10 +133,11 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class SelfTest:
-    """`evidence` is this episode's, for each width and stake; `log_m` that of all episodes, for each of TIMES, and for weak evidence.
+    """`evidence` is this episode's, for each width, stake and ratio, and `weights` what these members weigh (logarithms); `log_m`
+    is that of all episodes, for each of TIMES and for weak evidence. `rejected_at`: when this episode's reached its bar.
 
-    `open` are the pairs of blocks that go on. `rejected_at`: when this episode's evidence reached its bar. `error_frac` is
-    stable's, over some minutes. `pairs` counts those that said something, of all widths.
+    `block` is the narrowest one that goes on: its number since the epoch, attempts and errors; `open` are the pairs without it.
+    `error_frac` is stable's, over some minutes. `pairs` counts those that said something, of all widths.
     """
 
     episodes: int = 0
@@ -151,11 +152,7 @@ class SelfTest:
     error_frac: float | None = None
     last_at: float | None = None
     open: tuple[Pair, ...] = ()
-    block: tuple[int, int, int] = (
-        0,
-        0,
-        0,
-    )  # the narrowest one that goes on: its number since the epoch, attempts, errors
+    block: tuple[int, int, int] = (0, 0, 0)
 
     def after(self, tick: int, at: float, counts: Counts) -> SelfTest:
         """With what stable counted in one second that ended at `at` (seconds since the epoch); `tick` says nothing more.
@@ -227,7 +224,8 @@ class SelfTest:
         rejection = _REJECT if has_rejected else -math.inf
         episodes = self.episodes + 1
         more = [_staked(rejection, (times - 1) / (1 / ALPHA - 1)) for times in TIMES]
-        more.append(_staked(min(self.log_e_episode, math.log(WEAK_MOST)), WEAK_STAKE))
+        most = REJECTED_MOST if has_rejected else WEAK_MOST
+        more.append(_staked(min(self.log_e_episode, math.log(most)), WEAK_STAKE))
         log_m = onset_step(self.log_m, more, episodes)
         return replace(
             self, episodes=episodes, rejections=self.rejections + has_rejected, began_at=at, rejected_at=None,

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.selftest import BEGIN, QUIET, Traffic, alone, clumps, fed, incidents, spells, swinging
+from benchmarks.selftest import BEGIN, QUIET, Traffic, alone, clumps, fed, spells, swinging
 from rollouts.core import selftest as module
 from rollouts.core.carry import ERRORS
 from rollouts.core.counting import Counts
@@ -46,7 +46,7 @@ def test_spells_of_servers_alarm_within_three_hours(servers: int, rate: float, f
 def test_other_traffic_does_not_alarm(name: str, rate: float) -> None:
     test, alarmed_s = fed(QUIET[name](np.random.default_rng(11), 12 * HOUR_S, rate))
     assert test.episodes > 68 and alarmed_s is None
-    assert test.rejections <= (5 if QUIET[name].func is incidents else 2) if isinstance(QUIET[name], partial) else True
+    assert test.rejections <= (4 if "3 h" in name else 2)  # four incidents in twelve hours
 
 
 def test_errors_that_come_alone_hardly_ever_reject() -> None:
@@ -101,6 +101,26 @@ def test_one_incident_is_one_rejection_even_at_the_end_of_an_episode() -> None:
     errors[5940:6060] = 50
     test, alarmed_s = fed(Traffic(np.full(len(errors), 500), errors))
     assert test.rejections == 1 and alarmed_s is None
+
+
+@pytest.mark.parametrize(
+    ("hours", "rejections", "alarms"), [(1, 3, True), (3, 3, False), (3, 4, True), (24, 10, False), (24, 11, True)]
+)
+def test_so_many_episodes_that_reject_make_the_alarm(hours: int, rejections: int, alarms: bool) -> None:
+    episodes, test, has_alarmed = 6 * hours, SelfTest(), False
+    rejecting = {int((i + 0.5) * episodes / rejections) for i in range(rejections)}
+    for episode in range(episodes):
+        at = 1.0 if episode in rejecting else None
+        test = replace(test, rejected_at=at, evidence=(-0.12,) * len(test.evidence))._ended(float(episode))
+        has_alarmed |= test.alarm
+    assert has_alarmed is alarms
+
+
+def test_weak_evidence_in_most_episodes_alarms_too() -> None:
+    test = SelfTest()
+    for episode in range(18):
+        test = replace(test, evidence=(math.log(2.5),) * len(test.evidence))._ended(float(episode))
+    assert test.rejections == 0 and test.alarm
 
 
 def test_three_incidents_in_an_hour_alarm() -> None:
