@@ -79,7 +79,7 @@ class Seconds(NamedTuple):
     squares: float = 0.0
     errors: float = 0.0
     attempts: float = 0.0
-    count: float = 0.0
+    known_s: float = 0.0
     last_errors: int = 0
     last: int = -1
 
@@ -92,19 +92,19 @@ class Seconds(NamedTuple):
         kept = 1 - 1 / MEMORY_S
         return Seconds(
             self.squares * kept + square, self.errors * kept + errors, self.attempts * kept + attempts,
-            self.count * kept + 1, errors, attempts,
+            self.known_s * kept + 1, errors, attempts,
         )  # fmt: skip
 
     @property
     def phi(self) -> float:
         """The factor to divide log evidence by."""
-        return factor(self.squares, self.errors, self.count) if self.count >= LEAST_SECONDS else 1.0
+        return factor(self.squares, self.errors, self.known_s) if self.known_s >= LEAST_SECONDS else 1.0
 
 
 class Pair(NamedTuple):
-    """Two blocks in a row, and the scatter of seconds before them. `index` counts pairs since the epoch."""
+    """Two blocks in a row, and the scatter of seconds before them. `number` counts pairs since the epoch."""
 
-    index: int
+    number: int
     phi: float
     attempts: tuple[int, int] = (0, 0)
     errors: tuple[int, int] = (0, 0)
@@ -112,8 +112,8 @@ class Pair(NamedTuple):
     def after(self, is_second: bool, attempts: int, errors: int) -> Pair:
         (n, m), (x, y) = self.attempts, self.errors
         if is_second:
-            return Pair(self.index, self.phi, (n, m + attempts), (x, y + errors))
-        return Pair(self.index, self.phi, (n + attempts, m), (x + errors, y))
+            return Pair(self.number, self.phi, (n, m + attempts), (x, y + errors))
+        return Pair(self.number, self.phi, (n + attempts, m), (x + errors, y))
 
     def log_e(self, width_s: float, phi: float) -> list[float]:
         """The evidence, for each ratio of the grid, that one block is worse than the other, whichever it is: the average of both
@@ -187,7 +187,7 @@ class SelfTest:
                 continue
             own = int(block * WIDTHS_S[0] // width)
             pair = self.open[i].after(own % 2 == 1, attempts, errors)
-            if pair.index != now:
+            if pair.number != now:
                 closed.append((i, pair))
                 pair = Pair(now, phi)
             opened.append(pair)

@@ -143,7 +143,7 @@ def test_seconds_that_are_not_in_a_row_are_let_go() -> None:
     test = SelfTest()
     for tick in range(1, 60):
         test = test.after(tick, BEGIN + 10 * tick, counts(100, tick % 7))
-    assert test.pairs == 0 and test.seconds.count == 0
+    assert test.pairs == 0 and test.seconds.known_s == 0
     whole = steady(SelfTest(), 0, 600)
     after = whole.after(700, BEGIN + 700, counts(5000, 5000))  # what was counted in a hundred seconds
     assert (after.seconds.errors, after.open) == (0.0, ())
