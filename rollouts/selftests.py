@@ -1,8 +1,8 @@
-"""The statistic tried on every stable release against itself, all the time, beside the engine's ticks.
+"""Every stable release tried against itself, all the time, beside the engine's ticks.
 
-Two arms of one release cannot differ, so a test that rejects them more often than its alpha allows does not hold for this
-model's traffic: `selftest.alarmed` says so before it blames a healthy release. The same counting tells how many requests a
-model gets, which a preview reckons with.
+One block of its seconds is no worse than the next, so where they differ more often than alpha allows, failures stick together
+for longer than a second, as those of a server that is unwell for a while: `selftest.alarmed` says so before a candidate is
+blamed for its server's spell. The same counting tells how many requests a model gets, which a preview reckons with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -140,7 +140,7 @@ class SelfTests:
             if one is None or one.stable != route.stable.digest:
                 row = rows.get(key)
                 state = row.state if row else {}
-                test = replace(SelfTest.from_json(state), seed=f"{key[0]}:{key[1]}")
+                test = SelfTest.from_json(state)
                 one = _Watched(
                     *key, route.model.slug, str(route.stable.digest), test,
                     state.get("rate_per_s"), row is not None and row.alarmed_at is not None,
@@ -183,8 +183,9 @@ class SelfTests:
             Row.objects.filter(pk=row.pk).update(alarmed_at=now)
             append_event(
                 verb="selftest.alarmed", subject_type="model", subject_id=one.model, actor=Actor.system("engine"),
-                reason=f"The statistic rejected {one.model}'s stable release against itself in {one.test.rejections} of "
-                f"{one.test.episodes} episodes, more than its alpha allows: its verdicts on this model are not to be relied on.",
+                reason=f"Failures of {one.model}'s stable release stick together for longer than a second: that showed in "
+                f"{one.test.rejections} of {one.test.episodes} stretches of ten minutes. A candidate on few servers may be rolled back "
+                "for a server's spell.",
                 facts={"model": one.model, "episodes": one.test.episodes, "rejections": one.test.rejections},
             )  # fmt: skip
         elif not one.test.alarm and row.alarmed_at is not None:

@@ -56,8 +56,7 @@ class Tolerance:
         return min(1.0, self.ratio * share + self.plus_frac)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Bad and all attempts of both arms at one gateway in the same stretch of time; fractions where they were divided."""
 
     bad_candidate: float
@@ -75,27 +74,22 @@ def _alternatives(ratio: float, side: Side) -> tuple[tuple[float, float], ...]:
     return tuple((ratio * g**side, side * math.log(g)) for g in GRID.tolist())
 
 
-def slopes(candidate: float, stable: float, tolerance: Tolerance, side: Side) -> list[tuple[float, float, float]]:
-    """For each alternative, what a bad attempt of the candidate and one of stable add to log E, and what all attempts take.
+def increments(window: Window, tolerance: Tolerance, side: Side) -> Sums:
+    """What one window adds to log E for each alternative of the grid; zeros where one arm had no attempt.
 
-    Empty where an arm had no attempt: such a window says nothing. The same for every counter over these attempts.
+    Source: the event-split test of Lindon & Malek (arXiv 2011.03567) on the realised split, with an additive tolerance:
+    E[A^xc B^xb] is bounded by log(1+u) <= u, and A, B are chosen so that the bound is 0 at the tolerance.
     """
-    if candidate <= 0 or stable <= 0:
-        return []
-    at_tolerance, plus = candidate * tolerance.ratio + stable, candidate * tolerance.plus_frac
+    xc, nc, xb, nb = window
+    if nc <= 0 or nb <= 0:
+        return ZERO
+    at_tolerance, plus = nc * tolerance.ratio + nb, nc * tolerance.plus_frac
     out = []
     for ratio, log_g in _alternatives(tolerance.ratio, side):
-        log_b = math.log(at_tolerance / (candidate * ratio + stable))
+        log_b = math.log(at_tolerance / (nc * ratio + nb))
         log_a = log_g + log_b
-        out.append((log_a, log_b, plus * math.expm1(log_a) if plus else 0.0))
-    return out
-
-
-def increments(window: Window, tolerance: Tolerance, side: Side) -> Sums:
-    """What one window adds to log E for each alternative of the grid; zeros where one arm had no attempt."""
-    lines = slopes(window.candidate, window.stable, tolerance, side)
-    xc, xb = window.bad_candidate, window.bad_stable
-    return tuple([xc * log_a + xb * log_b - drift for log_a, log_b, drift in lines]) or ZERO
+        out.append(xc * log_a + xb * log_b - (plus * math.expm1(log_a) if plus else 0.0))
+    return tuple(out)
 
 
 def fixed_sums(bad: float, attempts: float, share: float, side: Side) -> Sums:
