@@ -4,9 +4,10 @@
 
 The texts are those of the demo's users: sentences, and one long text in seven. *Before* pads a whole batch to its longest
 text, as one run of the graph; *after* is the runner as it is. With `--in-process` the runner's own code answers batches
-of 1 … 32 requests in this process, both in turn on the same batches; without it a real Triton serves the release with
-`max_batch_size` 16 and its dynamic batching, and 1 … 32 clients each ask as soon as they are answered (a closed loop); answers are counted by the clock, and by the
-processor time of the model's process, which a busy machine changes less.
+of 1 … 32 requests in this process, both in turn on the same batches. Without it two real Tritons serve the release with
+`max_batch_size` 16 and dynamic batching, in turn, and 1 … 32 clients each ask as soon as they are answered (a closed
+loop); answers are counted by the clock, and by the processor time of the model's process, which a busy machine changes
+less.
 `--costs` prints what one run of the graph costs instead: milliseconds for n texts of so many tokens.
 The release must have been built: `python examples/sentiment/build.py --runtime …` (the demo does it).
 """
