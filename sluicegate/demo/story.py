@@ -164,6 +164,8 @@ def _play(tale: Tale, cast: Cast) -> None:
         verdict = _validate(tale, pusher, name)
         if verdict == "passed":
             _roll_out(tale, pusher, cast.manager, name)
+            if name == FIRST and tale.capacity:
+                _plan(tale, cast.author, tale.capacity.users_per_s)
         else:
             _try_anyway(tale, pusher, name)
 
@@ -212,11 +214,21 @@ def _try_anyway(tale: Tale, client: Client, name: str) -> None:
 
 
 def _roll_out(tale: Tale, client: Client, manager: Client, name: str) -> None:
-    plan = plan_for(tale.capacity.users_per_s, tale.objectives) if tale.capacity else None
-    started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT, policy=plan)
+    started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
     view = _follow(tale, client, manager, started)
     answered = sum(1 for record in report.read_log(tale.crowd.log) if record.release == name and record.ok)
     tale.teller.say(f"{name} {view['state']}; it answered {answered} user requests")
+
+
+def _plan(tale: Tale, author: Client, users_per_s: float) -> None:
+    """The model's rollout policy is one that can be proven with the users that there are."""
+    policy = plan_for(users_per_s, tale.objectives)
+    author.patch(f"/models/{MODEL}", {"rollout_policy": policy}, version=author.get(f"/models/{MODEL}")["version"])
+    stages = [f"{step['weight_pct']} %" for step in policy["steps"]] + [f"{100 - policy['holdback_pct']} %"]
+    tale.teller.say(
+        f"ada wrote a rollout policy for {users_per_s:g} requests/s: {', '.join(stages)}, each stage at least "
+        f"{policy['bake']['min_samples']} requests and as long as its proof takes"
+    )
 
 
 def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]) -> dict[str, Any]:
