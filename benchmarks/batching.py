@@ -1,6 +1,6 @@
 """What a server does when it is asked more: requests a second of the sentiment example against how many ask at once.
 
-    python -m benchmarks.batching [--release r1] [--seconds 4] [--costs] [--in-process]
+    python -m benchmarks.batching [--release r1] [--seconds 4] [--costs | --in-process | --gate]
 
 The texts are those of the demo's users: sentences, and one long text in seven. *Before* pads a whole batch to its longest
 text, as one run of the graph; *after* is the runner as it is. With `--in-process` the runner's own code answers batches
@@ -9,6 +9,7 @@ of 1 … 32 requests in this process, both in turn on the same batches. Without 
 loop); answers are counted by the clock, and by the processor time of the model's process, which a busy machine changes
 less.
 `--costs` prints what one run of the graph costs instead: milliseconds for n texts of so many tokens.
+`--gate` lets the load gate judge both on real Tritons, at the demo's 22 requests/s and with the example's own objectives.
 The release must have been built: `python examples/sentiment/build.py --runtime …` (the demo does it).
 """
 
@@ -155,6 +156,8 @@ class Served:
 
     ask: Callable[[str], Any]
     work_s: Callable[[], float]
+    client: Any
+    manifest: dict[str, Any]
 
 
 @contextmanager
@@ -186,6 +189,8 @@ def served(release: Path, more: str) -> Iterator[Served]:
             yield Served(
                 lambda text: client.infer("sentiment", {"text": np.array([[text.encode()]], object)}, timeout_s=60),
                 lambda: model_process_s(folder),
+                client,
+                manifest,
             )
             client.close()
         finally:
@@ -247,6 +252,35 @@ def on_triton(release: Path, seconds: float) -> None:
     table("clients at once", by_work)
 
 
+def by_the_gate(release: Path, rate_per_s: float) -> None:
+    import yaml
+
+    from validators.core.golden_set import parse_golden_set
+    from validators.core.policy import parse_policy
+    from validators.gates import GateContext, run_gate
+
+    objectives = yaml.safe_load(GOLDEN.with_name("model.yaml").read_text(encoding="utf-8"))["objectives"]
+    for name, more in (("before", BEFORE), ("after", "")):
+        with served(release, more) as server:
+            context = GateContext(
+                model="sentiment",
+                release=release.name,
+                serving=server.manifest["serving"],
+                envelope=server.manifest["envelope"],
+                contract={},
+                policy=parse_policy({"load": {"rate_per_s": rate_per_s, "max_lag_ms": 250}}, objectives),
+                server=server.client,
+                timings={},
+                progress=lambda done, total: None,
+                items=parse_golden_set(GOLDEN.read_bytes()),
+            )
+            found = run_gate("load", context)
+        told = {
+            key: found.evidence.get(key) for key in ("requests", "over", "latency_ms", "full_requests", "full_per_s")
+        }
+        print(f"{name}: {found.verdict.value}. {found.reason}\n  {told}", flush=True)
+
+
 def table(what: str, found: dict[str, list[float]]) -> None:
     """Requests a second, and as shares of the best of their line."""
     print(f"| {what} | " + " | ".join(str(n) for n in AT_ONCE) + " |\n|---|" + "---|" * len(AT_ONCE))
@@ -261,13 +295,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", default="r1", choices=("r1", "r2"))
     parser.add_argument("--seconds", type=float, default=4.0, help="for each number of requests at once")
-    parser.add_argument("--costs", action="store_true")
-    parser.add_argument("--in-process", action="store_true")
+    how = parser.add_mutually_exclusive_group()
+    for option in ("--costs", "--in-process", "--gate"):
+        how.add_argument(option, action="store_true")
     arguments = parser.parse_args()
     release = BUILT / arguments.release
     if not release.is_dir():
         raise SystemExit(f"{release} is not there; build the example first (examples/sentiment/build.py)")
-    if not (arguments.costs or arguments.in_process):
+    if arguments.gate:
+        by_the_gate(release, 22.0)
+    elif not (arguments.costs or arguments.in_process):
         on_triton(release, arguments.seconds)
     elif Path(sys.prefix) != VENV:  # tokenizer and graph run where servers run
         done = subprocess.run(
