@@ -58,8 +58,10 @@ def _all_of(run: _Run, beat: Callable[[], None]) -> list[Attempt]:
     sender = threading.Thread(target=run.send_all, name="load-sender", daemon=True)
     sender.start()
     try:
-        while sender.join(_PROGRESS_EVERY_S) or sender.is_alive():
+        sender.join(_PROGRESS_EVERY_S)
+        while sender.is_alive():
             beat()
+            sender.join(_PROGRESS_EVERY_S)
     finally:
         run.stopped.set()
         sender.join()
