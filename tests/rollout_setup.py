@@ -61,7 +61,7 @@ def report_for(
     forged: dict[str, str] | None = None,
 ) -> Report:
     """A report signed here; `forged` columns are changed after that."""
-    policy_digest = policy or parse_gate_policy(release.model.gate_policy).digest
+    policy_digest = policy or parse_gate_policy(release.model.gate_policy, release.model.objectives).digest
     validation = Validation.objects.create(
         release=release,
         environment=make_environment("staging"),

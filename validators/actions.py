@@ -265,7 +265,7 @@ def _refuse_unrunnable(release: Release) -> None:
 
 def _fitting_policy(release: Release) -> Policy:
     """The model's policy, checked against what the release has."""
-    policy = parse_policy(release.model.gate_policy)
+    policy = parse_policy(release.model.gate_policy, release.model.objectives)
     if "golden" in policy.gates and policy.golden_set:
         queries.golden_items(release.model, policy.golden_set)
         try:

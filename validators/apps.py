@@ -11,5 +11,5 @@ class ValidatorsConfig(AppConfig):
         from validators.core.policy import parse_policy
         from validators.holds import holds
 
-        check_with("gate_policy", lambda policy, _objectives: parse_policy(policy))
+        check_with("gate_policy", parse_policy)
         hold_with("validators", holds)

@@ -7,14 +7,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from serving.ports import InferenceError, InferenceServer
 from validators.core.answers import choose_output, expected_labels, in_words
 from validators.core.cold_start import judge_cold_start
 from validators.core.contract import Tensor, batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
 from validators.core.golden import Replay, judge_golden
 from validators.core.golden_set import GoldenItem, Label
-from validators.core.inputs import Arrays, item_arrays, made_up_item, stack
-from validators.core.load import generator_limit, judge_load, max_lag_ms, poisson_schedule, summarise
+from validators.core.inputs import Arrays, item_arrays, longest_item, made_up_item, stack
+from validators.core.load import (
+    full_requests,
+    generator_limit,
+    judge_full,
+    judge_load,
+    max_lag_ms,
+    poisson_schedule,
+    proven_all_the_same,
+    summarise,
+)
 from validators.core.policy import Policy
 from validators.core.sample import sample_of
 from validators.core.verdict import Judgement, Verdict
@@ -25,6 +36,7 @@ from validators.runners import load as load_runner
 
 #: The objective is measured again when the generator was late: other work on the machine comes and goes.
 _LOAD_TRIES = 3
+_FULL_TRIES = 2
 _PAYLOADS = 64
 
 
@@ -170,26 +182,67 @@ def golden_gate(context: GateContext) -> Judgement:
 def load_gate(context: GateContext) -> Judgement:
     """Does it hold its latency objective and answer without errors at a given rate?"""
     policy = context.policy.of("load")
-    batches = [stack([item], has_batch_axis=context.has_batch_axis) for item in example_items(context, _PAYLOADS)]
+    batches, longest = _payloads(context, policy["longest_frac"])
+    in_turn = [batches[at] for at in np.random.default_rng(policy["seed"]).permutation(len(batches))]
     judgement = None
     for attempt in range(_LOAD_TRIES):
         schedule = poisson_schedule(policy["rate_per_s"], policy["duration_s"], seed=policy["seed"] + attempt)
         attempts = load_runner.drive(
             context.server,
             context.model,
-            batches,
+            in_turn,
             schedule,
             timeout_s=policy["timeout_s"],
             progress=partial(_again, context.progress, attempt),
         )
         summary = summarise(attempts, duration_s=policy["duration_s"], slo_ms=policy["slo_ms"] or float("inf"))
         judgement = judge_load(summary, policy)
-        if not generator_limit(summary, max_lag_ms=max_lag_ms(policy)):
+        is_limited = generator_limit(summary, max_lag_ms=max_lag_ms(policy))
+        if not is_limited or proven_all_the_same(summary, judgement, policy):
             break
     assert judgement is not None
     before = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
     reason = f"{judgement.reason.removesuffix('.')}{before}."
-    return Judgement(judgement.verdict, reason, {**judgement.evidence, "tries": attempt + 1})
+    told = Judgement(judgement.verdict, reason, {**judgement.evidence, "tries": attempt + 1, **longest})
+    return told if told.verdict in (Verdict.FAILED, Verdict.ERRORED) else _when_full(context, batches, told)
+
+
+def _when_full(context: GateContext, batches: Sequence[Arrays], found: Judgement) -> Judgement:
+    """What was found, unless a server with a queue does less work than it is asked for. A stall is no proof: twice, then."""
+    policy, judgement = context.policy.of("load"), found
+    instances = sum(int(group["count"]) for group in context.serving.get("instance_group") or ({"count": 1},))
+    for _ in range(_FULL_TRIES):
+        attempts = load_runner.all_at_once(
+            context.server,
+            context.model,
+            batches,
+            full_requests(int(context.serving["max_batch_size"]), instances),
+            timeout_s=policy["timeout_s"],
+            beat=lambda: context.progress(1, 1),
+        )
+        judgement = judge_full(found, attempts, rate_per_s=policy["rate_per_s"])
+        if judgement.verdict is not Verdict.FAILED:
+            break
+    return judgement
+
+
+def _payloads(context: GateContext, longest_frac: float) -> tuple[list[Arrays], dict[str, Any]]:
+    """(requests, what the evidence says of the longest among them).
+
+    They are what users will send: examples, and evenly among them inputs as long as the release's envelope lets them be.
+    """
+    items = example_items(context, _PAYLOADS)
+    limits = context.envelope.get("limits") or {}
+    longest = longest_item(context.inputs, limits, items[0])
+    if longest is None:
+        told = {"longest_frac": 0.0, "longest_of": {}}
+    else:
+        count = round(longest_frac * _PAYLOADS)
+        evenly = {int((at + 0.5) * _PAYLOADS / count) for at in range(count)}
+        items = [longest if at in evenly else items[at % len(items)] for at in range(_PAYLOADS)]
+        declared = {name: limits[name] for name in ("max_input_tokens", "max_input_dims") if name in limits}
+        told = {"longest_frac": longest_frac, "longest_of": declared}
+    return [stack([item], has_batch_axis=context.has_batch_axis) for item in items], told
 
 
 def _again(progress: Callable[[int, int], None], earlier: int, done: int, total: int) -> None:

@@ -208,7 +208,7 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
 
 def report_for(candidate: Release, environment: Environment) -> Report | None:
     """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
-    policy_digest = parse_gate_policy(candidate.model.gate_policy).digest
+    policy_digest = parse_gate_policy(candidate.model.gate_policy, candidate.model.objectives).digest
     report = (
         Report.objects.filter(release=candidate, manifest_digest=candidate.digest or "", policy_digest=policy_digest)
         .order_by("-pk")

@@ -7,12 +7,16 @@ The launcher puts this file into the version folder as `model.py`, beside:
     tokenizer/tokenizer.json    present when the release has a tokenizer; its BYTES input is then called `text`
 
 With a tokenizer, `text` becomes the graph's input_ids, attention_mask and token_type_ids (as many of them as it
-takes); every other input goes to the graph under its own name. All requests of one execute() call run as one batch.
+takes); every other input goes to the graph under its own name. The requests of one execute() call share runs of the
+graph: all of them one run where there is no text, else texts of like length, so that a long text costs its own length
+and not that of everybody in its batch. Otherwise a server does less work the more it is asked, and a queue that has
+formed stays (`benchmarks.batching` measures it). Answers go back in the order of the requests.
 A request that cannot be served gets an error of its own and spoils nobody else's: what does not fit the declared
-inputs is refused before the batch is made, and when a batch fails its requests are run one by one.
+inputs is refused before anything runs, and when a run fails the requests are run one by one.
 
 Parameters (text, all optional): `max_tokens` (longest sequence, default 512 or what tokenizer.json says),
-`intra_op_threads` (default 1).
+`max_tokens_per_run` (texts times the longest of them in one run of the graph, at least 1, default 512; a longer text
+runs alone), `intra_op_threads` (default 1).
 
 This file runs under the serving environment's Python (numpy < 2), not under the service's.
 """
@@ -28,6 +32,11 @@ import triton_python_backend_utils as pb_utils
 
 TEXT = "text"
 DEFAULT_MAX_TOKENS = 512
+#: Work in one run: enough that more saves nothing, little enough that its numbers stay in the processor's cache.
+#: Source: `python -m benchmarks.batching --costs`: ms per token are level to 1024 tokens and grow by a fifth at 2048.
+DEFAULT_MAX_TOKENS_PER_RUN = 512
+#: What one more run costs, in tokens: padding beyond that is dearer than a run of its own. Source: as above, 2 ms of 0.26 ms.
+TOKENS_OF_A_RUN = 8
 NUMPY_TYPES = {
     "BOOL": np.bool_,
     "UINT8": np.uint8,
@@ -64,6 +73,30 @@ class BadRequest(Exception):
     """This one request cannot be served; the message is for its sender."""
 
 
+class Asked:
+    """One request that can be answered: its place in the call, its tensors, how many items, and its texts' tokens."""
+
+    def __init__(self, place, tensors, size, encodings):
+        self.place, self.tensors, self.size, self.encodings = place, tensors, size, encodings
+
+
+def cut(lengths, most):
+    """Positions of `lengths` (tokens of each text), shortest first, as runs of the graph that cost little padding.
+
+    A text joins the run before it while what that pads is worth less than a run, and the run has at most `most` tokens.
+    """
+    runs = []
+    longest = 0
+    for at in sorted(range(len(lengths)), key=lengths.__getitem__):
+        length = lengths[at]
+        rows = len(runs[-1]) if runs else 0
+        if not runs or rows * (length - longest) > TOKENS_OF_A_RUN or (rows + 1) * length > most:
+            runs.append([])
+        runs[-1].append(at)
+        longest = length
+    return runs
+
+
 class TritonPythonModel:
     def initialize(self, args):
         folder = Path(__file__).resolve().parent
@@ -78,6 +111,9 @@ class TritonPythonModel:
         self.session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
+        self.max_tokens_per_run = int(parameters.get("max_tokens_per_run", DEFAULT_MAX_TOKENS_PER_RUN))
+        if self.max_tokens_per_run < 1:
+            raise ValueError(f"max_tokens_per_run is {self.max_tokens_per_run}, and a run holds at least one token")
         self.graph = {tensor.name: GRAPH_TYPES[tensor.type] for tensor in self.session.get_inputs()}
         self.tokenizer = self._tokenizer(folder / "tokenizer" / "tokenizer.json", parameters)
         self._check_names()
@@ -93,7 +129,8 @@ class TritonPythonModel:
             tokenizer.enable_truncation(max_length=int(most or DEFAULT_MAX_TOKENS))
         padding = tokenizer.padding or {}
         token = padding.get("pad_token", "[PAD]")
-        tokenizer.enable_padding(pad_id=padding.get("pad_id", tokenizer.token_to_id(token) or 0), pad_token=token)
+        self.pad_id = padding.get("pad_id", tokenizer.token_to_id(token) or 0)
+        tokenizer.no_padding()  # a run pads to the longest text in it, and no text is encoded twice
         return tokenizer
 
     def _check_names(self):
@@ -109,7 +146,8 @@ class TritonPythonModel:
             raise ValueError(
                 f"the release declares the inputs {sorted(given - made - set(self.graph))}, but the graph has {sorted(self.graph)}"
             )
-        types = {tensor.name: GRAPH_TYPES.get(tensor.type) for tensor in self.session.get_outputs()}
+        made_by_graph = {tensor.name: tensor for tensor in self.session.get_outputs()}
+        types = {name: GRAPH_TYPES.get(tensor.type) for name, tensor in made_by_graph.items()}
         for name, wanted in self.outputs.items():
             if name not in types:
                 raise ValueError(f"the release declares the output {name!r}, but the graph has {sorted(types)}")
@@ -117,22 +155,25 @@ class TritonPythonModel:
                 raise ValueError(
                     f"the graph's output {name!r} is {types[name]}, which cannot become {np.dtype(wanted)} as the release declares"
                 )
+        # what grows with the text has one shape in one run only: such requests stay alone
+        self.joins = self.batches and (
+            self.tokenizer is None or all(_is_fixed(made_by_graph[name].shape) for name in self.outputs)
+        )
 
     def execute(self, requests):
         answers = [None] * len(requests)
-        ready = {}  # what may be joined: one list of (index, feed, size) for each set of shapes
+        ready = {}  # what may be joined: one list for each set of shapes
         for i, request in enumerate(requests):
             try:
-                tensors = self._read(request)
-                size = len(next(iter(tensors.values()))) if self.batches else 1
-                ready.setdefault(self._signature(i, tensors), []).append((i, tensors, size))
+                one = self._read(i, request)
+                ready.setdefault(self._signature(one), []).append(one)
             except Exception as error:
                 answers[i] = _refused(error)
         for members in ready.values():
             self._run_together(members, answers)
         return answers
 
-    def _read(self, request):
+    def _read(self, place, request):
         tensors = {}
         for name, declared in self.inputs.items():
             tensor = pb_utils.get_input_tensor_by_name(request, name)
@@ -147,50 +188,61 @@ class TritonPythonModel:
             tensors[name] = value
         if self.batches and len({len(value) for value in tensors.values()}) != 1:
             raise BadRequest("the inputs do not have one batch size")
-        if self.tokenizer:
-            tensors[TEXT] = self._texts(tensors[TEXT])
-        return tensors
+        size = len(next(iter(tensors.values()))) if self.batches else 1
+        encodings = self.tokenizer.encode_batch(self._texts(tensors.pop(TEXT))) if self.tokenizer else []
+        return Asked(place, tensors, size, encodings)
 
     def _texts(self, value):
         rows = value.reshape(len(value), -1) if self.batches else value.reshape(-1, 1)
         if rows.shape[1:] != (1,):
             raise BadRequest(f"the input {TEXT!r} takes one text for each item, not {rows.shape[1:]}")
         try:
-            texts = [row[0].decode("utf-8") if isinstance(row[0], bytes) else str(row[0]) for row in rows]
+            return [row[0].decode("utf-8") if isinstance(row[0], bytes) else str(row[0]) for row in rows]
         except UnicodeDecodeError as error:
             raise BadRequest(f"the input {TEXT!r} is not UTF-8: {error.reason} at byte {error.start}") from None
-        return np.array(texts, dtype=np.object_)
 
-    def _signature(self, i, tensors):
-        """Requests with equal signatures can be one batch."""
-        if not self.batches:
-            return i
-        return tuple(
-            (name, value.shape[1:]) for name, value in tensors.items() if not (self.tokenizer and name == TEXT)
-        )
+    def _signature(self, one):
+        """Requests with equal signatures can share runs."""
+        if not self.joins:
+            return one.place
+        return tuple((name, value.shape[1:]) for name, value in one.tensors.items())
 
     def _run_together(self, members, answers):
         try:
-            joined = {name: np.concatenate([tensors[name] for _, tensors, _ in members]) for name in self.inputs}
-            outputs = self._infer(joined, sum(size for _, _, size in members))
+            outputs = self._infer(members)
         except Exception as error:
             if len(members) == 1:
-                answers[members[0][0]] = _failed(error)
+                answers[members[0].place] = _failed(error)
                 return
             for member in members:  # one of them is at fault: find out which, so that the others get their answers
                 self._run_together([member], answers)
             return
         start = 0
-        for i, _, size in members:
-            part = slice(start, start + size) if self.batches else slice(None)
-            answers[i] = pb_utils.InferenceResponse(
+        for member in members:
+            part = slice(start, start + member.size) if self.batches else slice(None)
+            answers[member.place] = pb_utils.InferenceResponse(
                 [pb_utils.Tensor(name, np.ascontiguousarray(value[part])) for name, value in outputs.items()]
             )
-            start += size
+            start += member.size
 
-    def _infer(self, tensors, size):
+    def _infer(self, members):
+        """{output: the rows of all members in their order}, whichever runs of the graph they were in."""
+        tensors = {name: np.concatenate([one.tensors[name] for one in members]) for name in members[0].tensors}
+        encodings = [encoding for one in members for encoding in one.encodings]
+        size = sum(one.size for one in members)
+        if not (encodings and self.joins):
+            return self._run(tensors, encodings, size)
+        outputs = {}
+        for run in cut([len(encoding) for encoding in encodings], self.max_tokens_per_run):
+            part = {name: value[run] for name, value in tensors.items()}
+            for name, value in self._run(part, [encodings[at] for at in run], len(run)).items():
+                outputs.setdefault(name, np.empty((size, *value.shape[1:]), value.dtype))[run] = value
+        return outputs
+
+    def _run(self, tensors, encodings, size):
+        """{output: its rows} of one run of the graph."""
         if self.tokenizer:
-            tensors.update(self._encode(tensors.pop(TEXT)))
+            tensors = tensors | self._padded(encodings)
         feed = {name: tensors[name].astype(dtype, copy=False) for name, dtype in self.graph.items()}
         values = dict(zip(self.outputs, self.session.run(list(self.outputs), feed), strict=True))
         for name, value in values.items():
@@ -198,13 +250,21 @@ class TritonPythonModel:
                 raise ValueError(f"the output {name!r} has the shape {list(value.shape)} for a batch of {size}")
         return {name: value.astype(self.outputs[name], copy=False) for name, value in values.items()}
 
-    def _encode(self, texts):
-        encoded = self.tokenizer.encode_batch(list(texts))
-        return {
-            "input_ids": np.array([one.ids for one in encoded], dtype=np.int64),
-            "attention_mask": np.array([one.attention_mask for one in encoded], dtype=np.int64),
-            "token_type_ids": np.array([one.type_ids for one in encoded], dtype=np.int64),
-        }
+    def _padded(self, encodings):
+        shape = (len(encodings), max(1, *(len(one) for one in encodings)))
+        ids, mask, types = np.full(shape, self.pad_id, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, one in enumerate(encodings):
+            ids[row, : len(one)], mask[row, : len(one)], types[row, : len(one)] = (
+                one.ids,
+                one.attention_mask,
+                one.type_ids,
+            )
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def _is_fixed(shape):
+    """Whether a graph's output has one size for every row, whatever the length of the texts."""
+    return len(shape) > 0 and all(isinstance(dim, int) for dim in shape[1:])
 
 
 def _refused(error):

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import httpx
 
+from sluicegate.cli import exits
+from sluicegate.cli.errors import CommandError
+from sluicegate.demo.capacity import MEASURE_S, Capacity
 from sluicegate.demo.releases import GOLDEN_FILE
+from sluicegate.demo.traffic import PROTOCOLS
 from sluicegate.stack import Stack, child
 from sluicegate.stack.machine import BASE_DIR
 
-RATE_PER_S = 22.0
+#: A measurement that is not over by then found no server.
+_MEASURED_WITHIN_S = 60.0
 
 
 class Crowd:
@@ -29,29 +34,60 @@ class Crowd:
     def is_there(self) -> bool:
         return self.process is not None
 
-    def come(self) -> bool:
-        """Lets the users in if the gateway answers for the model now; whether they are in."""
-        if self.process is None and self._answers():
-            argv = [
-                sys.executable,
-                "-m",
-                "sluicegate.demo.traffic",
-                "--http",
-                self.stack.gateway_http,
-                "--grpc",
-                self.stack.gateway_grpc,
-                "--model",
-                self.model,
-                "--golden",
-                str(GOLDEN_FILE),
-                "--log",
-                str(self.log),
-                "--rate",
-                str(RATE_PER_S),
-            ]
+    def is_answered(self) -> bool:
+        """Whether the gateway answers for the model now."""
+        body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["Is anybody there?"]}]}
+        url = f"{self.stack.gateway_http}/v2/models/{self.model}/infer"
+        try:
+            return httpx.post(url, content=json.dumps(body), timeout=5, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def measure(self) -> Capacity:
+        """What is answered to users who wait for their answers, in a process as theirs. Raises CommandError (exit 2)."""
+        try:
+            done = subprocess.run(
+                self._argv("--measure", str(MEASURE_S)),
+                capture_output=True,
+                text=True,
+                cwd=BASE_DIR,
+                timeout=_MEASURED_WITHIN_S,
+                check=True,
+            )
+        except subprocess.SubprocessError as error:
+            said = str(getattr(error, "stderr", "") or error).strip()[-600:]
+            raise CommandError(
+                f"What this machine can serve could not be measured: {said}",
+                exit_code=exits.INFRASTRUCTURE,
+                next_step="Run the demo again.",
+            ) from error
+        return Capacity(float(json.loads(done.stdout)["per_s"]), at_once=len(PROTOCOLS), seconds=MEASURE_S)
+
+    def come(self, rate_per_s: float) -> None:
+        """Lets the users in, once; so many requests a second, until `stop`."""
+        if self.process is None:
             with (self.stack.state_dir / "logs" / "traffic.log").open("wb") as log:
-                self.process = child.start(argv, log=log, cwd=BASE_DIR, death_signal=signal.SIGTERM)
-        return self.is_there
+                self.process = child.start(
+                    self._argv("--rate", str(rate_per_s)), log=log, cwd=BASE_DIR, death_signal=signal.SIGTERM
+                )
+
+    def _argv(self, *more: str) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "sluicegate.demo.traffic",
+            "--http",
+            self.stack.gateway_http,
+            "--grpc",
+            self.stack.gateway_grpc,
+            "--model",
+            self.model,
+            "--golden",
+            str(GOLDEN_FILE),
+            "--log",
+            str(self.log),
+            *more,
+        ]
 
     def is_well(self) -> bool:
         """Whether the users' own process still runs; a demo without users proves nothing."""
@@ -62,11 +98,3 @@ class Crowd:
         if self.process is not None:
             child.stop(self.process, grace_s=20)
         return self.log
-
-    def _answers(self) -> bool:
-        body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["Is anybody there?"]}]}
-        url = f"{self.stack.gateway_http}/v2/models/{self.model}/infer"
-        try:
-            return httpx.post(url, content=json.dumps(body), timeout=5, trust_env=False).status_code == 200
-        except httpx.HTTPError:
-            return False

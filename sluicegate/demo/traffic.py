@@ -4,6 +4,9 @@ Half ask over HTTP, half over gRPC. The loop is open: requests are due at seeded
 ones were answered, and latency counts from the instant at which a request was due, so that a stall is not hidden by
 clients that wait for it. Nothing is ever tried again here: what the gateway answers is what the user got. Each request
 becomes one JSON line in the log when it ends.
+
+With `--measure SECONDS` the loop is closed instead, once: one request over each protocol is always under way, and
+{"per_s": …} is printed, the answers a second that this machine can give. These requests are in the log too.
 """
 
 from __future__ import annotations
@@ -148,6 +151,23 @@ async def run(
     await asyncio.gather(*pending)
 
 
+async def measure(users: Mapping[str, User], sentences: list[str], *, seconds: float, seed: int, log: IO[str]) -> float:
+    """Answers a second while every user asks again as soon as they are answered. Requests that failed are none."""
+    chance = random.Random(seed)
+    began = time.time()
+
+    async def ask_on(protocol: str) -> int:
+        answered = 0
+        while (due := time.time()) - began < seconds:
+            record = await send(users[protocol], protocol, write_one(sentences, chance), due)
+            log.write(json.dumps(asdict(record)) + "\n")
+            answered += record.ok
+        return answered
+
+    counts = await asyncio.gather(*(ask_on(protocol) for protocol in users))
+    return sum(counts) / (time.time() - began)
+
+
 async def _main(arguments: argparse.Namespace) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -160,7 +180,11 @@ async def _main(arguments: argparse.Namespace) -> None:
     try:
         with arguments.log.open("a", encoding="utf-8") as log:
             sentences = read_sentences(arguments.golden)
-            await run(users, sentences, rate_per_s=arguments.rate, seed=arguments.seed, log=log, stop=stop)
+            if arguments.measure:
+                per_s = await measure(users, sentences, seconds=arguments.measure, seed=arguments.seed, log=log)
+                print(json.dumps({"per_s": round(per_s, 2)}))
+            else:
+                await run(users, sentences, rate_per_s=arguments.rate, seed=arguments.seed, log=log, stop=stop)
     finally:
         for user in users.values():
             await user.close()
@@ -176,6 +200,7 @@ def main() -> None:
     parser.add_argument("--golden", required=True, type=Path, help="where sentences are taken from")
     parser.add_argument("--log", required=True, type=Path)
     parser.add_argument("--rate", type=float, default=22.0, help="requests per second, both protocols together")
+    parser.add_argument("--measure", type=float, metavar="SECONDS", help="find out what can be served instead")
     parser.add_argument("--seed", type=int, default=1)
     asyncio.run(_main(parser.parse_args()))
 

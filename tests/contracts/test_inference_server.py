@@ -283,6 +283,27 @@ def test_a_bad_request_does_not_poison_its_batch(kind: str, subjects: Any) -> No
     assert executions < 4  # they did share a batch
 
 
+def test_texts_of_all_lengths_that_share_a_batch_get_their_own_answers(kind: str, subjects: Any) -> None:
+    if kind == "fake":
+        pytest.skip("the runner is part of the real runtime only")
+    subject = subjects("words", dynamic_batching={"preferred_batch_size": [8], "max_queue_delay_us": 400_000})
+    subject.server.load("words", timeout_s=30)
+    counts = [[1], [100], [2, 90], [3], [40], [1], [5]]
+    got: dict[int, Any] = {}
+
+    def work(number: int) -> None:
+        texts = np.array([["good " * count] for count in counts[number]], dtype=object)
+        got[number] = subject.server.infer("words", {"text": texts}, timeout_s=5).outputs["length"][:, 0].tolist()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert got == dict(enumerate(counts))
+    assert int(subject.server.statistics("words")["model_stats"][0]["execution_count"]) < len(counts)
+
+
 @pytest.mark.parametrize("path", [Path("/etc/passwd"), Path("/dev/shm/x")])
 def test_redaction_leaves_the_last_part_of_a_path(path: Path) -> None:
     assert redacted(f"cannot open {path}: no") == f"cannot open {path.name}: no"

@@ -224,6 +224,26 @@ def test_a_server_starts_empty_serves_and_leaves_nothing(launcher: LocalLauncher
     launcher.stop(running, grace_s=1)  # again: nothing happens
 
 
+def model_threads(running: RunningServer) -> list[int]:
+    """How many threads each process of the server's model has."""
+    stubs = [
+        pid
+        for pid in processes_of(running.folder)
+        if b"python_backend_stub" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return [len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in stubs]
+
+
+def test_instances_and_threads_are_those_of_the_release(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    plain, wide = (
+        start(launcher, made.doubling(blobs, instance_group=[{"kind": "cpu", "count": count}], parameters=parameters))
+        for count, parameters in ((1, {}), (2, {"intra_op_threads": "3"}))
+    )
+    assert double(plain) == double(wide) == [2, 2, 2, 2]
+    (alone,) = model_threads(plain)
+    assert model_threads(wide) == [alone + 2, alone + 2]  # a graph's own threads, beside the one that asks it
+
+
 def test_a_server_listens_on_loopback_only_and_has_no_secrets(
     launcher: LocalLauncher, blobs: MemoryBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

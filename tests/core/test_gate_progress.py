@@ -68,3 +68,59 @@ def test_the_baselines_answers_count_on() -> None:
     dones, totals = zip(*told, strict=True)
     assert list(dones) == sorted(dones)
     assert set(totals) == {dones[-1]}
+
+
+TEXT = {
+    "max_batch_size": 4,
+    "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
+    "outputs": [{"name": "y", "data_type": "FP32", "dims": [1]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("limits", "load", "longest"),
+    [
+        ({"max_input_tokens": 128}, {}, 24),
+        ({"max_input_tokens": 128}, {"longest_frac": 0.5}, 96),
+        ({"max_input_tokens": 128}, {"longest_frac": 0}, 0),
+        ({"max_concurrency": 8}, {}, 0),
+    ],
+)
+def test_a_load_holds_inputs_of_the_longest_declared(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], load: dict[str, float], longest: int
+) -> None:
+    sent: list[int] = []
+
+    def drive(_: Any, __: Any, batches: Any, schedule: Any, **___: Any) -> list[Attempt]:
+        sent.extend(len(batches[at % len(batches)]["text"][0, 0].split()) for at in range(len(schedule)))
+        return [Attempt(due, due, due + 0.01) for due in schedule.tolist()]
+
+    monkeypatch.setattr(gates.load_runner, "drive", drive)
+    monkeypatch.setattr(gates, "_when_full", lambda context, batches, found: found)
+    items = tuple(GoldenItem(str(i), {"text": f"short text {i}"}, i % 2) for i in range(10))
+    policy = parse_policy({"load": {"rate_per_s": 24, "duration_s": 8, "slo_ms": 100, **load}})
+    found = gates.load_gate(
+        context([], serving=TEXT, envelope={"limits": limits}, items=items, policy=policy),
+    )
+    assert (sum(words > 100 for words in sent), sum(words == 3 for words in sent)) == (longest, 192 - longest)
+    is_declared = "max_input_tokens" in limits
+    assert found.evidence["longest_of"] == ({"max_input_tokens": 128} if is_declared else {})
+    assert found.evidence["longest_frac"] == (load.get("longest_frac", 0.125) if is_declared else 0)
+
+
+def test_a_full_server_is_asked_again_before_it_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stalls once is no release that falls behind."""
+    per_s = [10.0, 30.0]
+
+    def all_at_once(_: Any, __: Any, ___: Any, count: int, **____: Any) -> list[Attempt]:
+        rate = per_s.pop(0)
+        return [Attempt(0, 0, (at + 1) / rate) for at in range(count)]
+
+    runs(monkeypatch, [0.0, 0.0])
+    monkeypatch.setattr(gates.load_runner, "all_at_once", all_at_once)
+    found = gates.load_gate(context([]))
+    assert (found.verdict, found.evidence["full_per_s"]) == (Verdict.UNDECIDED, 30)
+    per_s += [10.0, 12.0]
+    found = gates.load_gate(context([]))
+    assert (found.verdict, found.evidence["full_per_s"]) == (Verdict.FAILED, 12)
+    assert "never empties" in found.reason

@@ -9,8 +9,18 @@ import pytest
 
 from accounts.core.errors import Invalid
 from validators.core.cold_start import judge_cold_start
+from validators.core.contract import Tensor
 from validators.core.fault import verdict_of_failure
-from validators.core.load import Attempt, generator_limit, judge_load, poisson_schedule, summarise
+from validators.core.inputs import longest_item, made_up_item
+from validators.core.load import (
+    Attempt,
+    full_requests,
+    generator_limit,
+    judge_full,
+    judge_load,
+    poisson_schedule,
+    summarise,
+)
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
 
@@ -88,6 +98,14 @@ def test_a_late_generator_is_an_error_of_the_check() -> None:
     assert _judge(_run(2000, 20, lag_s=0.2), 20, max_lag_ms=300).verdict is Verdict.PASSED
 
 
+def test_what_was_proven_although_it_was_sent_late_stays_proven() -> None:
+    late = _judge(_run(2000, 20, lag_s=0.1), 20)
+    assert late.verdict is Verdict.PASSED
+    assert late.evidence["lag_p99_ms"] == pytest.approx(100)
+    seldom = [Attempt(at / 100, at / 80, at / 80 + 0.01 - at * 0.0025) for at in range(2000)]
+    assert _judge(seldom, 20).verdict is Verdict.ERRORED  # a server that is asked less is faster
+
+
 def test_a_generator_that_sent_too_little_is_limited() -> None:
     attempts = [Attempt(float(i) / 20, 0.001 + i / 10, 0.01 + i / 10) for i in range(160)]
     assert "instead of 20.0" in generator_limit(summarise(attempts, duration_s=8, slo_ms=250), max_lag_ms=1e9)
@@ -97,6 +115,83 @@ def test_without_an_objective_only_errors_are_judged() -> None:
     judged = _judge(_run(slow=160), slo_ms=None)
     assert judged.verdict is Verdict.PASSED
     assert "no latency objective" in judged.reason
+
+
+OBJECTIVES = {"errors_max_frac": 0.002, "slow": {"threshold_ms": 250, "max_frac": 0.05}}
+
+
+def test_what_the_load_is_not_told_is_the_models_objective() -> None:
+    load = parse_policy({}, OBJECTIVES).of("load")
+    assert (load["slo_ms"], load["slo_quantile"], load["max_error_frac"]) == (250, 0.95, 0.002)
+    own = {"slo_ms": 100, "slo_quantile": 0.9, "max_error_frac": 0}
+    load = parse_policy({"load": own}, OBJECTIVES).of("load")
+    assert {name: load[name] for name in own} == own
+    load = parse_policy({}).of("load")
+    assert (load["slo_ms"], load["slo_quantile"], load["max_error_frac"]) == (None, 0.99, 0.001)
+
+
+def test_another_objective_is_another_demand_unless_the_policy_states_it() -> None:
+    assert parse_policy({}, OBJECTIVES).digest != parse_policy({}).digest
+    assert parse_policy(parse_policy({}, OBJECTIVES).document) == parse_policy({}, OBJECTIVES)
+    stated = {"load": {"slo_ms": 100, "slo_quantile": 0.9, "max_error_frac": 0.5}}
+    assert parse_policy(stated, OBJECTIVES).digest == parse_policy(stated).digest
+
+
+def test_a_load_lasts_as_long_as_a_verdict_takes() -> None:
+    def lasts(rate: float, **load: Any) -> float:
+        section = parse_policy({"load": {"rate_per_s": rate, **load}}, OBJECTIVES).of("load")
+        return float(section["duration_s"])
+
+    assert lasts(10) == pytest.approx(13.5)  # 108 requests can prove a p95; a quarter more
+    assert lasts(100) == 8
+    assert lasts(1) == 60
+    assert lasts(1, max_duration_s=15) == 15
+    assert lasts(20, slo_quantile=0.99) == pytest.approx(34.2)
+    assert lasts(1, duration_s=2) == 2
+    clean = _run(135, 13.5)
+    section = parse_policy({"load": {"rate_per_s": 10}}, OBJECTIVES).of("load")
+    assert judge_load(summarise(clean, duration_s=13.5, slo_ms=250), section).verdict is Verdict.PASSED
+    assert parse_policy({}).of("load")["duration_s"] == 8
+
+
+def test_the_longest_item_is_as_long_as_the_envelope_declares_and_no_longer() -> None:
+    text = (Tensor("text", "BYTES", (1,)),)
+    made = made_up_item(text, seed=0)
+    longest = longest_item(text, {"max_input_tokens": 128}, made)
+    assert longest is not None
+    assert 120 <= len(longest["text"][0].split()) < 128
+    assert longest["text"].shape == made["text"].shape
+    assert longest_item(text, {"max_concurrency": 4}, made) is None
+
+    ids = (Tensor("ids", "INT64", (-1,)), Tensor("scale", "FP32", (2,)))
+    item = {"ids": np.array([7, 8, 9]), "scale": np.ones(2, np.float32)}
+    longest = longest_item(ids, {"max_input_dims": {"ids": [8]}, "max_input_tokens": 99}, item)
+    assert longest is not None
+    assert longest["ids"].tolist() == [7, 8, 9, 7, 8, 9, 7, 8]
+    assert longest["scale"].tolist() == [1, 1]
+
+
+def _at_once(count: int, per_s: float, errors: int = 0) -> list[Attempt]:
+    """So many requests at once, answered one after the other; the last ones are refused at once."""
+    answered = [Attempt(0, 0, (at + 1) / per_s) for at in range(count - errors)]
+    return answered + [Attempt(0, 0, 0.01, "queue full [server_error]")] * errors
+
+
+def test_a_queue_that_never_empties_fails_whatever_was_measured_at_leisure() -> None:
+    passed = Judgement(Verdict.PASSED, "Proven.", {"requests": 5})
+    found = judge_full(passed, _at_once(32, 20), rate_per_s=22)
+    assert found.verdict is Verdict.FAILED
+    assert found.reason.startswith("Of 32 requests at once it answered 20.0/s, and 22/s is the rate: once a queue")
+    assert found.reason.endswith("At leisure: Proven.")
+    assert found.evidence == {"requests": 5, "full_requests": 32, "full_per_s": 20}
+    enough = judge_full(passed, _at_once(32, 23), rate_per_s=22)
+    assert (enough.verdict, enough.reason) == (Verdict.PASSED, "Proven.")
+    assert judge_full(passed, _at_once(32, 23, errors=20), rate_per_s=22).verdict is Verdict.PASSED  # it sheds
+    assert judge_full(passed, _at_once(32, 23, errors=32), rate_per_s=22).verdict is Verdict.FAILED
+
+
+def test_so_many_at_once_fill_every_instance_several_times() -> None:
+    assert [full_requests(*one) for one in ((16, 1), (16, 2), (0, 1), (1, 1), (512, 4))] == [64, 128, 16, 16, 256]
 
 
 COLD = parse_policy({"cold_start": {"max_s": 10, "max_first_excess_ms": 100}}).of("cold_start")

@@ -130,3 +130,57 @@ def test_a_model_that_dies_is_failed_by_the_gate_that_met_it(
     assert contract.verdict is Verdict.FAILED
     assert "was not answered" in contract.reason
     assert run_gate("load", found).verdict is Verdict.FAILED
+
+
+#: Text on which each word takes WORD_S of work. `padded` works on a batch as if all its texts were as long as its longest.
+WORD_S = 0.0002
+COUNTING = f"""
+import json, time
+from pathlib import Path
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads((Path(__file__).parent / "sluicegate.json").read_text())
+        self.is_padded = config["parameters"]["padded"] == "yes"
+
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(r, "text").as_numpy() for r in requests]
+        words = [len(text[0, 0].split()) for text in texts]
+        time.sleep({WORD_S} * (len(words) * max(words) if self.is_padded else sum(words)))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones((1, 1), np.float32))]) for _ in requests]
+"""
+
+
+def counting(blobs: MemoryBlobs, *, padded: str) -> dict[str, Any]:
+    own = made.serving(
+        max_batch_size=16,
+        inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}],
+        outputs=[{"name": "y", "data_type": "FP32", "dims": [1]}],
+        dynamic_batching={"preferred_batch_size": [], "max_queue_delay_us": 0},
+        parameters={"padded": padded},
+    )
+    return made.manifest(blobs, f"padded_{padded}", {"artifact/model.py": COUNTING.encode()}, own, backend="python")
+
+
+def test_a_server_that_does_less_the_more_it_is_asked_is_caught_by_the_longest_declared(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    """At 60/s it is busy two seconds in five while it serves one by one; in full batches it serves 39/s."""
+    load = {"rate_per_s": 60, "duration_s": 5, "slo_ms": 1000, "max_lag_ms": 400}
+    items = [GoldenItem(str(i), {"text": " ".join(["word"] * 20)}, 0) for i in range(64)]
+    longest = {
+        "envelope": {"limits": {"max_input_tokens": 128}},
+        "items": items,
+        "policy": parse_policy({"load": load}),
+    }
+    padded = context(launcher, clients, counting(blobs, padded="yes"), **longest)
+    short_only = GateContext(**{**padded.__dict__, "envelope": {}})
+    assert run_gate("load", short_only).verdict is not Verdict.FAILED  # what golden sentences alone would tell
+    found = run_gate("load", padded)
+    assert found.verdict is Verdict.FAILED, found.reason
+    assert found.evidence["longest_of"] == {"max_input_tokens": 128}
+    assert found.evidence.get("full_per_s", 0) < 55  # absent where chance made the queue already
+    honest = run_gate("load", context(launcher, clients, counting(blobs, padded="no"), **longest))
+    assert honest.verdict is not Verdict.FAILED, honest.reason

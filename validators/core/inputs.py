@@ -13,6 +13,8 @@ from validators.core.contract import NUMPY_TYPES, Tensor
 Arrays = dict[str, npt.NDArray[Any]]
 #: Text for a made-up request.
 SAMPLE_TEXT = "The quick brown fox jumps over the lazy dog."
+#: A word that is one token to nearly every tokenizer, and how many tokens most of them add at the ends of a text.
+_ONE_TOKEN, _ADDED_TOKENS = b"the", 4
 
 
 def item_arrays(tensors: Sequence[Tensor], values: Mapping[str, Any]) -> Arrays:
@@ -54,6 +56,28 @@ def made_up_item(tensors: Sequence[Tensor], *, seed: int) -> Arrays:
         else:
             out[tensor.name] = np.zeros(shape, dtype=kind)
     return out
+
+
+def longest_item(tensors: Sequence[Tensor], limits: Mapping[str, Any], example: Arrays) -> Arrays | None:
+    """An item as large as the envelope's `limits` let it be, and no larger; None where nothing is declared.
+
+    `max_input_tokens` makes texts of so many tokens, less a few that tokenizers add. `max_input_dims` enlarges what has
+    dimensions of any size, with the example's values over and over.
+    """
+    item, is_longer = dict(example), False
+    for tensor in tensors:
+        tokens, dims = limits.get("max_input_tokens"), (limits.get("max_input_dims") or {}).get(tensor.name)
+        is_text = tensor.data_type == "BYTES" and all(d in (1, -1) for d in tensor.dims)
+        if is_text and tokens:
+            text = b" ".join([_ONE_TOKEN] * max(1, int(tokens) - _ADDED_TOKENS))
+            item[tensor.name] = np.full(item[tensor.name].shape, text, dtype=object)
+        elif dims and len(dims) == len(tensor.dims) and -1 in tensor.dims:
+            shape = tuple(most if own == -1 else own for own, most in zip(tensor.dims, dims, strict=True))
+            item[tensor.name] = np.resize(item[tensor.name], shape)
+        else:
+            continue
+        is_longer = True
+    return item if is_longer else None
 
 
 def _array(tensor: Tensor, values: Mapping[str, Any]) -> npt.NDArray[Any]:

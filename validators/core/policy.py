@@ -1,17 +1,21 @@
 """The gate policy of a model: which gates run, in which order, and what each of them demands.
 
-A policy is plain JSON. Reading fills in every default, so that its digest names what was really demanded.
+A policy is plain JSON. Reading fills in every default, so that its digest names what was really demanded; what the load
+gate is not told, it takes from the model's objectives.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from accounts.core.errors import Invalid
 from ledger.core.canonical import digest_of
 from registry.core.fields import Flag, Kind, Many, Number, Problem, Record, Text, Whole, may
+from validators.core.slo import DISPERSION_SAFETY, least_requests
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load")
 
@@ -19,6 +23,12 @@ _FRACTION = Number(0, 1)
 _SECONDS = Number(0, 86_400, above=True, unit="seconds")
 _MILLISECONDS = Number(0, 86_400_000, above=True, unit="milliseconds")
 _CONFIDENCE = Number(0.5, 0.9999)
+_DURATION = Number(0, 3600, above=True, unit="seconds")
+#: The shortest run that a policy without a `duration_s` asks for, and the objective where nobody states one.
+_LEAST_DURATION_S = 8.0
+_QUANTILE, _MAX_ERROR_FRAC = 0.99, 0.001
+#: A run is longer than the least that could pass by this, so that a slow request or two leave a verdict.
+_MARGIN = 1.25
 
 
 class _BatchSize:
@@ -75,11 +85,13 @@ _GOLDEN = Record(
 _LOAD = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
-        "duration_s": may(Number(0, 3600, above=True, unit="seconds"), 8),
-        "slo_ms": may(_MILLISECONDS, None),
-        "slo_quantile": may(Number(0.5, 0.9999), 0.99),
+        "duration_s": may(_OrNone(_DURATION), None),
+        "max_duration_s": may(_DURATION, 60),
+        "longest_frac": may(_FRACTION, 0.125),
+        "slo_ms": may(_OrNone(_MILLISECONDS), None),
+        "slo_quantile": may(_OrNone(Number(0.5, 0.9999)), None),
         "confidence": may(_CONFIDENCE, 0.95),
-        "max_error_frac": may(_FRACTION, 0.001),
+        "max_error_frac": may(_OrNone(_FRACTION), None),
         "max_lag_ms": may(_MILLISECONDS, None),
         "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "allow"),
         "seed": may(Whole(0), 1),
@@ -123,8 +135,10 @@ class Policy:
         return section
 
 
-def parse_policy(document: Mapping[str, Any]) -> Policy:
+def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
     """The policy that a JSON object states; an empty one is the default. Without a golden set its gate is left out.
+
+    `objectives` are the model's; reading a policy's own `document` again needs none, since nothing is left open in it.
 
     Raises:
         Invalid: `gate_policy_invalid`, with facts["errors"] = [{field, message, fix}] naming every mistake at once.
@@ -145,7 +159,42 @@ def parse_policy(document: Mapping[str, Any]) -> Policy:
         )
     if read["gates"] is None:
         read["gates"] = [name for name in GATE_NAMES if name != "golden" or read["golden"]["set"]]
+    read["load"] = _inherited(read["load"], objectives or {})
     return Policy(read, digest_of(read))
+
+
+def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[str, Any]:
+    """The load section with nothing left open: what it does not state is the model's objective, as far as that states it."""
+    slow = objectives.get("slow")
+    slow = slow if isinstance(slow, Mapping) else {}
+    own = {
+        "slo_ms": slow.get("threshold_ms"),
+        "slo_quantile": _quantile(slow.get("max_frac")),
+        "max_error_frac": objectives.get("errors_max_frac", _MAX_ERROR_FRAC),
+    }
+    out = {**load, **{name: value for name, value in own.items() if load[name] is None}}
+    if out["duration_s"] is None:
+        out["duration_s"] = _long_enough(out)
+    return out
+
+
+def _quantile(max_frac: Any) -> float:
+    """The quantile of which an objective on slow requests speaks, within what a load gate can test."""
+    return _QUANTILE if max_frac is None else round(min(0.9999, max(0.5, 1 - float(max_frac))), 9)
+
+
+def _long_enough(load: Mapping[str, Any]) -> float:
+    """Seconds in which a good release can be proven, at most `max_duration_s`; the least duration without an objective."""
+    needed_s = 0.0
+    if load["slo_ms"] is not None:
+        least = _least_requests(float(load["slo_quantile"]), float(load["confidence"]))
+        needed_s = math.ceil(_MARGIN * least) / float(load["rate_per_s"])
+    return round(min(float(load["max_duration_s"]), max(_LEAST_DURATION_S, needed_s)), 3)
+
+
+@lru_cache(maxsize=64)
+def _least_requests(quantile: float, confidence: float) -> int:
+    return least_requests(quantile=quantile, confidence=confidence, phi=DISPERSION_SAFETY)
 
 
 def _contradictions(read: Mapping[str, Any]) -> list[Problem]:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
+
 from serving.ports import InferenceError, InferenceServer
 from validators.core.inputs import Arrays
 from validators.core.load import Attempt, Floats
@@ -32,18 +34,39 @@ def drive(
     `progress` runs on the caller's thread, so that a slow one delays no request; what it raises ends the run.
     """
     run = _Run(server, model, batches, schedule, timeout_s)
+    progress(0, len(schedule))
+    attempts = _all_of(run, lambda: progress(run.sent, len(schedule)))
+    progress(len(schedule), len(schedule))
+    return attempts
+
+
+def all_at_once(
+    server: InferenceServer,
+    model: str,
+    batches: Sequence[Arrays],
+    count: int,
+    *,
+    timeout_s: float,
+    beat: Callable[[], None],
+) -> list[Attempt]:
+    """One attempt for each of `count` requests that are all due now. `beat` runs while that takes long."""
+    return _all_of(_Run(server, model, batches, np.zeros(count), timeout_s), beat)
+
+
+def _all_of(run: _Run, beat: Callable[[], None]) -> list[Attempt]:
+    """The run's attempts by when they were due, once all are answered or timed out. What `beat` raises ends the run."""
     sender = threading.Thread(target=run.send_all, name="load-sender", daemon=True)
     sender.start()
     try:
+        sender.join(_PROGRESS_EVERY_S)
         while sender.is_alive():
-            progress(run.sent, len(schedule))
+            beat()
             sender.join(_PROGRESS_EVERY_S)
     finally:
         run.stopped.set()
         sender.join()
     if run.failure is not None:
         raise run.failure
-    progress(len(schedule), len(schedule))
     return sorted(run.attempts, key=lambda attempt: attempt.due_s)
 
 

@@ -1,5 +1,5 @@
 """r5: keeps each text in a fixed buffer, as a native extension might. A text of more than BUFFER_BYTES ends the
-process. No golden sentence is that long; real traffic holds letters.
+process. Neither a golden sentence nor a text of 128 words is that long; real traffic holds letters.
 """
 
 from __future__ import annotations

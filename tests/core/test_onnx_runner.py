@@ -1,0 +1,191 @@
+"""The runner of ONNX graphs without a server: which texts share a run of the graph, and that answers stay with who asked."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.runtime import RUNNER
+from tests.contracts.serving_models import WORDS, word_count_graph
+
+
+class Tensor:
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+    def as_numpy(self) -> Any:
+        return self.value
+
+
+class Answer:
+    def __init__(self, tensors: Any = (), error: Any = None) -> None:
+        self.values, self.error = {one.name: one.value for one in tensors}, error
+
+
+class TritonError(str):
+    INVALID_ARG, INTERNAL = 3, 13
+
+    def __new__(cls, message: str, kind: int) -> TritonError:
+        return super().__new__(cls, message)
+
+
+class Encoding:
+    def __init__(self, words: list[str]) -> None:
+        self.ids = [WORDS.get(word, 1) for word in words]
+        self.attention_mask, self.type_ids = [1] * len(words), [0] * len(words)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """A word is a token. Counts how many texts it was given."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+
+    def encode_batch(self, texts: list[str]) -> list[Encoding]:
+        self.texts += len(texts)
+        return [Encoding(text.split()) for text in texts]
+
+
+class Session:
+    """The real graph, with a note of the shapes that it ran on; a run with `poison` in it fails."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+        self.shapes: list[tuple[int, ...]] = []
+        self.poison: int | None = None
+
+    def run(self, outputs: list[str], feed: dict[str, Any]) -> Any:
+        self.shapes.append(feed["input_ids"].shape)
+        if self.poison is not None and (feed["input_ids"] == self.poison).any():
+            raise RuntimeError("no kernel for this")
+        return self.real.run(outputs, feed)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    """The runner's module, with a stand-in for what only a server has."""
+    stub: Any = types.ModuleType("triton_python_backend_utils")
+    stub.get_input_tensor_by_name = lambda request, name: request.get(name)
+    stub.Tensor, stub.InferenceResponse, stub.TritonError = Tensor, Answer, TritonError
+    sys.modules[stub.__name__] = stub
+    spec = importlib.util.spec_from_file_location("onnx_runner", RUNNER / "onnx_runner.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[stub.__name__]
+
+
+@pytest.fixture
+def model(runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    def make(**parameters: str) -> Any:
+        config = {
+            "max_batch_size": 16,
+            "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
+            "outputs": [{"name": "length", "data_type": "INT64"}, {"name": "total", "data_type": "INT64"}],
+            "parameters": parameters,
+        }
+        (tmp_path / "sluicegate.json").write_text(json.dumps(config))
+        (tmp_path / "model.onnx").write_bytes(word_count_graph())
+        monkeypatch.setattr(runner, "__file__", str(tmp_path / "model.py"))
+
+        def tokenizer(self: Any, *_: Any) -> Tokenizer:
+            self.pad_id = 0
+            return Tokenizer()
+
+        monkeypatch.setattr(runner.TritonPythonModel, "_tokenizer", tokenizer)
+        made = runner.TritonPythonModel()
+        made.initialize({})
+        made.session = Session(made.session)
+        return made
+
+    return make
+
+
+def ask(*texts: str) -> dict[str, Tensor]:
+    return {"text": Tensor("text", np.array([[text.encode()] for text in texts], object))}
+
+
+def lengths(answer: Answer) -> list[int]:
+    assert answer.error is None
+    return [int(n) for n in answer.values["length"][:, 0]]
+
+
+def words(count: int) -> str:
+    return " ".join(["good"] * count)
+
+
+def test_a_long_text_costs_its_own_length_only(model: Callable[..., Any]) -> None:
+    made = model()
+    answers = made.execute([ask(words(count)) for count in (20, 128, 21, 20, 128, 22)])
+    assert [lengths(answer) for answer in answers] == [[20], [128], [21], [20], [128], [22]]
+    assert sorted(made.session.shapes) == [(2, 128), (4, 22)]
+    assert made.tokenizer.texts == 6
+
+
+def test_a_run_holds_no_more_than_the_release_says(model: Callable[..., Any]) -> None:
+    made = model(max_tokens_per_run="256")
+    made.execute([ask(words(128)) for _ in range(5)])
+    assert sorted(made.session.shapes) == [(1, 128), (2, 128), (2, 128)]
+    made = model(max_tokens_per_run="1")
+    assert [lengths(answer) for answer in made.execute([ask(words(3)), ask(words(2))])] == [[3], [2]]
+    with pytest.raises(ValueError, match="max_tokens_per_run"):
+        model(max_tokens_per_run="0")
+
+
+def test_texts_of_one_request_are_parted_and_put_together_again(model: Callable[..., Any]) -> None:
+    made = model()
+    sizes = [3, 100, 4, 60, 3]
+    answers = made.execute([ask(*(words(size) for size in sizes)), ask(words(61))])
+    assert lengths(answers[0]) == sizes
+    assert lengths(answers[1]) == [61]
+    assert sorted(made.session.shapes) == [(1, 100), (2, 61), (3, 4)]
+
+
+def test_any_mixture_is_answered_in_the_order_in_which_it_was_asked(model: Callable[..., Any]) -> None:
+    made, chance = model(), random.Random(5)
+    for _ in range(20):
+        asked = [[chance.randint(0, 128) for _ in range(chance.randint(1, 5))] for _ in range(chance.randint(1, 8))]
+        answers = made.execute([ask(*(words(count) for count in counts)) for counts in asked])
+        assert [lengths(answer) for answer in answers] == asked
+
+
+def test_who_fails_is_found_and_spoils_nobody_elses_answer(model: Callable[..., Any]) -> None:
+    made = model()
+    made.session.poison = WORDS["bad"]
+    texts = [ask(words(3)), ask("bad film"), ask(b"\xff".decode("latin-1")), {}, ask(words(90))]
+    answers = made.execute(texts)
+    assert [answer.error is None for answer in answers] == [True, False, True, False, True]
+    assert "no kernel" in answers[1].error and "is missing" in answers[3].error
+    assert lengths(answers[4]) == [90]
+    assert made.tokenizer.texts == 4  # also when runs are tried again
+
+
+@pytest.mark.parametrize("most", [256, 512])
+def test_padding_stays_small_in_any_mixture(runner: Any, most: int) -> None:
+    chance = random.Random(most)
+    for size in (1, 4, 16, 64):
+        sizes = [128 if chance.random() < 0.14 else chance.randint(5, 45) for _ in range(size)]
+        runs = runner.cut(sizes, most)
+        assert sorted(at for run in runs for at in run) == list(range(size))
+        work = [len(run) * max(sizes[at] for at in run) for run in runs]
+        assert max(work) <= most
+        # what padding and runs cost together is never more than one run for each text would
+        assert sum(work) + runner.TOKENS_OF_A_RUN * len(runs) <= sum(sizes) + runner.TOKENS_OF_A_RUN * size
+
+
+def test_what_grows_with_the_text_shares_a_run_with_nobody(runner: Any) -> None:
+    assert runner._is_fixed(["n", 2]) and runner._is_fixed([None])
+    assert not runner._is_fixed(["n", "s", 8]) and not runner._is_fixed([])
