@@ -54,7 +54,8 @@ def release_document(*, runtime: str, note: str, code: bool, precision: str) -> 
         "serving": serving(code=code),
         "envelope": {
             "host": {"cpu_cores_min": 1, "memory_mib_min": 512},
-            "limits": {"max_batch_size": 16, "max_input_tokens": 128},
+            # more in flight never means less served here, as texts are batched by length; each protocol gets half of the places
+            "limits": {"max_batch_size": 16, "max_input_tokens": 128, "max_concurrency": 32},
         },
         "provenance": provenance,
     }
