@@ -8,7 +8,7 @@ texts in batches of 1 … 32 requests in this process, and processor time counts
 release with `max_batch_size` 16 and dynamic batching, in turn, and 1 … 32 clients each ask as soon as they are answered
 (a closed loop); answers are counted by the clock, and by the processor time of the model's process, which a busy machine
 changes less.
-`--costs` prints what one run of the graph costs instead: milliseconds for n texts of so many tokens.
+`--costs` prints what one run of the graph costs instead: processor milliseconds for n texts of so many tokens.
 `--gate` lets the load gate judge both on real Tritons, at the demo's 22 requests/s and with the example's own objectives.
 The release must have been built: `python examples/sentiment/build.py --runtime …` (the demo does it).
 """
@@ -139,9 +139,9 @@ def costs(release: Path) -> None:
 
 
 def _timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 # --- a real server ----------------------------------------------------------------------------------------------------
