@@ -3,12 +3,12 @@
     python -m benchmarks.batching [--release r1] [--seconds 4] [--costs | --in-process | --gate]
 
 The texts are those of the demo's users: sentences, and one long text in seven. *Before* pads a whole batch to its longest
-text, as one run of the graph; *after* is the runner as it is. With `--in-process` the runner's own code answers batches
-of 1 … 32 requests in this process, both in turn on the same batches. Without it two real Tritons serve the release with
-`max_batch_size` 16 and dynamic batching, in turn, and 1 … 32 clients each ask as soon as they are answered (a closed
-loop); answers are counted by the clock, and by the processor time of the model's process, which a busy machine changes
-less.
-`--costs` prints what one run of the graph costs instead: milliseconds for n texts of so many tokens.
+text, as one run of the graph; *after* is the runner as it is. With `--in-process` the runner's own code answers the same
+texts in batches of 1 … 32 requests in this process, and processor time counts. Without it two real Tritons serve the
+release with `max_batch_size` 16 and dynamic batching, in turn, and 1 … 32 clients each ask as soon as they are answered
+(a closed loop); answers are counted by the clock, and by the processor time of the model's process, which a busy machine
+changes less.
+`--costs` prints what one run of the graph costs instead: processor milliseconds for n texts of so many tokens.
 `--gate` lets the load gate judge both on real Tritons, at the demo's 22 requests/s and with the example's own objectives.
 The release must have been built: `python examples/sentiment/build.py --runtime …` (the demo does it).
 """
@@ -96,29 +96,26 @@ def _serving() -> dict[str, Any]:
 
 
 def in_process(release: Path, seconds: float) -> None:
+    """The same texts at every size, sizes and runners in turn: what else the machine does hits all alike."""
     with tempfile.TemporaryDirectory() as work:
         models = {
             name: runner_of(release, Path(work) / name, more) for name, more in (("before", BEFORE), ("after", ""))
         }
-        found: dict[str, list[float]] = {name: [] for name in models}
-        for size in AT_ONCE:
-            spent, done, chance = dict.fromkeys(models, 0.0), 0, iter(_forever())
-            while sum(spent.values()) < seconds:
-                batch = [{"text": _Tensor("text", np.array([[next(chance).encode()]], object))} for _ in range(size)]
-                for name, model in models.items():  # in turn, on the same texts: what else the machine does, hits both
-                    began = time.perf_counter()
-                    answers = model.execute(batch)
-                    spent[name] += time.perf_counter() - began
-                    assert all(error is None for _, error in answers)
-                done += size
-            for name in models:
-                found[name].append(done / spent[name])
-    table("requests in one batch", found)
-
-
-def _forever() -> Iterator[str]:
-    while True:
-        yield from texts(400)
+        spent = {(name, size): 0.0 for name in models for size in AT_ONCE}
+        count, rounds = AT_ONCE[-1], 0
+        while sum(spent.values()) < seconds * len(spent):
+            asked = [{"text": _Tensor("text", np.array([[one.encode()]], object))} for one in texts(count, seed=rounds)]
+            rounds += 1
+            for size in AT_ONCE:
+                for name, model in models.items():
+                    began = time.process_time()
+                    for first in range(0, count, size):
+                        assert all(error is None for _, error in model.execute(asked[first : first + size]))
+                    spent[name, size] += time.process_time() - began
+    table(
+        "requests in one batch",
+        {name: [count * rounds / spent[name, size] for size in AT_ONCE] for name in models},
+    )
 
 
 def costs(release: Path) -> None:
@@ -142,9 +139,9 @@ def costs(release: Path) -> None:
 
 
 def _timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 # --- a real server ----------------------------------------------------------------------------------------------------
