@@ -275,7 +275,8 @@ class FakeGateway:
         apart = {
             slot: {d: replace(arm, attempts=0, errors=0) for d, arm in arms.items()} for slot, arms in by_slot.items()
         }
-        return GatewayCounters(gateway, self._epoch, read_at, whole, *self._users.get(model, (0, 0)), apart)
+        requests, errors = self._users.get(model, (0, 0))
+        return GatewayCounters(gateway, self._epoch, read_at, whole, requests, errors, apart)
 
 
 def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str:

@@ -126,10 +126,9 @@ class Carry:
         """
         found, tolerances = dict(self.harm), {guard.name: guard.roll_back_over for guard in policy.guards}
         for name, watch in self.watches.items():
-            tolerated = tolerances.get(name)
-            for harm in watch.harm.values() if tolerated is not None else ():
+            for harm in watch.harm.values() if name in tolerances else ():
                 excess, variance = found.get(name, (0.0, 0.0))
-                found[name] = (excess + harm.excess(tolerated), variance + harm.variance(tolerated))
+                found[name] = (excess + harm.excess(tolerances[name]), variance + harm.variance(tolerances[name]))
         return found
 
     def forgetting(self, guard: str) -> Carry:

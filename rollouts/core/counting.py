@@ -137,9 +137,9 @@ class Reading:
         arms = (Counts.from_json(value["candidate"]), Counts.from_json(value["stable"]))
         ahead = [Counts.from_json(one) for one in value.get("ahead", ())] or [Counts(), Counts()]
         slot, since, answer_s, drawn = value.get("slot", (0, None, 0.0, 0))
-        return cls(
-            value["epoch"], value["at"], *arms, *value["user"], slot, (ahead[0], ahead[1]), answer_s, since, drawn
-        )
+        users, errors = value["user"]
+        next_slot = (ahead[0], ahead[1])
+        return cls(value["epoch"], value["at"], *arms, users, errors, slot, next_slot, answer_s, since, drawn)
 
 
 def difference(before: Reading | None, now: Reading) -> Reading:

@@ -370,7 +370,8 @@ class Evidence:
         if "points" not in value:
             return cls()
         points = {name: Point.from_json(point) for name, point in value["points"].items()}
-        return cls(points, *value["counts"], tuple(value.get("better", ZERO)))
+        candidate, stable, ticks = value["counts"]
+        return cls(points, candidate, stable, ticks, tuple(value.get("better", ZERO)))
 
 
 _NOTHING = Point()
