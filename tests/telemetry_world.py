@@ -101,13 +101,15 @@ class Telemetry:
 def _less(found: GatewayCounters, lost: GatewayCounters) -> GatewayCounters:
     return replace(
         found,
-        by_release={
-            digest: _arm_less(arm, lost.by_release.get(digest, ArmCounters()))
-            for digest, arm in found.by_release.items()
-        },
+        by_release=_arms_less(found.by_release, lost.by_release),
+        by_slot={slot: _arms_less(arms, lost.by_slot.get(slot, {})) for slot, arms in found.by_slot.items()},
         user_requests=found.user_requests - lost.user_requests,
         user_errors=found.user_errors - lost.user_errors,
     )
+
+
+def _arms_less(arms: dict[str, ArmCounters], lost: dict[str, ArmCounters]) -> dict[str, ArmCounters]:
+    return {digest: _arm_less(arm, lost.get(digest, ArmCounters())) for digest, arm in arms.items()}
 
 
 def _arm_less(arm: ArmCounters, lost: ArmCounters) -> ArmCounters:
