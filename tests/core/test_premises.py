@@ -17,6 +17,7 @@ from benchmarks.calibration.premises.gateway import (
     LONGEST_S,
     Gateway,
     delays,
+    usual_s,
 )
 from benchmarks.calibration.premises.measured import measured, quantiles, walked
 from benchmarks.calibration.premises.scenario import Answers, BadClient, Cold, Fault, Scenario, Wander
@@ -94,13 +95,37 @@ def test_a_retried_failure_is_one_request_of_its_arm_and_an_attempt_of_stable() 
     assert one.ended(0, STABLE)[[ENDED, ATTEMPTS, ERRED]].tolist() == [0, 5, 2]
 
 
-def test_the_longest_usual_answer_is_that_of_both_arms_as_they_are_mixed() -> None:
-    one = gateway(Answers(ok_s=5, candidate_times=2))
-    assert one.answer_s() == 5
-    one.weight = 0.5
-    assert one.answer_s() == 10
-    one.weight = 0.005
-    assert one.answer_s() == 5
+def test_the_longest_usual_answer_is_that_of_the_slower_release_once_enough_of_its_answers_were_seen() -> None:
+    one = gateway(Answers(ok_s=4, candidate_times=2))
+    for at, (arm, ok) in enumerate([(STABLE, 99), (STABLE, 1), (CANDIDATE, 99), (CANDIDATE, 1)], 1):
+        one.begin(at, arm, Begun(ok=ok), 0)
+    found = []
+    for at in range(1, 13):
+        one.end(at)
+        found.append(one.answer_s())
+    assert found == [0] * 5 + [5] * 6 + [10], "the edges that a gateway counts at"
+    assert usual_s(2, 1.0) == 30, "of lognormal ones with a median of 2 s, 1 % take longer than 20.5 s"
+
+
+def test_readings_hold_what_the_judgement_asks_for() -> None:
+    """Requests that stable could save and those that fail anywhere; what stands under the next slot; all that was drawn."""
+    one = gateway(is_retrying=True)
+    one.told(0, 0.1, 1)
+    one.follows(0)
+    one.begin(1, CANDIDATE, Begun(ok=10, own=3, poison=2), 2)
+    one.begin(1, STABLE, Begun(ok=100), 0)
+    one.end(1)
+    one.told(1, 0.2, 2)
+    one.follows(1)
+    one.begin(2, CANDIDATE, Begun(ok=1), 0)
+    one.end(2)
+    now = one.reading(2.0)
+    assert (now.slot, now.drawn, now.candidate.attempts, now.stable.attempts) == (2, 16, 1, 0)
+    one.slot = 1
+    assert dict(one.reading(2.0).candidate.bad) == {"errors": 5, "common": 2, "saved": 3, "shed": 0, "timed": 15}
+    assert one.reading(2.0).ahead[0].attempts == 1
+    one.is_retrying = False
+    assert one.reading(2.0).candidate.bad["saved"] == 0
 
 
 # --- what begins ------------------------------------------------------------------------------------------------------
