@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from benchmarks.calibration.premises.gateway import (
     usual_s,
 )
 from benchmarks.calibration.premises.measured import measured, quantiles, walked
+from benchmarks.calibration.premises.page import write_page
 from benchmarks.calibration.premises.scenario import Answers, BadClient, Cold, Fault, Scenario, Wander
 from benchmarks.calibration.premises.scenarios import SHORT, scenarios
 from benchmarks.calibration.premises.tables import TITLES, tables
@@ -296,3 +299,19 @@ def test_tables_have_a_row_for_every_scenario() -> None:
         "### Failures end at once, answers later",
     ]
     assert {one.group for one in scenarios()} == set(TITLES)
+
+
+def test_the_page_has_a_place_for_every_group(tmp_path: Path) -> None:
+    """The words stay, and the figures are made anew."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "premises.md").read_text()
+    assert set(re.findall("<!-- begin ([^>]*) -->", text)) == {"made by", "summary", *TITLES}
+    faulty = replace(PLAIN, group="fault", kind="half fail", faults=(Fault(0.5, 100),))
+    found = [measured(faulty, [told(math.inf, "baking")]), measured(PLAIN, [told(110, "rolled_back")])]
+    page = tmp_path / "premises.md"
+    page.write_text(text)
+    write_page({"command": "x", "seed": 1, "numpy": "2", "took_s": 60, "scenarios": found}, page)
+    said = page.read_text()
+    assert "`x` · 2 rollouts in 2 scenarios · seed 1 · numpy 2 · 1 minutes" in said
+    assert "in 0 of 1 scenarios. Not in: test, plain at 10/s: 100 %." in said
+    assert "| half fail | 10 | 1 | never / never s |" in said
+    assert "## How to read the tables" in said
