@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ def write_page(results: Results, page: Path) -> None:
     page.write_text(filled(results, page.read_text()))
 
 
-def filled(results: Results, text: str) -> str:
+def filled(results: Results, text: str, blocks: Mapping[str, Callable[[Results], str]] | None = None) -> str:
     """The page with every block made anew. Raises KeyError for a block that nobody makes."""
+    makers = BLOCKS if blocks is None else blocks
 
     def made(match: re.Match[str]) -> str:
         name = match["name"]
-        return f"<!-- begin {name} -->\n{BLOCKS[name](results)}\n<!-- end {name} -->"
+        return f"<!-- begin {name} -->\n{makers[name](results)}\n<!-- end {name} -->"
 
     return re.sub(r"<!-- begin (?P<name>[\w ]+) -->.*?<!-- end (?P=name) -->", made, text, flags=re.S)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +19,10 @@ from benchmarks.calibration.premises.gateway import (
     LONGEST_S,
     Gateway,
     delays,
+    usual_s,
 )
 from benchmarks.calibration.premises.measured import measured, quantiles, walked
+from benchmarks.calibration.premises.page import write_page
 from benchmarks.calibration.premises.scenario import Answers, BadClient, Cold, Fault, Scenario, Wander
 from benchmarks.calibration.premises.scenarios import SHORT, scenarios
 from benchmarks.calibration.premises.tables import TITLES, tables
@@ -94,13 +98,37 @@ def test_a_retried_failure_is_one_request_of_its_arm_and_an_attempt_of_stable() 
     assert one.ended(0, STABLE)[[ENDED, ATTEMPTS, ERRED]].tolist() == [0, 5, 2]
 
 
-def test_the_longest_usual_answer_is_that_of_both_arms_as_they_are_mixed() -> None:
-    one = gateway(Answers(ok_s=5, candidate_times=2))
-    assert one.answer_s() == 5
-    one.weight = 0.5
-    assert one.answer_s() == 10
-    one.weight = 0.005
-    assert one.answer_s() == 5
+def test_the_longest_usual_answer_is_that_of_the_slower_release_once_enough_of_its_answers_were_seen() -> None:
+    one = gateway(Answers(ok_s=4, candidate_times=2))
+    for at, (arm, ok) in enumerate([(STABLE, 99), (STABLE, 1), (CANDIDATE, 99), (CANDIDATE, 1)], 1):
+        one.begin(at, arm, Begun(ok=ok), 0)
+    found = []
+    for at in range(1, 13):
+        one.end(at)
+        found.append(one.answer_s())
+    assert found == [0] * 5 + [5] * 6 + [10], "the edges that a gateway counts at"
+    assert usual_s(2, 1.0) == 30, "of lognormal ones with a median of 2 s, 1 % take longer than 20.5 s"
+
+
+def test_readings_hold_what_the_judgement_asks_for() -> None:
+    """Requests that stable could save and those that fail anywhere; what stands under the next slot; all that was drawn."""
+    one = gateway(is_retrying=True)
+    one.told(0, 0.1, 1)
+    one.follows(0)
+    one.begin(1, CANDIDATE, Begun(ok=10, own=3, poison=2), 2)
+    one.begin(1, STABLE, Begun(ok=100), 0)
+    one.end(1)
+    one.told(1, 0.2, 2)
+    one.follows(1)
+    one.begin(2, CANDIDATE, Begun(ok=1), 0)
+    one.end(2)
+    now = one.reading(2.0)
+    assert (now.slot, now.drawn, now.candidate.attempts, now.stable.attempts) == (2, 16, 1, 0)
+    one.slot = 1
+    assert dict(one.reading(2.0).candidate.bad) == {"errors": 5, "common": 2, "saved": 3, "shed": 0, "timed": 15}
+    assert one.reading(2.0).ahead[0].attempts == 1
+    one.is_retrying = False
+    assert one.reading(2.0).candidate.bad["saved"] == 0
 
 
 # --- what begins ------------------------------------------------------------------------------------------------------
@@ -271,3 +299,19 @@ def test_tables_have_a_row_for_every_scenario() -> None:
         "### Failures end at once, answers later",
     ]
     assert {one.group for one in scenarios()} == set(TITLES)
+
+
+def test_the_page_has_a_place_for_every_group(tmp_path: Path) -> None:
+    """The words stay, and the figures are made anew."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "premises.md").read_text()
+    assert set(re.findall("<!-- begin ([^>]*) -->", text)) == {"made by", "summary", *TITLES}
+    faulty = replace(PLAIN, group="fault", kind="half fail", faults=(Fault(0.5, 100),))
+    found = [measured(faulty, [told(math.inf, "baking")]), measured(PLAIN, [told(110, "rolled_back")])]
+    page = tmp_path / "premises.md"
+    page.write_text(text)
+    write_page({"command": "x", "seed": 1, "numpy": "2", "took_s": 60, "scenarios": found}, page)
+    said = page.read_text()
+    assert "`x` · 2 rollouts in 2 scenarios · seed 1 · numpy 2 · 1 minutes" in said
+    assert "in 0 of 1 scenarios. Not in: test, plain at 10/s: 100 %." in said
+    assert "| half fail | 10 | 1 | never / never s |" in said
+    assert "## How to read the tables" in said

@@ -1,8 +1,9 @@
 """What becomes of the judgement when a premise of it does not hold: scenarios walked through the engine's own decisions.
 
-Run `python -m benchmarks.calibration.premises`. A full run writes docs/premises.json. `--only PART` tries the scenarios whose
-name has this part, `--runs N` walks N of the 200 rollouts that a full run asks for (some scenarios walk fewer); both only
-print. Seeded: the same numpy brings the same numbers.
+Run `python -m benchmarks.calibration.premises`. A full run writes docs/premises.json and the figures of docs/premises.md.
+`--only PART` tries the scenarios whose name has this part, `--runs N` walks N of the 200 rollouts that a full run asks for (some
+scenarios walk fewer); both only print. `--render` makes the page anew from the kept results. Seeded: the same numpy brings the
+same numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import numpy as np
 
 from benchmarks.calibration.__main__ import line
 from benchmarks.calibration.premises.measured import SEED, measured, walked
+from benchmarks.calibration.premises.page import write_page
 from benchmarks.calibration.premises.scenario import Scenario
 from benchmarks.calibration.premises.scenarios import scenarios
-from benchmarks.calibration.premises.tables import tables
 from benchmarks.calibration.premises.walking import Ran
 
-KEPT = Path(__file__).resolve().parents[3] / "docs" / "premises.json"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+KEPT, PAGE = DOCS / "premises.json", DOCS / "premises.md"
 #: Rollouts that one job walks, and of how many a scenario's `runs` are told.
 BATCH, RUNS, PROCESSES = 10, 200, 2
 
@@ -34,16 +36,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration.premises", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of {RUNS} rollouts walk so many")
     parser.add_argument("--only", default="", metavar="PART", help="only scenarios whose name has this part")
-    parser.add_argument(
-        "--tables", action="store_true", help="no simulation: the tables of docs/premises.json in Markdown"
-    )
+    parser.add_argument("--render", action="store_true", help="no simulation: the page from docs/premises.json")
     args = parser.parse_args()
-    if args.tables:
-        print(tables(json.loads(KEPT.read_text())))
+    if args.render:
+        write_page(json.loads(KEPT.read_text()), PAGE)
         return
     found = simulated([one for one in scenarios() if args.only in one.name], args.runs)
     if not args.only and args.runs == RUNS:
         KEPT.write_text(in_lines(found))
+        write_page(found, PAGE)
 
 
 def simulated(wanted: list[Scenario], runs: int) -> dict[str, Any]:

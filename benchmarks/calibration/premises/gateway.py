@@ -6,10 +6,9 @@ when they end. What a mesh would count, every attempt for the release that got i
 
 from __future__ import annotations
 
-from dataclasses import fields
+import math
 from functools import cache
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +16,20 @@ import numpy.typing as npt
 from benchmarks.calibration.premises.scenario import Answers
 from benchmarks.calibration.premises.world import CANDIDATE, STABLE, Begun
 from benchmarks.calibration.traffic import EDGES_MS, ERRORS, SLOW
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.counting import COMMON, SAVED, SHED, SLOTS, TIMED, Counts, Reading
+from serving.core.buckets import EDGES_US
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-SLOTS = 8
 LONGEST_S = 120
 #: Counted by slot and arm: requests that ended, those whose first attempt failed, those of them that failed on stable too, first
 #: attempts that ended, these over each edge; then what a mesh counts: attempts and failed ones.
-ENDED, FAILED, AGAIN, TIMED, OVER, ATTEMPTS, ERRED = 0, 1, 2, 3, 4, 4 + len(EDGES_MS), 5 + len(EDGES_MS)
+ENDED, FAILED, AGAIN, FIRST, OVER, ATTEMPTS, ERRED = 0, 1, 2, 3, 4, 4 + len(EDGES_MS), 5 + len(EDGES_MS)
 KINDS = ERRED + 1
-#: Whether the engine's core is given counts by weight; an older one gets what a mesh counts.
-BY_WEIGHT = "slot" in {field.name for field in fields(Reading)}
+#: Of fewer first attempts of a release nobody knows how long they usually take; its longest usual answer is longer than those
+#: of this share. As rollouts.observe has it.
+LEAST_TIMED, USUAL_FRAC = 100, 0.99
 
 
 class Gateway:
@@ -42,6 +42,7 @@ class Gateway:
         self.weight, self.slot = 0.0, 0
         times = (answers.candidate_times, 1.0)
         self._ok = tuple(delays(answers.ok_s * one, answers.sigma) for one in times)
+        self._usual_s = tuple(usual_s(answers.ok_s * one, answers.sigma) for one in times)
         self._failed_s = answers.failed_s
         self._rings = np.zeros((LONGEST_S + 1, SLOTS, 2, KINDS), dtype=np.int64)
         self._total = np.zeros((SLOTS, 2, KINDS), dtype=np.int64)
@@ -65,7 +66,7 @@ class Gateway:
     def begin(self, at: int, arm: int, begun: Begun, again: int) -> None:
         """Takes in what begins in the second that ends at `at`; `again`: failures that fail on stable too, if retried."""
         ok = np.zeros(KINDS, dtype=np.int64)
-        ok[[ENDED, TIMED, ATTEMPTS]] = 1
+        ok[[ENDED, FIRST, ATTEMPTS]] = 1
         ring = self._rings[:, self.slot]
         if begun.ok:
             self._spread(ring, at, arm, ok, begun.ok, self._ok[arm])
@@ -80,7 +81,7 @@ class Gateway:
 
     def _fail(self, ring: Whole, at: int, arm: int, failed: int, again: int) -> None:
         soon = (at + round(self._failed_s)) % len(ring)
-        ring[soon, arm, [TIMED, ATTEMPTS, ERRED]] += failed
+        ring[soon, arm, [FIRST, ATTEMPTS, ERRED]] += failed
         if not self.is_retrying:
             ring[soon, arm, [ENDED, FAILED]] += failed
             return
@@ -116,19 +117,17 @@ class Gateway:
 
     def reading(self, at: float) -> Reading:
         """What this gateway says at `at`, in the shape that the engine's core reads."""
-        if not BY_WEIGHT:
-            total = self._total.sum(axis=0)
-            return Reading("one", at, *(self._by_attempt(total[arm]) for arm in (CANDIDATE, STABLE)))
-        here, ahead = (
-            tuple(self._by_request(self.ended(slot, arm)) for arm in (CANDIDATE, STABLE))
+        here, ahead = [
+            (self._counts(self.ended(slot, CANDIDATE)), self._counts(self.ended(slot, STABLE)))
             for slot in (self.slot, self.slot + 1)
-        )
-        more: dict[str, Any] = {"slot": self.slot, "ahead": ahead, "answer_s": self.answer_s()}
-        return Reading("one", at, *here, **more)
+        ]
+        drawn = int(self._total[:, CANDIDATE, ENDED].sum())
+        return Reading("one", at, *here, slot=self.slot, ahead=ahead, answer_s=self.answer_s(), drawn=drawn)
 
     def answer_s(self) -> float:
-        """How long 99 % of the answers took at most, over both arms as this weight mixes them."""
-        return _p99(self._ok[0].tobytes(), self._ok[1].tobytes(), self.weight)
+        """The longest usual answer of either release, as far as enough of its answers were seen."""
+        seen = self._total[:, :, FIRST].sum(axis=0)
+        return max(longest if seen[arm] >= LEAST_TIMED else 0.0 for arm, longest in enumerate(self._usual_s))
 
     def mesh(self) -> tuple[int, int, int, int]:
         """The candidate's bad and all attempts, stable's bad and all, since the beginning, whatever the weight."""
@@ -139,15 +138,10 @@ class Gateway:
     def _slow(self, row: Whole) -> dict[str, int]:
         return dict(zip(SLOW, row[OVER : OVER + len(EDGES_MS)].tolist(), strict=True)) if self.is_timed else {}
 
-    def _by_attempt(self, row: Whole) -> Counts:
-        attempts = int(row[ATTEMPTS])
-        return Counts(attempts, int(row[ENDED]), {ERRORS: int(row[ERRED]), **self._slow(row)})
-
-    def _by_request(self, row: Whole) -> Counts:
-        ended = int(row[ENDED])
-        bad = {ERRORS: int(row[FAILED]), "timed": int(row[TIMED]), **self._slow(row)}
-        if self.is_retrying:
-            bad["common"] = int(row[AGAIN])
+    def _counts(self, row: Whole) -> Counts:
+        ended, failed, again, first = row[: FIRST + 1].tolist()
+        saved = failed - again if self.is_retrying else 0
+        bad = {ERRORS: failed, COMMON: again, SAVED: saved, SHED: 0, TIMED: first, **self._slow(row)}
         return Counts(ended, ended, bad)
 
 
@@ -168,9 +162,7 @@ def _normal(parts: Floats) -> Floats:
 
 
 @cache
-def _p99(candidate: bytes, stable: bytes, weight: float) -> float:
-    arms = [np.frombuffer(one, dtype=np.float64) for one in (candidate, stable)]
-    mixed = np.zeros(max(len(one) for one in arms))
-    for one, share in zip(arms, (weight, 1 - weight), strict=True):
-        mixed[: len(one)] += share * one
-    return float(np.searchsorted(np.cumsum(mixed), 0.99 * (1 - 1e-9)))
+def usual_s(median_s: float, sigma: float) -> float:
+    """The edge under which the usual share of answers ends."""
+    longest_s = median_s * math.exp(sigma * NormalDist().inv_cdf(USUAL_FRAC))
+    return next((edge for edge in EDGES_US if edge > 1e6 * longest_s), EDGES_US[-1]) / 1e6

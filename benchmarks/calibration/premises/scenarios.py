@@ -42,18 +42,18 @@ def _lag() -> list[Scenario]:
         return replace(found, **more)
 
     found = [
-        one(f"answers take {seconds} s", rate, Answers(seconds), runs=60)
+        one(f"answers take {seconds} s", rate, Answers(seconds), runs=40 if rate > 1 else 20)
         for seconds in (1, 2, 5, 10, 30)
         for rate in (1.0, 10.0, 100.0, 500.0)
     ]
     for preset in ("careful", "fast"):
-        found += [one(f"answers take {seconds} s", 100.0, Answers(seconds), preset, runs=40) for seconds in (2, 10)]
+        found += [one(f"answers take {seconds} s", 100.0, Answers(seconds), preset, runs=30) for seconds in (2, 10)]
     found += [
         one("answers take 10 s, 2 % fail", 10.0, Answers(10), base=(0.02,), objectives=ROOMY, runs=40),
         one("answers take about 2 s, some far longer", 100.0, Answers(2, sigma=1.0), runs=40),
         one("the same, the candidate 30 % slower", 10.0, Answers(2, sigma=1.0, candidate_times=1.3), runs=40),
-        one("the same, the candidate 30 % slower", 100.0, Answers(2, sigma=1.0, candidate_times=1.3), runs=60),
-        one("answers take 5 s, the candidate's 6.5 s", 100.0, Answers(5, candidate_times=1.3), runs=60),
+        one("the same, the candidate 30 % slower", 100.0, Answers(2, sigma=1.0, candidate_times=1.3), runs=40),
+        one("answers take 5 s, the candidate's 6.5 s", 100.0, Answers(5, candidate_times=1.3), runs=40),
         one("answers take 5 s, the candidate's 6.5 s", 500.0, Answers(5, candidate_times=1.3), runs=40),
         one("answers take .1 s, failures 2 s", 100.0, Answers(0.1, failed_s=2), runs=40),
     ]

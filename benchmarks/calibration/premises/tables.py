@@ -30,10 +30,11 @@ def tables(results: dict[str, Any]) -> str:
     groups: dict[str, list[Found]] = {}
     for one in results["scenarios"]:
         groups.setdefault(one["group"], []).append(one)
-    return "\n\n".join(f"### {TITLES[group]}\n\n{_of_group(found)}" for group, found in groups.items())
+    return "\n\n".join(f"### {TITLES[group]}\n\n{of_group(found)}" for group, found in groups.items())
 
 
-def _of_group(found: list[Found]) -> str:
+def of_group(found: list[Found]) -> str:
+    """A table of the healthy ones and one of the faulty ones, as far as there are any."""
     healthy = [one for one in found if "bad_requests" not in one]
     return "\n\n".join(table(part) for table, part in ((_healthy, healthy), (_faulty, _rest(found))) if part)
 
