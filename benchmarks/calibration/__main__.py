@@ -24,7 +24,7 @@ from benchmarks.calibration.plots import write_plots
 from benchmarks.calibration.simulate import OURS, SEED, Cell, measured
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-RUNS, QUICK_RUNS, PROCESSES = 2000, 100, 2
+RUNS, QUICK_RUNS, PROCESSES = 1000, 100, 2
 
 
 def main() -> None:

@@ -144,9 +144,14 @@ class Series(NamedTuple):
         return factor(squares, bad * rest, self.blocks * rest)
 
     def phi_now(self, counter: int) -> float:
-        """The dispersion over seconds, the open one as if it ended now: so a clump is known in the tick that brings it."""
+        """The dispersion over seconds, the open one as if it ended now: so a clump is known in the tick that brings it.
+
+        A second that brings many times the usual attempts is one caller's burst, and may count for as much more.
+        """
         squares, bad, before, now, *_ = self.counters[counter]
-        new = min(self._half_square(bad, before, now), self._most(bad, before))
+        usual = self.attempts / self.blocks if self.blocks >= LEAST_BLOCKS else 0.0
+        surge = max(1.0, self.open / usual) if usual else 1.0
+        new = min(self._half_square(bad, before, now), self._most(bad, before) * surge**2)
         return factor(squares + new, bad + now, self.blocks + 1, MOST_BY_CHANCE)
 
     def to_json(self) -> list[Any]:
@@ -203,7 +208,9 @@ class Dispersion:
 
     def as_history(self) -> Dispersion:
         """For a rollout that begins: what was counted before it weighs little."""
-        return replace(self, stable=tuple([one.as_history() for one in self.stable]))
+        stable = tuple([one.as_history() for one in self.stable])
+        fresh = Series(before=0, counters=((0.0, 0.0, 0, 0, 0.0, 0.0),) * len(self.names))
+        return replace(self, candidate=fresh, stable=stable)
 
     @cached_property
     def phis(self) -> dict[str, tuple[float, float]]:
@@ -301,7 +308,9 @@ class SeriesOf:
         return np.where(is_known, factor_of(self.squares, self.bad * rest, self.blocks * rest), 1.0)
 
     def phi_now(self) -> Floats:
-        new = np.minimum(self._half_square(), self._most())
+        usual = np.where(self.blocks >= LEAST_BLOCKS, self.attempts / np.maximum(self.blocks, 1.0), 0.0)
+        surge = np.where(usual > 0, np.maximum(1.0, self.n1 / np.where(usual > 0, usual, 1.0)), 1.0)
+        new = np.minimum(self._half_square(), self._most() * surge**2)
         return factor_of(self.squares + new, self.bad + self.x1, self.blocks + 1, MOST_BY_CHANCE)
 
 
@@ -322,6 +331,7 @@ class Dispersions:
 
     def as_history(self, shares: Sequence[Floats]) -> None:
         """What was counted until now is from before the rollout; `shares` by length of block, the least of the guard's counters'."""
+        self.candidate = SeriesOf(len(self.candidate.bad), has_before=True)
         for one, share in zip(self.stable, shares, strict=True):
             one.as_history(share)
 

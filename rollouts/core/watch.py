@@ -20,6 +20,10 @@ FIRST_ATTEMPTS = 50
 UNCOMMON = 100
 
 
+#: Requests that fail wherever they go, and attempts, of the candidate and of stable.
+Common = tuple[int, int, int, int]
+
+
 @dataclass(frozen=True)
 class Recent:
     """The candidate's attempts of about the last ten seconds, and the bad ones, kept as two halves of which the older is dropped."""
@@ -59,9 +63,9 @@ class Watch:
 
     `first_bad_at` is the time of the last reading without a bad attempt: no earlier instant can have shown the fault, so
     that a measured reaction time is never flattered. `seen_at`: the reading that last brought an attempt of the candidate.
-    `harm`: what the candidate has cost in this stage. `common`: its failures that fail wherever they go, and its attempts, over
-    the whole rollout. `first`: the bad ones among the first attempts of its newest server, and
-    how many of these there were.
+    `harm`: what the candidate has cost in this stage. `common`: over the whole rollout, its failures that fail
+    wherever they go and its attempts, and the same of stable. `first`: the bad ones among the first attempts of its newest
+    server, and how many of these there were.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
@@ -71,7 +75,7 @@ class Watch:
     recent: Recent = field(default_factory=Recent)
     harm: Mapping[str, Harm] = field(default_factory=dict)  # by gateway
     first: tuple[int, int] = (0, 0)
-    common: tuple[int, int] = (0, 0)
+    common: Common = (0, 0, 0, 0)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,7 +99,7 @@ class Watch:
             Recent.from_json(value["recent"]) if "recent" in value else Recent(),
             {name: Harm.from_json(one) for name, one in value.get("harm", {}).items()},
             tuple(value.get("first", (0, 0))),
-            tuple(value.get("common", (0, 0))),
+            tuple(value.get("common", (0, 0, 0, 0))),
         )
 
 
@@ -132,6 +136,8 @@ def watched(watch: Watch, guard: Guard, news: News, *, policy: Policy, has_stabl
     Gateways at which answers are still on their way since the last change of weight add no evidence.
     """
     arms = news.arms
+    if not arms.candidate.bad and not arms.stable.bad:
+        return watch  # counts were lost, or never there
     counted = [one for one in guard.points if one in arms.candidate.bad or one in arms.stable.bad] if has_stable else []
     names = tuple(dict.fromkeys((*counted, guard.name)))
     bad = {name: (arms.candidate.bad.get(name, 0), arms.stable.bad.get(name, 0)) for name in names}
@@ -167,7 +173,7 @@ def watched(watch: Watch, guard: Guard, news: News, *, policy: Policy, has_stabl
                 if part.is_settled
             },
         },
-        common=(watch.common[0] + common, watch.common[1] + candidate),
+        common=_added(watch.common, (common, candidate, arms.stable.bad.get(COMMON, 0), stable)),
         first=(watch.first[0] + own[0], watch.first[1] + candidate) if watch.first[1] < FIRST_ATTEMPTS else watch.first,
     )
 
@@ -177,20 +183,25 @@ def _attempts(guard: Guard, counts: Counts) -> int:
     return counts.bad.get(TIMED, counts.attempts) if guard.indicator == "slow" else counts.attempts
 
 
-def _part(guard: Guard, names: Sequence[str], part: Reading, known: tuple[int, int], *, has_stable: bool) -> Part:
-    """One gateway's tick. `known`: the candidate's common failures and its attempts before it.
+def _added(known: Common, more: Common) -> Common:
+    return (known[0] + more[0], known[1] + more[1], known[2] + more[2], known[3] + more[3])
+
+
+def _part(guard: Guard, names: Sequence[str], part: Reading, known: Common, *, has_stable: bool) -> Part:
+    """One gateway's tick. `known`: common failures and attempts before it, of the candidate and of stable.
 
     A request that fails wherever it goes is held against nobody: of the candidate's errors those count that a second attempt
     on stable could save, or that had none. Of stable's errors its second attempts tell nothing, as they go to stable again;
-    they are taken to be common in the share in which the candidate's were, and never more of them than failed twice.
+    of those that failed twice so many are taken to be common as the candidate's share of common ones accounts for.
     """
     arms = part.candidate, part.stable
     bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
     own = None
     if has_stable and guard.indicator == ERRORS:
         common = [arm.bad.get(COMMON, 0) for arm in arms]
-        share = known[0] / (known[1] + UNCOMMON)
-        own = (bad[ERRORS][0] - common[0], bad[ERRORS][1] - min(common[1], share * arms[1].attempts))
+        expected = known[0] / (known[1] + UNCOMMON) * known[3]
+        told = min(1.0, expected / known[2]) if known[2] else 0.0
+        own = (bad[ERRORS][0] - common[0], bad[ERRORS][1] - told * common[1])
     return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, own)
 
 
