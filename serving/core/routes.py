@@ -22,8 +22,8 @@ _PROTOCOLS = 2
 #: grows keeps the callers it had.
 WHOLE_BP = 10_000
 #: Requests are labelled with the number of their route's last change, modulo this: few enough for a gateway that never forgets a
-#: label, enough that no request is still under way when its label comes again.
-SLOTS = 8
+#: label, enough that hardly a request is still under way when its label comes again.
+SLOTS = 4
 
 
 class TableRefused(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rollouts.core.counting import Counts, Reading, difference, has_lost
+from rollouts.core.counting import SLOTS, Counts, Reading, difference, has_lost
 
 
 def reading(attempts: int, slow: int = 0, *, epoch: str = "one") -> Reading:
@@ -39,17 +39,18 @@ def under(slot: int, attempts: int, *, ahead: int = 0, at: float = 0.0, answer_s
 
 def test_a_new_slot_counts_from_what_stood_under_its_name() -> None:
     """Labels come again: what was counted under this one long ago is not this weight's."""
-    before, now = under(3, 500, ahead=70), under(4, 75)
+    before, now = under(1, 500, ahead=70), under(2, 75)
     assert difference(before, now).candidate.attempts == 5
     assert not has_lost(before, now)
-    assert difference(under(7, 500, ahead=70), under(0, 72)).candidate.attempts == 2  # they go round
+    last = SLOTS - 1
+    assert difference(under(last, 500, ahead=70), under(0, 72)).candidate.attempts == 2  # they go round
 
 
 def test_a_slot_that_passed_unread_counts_nothing_and_is_told() -> None:
-    before, now = under(3, 500, ahead=70), under(5, 90)
+    before, now = under(1, 500, ahead=70), under(3, 90)
     assert difference(before, now).candidate == Counts()
     assert has_lost(before, now)
-    assert difference(now, under(5, 97)).candidate.attempts == 7  # from here on it is known
+    assert difference(now, under(3, 97)).candidate.attempts == 7  # from here on it is known
 
 
 def test_answers_come_steadily_some_time_after_a_change_of_weight() -> None:
@@ -59,8 +60,8 @@ def test_answers_come_steadily_some_time_after_a_change_of_weight() -> None:
     assert later.since == 100.0 and not later.is_settled
     settled = under(3, 9, at=115.0, answer_s=10.0).after(later)
     assert settled.is_settled
-    assert not under(4, 0, at=116.0, answer_s=10.0).after(settled).is_settled  # and again after the next
-    assert under(4, 0, at=116.0, answer_s=0.25).after(settled).is_settled  # short answers cost no tick
+    assert not under(0, 0, at=116.0, answer_s=10.0).after(settled).is_settled  # and again after the next
+    assert under(0, 0, at=116.0, answer_s=0.25).after(settled).is_settled  # short answers cost no tick
 
 
 def test_a_reading_survives_json() -> None:
