@@ -122,6 +122,13 @@ class Real:
         return {"r1": STABLE, "r2": CANDIDATE}[str(release)] if is_well else None
 
     def read(self) -> GatewayCounters:
+        """Once the counts stand still: a busy machine may be late to merge what workers counted."""
+        found = self._read()
+        while replace(again := self._read(), read_at=found.read_at) != found:
+            found = again
+        return again
+
+    def _read(self) -> GatewayCounters:
         time.sleep(2 * FLUSH_S + 0.05)
         return self.counters.read(
             gateway="gateway-1", admin_url=self.parts.envoy.admin_url, models=[MODEL], timeout_s=2.0
