@@ -28,7 +28,7 @@ from serving.ports import ArmCounters, GatewayCounters, GatewayError
 from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
-LIMITS = Limits(timeout_s=5.0, attempt_timeout_s=0.3)
+LIMITS = Limits(timeout_s=6.0, attempt_timeout_s=0.75)
 
 
 class Gateway(Protocol):
