@@ -142,12 +142,16 @@ def watched(watch: Watch, guard: Guard, news: News, *, policy: Policy, has_stabl
     names = tuple(dict.fromkeys((*counted, guard.name)))
     bad = {name: (arms.candidate.bad.get(name, 0), arms.stable.bad.get(name, 0)) for name in names}
     candidate, stable = _attempts(guard, arms.candidate), _attempts(guard, arms.stable)
-    dispersion = watch.dispersion.after(news.read_at, bad, candidate, stable, window_s=policy.dispersion_window_s)
+    settled = [part for part in news.parts.values() if part.is_settled]
+    dispersion = watch.dispersion
+    if len(settled) == len(
+        news.parts
+    ):  # when answers set in, their number jumps, and what failed before looks like a clump
+        dispersion = dispersion.after(news.read_at, bad, candidate, stable, window_s=policy.dispersion_window_s)
     (was, was_stable), (now, now_stable) = [
         ({name: one.phi(name) for name in names}, {name: one.phi_stable(name) for name in names})
         for one in (watch.dispersion, dispersion)
     ]
-    settled = [part for part in news.parts.values() if part.is_settled]
     own = bad[guard.name]
     common = arms.candidate.bad.get(COMMON, 0) if has_stable and guard.indicator == ERRORS else 0
     return Watch(

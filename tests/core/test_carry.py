@@ -305,6 +305,18 @@ def test_while_answers_are_on_their_way_nothing_is_held_against_anybody() -> Non
     assert log_e(absorb(carry, tick=15, readings={"one": later}, policy=ERRORS_ONLY, has_stable=True)) > 0
 
 
+def test_answers_that_set_in_after_failures_are_no_clump() -> None:
+    """Slow answers: for nine seconds only failures have ended; then answers come at their full rate."""
+    carry, total = Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())}), [0, 0]
+    for second in range(1, 61):
+        n = 100 if second > 9 else 1
+        total = [total[0] + n, total[1] + 1]
+        arm = counts(total[0], total[1])
+        now = Reading("one", float(second), counts(second), arm, slot=1, answer_s=9.0)
+        carry = absorb(carry, tick=second, readings={"one": now}, policy=ERRORS_ONLY, has_stable=True)
+    assert carry.watches["errors"].dispersion.phi("errors") == 1.0
+
+
 def test_being_better_than_tolerated_is_no_credit() -> None:
     carry = after(1000, counts(100), counts(100, 3)).entering("next", 1000.0, ERRORS_ONLY)
     assert carry.harm_so_far(ERRORS_ONLY).get("errors", (0.0, 0.0))[0] == 0.0
