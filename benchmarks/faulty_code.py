@@ -59,7 +59,7 @@ class TritonPythonModel:
             x, sender = tensor(request), request.get_response_sender()
             if not is_users(x):
                 self.send(sender, twice(x))
-            elif random.random() < %(share)r:
+            elif (x[:, 0] == %(poison)r).any() or random.random() < %(share)r:
                 self.log.write(f"{time.time():.3f} 1\\n")
                 self.send(sender, pb_utils.InferenceResponse(error=pb_utils.TritonError("broken")))
             else:
@@ -90,8 +90,9 @@ def breaking(trigger: Path, *, does: str = FAILS, share: float) -> str:
 
 
 def late(log: Path, *, late_s: float, share: float) -> str:
-    """Fails this share of the users' requests at once and answers the others after so many seconds, any number at a time.
+    """Fails this share of the users' attempts and all poisoned ones at once, and answers the others after so many seconds, any
+    number at a time.
 
     Appends (when an attempt ended, in seconds since the epoch; 1 for a failure) to `log`, a line each.
     """
-    return (_HEAD + _LATE) % {"mark": list(MARK), "log": log, "late_s": late_s, "share": share}
+    return (_HEAD + _LATE) % {"mark": list(MARK), "poison": POISON, "log": log, "late_s": late_s, "share": share}

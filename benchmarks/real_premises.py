@@ -1,10 +1,12 @@
 """Healthy releases under slow answers and poisoned requests on the real stack, and a regression that poison might hide.
 
-Run `python -m benchmarks.real_premises [--runs 20] [--only lag,poison,regression] [--rate 60] [--out FILE]`.
+Run `python -m benchmarks.real_premises [--runs 20] [--only lag,late_poison,poison,regression] [--rate 60] [--out FILE]`.
 
-- `lag`: 2 % of the requests fail at once, whichever release they meet, and the others are answered after 1.9 s (half of the runs) or
-  4.8 s, just under the edges of 2 and 5 s by which gateways time answers, so that the engine waits no longer than it must. For that
-  long after every change of weight only failures have ended. The releases are alike: none may be taken back.
+- `lag`: answers come after 1.9 s (half of the runs) or 4.8 s, just under the edges of 2 and 5 s by which gateways time answers, so
+  that the engine waits no longer than it must. 2 % of the attempts fail at once, by chance; their second attempts are as late as
+  others. The releases are alike: none may be taken back.
+- `late_poison`: the same, but 2 % of the requests fail at once whichever release they meet, and again on the second attempt. So, as
+  long as an answer takes, nothing but failures has ended after a change of weight. The releases are alike here too.
 - `poison`: 1.5 % of the requests fail whichever release they meet, and again on the second attempt; 1 % are no JSON at all. The
   releases are alike: none may be taken back.
 - `regression`: a release that begins to fail 5 % of what it is asked, with and without that poison in turn. Each is to be taken back,
@@ -41,6 +43,7 @@ from tests.flows.tiny import Shop, model_document
 #: Room for what is answered late: requests that one server may have at a time.
 MOST_AT_ONCE, MOST_WAITING = 1500, 600
 LATE_S, LATE_FAILS = (1.9, 4.8), 0.02
+NO_MIX = Mix()
 POISON = Mix(poisoned_frac=0.015, malformed_frac=0.01)
 REGRESSION = Fault("5 % of the requests fail", "", 0.05, ({"indicator": "errors"},))
 REGRESSION_WEIGHT_PCT = 50
@@ -73,6 +76,7 @@ class Bench:
     folder: Path
     rate_per_s: float
     runs: int
+    late_s: tuple[float, ...] = LATE_S
 
     @contextmanager
     def serving(self, slug: str, code: str) -> Iterator[Crowd]:
@@ -113,6 +117,10 @@ class Bench:
             "malformed": dict(Counter(crowd.malformed[malformed:])),
             "stages_at": [datetime.fromisoformat(one["at"]).timestamp() for one in seen["steps"] if one["at"]],
             "code": acted["code"] if acted else "",
+            "phi": max(
+                (one["facts"]["guards"]["errors"]["phi"] for one in seen["decisions"] if "guards" in one["facts"]),
+                default=1.0,
+            ),
         }
         if row["outcome"] != "promoted":
             print(f"NOT PROMOTED: {seen['reason']}\n{json.dumps(seen['decisions'][:3], indent=1)}", flush=True)
@@ -122,15 +130,26 @@ class Bench:
 
 
 def lag(bench: Bench, keep: Keep) -> None:
-    """Healthy releases, whose failures come sooner than their answers."""
-    for index, late_s in enumerate(LATE_S):
-        runs = bench.runs // len(LATE_S) + (index < bench.runs % len(LATE_S))
-        slug = f"late{late_s:g}".replace(".", "-")
+    """Healthy releases that answer late, and some of whose attempts fail at once."""
+    _late(bench, keep, "late", f"{LATE_FAILS:.0%} of the attempts fail at once", share=LATE_FAILS)
+
+
+def late_poison(bench: Bench, keep: Keep) -> None:
+    """Healthy releases that answer late, but for requests that fail at once wherever they go."""
+    mix = Mix(poisoned_frac=LATE_FAILS)
+    _late(bench, keep, "poisoned-late", f"{LATE_FAILS:.0%} of the requests fail at once everywhere", mix=mix)
+
+
+def _late(bench: Bench, keep: Keep, kind: str, words: str, *, share: float = 0.0, mix: Mix = NO_MIX) -> None:
+    for index, late_s in enumerate(bench.late_s):
+        runs = bench.runs // len(bench.late_s) + (index < bench.runs % len(bench.late_s))
+        slug = f"{kind}{late_s:g}".replace(".", "-")
         logs = [bench.folder / f"{slug}-{name}.log" for name in ("first", "second")]
-        codes = [late(log, late_s=late_s, share=LATE_FAILS) for log in logs]
+        codes = [late(log, late_s=late_s, share=share) for log in logs]
         rows: list[dict[str, Any]] = []
         with bench.serving(slug, codes[0]) as crowd:
             arms = [f"{slug}/r1", bench.prove(slug, "second", codes[1])]
+            crowd.mix = mix
             for run in range(runs):
                 candidate = 1 - run % 2
                 row = bench.healthy(crowd, arms[candidate])
@@ -138,7 +157,7 @@ def lag(bench: Bench, keep: Keep) -> None:
                 row["as_ended"] = worst_as_ended(policy, row["stages_at"], logs[candidate], logs[1 - candidate])
                 _say(slug, run, row)
                 rows.append(row)
-                keep(f"answers after {late_s:g} s, {LATE_FAILS:.0%} fail at once", rows)
+                keep(f"answers after {late_s:g} s, {words}", rows)
 
 
 def poison(bench: Bench, keep: Keep) -> None:
@@ -163,7 +182,7 @@ def regression(bench: Bench, keep: Keep) -> None:
     with bench.serving("regressing", breaking(bench.folder / "never", share=0)) as crowd:
         release = bench.prove("regressing", "worse", breaking(trigger, share=REGRESSION.share))
         for run in range(bench.runs):
-            for (name, found), mix in zip(rows.items(), (Mix(), POISON), strict=True):
+            for (name, found), mix in zip(rows.items(), (NO_MIX, POISON), strict=True):
                 crowd.mix = mix
                 found.append(one_run(bench.shop, crowd, release, policy, trigger, run + 1))
                 keep(f"5 % regression, {name}", found)
@@ -173,7 +192,12 @@ def _say(name: str, run: int, row: dict[str, Any]) -> None:
     print(f"{name} run {run + 1}: {row}", flush=True)
 
 
-SCENARIOS: dict[str, Callable[[Bench, Keep], None]] = {"lag": lag, "poison": poison, "regression": regression}
+SCENARIOS: dict[str, Callable[[Bench, Keep], None]] = {
+    "lag": lag,
+    "late_poison": late_poison,
+    "poison": poison,
+    "regression": regression,
+}
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -232,6 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="rollouts of each scenario; `regression` makes pairs")
     parser.add_argument("--only", default=",".join(SCENARIOS), help="comma-separated; all by default")
+    parser.add_argument("--late", default=",".join(map(str, LATE_S)), help="seconds until an answer, comma-separated")
     parser.add_argument("--rate", type=float, default=60, help="users' requests per second")
     parser.add_argument("--out", type=Path, help="also write the rows as JSON")
     asked = parser.parse_args()
@@ -249,7 +274,7 @@ def main() -> None:
         running(Path(name) / "state") as stack,
         Shop(stack, Path(name), step_s=1) as shop,
     ):
-        bench = Bench(shop, Path(name), asked.rate, asked.runs)
+        bench = Bench(shop, Path(name), asked.rate, asked.runs, tuple(float(one) for one in asked.late.split(",")))
         for scenario in asked.only.split(","):
             SCENARIOS[scenario](bench, keep)
             print("\n".join(table(found)), flush=True)
