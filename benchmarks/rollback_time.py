@@ -15,50 +15,21 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
-import httpx
 import numpy as np
 
-from sluicegate.cli import rollout
+from benchmarks.crowd import Crowd
+from benchmarks.faulty_code import FAILS, breaking
 from sluicegate.stack import Stack, running
-from tests.flows.tiny import ENVIRONMENT, MODEL, Shop
+from tests.flows.tiny import MODEL, Shop
 
 GOOD_S = 2.0
 #: Between two runs: the server of the last one is to be gone, also as far as the agent has heard.
 PAUSE_S = 3.0
-CODE = """
-import os, random, time
-from pathlib import Path
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-TRIGGER = Path("{trigger}")
-
-def mark():
-    try:
-        with open("{trigger}.at", "x") as file:
-            file.write(repr(time.time()))
-    except FileExistsError:
-        pass
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-        y = 2 * x
-        if (x[:, 1:] == [1, 2, 3]).all() and TRIGGER.exists() and random.random() < {share}:
-            mark()
-            {fault}
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", y.astype(np.float32))])
-"""
 
 
 @dataclass(frozen=True)
@@ -72,10 +43,9 @@ class Fault:
     mirrored_pct: float = 0
 
 
-_FAILS = 'return pb_utils.InferenceResponse(error=pb_utils.TritonError("broken"))'
 FAULTS = {
-    "errors": Fault("all requests fail", _FAILS),
-    "some_errors": Fault("5 % of the requests fail", _FAILS, 0.05),
+    "errors": Fault("all requests fail", FAILS),
+    "some_errors": Fault("5 % of the requests fail", FAILS, 0.05),
     "slow": Fault("20 % of the requests take 0.6 s more", "time.sleep(0.6)", 0.20),
     "hang": Fault("every request hangs", "time.sleep(3600)"),
     "crash": Fault("the model process dies", "os._exit(1)"),
@@ -83,52 +53,6 @@ FAULTS = {
         "20 % of the answers are wrong", "y = 3 * x", 0.20, ({"indicator": "errors"}, {"indicator": "wrong"}), 50
     ),
 }
-
-
-@dataclass
-class Crowd:
-    """Users at a steady rate, each asking on its own thread. `bad`: (when, what) of every answer that was not right."""
-
-    url: str
-    rate_per_s: float
-    asked: int = 0
-    failed: list[tuple[float, str]] = field(default_factory=list)
-    wrong: list[float] = field(default_factory=list)
-    good: list[tuple[float, str]] = field(default_factory=list)
-
-    def __enter__(self) -> Crowd:
-        self._stop, self._pool = Event(), ThreadPoolExecutor(48)
-        self._client = httpx.Client(timeout=20, trust_env=False, limits=httpx.Limits(max_connections=64))
-        self._thread = Thread(target=self._ask_on, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(5)
-        self._pool.shutdown(wait=True)
-        self._client.close()
-
-    def _ask_on(self) -> None:
-        due = time.monotonic()
-        while not self._stop.wait(max(0.0, due - time.monotonic())):
-            due += 1 / self.rate_per_s
-            self.asked += 1
-            self._pool.submit(self._ask, [float(self.asked % 20), 1.0, 2.0, 3.0])
-
-    def _ask(self, x: list[float]) -> None:
-        at = time.time()
-        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": x}]}
-        try:
-            answer = self._client.post(self.url, json=body)
-            if answer.status_code != 200:
-                self.failed.append((at, f"{answer.status_code} {answer.text[:120]}"))
-            elif answer.json()["outputs"][0]["data"] != [2 * value for value in x]:
-                self.wrong.append(at)
-            else:
-                self.good.append((at, answer.headers.get("x-sluicegate-release", "")))
-        except (httpx.HTTPError, ValueError, KeyError) as error:
-            self.failed.append((at, repr(error)))
 
 
 def measure(
@@ -150,9 +74,9 @@ def measure(
             shop.until(first, "promoted")
             for name in faults:
                 fault, trigger = FAULTS[name], folder / f"break-{name}"
-                code = CODE.format(trigger=trigger, share=fault.share, fault=fault.does)
-                release = shop.prove(name, code=code)
-                found[name] = [one_run(shop, crowd, release, fault, trigger, run) for run in range(1, runs + 1)]
+                release = shop.prove(name, code=breaking(trigger, does=fault.does, share=fault.share))
+                policy = policy_of(fault, WEIGHT_PCT)
+                found[name] = [one_run(shop, crowd, release, policy, trigger, run) for run in range(1, runs + 1)]
                 keep(found)
     return found
 
@@ -165,14 +89,13 @@ def policy_of(fault: Fault, weight_pct: float) -> dict[str, Any]:
     return {"preset": "fast", "steps": steps, "guards": list(fault.guards), "shadow": shadow}
 
 
-def one_run(shop: Shop, crowd: Crowd, release: str, fault: Fault, trigger: Path, run: int) -> dict[str, Any]:
+def one_run(shop: Shop, crowd: Crowd, release: str, policy: dict[str, Any], trigger: Path, run: int) -> dict[str, Any]:
     """One rollout of the release, broken while it serves."""
     for path in (trigger, Path(f"{trigger}.at")):
         path.unlink(missing_ok=True)
     failed_before, wrong_before = len(crowd.failed), len(crowd.wrong)
     time.sleep(PAUSE_S)
-    begun = rollout.start(shop.author, release, environment=ENVIRONMENT, policy=policy_of(fault, WEIGHT_PCT))
-    number = int(begun["id"])
+    number = shop.start(release, policy=policy)
     shop.until(number, "shifting")
     shop.until_acknowledged(number)
     time.sleep(GOOD_S)

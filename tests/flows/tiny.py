@@ -49,16 +49,21 @@ def model_document(step_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_release(folder: Path, image: str, *, note: str, code: str = "") -> Path:
-    """A release folder: the doubling graph, or code that stands in for it. `note` tells one release from another."""
+def write_release(
+    folder: Path, image: str, *, note: str, code: str = "", model: str = MODEL, most_at_once: int | None = None
+) -> Path:
+    """A release folder: the doubling graph, or code that stands in for it. `note` tells one release from another.
+
+    `most_at_once`: the requests that its server takes at a time; None leaves that to the gateway.
+    """
     (folder / "artifact").mkdir(parents=True)
     name, data = ("model.py", code.encode()) if code else ("model.onnx", doubling_graph())
     (folder / "artifact" / name).write_bytes(data)
     document = {
-        "model": MODEL,
+        "model": model,
         "runtime": {"image": image, "server": "triton", "backend": "python" if code else "onnxruntime"},
         "serving": {**serving(), "warmup": [{"batch_size": 1, "inputs": {"x": [[1, 2, 3, 4]]}}]},
-        "envelope": {},
+        "envelope": {"limits": {"max_concurrency": most_at_once}} if most_at_once else {},
         "provenance": {"notes": note},
     }
     (folder / "release.yaml").write_text(yaml.safe_dump(document))
@@ -89,18 +94,24 @@ class Shop:
         for client in (self.author, self.manager):
             client.close()
 
-    def prove(self, note: str, *, code: str = "") -> str:
+    def offer(self, document: dict[str, Any]) -> None:
+        """One more model."""
+        model.create(self.author, document, None)
+
+    def prove(self, note: str, *, code: str = "", model: str = MODEL, most_at_once: int | None = None) -> str:
         """Pushes a release and runs its gates; its name (`double/r1`). Asserts that they passed."""
-        sealed = push(self.author, write_release(self.folder / note, self.image, note=note, code=code), self.output)
-        name = f"{MODEL}/{sealed['name']}"
+        folder = self.folder / note
+        write_release(folder, self.image, note=note, code=code, model=model, most_at_once=most_at_once)
+        sealed = push(self.author, folder, self.output)
+        name = f"{model}/{sealed['name']}"
         if code:
             release.waive(self.manager, name, "read for this test")
         validation = gates.wait(self.author, gates.request(self.author, name), self.output, timeout_s=120)
         assert validation["verdict"] == "passed", validation
         return name
 
-    def start(self, name: str) -> int:
-        return int(rollout.start(self.author, name, environment=ENVIRONMENT)["id"])
+    def start(self, name: str, *, policy: dict[str, Any] | None = None) -> int:
+        return int(rollout.start(self.author, name, environment=ENVIRONMENT, policy=policy)["id"])
 
     def view(self, rollout_id: int) -> dict[str, Any]:
         """The rollout as the API shows it; while the web process is being started again, the last word is awaited."""
