@@ -1,8 +1,8 @@
 """What becomes of the judgement when a premise of it does not hold: scenarios walked through the engine's own decisions.
 
 Run `python -m benchmarks.calibration.premises`. A full run writes docs/premises.json and the figures of docs/premises.md.
-`--only PART` tries the scenarios whose name has this part, `--runs N` walks N of the 200 rollouts that a full run asks for (some
-scenarios walk fewer); both only print. `--render` makes the page anew from the kept results. Seeded: the same numpy brings the
+`--runs N` walks N of the 200 rollouts that a full run asks for (some scenarios walk fewer); the tables tell each scenario's own
+number. `--only PART` tries the scenarios whose name has this part, and only prints. `--render` makes the page anew from the kept results. Seeded: the same numpy brings the
 same numbers.
 """
 
@@ -42,7 +42,7 @@ def main() -> None:
         write_page(json.loads(KEPT.read_text()), PAGE)
         return
     found = simulated([one for one in scenarios() if args.only in one.name], args.runs)
-    if not args.only and args.runs == RUNS:
+    if not args.only:
         KEPT.write_text(in_lines(found))
         write_page(found, PAGE)
 
@@ -66,7 +66,7 @@ def simulated(wanted: list[Scenario], runs: int) -> dict[str, Any]:
                 at = f"[{len(found):>3}/{len(wanted)}] {time.monotonic() - began:5.0f} s"
                 print(f"{at}  {told(found[one.name])}", flush=True)
     return {
-        "command": "python -m benchmarks.calibration.premises",
+        "command": f"python -m benchmarks.calibration.premises --runs {runs}",
         "seed": SEED,
         "numpy": np.__version__,
         "took_s": round(time.monotonic() - began),
