@@ -1,9 +1,9 @@
 """What becomes of the judgement when a premise of it does not hold: scenarios walked through the engine's own decisions.
 
-Run `python -m benchmarks.calibration.premises`. A full run writes docs/premises.json and the figures of docs/premises.md.
-`--runs N` walks N of the 200 rollouts that a full run asks for (some scenarios walk fewer); the tables tell each scenario's own
-number. `--only PART` tries the scenarios whose name has this part, and only prints. `--render` makes the page anew from the kept results. Seeded: the same numpy brings the
-same numbers.
+Run `python -m benchmarks.calibration.premises`. It writes docs/premises.json and the figures of docs/premises.md. `--runs N` walks
+N of the 200 rollouts that a full run asks for (some scenarios walk fewer); the tables tell each scenario's own number. `--only PART`
+tries the scenarios whose name has this part, and only prints. `--render` makes the page anew from the kept results. Seeded: the
+same numpy brings the same numbers.
 """
 
 from __future__ import annotations
