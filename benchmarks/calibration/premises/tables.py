@@ -103,7 +103,7 @@ def _share(found: Found, *, interval: bool = False) -> str:
     if not found["n"]:
         return "–"
     said = percent(found["count"] / found["n"])
-    return f"{said} ({found['low'] * 100:.2g}–{found['high'] * 100:.2g})" if interval else said
+    return f"{said} ({found['low'] * 100:.2g}–{min(99.9, found['high'] * 100):.3g})" if interval else said
 
 
 def _pair(values: list[float | None]) -> str:
