@@ -175,6 +175,10 @@ def _reading(rollout: Rollout, found: GatewayCounters, edges: Sequence[tuple[str
         ahead=(ahead[0], ahead[1]),
         answer_s=max(longest_answer_s(found.by_release.get(digest)) for digest in digests),
         drawn=found.by_release.get(digests[0], ArmCounters()).routed,
+        whole=(
+            _counts(found.by_release.get(digests[0]), edges),
+            _counts(found.by_release.get(digests[1]), edges),
+        ),
     )
 
 

@@ -214,7 +214,7 @@ def _counted(carry: Carry, news: News, readings: Mapping[str, Reading]) -> dict[
     return {
         "readings": {**carry.readings, **readings},
         "step": carry.step + news.arms,
-        "total": carry.total + news.arms,
+        "total": carry.total + news.whole,
         "user_requests": carry.user_requests + sum(part.user_requests for part in news.parts.values()),
         "user_errors": carry.user_errors + sum(part.user_errors for part in news.parts.values()),
         "failures": carry.failures.after(news.read_at, news.settled),

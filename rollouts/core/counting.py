@@ -88,7 +88,8 @@ class Reading:
     `candidate` and `stable` are requests that began under the weight that this gateway follows now, which `slot` names; `ahead`
     is what stands already under the next slot's name (of both arms), from earlier times: the difference when the slot changes
     is to that. `answer_s` is the longest usual answer here, 0 where it is not known; `since`, when the slot was first read;
-    `drawn`, all requests that were ever drawn for the candidate, whatever weight they began under.
+    `drawn`, all requests that were ever drawn for the candidate, and `whole`, all that both arms ever counted, whatever weight
+    they began under: for what is told, not for what is judged.
     """
 
     epoch: str
@@ -102,6 +103,7 @@ class Reading:
     answer_s: float = 0.0
     since: float | None = None
     drawn: int = 0
+    whole: tuple[Counts, Counts] | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -130,6 +132,7 @@ class Reading:
             "user": [self.user_requests, self.user_errors],
             "slot": [self.slot, self.since, self.answer_s, self.drawn],
             **({"ahead": [arm.to_json() for arm in self.ahead]} if any(arm.routed for arm in self.ahead) else {}),
+            **({"whole": [arm.to_json() for arm in self.whole]} if self.whole else {}),
         }
 
     @classmethod
@@ -139,7 +142,9 @@ class Reading:
         slot, since, answer_s, drawn = value.get("slot", (0, None, 0.0, 0))
         users, errors = value["user"]
         next_slot = (ahead[0], ahead[1])
-        return cls(value["epoch"], value["at"], *arms, users, errors, slot, next_slot, answer_s, since, drawn)
+        told = [Counts.from_json(one) for one in value.get("whole", ())]
+        whole = (told[0], told[1]) if told else None
+        return cls(value["epoch"], value["at"], *arms, users, errors, slot, next_slot, answer_s, since, drawn, whole)
 
 
 def difference(before: Reading | None, now: Reading) -> Reading:
@@ -150,7 +155,8 @@ def difference(before: Reading | None, now: Reading) -> Reading:
     what stood under its name.
     """
     if before is None:
-        return replace(now, candidate=Counts(), stable=Counts(), user_requests=0, user_errors=0, drawn=0)
+        whole = (Counts(), Counts()) if now.whole else None
+        return replace(now, candidate=Counts(), stable=Counts(), user_requests=0, user_errors=0, drawn=0, whole=whole)
     if before.epoch != now.epoch:
         return now
     base = now.base(before)
@@ -161,7 +167,14 @@ def difference(before: Reading | None, now: Reading) -> Reading:
         user_requests=max(0, now.user_requests - before.user_requests),
         user_errors=max(0, now.user_errors - before.user_errors),
         drawn=max(0, now.drawn - before.drawn),
+        whole=_whole(before, now),
     )
+
+
+def _whole(before: Reading, now: Reading) -> tuple[Counts, Counts] | None:
+    if now.whole is None or before.whole is None:
+        return (Counts(), Counts()) if now.whole else None
+    return now.whole[0].since(before.whole[0]), now.whole[1].since(before.whole[1])
 
 
 def has_lost(before: Reading, now: Reading) -> bool:

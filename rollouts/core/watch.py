@@ -107,12 +107,13 @@ class Watch:
 class News:
     """What happened since the readings before: by source and in sum, and when that was read.
 
-    `settled` is the sum over the sources whose answers come as steadily as their requests: only there is the share of bad ones
-    among what ended that of all.
+    `whole` is the sum with what began under other weights; `settled` that over the sources whose answers come as steadily as
+    their requests: only there is the share of bad ones among what ended that of all.
     """
 
     parts: Mapping[str, Reading]
     arms: Arms
+    whole: Arms
     settled: Arms
     read_at: float
     before_at: Mapping[str, float]  # by source: when it was read before
@@ -122,10 +123,11 @@ class News:
         parts = {name: difference(before.get(name), reading) for name, reading in now.items()}
         first, *others = [Arms(part.candidate, part.stable) for part in parts.values()] or [Arms()]
         arms = sum(others, first)
+        whole = sum((Arms(*(part.whole or (part.candidate, part.stable))) for part in parts.values()), Arms())
         settled = sum((Arms(part.candidate, part.stable) for part in parts.values() if part.is_settled), Arms())
         read_at = max((reading.at for reading in now.values()), default=0.0)
         return cls(
-            parts, arms, settled, read_at, {name: before[name].at if name in before else read_at for name in now}
+            parts, arms, whole, settled, read_at, {name: before[name].at if name in before else read_at for name in now}
         )
 
 
