@@ -67,7 +67,11 @@ class Gate:
             return False
         candidate = route.candidate.digest if route.candidate else None
         self.fake.set_route(
-            route.model.slug, stable=str(route.stable.digest), candidate=candidate, candidate_bp=route.candidate_bp
+            route.model.slug,
+            stable=str(route.stable.digest),
+            candidate=candidate,
+            candidate_bp=route.candidate_bp,
+            slot=route.slot,
         )
         return True
 
