@@ -37,7 +37,7 @@ def test_late_answers_look_like_failures_when_counted_as_they_end(
 def test_a_worse_candidate_is_taken_back_whenever_its_answers_come(tmp_path: Path) -> None:
     candidate = logged(tmp_path / "candidate", begin=BEGIN, per_s=50, late_s=0, fails=0.2, seed=1)
     stable = logged(tmp_path / "stable", begin=BEGIN - 20, per_s=50, late_s=0, fails=0.02, seed=2)
-    assert worst_as_ended(POLICY, [BEGIN], candidate, stable) == "worse_than_stable"
+    assert worst_as_ended(POLICY, [BEGIN], candidate, stable) in {"worse_than_stable", "objective_breached"}
 
 
 def test_nothing_is_said_of_a_rollout_without_a_stage(tmp_path: Path) -> None:
