@@ -16,8 +16,10 @@ from rollouts.core.plan import Guard, Policy
 HALF_S = 5.0
 #: A server that warms up is slow among its first attempts, if it is so at all.
 FIRST_ATTEMPTS = 50
-#: So many attempts of the candidate are taken to have shown no request that fails wherever it goes, before any were seen.
-UNCOMMON = 100
+#: Before the candidate's own attempts tell, it is taken to have met as many requests that fail wherever they go as stable, in so
+#: many attempts. More finds a regression beside such requests sooner, and blames a candidate sooner that fails on other
+#: requests than stable, but on no more of them. Source: docs/premises.md, "poison" and "swapped".
+ALIKE = 30
 
 
 #: Requests that fail wherever they go, and attempts, of the candidate and of stable.
@@ -198,15 +200,15 @@ def _part(guard: Guard, names: Sequence[str], part: Reading, known: Common, *, h
 
     A request that fails wherever it goes is held against nobody: of the candidate's errors those count that a second attempt
     on stable could save, or that had none. Of stable's errors its second attempts tell nothing, as they go to stable again;
-    of those that failed twice so many are taken to be common as the candidate's share of common ones accounts for.
+    of those that failed twice the candidate's share of common ones, beside stable's share of them, are taken to be common.
     """
     arms = part.candidate, part.stable
     bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
     own = None
     if has_stable and guard.indicator == ERRORS:
         common = [arm.bad.get(COMMON, 0) for arm in arms]
-        expected = known[0] / (known[1] + UNCOMMON) * known[3]
-        told = min(1.0, expected / known[2]) if known[2] else 0.0
+        as_stable = known[0] * known[3] / known[2] if known[2] else 0.0  # attempts in which stable has so many
+        told = min(1.0, (as_stable + ALIKE) / (known[1] + ALIKE))
         own = (bad[ERRORS][0] - common[0], bad[ERRORS][1] - told * common[1])
     return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, own)
 

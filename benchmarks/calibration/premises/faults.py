@@ -9,6 +9,7 @@ from benchmarks.calibration.premises.scenario import Fault, Scenario
 from benchmarks.calibration.traffic import Latency
 
 NORMAL = Latency()
+ROOMY = {"errors": {"max_frac": 0.05}}
 WRONG = {"preset": "standard", "guards": [{"indicator": "errors"}, {"indicator": "wrong"}]}
 
 
@@ -28,6 +29,14 @@ def hidden() -> list[Scenario]:
             base=(0.0,), poison=0.005, retried=True, faults=(Fault(0.015),),
         )
         for rate in (1.0, 10.0, 100.0)
+    ]  # fmt: skip
+    found += [
+        Scenario(
+            "poison", f"{share:.1%} fail anywhere, the candidate 5 % more, {after} s into the bake", 10.0, horizon_s=1500,
+            objectives=ROOMY, runs=60, base=(0.0,), poison=share, retried=True, faults=(Fault(0.05, after, in_bake=True),),
+        )
+        for share in (0.0, 0.015)
+        for after in (2, 60)
     ]  # fmt: skip
     for errors in (20, 200):
         before = ((-50, errors), (-30, errors), (-10, errors))

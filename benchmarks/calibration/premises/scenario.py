@@ -83,8 +83,9 @@ class Scenario:
     """One row of a table. `rate_per_s`: requests that the candidate gets at the first weight.
 
     `base`: the failing share of each gateway's region, whose traffic is equal. `candidate_base`: the candidate's where it is
-    not stable's. `poison`: requests that fail on whichever release they meet. `retried`: a failed attempt is tried again
-    on stable once. `late_s`: how long each gateway takes to follow a weight. `before`: failures of stable alone, as
+    not stable's. `poison`: the share of requests that fail on whichever release they meet. `swapped`: the share that only stable
+    fails, whenever it is asked, and as many others only the candidate. `retried`: a failed attempt is tried again on stable
+    once. `late_s`: how long each gateway takes to follow a weight. `before`: failures of stable alone, as
     (second, how many), seconds before the first step being negative. `servers`: of the candidate at the first weight; with
     more traffic it has more. `runs`: of 200 that a full run asks for, so many are walked.
     """
@@ -101,6 +102,7 @@ class Scenario:
     candidate_base: float | None = None
     clump: int = 1
     poison: float = 0.0
+    swapped: float = 0.0
     retried: bool = False
     answers: Answers = Answers()
     late_s: tuple[float, ...] = (0.0,)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.calibration.cells import OBJECTIVES
-from benchmarks.calibration.premises.faults import hidden, plain
+from benchmarks.calibration.premises.faults import ROOMY, hidden, plain
 from benchmarks.calibration.premises.scenario import Answers, BadClient, Cold, Fault, Scenario, Wander
 from benchmarks.calibration.traffic import Latency, Spells
 from rollouts.core.presets import PRESETS
@@ -20,7 +20,6 @@ UNCOMPARED = {"guards": [{"indicator": "errors"}], "shadow": PRESETS["careful"][
 BRIEF["careful"] |= UNCOMPARED
 #: How long a healthy rollout takes with these, in seconds, and some more.
 LASTS_S = {"standard": 1500, "careful": 2700, "fast": 900}
-ROOMY = {"errors": {"max_frac": 0.05}}
 NORMAL = Latency()
 
 
@@ -140,6 +139,11 @@ def _alike() -> list[Scenario]:
         Scenario("alike", f"both fail {share:.1%}", 10.0, BRIEF["standard"], horizon_s=1500, runs=40, base=(share,))
         for share in (0.014, 0.03)
     ]
+    found += [
+        Scenario("alike", f"{share:.0%} of the requests fail on stable alone, others on the candidate{beside}", 10.0,
+                 BRIEF["standard"], ROOMY, 1500, runs=60, base=(0.0,), swapped=share, poison=poison, retried=True)
+        for share, poison, beside in ((0.01, 0.0, ""), (0.02, 0.0, ""), (0.01, 0.01, "; 1 % fail anywhere"))
+    ]  # fmt: skip
     shared = Fault(0.025, 120, in_bake=True, is_shared=True)
     found.append(
         Scenario("alike", "both fail 3 % from the bake on", 10.0, BRIEF["standard"], horizon_s=1500, runs=40,

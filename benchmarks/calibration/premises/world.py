@@ -79,7 +79,10 @@ class World:
                 failing += share
                 own += _clumps(rng, rate * share, fault.clump)
         poison = int(rng.poisson(rate * s.poison)) if s.poison else 0
-        ok = int(rng.poisson(rate * max(0.0, 1 - failing - s.poison)))
+        if s.swapped:
+            never = int(rng.poisson(rate * s.swapped))
+            own, poison = (own + never, poison) if arm == CANDIDATE else (own, poison + never)
+        ok = int(rng.poisson(rate * max(0.0, 1 - failing - s.poison - s.swapped)))
         return Begun(ok, self._slow(arm, at, frac, ok), own, poison + extra)
 
     def _start(self, fault: Fault) -> float:
