@@ -9,7 +9,7 @@ from benchmarks.calibration.premises.scenario import Fault, Scenario
 from benchmarks.calibration.traffic import Latency
 
 NORMAL = Latency()
-ROOMY = {"errors": {"max_frac": 0.05}}
+ROOMY = {"errors_max_frac": 0.05}
 WRONG = {"preset": "standard", "guards": [{"indicator": "errors"}, {"indicator": "wrong"}]}
 
 
