@@ -15,6 +15,8 @@ from math import ceil
 IN_FLIGHT_PER_INSTANCE = 8
 #: A release that is well fills its bound with answers that take no longer than this, in seconds.
 WELL_WITHIN_S = 0.125
+#: So many times its own bound a candidate may have in flight at most: slow releases are well with slower answers.
+MOST_TIMES = 16
 #: HTTP and gRPC: a release has a cluster for each, and Envoy counts what is in flight by cluster.
 _PROTOCOLS = 2
 
@@ -148,13 +150,13 @@ class ModelRoute:
         requests are mixed, the servers never have more than that (by rounding, one more for each share). Who speaks one
         protocol only gets half; the other way round, servers could be given twice what they can bear.
 
-        The candidate is allowed what would hang there if it stopped answering at the rate at which it was well. A request
-        that hangs is answered by stable after the time of one attempt, one that is refused by nobody; and stable's own
-        bound keeps stable from being overrun.
+        The candidate is allowed what would hang there if it stopped answering at the rate at which it was well, up to
+        `MOST_TIMES` its bound. A request that hangs is answered by stable after the time of one attempt, one that is
+        refused by nobody; and stable's own bound keeps stable from being overrun.
         """
         of_all = arm.max_in_flight * max(len(arm.endpoints), 1)
         if arm is self.candidate:
-            of_all = ceil(of_all * max(self.limits.attempt_timeout_s / WELL_WITHIN_S, 1.0))
+            of_all = ceil(of_all * min(max(self.limits.attempt_timeout_s / WELL_WITHIN_S, 1.0), MOST_TIMES))
         return ceil(of_all / (self.gateways * _PROTOCOLS))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import real_premises
+from benchmarks.calibration.cells import cells
 from benchmarks.calibration.premises.gateway import (
     AGAIN,
     ATTEMPTS,
@@ -29,6 +32,8 @@ from benchmarks.calibration.premises.tables import TITLES, tables
 from benchmarks.calibration.premises.walking import OTHERS, Ran, Run
 from benchmarks.calibration.premises.world import CANDIDATE, STABLE, Begun, World
 from benchmarks.calibration.traffic import Latency, Spells
+from registry.core.contract import OBJECTIVES
+from registry.core.fields import Problem
 
 FAST = {"preset": "fast", "bake": SHORT}
 PLAIN = Scenario("test", "plain", 10.0, FAST, horizon_s=600)
@@ -257,6 +262,22 @@ def test_scenarios_are_named_apart_and_can_be_walked() -> None:
         assert one.parsed().guards
         assert one.horizon_s % 60 == 0
         assert len(one.base) == len(one.late_s)
+
+
+def test_objectives_are_written_as_models_write_them() -> None:
+    """The policy ignores what it does not know: a misspelt objective would be none."""
+    stated = [one.objectives for one in (*scenarios(), *cells())]
+    for objectives in (*stated, real_premises.OBJECTIVES):
+        problems: list[Problem] = []
+        OBJECTIVES.read(objectives, "", problems)
+        assert not problems, objectives
+
+
+def test_the_kept_results_are_of_these_scenarios() -> None:
+    kept = json.loads((Path(__file__).resolve().parents[2] / "docs" / "premises.json").read_text())
+    assert [f"{one['group']}/{one['kind']}/{one['rate_per_s']:g}" for one in kept["scenarios"]] == [
+        one.name for one in scenarios()
+    ]
 
 
 def told(ended_at: float, state: str, onset_at: float = 100.0, other: float = math.inf) -> Ran:

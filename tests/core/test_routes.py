@@ -237,6 +237,8 @@ def test_a_candidate_may_have_what_would_hang_of_it_until_stable_answers_instead
     assert (one.in_flight(A), one.in_flight(B)) == (4, 64)
     quick = dataclasses.replace(one, limits=Limits(10.0, 0.1))
     assert quick.in_flight(B) == 4
+    slow = dataclasses.replace(one, limits=Limits(120.0, 60.0))
+    assert slow.in_flight(B) == 64, "what its memory bears is not a matter of patience"
     promoted = dataclasses.replace(one, stable=B, candidate=None, candidate_bp=0)
     assert promoted.in_flight(B) == 4
 
