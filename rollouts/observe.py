@@ -130,10 +130,12 @@ def seen_of(
     now: float,
     slot: int = 0,
     taken_by: Collection[int] | None = None,
+    before: Mapping[str, Reading] | None = None,
 ) -> Seen:
     """One rollout's view of what was read of its environment's gateways. `edges` are those of `slow_edges`.
 
-    `slot` is that of the route as it is written, `taken_by` the gateways that follow it (None: all); others follow the one before.
+    `slot` is that of the route as it is written, `taken_by` the gateways that follow it (None: all). Others follow what they
+    followed when they were read last (`before`, by gateway), or else, as far as anyone knows, the route before.
     """
     if not gateways:
         return Seen(problem=Code.PROVIDER_DOWN, sentence=f"{rollout.environment.slug} has no gateway")
@@ -146,8 +148,11 @@ def seen_of(
             problem = problem or Code.PROVIDER_DOWN
             sentence = sentence or found or f"gateway {gateway.name} was not asked for {rollout.model.slug}"
             continue
-        follows = taken_by is None or gateway.pk in taken_by
-        reading = _reading(rollout, found, edges, slot if follows else (slot - 1) % SLOTS)
+        followed = slot
+        if taken_by is not None and gateway.pk not in taken_by:
+            last = (before or {}).get(gateway.name)
+            followed = last.slot if last and last.epoch == found.epoch else (slot - 1) % SLOTS
+        reading = _reading(rollout, found, edges, followed)
         readings[gateway.name] = reading
         if now - reading.at > stale_s:
             problem = problem or Code.STALE
@@ -174,7 +179,6 @@ def _reading(rollout: Rollout, found: GatewayCounters, edges: Sequence[tuple[str
         slot=slot,
         ahead=(ahead[0], ahead[1]),
         answer_s=max(longest_answer_s(found.by_release.get(digest)) for digest in digests),
-        drawn=found.by_release.get(digests[0], ArmCounters()).routed,
         whole=(
             _counts(found.by_release.get(digests[0]), edges),
             _counts(found.by_release.get(digests[1]), edges),

@@ -7,6 +7,7 @@ same weights, the same end and the same tick of every run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -196,6 +197,10 @@ class Watched:
             counts[where] = 0.0
 
 
+#: For arrays; a release has few runs at once whose every attempt fails.
+_lgamma = np.vectorize(math.lgamma, otypes=[float])
+
+
 def _columns(parts: Iterable[Floats]) -> Floats:
     return np.stack(list(parts), axis=1)
 
@@ -224,11 +229,10 @@ class Failing:
         """For the runs that are asked for; False for others."""
         found = where.copy()
         if found.any():
-            i = np.arange(64)
-            own = self.attempts[found, None]
-            worst = own + self.bad[found, None]
-            terms = np.log(np.maximum(worst - i, 1e-9) / np.maximum(worst + self.good[found, None] - i, 1e-9))
-            found[found] = np.where(i < own, terms, 0.0).sum(axis=1) <= np.log(CHANCE)
+            own, bad, good = self.attempts[found], self.bad[found], self.good[found]
+            found[found] = _lgamma(own + bad + 1) - _lgamma(bad + 1) + _lgamma(bad + good + 1) <= (
+                _lgamma(own + bad + good + 1) + np.log(CHANCE)
+            )
         return found
 
 

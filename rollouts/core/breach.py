@@ -51,7 +51,8 @@ def _failing(s: Snapshot) -> Decision | None:
     if s.all_failing < s.policy.all_failing_attempts or s.all_failing_s <= FAILING_OVER_S:
         return None
     own = s.all_failing if s.own_failing is None else s.own_failing
-    if s.has_stable and (own < s.policy.all_failing_attempts or not s.is_stable_better):
+    # Once promotion has begun stable gets nothing: there is nobody to compare with, and second attempts meet the candidate again.
+    if s.has_stable and not s.is_promoting and (own < s.policy.all_failing_attempts or not s.is_stable_better):
         said = f"the last {s.all_failing} attempts on {s.candidate_name} failed, and {s.stable_name} does not clearly fare better"
         return both_bad(s, said)
     burning = next((one for one in s.judged if one.guard.indicator == "errors" and _is_stable_over(s, one)), None)
@@ -101,7 +102,7 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
             f"and at {share(judged.rate_stable)} on {s.stable_name}, over {share(judged.limit)}",
             judged,
         )
-    if s.has_stable and judged.log_e_worse < BLAME_LOG_E:
+    if s.has_stable and not s.is_promoting and judged.log_e_worse < BLAME_LOG_E:
         over = f"at {share(judged.rate_candidate)} on {s.candidate_name}, over {share(judged.limit)}"
         said = f"{judged.guard.words} are {over}, and {s.stable_name} does not clearly fare better at the same time"
         return both_bad(s, said, judged)

@@ -177,7 +177,7 @@ def absorb(
     """The state with this tick's readings taken in: `readings` by gateway, `external` by guard that counts elsewhere.
 
     Total. A tick that was taken in before changes nothing; what happened meanwhile is in the next one's difference. No
-    reading leaves all but `last` as it was.
+    reading leaves all but `last` and `drawn` as they were.
     """
     if tick <= carry.tick:
         return carry
@@ -197,9 +197,15 @@ def absorb(
     gap_at = news.read_at if _has_gap(carry.readings, readings) else carry.gap_at
     counted = _counted(carry, news, readings) if readings else {}
     elsewhere = {**carry.external, **external} if external else carry.external
-    drawn = sum(part.drawn for part in news.parts.values())
     return replace(
-        carry, tick=tick, watches=watches, external=elsewhere, last=news.arms, gap_at=gap_at, drawn=drawn, **counted
+        carry,
+        tick=tick,
+        watches=watches,
+        external=elsewhere,
+        last=news.arms,
+        gap_at=gap_at,
+        drawn=news.whole.candidate.routed,
+        **counted,
     )
 
 

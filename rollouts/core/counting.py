@@ -14,8 +14,8 @@ ERRORS = "errors"  # counted for every rollout, guarded or not
 SAVED, COMMON, SHED, TIMED = "saved", "common", "shed", "timed"
 #: Until answers come as steadily as requests do, more failures than successes have ended: so many times the longest usual
 #: answer is waited for after a change of weight, room for a candidate that is half as fast again; shorter ones than this cost
-#: no tick.
-SETTLING, SHORT_S = 1.5, 0.5
+#: no tick, and nothing is waited for longer than the last, in seconds: a stream may stay open for ever.
+SETTLING, SHORT_S, MOST_S = 1.5, 0.5, 60.0
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ class Reading:
 
     `candidate` and `stable` are requests that began under the weight that this gateway follows now, which `slot` names; `ahead`
     is what stands already under the next slot's name (of both arms), from earlier times: the difference when the slot changes
-    is to that. `answer_s` is the longest usual answer here, 0 where it is not known; `since`, when the slot was first read;
-    `drawn`, all requests that were ever drawn for the candidate, and `whole`, all that both arms ever counted, whatever weight
-    they began under: for what is told, not for what is judged.
+    is to that. `answer_s` is the longest usual answer here when this slot was first read, 0 where it is not known; `since`, when
+    that was. `whole` is all that both arms ever counted, whatever weight it began under: for what is told, not for what is judged.
     """
 
     epoch: str
@@ -102,7 +101,6 @@ class Reading:
     ahead: tuple[Counts, Counts] = (Counts(), Counts())
     answer_s: float = 0.0
     since: float | None = None
-    drawn: int = 0
     whole: tuple[Counts, Counts] | None = None
 
     @property
@@ -110,12 +108,19 @@ class Reading:
         """Whether answers come as steadily as requests, so that the share of bad ones among what ended is the share of all."""
         if self.answer_s < SHORT_S or self.since is None:
             return True
-        return self.at - self.since >= SETTLING * self.answer_s
+        return self.at - self.since >= min(SETTLING * self.answer_s, MOST_S)
 
     def after(self, before: Reading | None) -> Reading:
-        """With `since` filled in, for the next difference."""
-        is_same = before is not None and before.epoch == self.epoch and before.slot == self.slot
-        return replace(self, since=before.since if before is not None and is_same else self.at)
+        """With `since` filled in, for the next difference, where it is not known.
+
+        What is usual was measured before the slot began: a candidate that hangs must not lengthen its own grace. A gateway that
+        began anew knows nothing yet, and answers take as long as before.
+        """
+        if before is None or self.since is not None:
+            return self if self.since is not None else replace(self, since=self.at)
+        if before.epoch == self.epoch and before.slot == self.slot:
+            return replace(self, since=before.since, answer_s=before.answer_s or self.answer_s)
+        return replace(self, since=self.at, answer_s=self.answer_s or before.answer_s)
 
     def base(self, before: Reading) -> tuple[Counts, Counts] | None:
         """What both arms had counted under this slot's name at the reading before; None where that was not read."""
@@ -130,7 +135,7 @@ class Reading:
             "candidate": self.candidate.to_json(),
             "stable": self.stable.to_json(),
             "user": [self.user_requests, self.user_errors],
-            "slot": [self.slot, self.since, self.answer_s, self.drawn],
+            "slot": [self.slot, self.since, self.answer_s],
             **({"ahead": [arm.to_json() for arm in self.ahead]} if any(arm.routed for arm in self.ahead) else {}),
             **({"whole": [arm.to_json() for arm in self.whole]} if self.whole else {}),
         }
@@ -139,12 +144,12 @@ class Reading:
     def from_json(cls, value: Mapping[str, Any]) -> Reading:
         arms = (Counts.from_json(value["candidate"]), Counts.from_json(value["stable"]))
         ahead = [Counts.from_json(one) for one in value.get("ahead", ())] or [Counts(), Counts()]
-        slot, since, answer_s, drawn = value.get("slot", (0, None, 0.0, 0))
+        slot, since, answer_s, *_ = value.get("slot", (0, None, 0.0))
         users, errors = value["user"]
         next_slot = (ahead[0], ahead[1])
         told = [Counts.from_json(one) for one in value.get("whole", ())]
         whole = (told[0], told[1]) if told else None
-        return cls(value["epoch"], value["at"], *arms, users, errors, slot, next_slot, answer_s, since, drawn, whole)
+        return cls(value["epoch"], value["at"], *arms, users, errors, slot, next_slot, answer_s, since, whole)
 
 
 def difference(before: Reading | None, now: Reading) -> Reading:
@@ -156,7 +161,7 @@ def difference(before: Reading | None, now: Reading) -> Reading:
     """
     if before is None:
         whole = (Counts(), Counts()) if now.whole else None
-        return replace(now, candidate=Counts(), stable=Counts(), user_requests=0, user_errors=0, drawn=0, whole=whole)
+        return replace(now, candidate=Counts(), stable=Counts(), user_requests=0, user_errors=0, whole=whole)
     if before.epoch != now.epoch:
         return now
     base = now.base(before)
@@ -166,7 +171,6 @@ def difference(before: Reading | None, now: Reading) -> Reading:
         stable=Counts() if base is None else now.stable.since(base[1]),
         user_requests=max(0, now.user_requests - before.user_requests),
         user_errors=max(0, now.user_errors - before.user_errors),
-        drawn=max(0, now.drawn - before.drawn),
         whole=_whole(before, now),
     )
 

@@ -64,7 +64,8 @@ class Failures:
         """
         worst = self.own + self.bad
         whole = worst + self.good
-        log_chance = sum(math.log((worst - i) / (whole - i)) for i in range(min(self.own, 64)))
+        lgamma, own = math.lgamma, self.own
+        log_chance = lgamma(worst + 1) - lgamma(worst - own + 1) + lgamma(whole - own + 1) - lgamma(whole + 1)
         return log_chance <= math.log(CHANCE)
 
     def to_json(self) -> list[float]:

@@ -11,12 +11,13 @@ from rollouts.core.evidence import Tolerance
 class Harm(NamedTuple):
     """One guard's counts of both arms since the candidate was last within its tolerance, in this stage.
 
-    A stretch in which it was better than tolerated is no credit: it begins anew, and so does every stage.
+    A stretch in which it was better than tolerated is no credit: it begins anew, and so does every stage. Bad attempts may be
+    fractions, where only a share of them is held against an arm.
     """
 
-    bad_candidate: int = 0
+    bad_candidate: float = 0
     candidate: int = 0
-    bad_stable: int = 0
+    bad_stable: float = 0
     stable: int = 0
 
     def after(self, more: Harm, tolerated: Tolerance) -> Harm:
@@ -37,8 +38,8 @@ class Harm(NamedTuple):
         pooled = (self.bad_candidate + self.bad_stable) / (self.candidate + self.stable)
         return pooled * (1 - pooled) * self.candidate * (1 + tolerated.ratio**2 * self.candidate / self.stable)
 
-    def to_json(self) -> list[int]:
-        return list(self)
+    def to_json(self) -> list[float]:
+        return [round(one, 6) for one in self]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Harm:

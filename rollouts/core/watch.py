@@ -146,21 +146,21 @@ def watched(watch: Watch, guard: Guard, news: News, *, policy: Policy, has_stabl
     names = tuple(dict.fromkeys((*counted, guard.name)))
     bad = {name: (arms.candidate.bad.get(name, 0), arms.stable.bad.get(name, 0)) for name in names}
     candidate, stable = _attempts(guard, arms.candidate), _attempts(guard, arms.stable)
-    settled = [part for part in news.parts.values() if part.is_settled]
+    settled = {name: part for name, part in news.parts.items() if part.is_settled}
+    owns = {name: _own(guard, part, watch.common, has_stable=has_stable) for name, part in settled.items()}
     dispersion = watch.dispersion
     if len(settled) == len(
         news.parts
-    ):  # when answers set in, their number jumps, and what failed before looks like a clump
+    ):  # when answers set in, their number jumps, and failures before look like a clump
         dispersion = dispersion.after(news.read_at, bad, candidate, stable, window_s=policy.dispersion_window_s)
     (was, was_stable), (now, now_stable) = [
         ({name: one.phi(name) for name in names}, {name: one.phi_stable(name) for name in names})
         for one in (watch.dispersion, dispersion)
     ]
-    own = bad[guard.name]
     common = arms.candidate.bad.get(COMMON, 0) if has_stable and guard.indicator == ERRORS else 0
     return Watch(
         evidence=watch.evidence.after(
-            [_part(guard, names, part, watch.common, has_stable=has_stable) for part in settled],
+            [_part(guard, names, part, own) for part, own in zip(settled.values(), owns.values(), strict=True)],
             worse=guard.roll_back_over,
             fine=guard.promote_within,
             name=guard.name,
@@ -170,19 +170,21 @@ def watched(watch: Watch, guard: Guard, news: News, *, policy: Policy, has_stabl
         dispersion=dispersion,
         first_bad_at=_first_bad_at(watch, guard, news),
         seen_at=news.read_at if candidate else watch.seen_at,
-        recent=watch.recent.after(news.read_at, own[0], candidate),
+        recent=watch.recent.after(news.read_at, bad[guard.name][0], candidate),
         harm={
             **watch.harm,
             **{
                 name: watch.harm.get(name, Harm()).after(
-                    _cost(guard, part, has_stable=has_stable), guard.roll_back_over
+                    Harm(owns[name][0], _attempts(guard, part.candidate), owns[name][1], _attempts(guard, part.stable)),
+                    guard.roll_back_over,
                 )
-                for name, part in news.parts.items()
-                if part.is_settled
+                for name, part in settled.items()
             },
         },
         common=_added(watch.common, (common, candidate, arms.stable.bad.get(COMMON, 0), stable)),
-        first=(watch.first[0] + own[0], watch.first[1] + candidate) if watch.first[1] < FIRST_ATTEMPTS else watch.first,
+        first=(watch.first[0] + bad[guard.name][0], watch.first[1] + candidate)
+        if watch.first[1] < FIRST_ATTEMPTS
+        else watch.first,
     )
 
 
@@ -195,30 +197,28 @@ def _added(known: Common, more: Common) -> Common:
     return (known[0] + more[0], known[1] + more[1], known[2] + more[2], known[3] + more[3])
 
 
-def _part(guard: Guard, names: Sequence[str], part: Reading, known: Common, *, has_stable: bool) -> Part:
-    """One gateway's tick. `known`: common failures and attempts before it, of the candidate and of stable.
+def _part(guard: Guard, names: Sequence[str], part: Reading, own: tuple[float, float]) -> Part:
+    """One gateway's tick, as evidence. Errors have one counter; other guards' points are judged as they were counted."""
+    arms = part.candidate, part.stable
+    bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
+    return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, own if guard.indicator == ERRORS else None)
+
+
+def _own(guard: Guard, part: Reading, known: Common, *, has_stable: bool) -> tuple[float, float]:
+    """The bad attempts of one gateway's tick that are held against the candidate, and those of stable beside them.
 
     A request that fails wherever it goes is held against nobody: of the candidate's errors those count that a second attempt
     on stable could save, or that had none. Of stable's errors its second attempts tell nothing, as they go to stable again;
     of those that failed twice the candidate's share of common ones, beside stable's share of them, are taken to be common.
+    `known`: common failures and attempts before this tick, of the candidate and of stable.
     """
-    arms = part.candidate, part.stable
-    bad = {name: (arms[0].bad.get(name, 0), arms[1].bad.get(name, 0)) for name in names}
-    own = None
-    if has_stable and guard.indicator == ERRORS:
-        common = [arm.bad.get(COMMON, 0) for arm in arms]
-        as_stable = known[0] * known[3] / known[2] if known[2] else 0.0  # attempts in which stable has so many
-        told = min(1.0, (as_stable + ALIKE) / (known[1] + ALIKE))
-        own = (bad[ERRORS][0] - common[0], bad[ERRORS][1] - told * common[1])
-    return Part(_attempts(guard, arms[0]), _attempts(guard, arms[1]), bad, own)
-
-
-def _cost(guard: Guard, part: Reading, *, has_stable: bool) -> Harm:
-    """One gateway's tick, as it is charged to the candidate."""
-    arms = part.candidate, part.stable
-    bad = [arm.bad.get(guard.name, 0) for arm in arms]
-    common = arms[0].bad.get(COMMON, 0) if has_stable and guard.indicator == ERRORS else 0
-    return Harm(bad[0] - common, _attempts(guard, arms[0]), bad[1], _attempts(guard, arms[1]))
+    candidate, stable = part.candidate.bad, part.stable.bad
+    bad = candidate.get(guard.name, 0), stable.get(guard.name, 0)
+    if not has_stable or guard.indicator != ERRORS:
+        return bad
+    as_stable = known[0] * known[3] / known[2] if known[2] else 0.0  # attempts in which stable has so many
+    told = min(1.0, (as_stable + ALIKE) / (known[1] + ALIKE))
+    return bad[0] - candidate.get(COMMON, 0), bad[1] - told * stable.get(COMMON, 0)
 
 
 def _first_bad_at(watch: Watch, guard: Guard, news: News) -> float | None:

@@ -247,8 +247,9 @@ class Engine:
             gateways, stale_s = view.gateways[rollout.environment_id], known.policy.stale_s
             slot, taken_by = view.followed(rollout)
             seen = seen_of(
-                rollout, gateways, pages, known.slow_edges, stale_s=stale_s, now=view.at, slot=slot, taken_by=taken_by
-            )
+                rollout, gateways, pages, known.slow_edges, stale_s=stale_s, now=view.at, slot=slot, taken_by=taken_by,
+                before=known.carry.readings,
+            )  # fmt: skip
             external = self._external_of(known)
             tick = judge(known, view, seen, external, gone_over_s=GONE_OVER_S)
             if tick.decision.action is Action.ROLL_BACK:

@@ -9,10 +9,11 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from rollouts import actions
+from rollouts.core.counting import Counts, Reading
 from rollouts.models import Approval, Decision, Observation, Rollout
 from rollouts.observe import Readers, seen_of
 from serving.models import Gateway
-from serving.ports import GatewayCounters
+from serving.ports import ArmCounters, GatewayCounters
 from tests.rollout_setup import awaiting, with_stable
 
 pytestmark = pytest.mark.django_db
@@ -79,6 +80,21 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     assert set(pages["sound"]) == {rollout.model.slug}
     seen = seen_of(rollout, gateways, pages, (), stale_s=15, now=timezone.now().timestamp())
     assert seen.problem == "provider_down" and set(seen.readings) == {"sound"}
+
+
+@pytest.mark.parametrize(("last", "epoch", "followed"), [(2, "one", 2), (0, "one", 0), (2, "two", 2), (None, "one", 2)])
+def test_a_gateway_that_did_not_take_a_weight_is_read_under_the_one_that_it_follows(
+    last: int | None, epoch: str, followed: int
+) -> None:
+    """It may be several behind, or may have taken this one before something else was refused. Unknown: the one before."""
+    rollout, _ = with_stable()
+    one = Gateway.objects.create(environment=rollout.environment, name="g", admin_url="", http_url="", grpc_address="")
+    digest = str(rollout.candidate.digest)
+    by_slot = {slot: {digest: ArmCounters(routed=slot + 1)} for slot in range(4)}
+    pages = {"g": {rollout.model.slug: GatewayCounters("g", "one", timezone.now(), {}, by_slot=by_slot)}}
+    before = {} if last is None else {"g": Reading(epoch, 0.0, Counts(), Counts(), slot=last)}
+    seen = seen_of(rollout, [one], pages, (), stale_s=15, now=0.0, slot=3, taken_by=[], before=before)
+    assert (seen.readings["g"].slot, seen.readings["g"].candidate.routed) == (followed, followed + 1)
 
 
 @pytest.mark.parametrize(

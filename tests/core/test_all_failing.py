@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from rollouts.core.carry import Carry
 from rollouts.core.counting import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code, Decision
-from rollouts.core.failing import Failures
+from rollouts.core.failing import CHANCE, Failures
 from rollouts.core.policy import parse_policy
 from rollouts.core.replay import Walk, walk
 
@@ -111,6 +112,16 @@ def test_stable_that_nobody_asked_meanwhile_is_known_by_the_second_attempts() ->
     assert Failures().after(1.0, alone).is_stable_better
     untold = Arms(Counts(10, 10, {ERRORS: 10, COMMON: 0}), Counts())
     assert not Failures().after(1.0, untold).is_stable_better
+
+
+def test_stable_is_as_clearly_better_when_most_attempts_are_the_candidates() -> None:
+    """In the bake stable has a twentieth of them."""
+    for own, good in ((57, 3), (95, 5), (9500, 500)):
+        assert Failures(own, 0.0, 1.0, own, good, 0).is_stable_better
+    assert not Failures(95, 0.0, 1.0, 95, 1, 0).is_stable_better  # one good one may be chance
+    own, good, bad = 30, 4, 20  # the tail in whole numbers
+    told = math.comb(own + bad, own) / math.comb(own + bad + good, own) <= CHANCE
+    assert Failures(own, 0.0, 1.0, own, good, bad).is_stable_better is told
 
 
 def test_the_row_survives_json() -> None:

@@ -71,7 +71,8 @@ def test_no_reading_leaves_all_but_the_last_tick_as_it_was() -> None:
     carry = watched(3, bad=1)
     blind = take(carry, 4)
     assert blind.last.candidate.attempts == 0 and carry.last.candidate.attempts == 10
-    assert replace(blind, last=carry.last, tick=3) == carry
+    assert (blind.drawn, carry.drawn) == (0, 10)
+    assert replace(blind, last=carry.last, drawn=10, tick=3) == carry
 
 
 def test_slow_requests_are_judged_at_every_point_and_averaged() -> None:
@@ -278,6 +279,18 @@ def test_what_only_stables_second_attempts_say_is_no_excuse_for_the_candidate() 
     """Stable's errors fail twice because its second attempts go to stable again: they still count beside the candidate's."""
     alike = after(200, counts(100, 2), counts(900, 18, common=18))
     assert log_e(alike) < 0
+
+
+def test_the_budget_counts_a_regression_beside_them_too() -> None:
+    """The candidate's own 2 % beside 2 % that nobody can answer cost as much as the 2 % alone."""
+
+    def cost(candidate: Counts, stable: Counts) -> float:
+        carry = after(600, candidate, stable).entering("next", 600.0, ERRORS_ONLY)
+        return carry.harm_so_far(ERRORS_ONLY)["errors"][0]
+
+    alone = cost(counts(50, 1), counts(450))
+    beside = cost(counts(50, 2, common=1), counts(450, 9, common=9))
+    assert beside > 0.9 * alone > 400
 
 
 def test_gateways_that_follow_other_weights_are_compared_each_by_itself() -> None:

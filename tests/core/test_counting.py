@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from rollouts.core.counting import SLOTS, Counts, Reading, difference, has_lost
+from rollouts.core.counting import MOST_S, SLOTS, Counts, Reading, difference, has_lost
 
 
 def reading(attempts: int, slow: int = 0, *, epoch: str = "one") -> Reading:
@@ -70,3 +71,25 @@ def test_a_reading_survives_json() -> None:
     old = under(0, 7).to_json()
     del old["slot"]
     assert Reading.from_json(old) == under(0, 7)
+
+
+def test_a_candidate_that_hangs_does_not_lengthen_its_own_grace() -> None:
+    first = under(3, 0, at=100.0, answer_s=2.0).after(None)
+    hanging = under(3, 9, at=103.0, answer_s=120.0).after(first)
+    assert hanging.answer_s == 2.0 and hanging.is_settled
+    unknown = under(3, 0, at=100.0).after(None)
+    assert under(3, 9, at=103.0, answer_s=10.0).after(unknown).answer_s == 10.0  # now it is known
+
+
+def test_no_answer_is_waited_for_longer_than_a_minute() -> None:
+    """Streams stay open as long as they like."""
+    first = under(3, 0, at=100.0, answer_s=600.0).after(None)
+    assert not under(3, 0, at=100.0 + MOST_S - 1, answer_s=600.0).after(first).is_settled
+    assert under(3, 0, at=100.0 + MOST_S, answer_s=600.0).after(first).is_settled
+
+
+def test_a_gateway_that_began_anew_waits_as_long_as_before() -> None:
+    first = under(3, 500, at=100.0, answer_s=5.0).after(None)
+    anew = replace(under(3, 4, at=200.0), epoch="two").after(first)
+    assert (anew.since, anew.answer_s) == (200.0, 5.0) and not anew.is_settled
+    assert replace(under(3, 50, at=208.0), epoch="two").after(anew).is_settled

@@ -112,6 +112,18 @@ def test_a_breach_without_a_rollback_target_pauses_and_says_so(breach: dict, cod
     assert (paused.action, paused.code) == (Action.HOLD, Code.NO_ROLLBACK_TARGET)
 
 
+def test_what_breaks_while_it_is_promoted_is_taken_back() -> None:
+    """Stable gets nothing any more, and second attempts meet the candidate again: there is nobody to compare with."""
+    row = {"all_failing": 1800, "all_failing_s": 90.0, "own_failing": 0, "is_stable_better": False}
+    promoting = {"state": S.BAKING, "is_promoting": True}
+    assert decide(snapshot(**row)).code is Code.BOTH_ARMS_BAD
+    done = decide(snapshot(**row, **promoting))
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.ALL_FAILING)
+    over = {"judged": (judged(0, bad_candidate=90, bad_stable=6, log_e_over=99.0, log_e_worse=2.0), judged(1))}
+    assert decide(snapshot(**over)).code is Code.BOTH_ARMS_BAD
+    assert decide(snapshot(**over, **promoting)).code is Code.OBJECTIVE_BREACHED
+
+
 IGNORANT = [
     ({"problem": "provider_down", "problem_sentence": "gateway g1 does not answer"}, Code.PROVIDER_DOWN),
     ({"problem": "stale", "problem_sentence": "the counters are 40 s old"}, Code.STALE),

@@ -121,8 +121,7 @@ class Gateway:
             (self._counts(self.ended(slot, CANDIDATE)), self._counts(self.ended(slot, STABLE)))
             for slot in (self.slot, self.slot + 1)
         ]
-        drawn = int(self._total[:, CANDIDATE, ENDED].sum())
-        return Reading("one", at, *here, slot=self.slot, ahead=ahead, answer_s=self.answer_s(), drawn=drawn)
+        return Reading("one", at, *here, slot=self.slot, ahead=ahead, answer_s=self.answer_s())
 
     def answer_s(self) -> float:
         """The longest usual answer of either release, as far as enough of its answers were seen."""
