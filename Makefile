@@ -34,7 +34,7 @@ fmt: setup ## Let ruff repair what it can
 	@$(PY) -m ruff format .
 
 bench: setup ## Measure the numbers that the documents claim
-	@set -e; for one in benchmarks/*.py benchmarks/*/__main__.py; do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
+	@set -e; for one in $$(grep -l '^if __name__ == ' benchmarks/*.py benchmarks/*/__main__.py benchmarks/*/*/__main__.py); do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
 
 openapi: setup ## Write the schemas of the API and of the envelope to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json

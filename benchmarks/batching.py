@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -209,7 +210,7 @@ def model_process_s(folder: Path) -> float:
 
 def closed_loop(ask: Callable[[str], Any], clients: int, seconds: float) -> int:
     """How many answers so many clients get, each of which asks again at once. Returns when all have theirs."""
-    written, lock = iter(texts(round(200 * seconds) + clients)), threading.Lock()
+    written, lock = itertools.cycle(texts(round(200 * seconds) + clients)), threading.Lock()
     answered = 0
     until = time.perf_counter() + seconds
 

@@ -173,7 +173,9 @@ class Mismatch(models.Model):
 
 
 class SelfTest(models.Model):
-    """The statistic tried on a stable release against itself: it must not reject more often than its alpha says."""
+    """Stable tried against itself: blocks of 5 s to 2 minutes of its attempts are compared with the block that follows. One is worse
+    than the other only where failures come in spells; `alarmed_at` is since when too many episodes of ten minutes say so.
+    """
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="self_tests")
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="self_tests")

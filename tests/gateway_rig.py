@@ -88,6 +88,22 @@ class Backend:
     grpc_port: int = field(default_factory=free_port)
     _servers: list[Any] = field(default_factory=list)
     _writers: set[Any] = field(default_factory=set)
+    _free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._free.set()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody is answered in the meantime, however long it lasts; requests that came are answered when it ends."""
+        self.loop.run(self._let(False))
+        try:
+            yield
+        finally:
+            self.loop.run(self._let(True))
+
+    async def _let(self, is_free: bool) -> None:
+        (self._free.set if is_free else self._free.clear)()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -139,6 +155,7 @@ class Backend:
                     await reader.readline()
                 self.hits += 1
                 await asyncio.sleep(self.delay_s if self.mode != "hang" else 60)
+                await self._free.wait()
                 if self.mode == "cut":
                     writer.transport.abort()
                     return
@@ -164,6 +181,7 @@ class Backend:
     async def _grpc(self, request: Any, context: Any) -> Any:
         self.hits += 1
         await asyncio.sleep(self.delay_s if self.mode != "hang" else 60)
+        await self._free.wait()
         codes = {
             "error": grpc.StatusCode.INTERNAL,
             "unknown": grpc.StatusCode.UNKNOWN,

@@ -2,8 +2,9 @@
 
     .venv-serving/bin/python examples/sentiment/speed.py .build/sentiment/r1 [--seconds 3] < texts.jsonl
 
-Takes one JSON string a line and prints {"per_s": …}. No server on this machine can be faster with one instance of one
-thread, so it tells within seconds that a machine is too small.
+Takes one JSON string a line and prints {"per_s": …}. A server with one instance of one thread does about as much: it has
+more to do for each request, and batches of texts of like length save it a tenth. So this tells within seconds that a
+machine is too small.
 """
 
 from __future__ import annotations

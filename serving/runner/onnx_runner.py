@@ -189,6 +189,8 @@ class TritonPythonModel:
         if self.batches and len({len(value) for value in tensors.values()}) != 1:
             raise BadRequest("the inputs do not have one batch size")
         size = len(next(iter(tensors.values()))) if self.batches else 1
+        if not size:
+            raise BadRequest("the batch is empty")
         encodings = self.tokenizer.encode_batch(self._texts(tensors.pop(TEXT))) if self.tokenizer else []
         return Asked(place, tensors, size, encodings)
 

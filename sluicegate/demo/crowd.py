@@ -44,24 +44,27 @@ class Crowd:
             return False
 
     def measure(self) -> Capacity:
-        """What is answered to users who wait for their answers, in a process as theirs. Raises CommandError (exit 2)."""
+        """What is answered to users who wait for their answers, in a process as theirs.
+
+        Raises CommandError: exit 2 where it could not be measured, exit 1 where a request failed, which is no matter of size.
+        """
         try:
-            done = subprocess.run(
-                self._argv("--measure", str(MEASURE_S)),
-                capture_output=True,
-                text=True,
-                cwd=BASE_DIR,
-                timeout=_MEASURED_WITHIN_S,
-                check=True,
-            )
-        except subprocess.SubprocessError as error:
-            said = str(getattr(error, "stderr", "") or error).strip()[-600:]
+            said = child.run(self._argv("--measure", str(MEASURE_S)), timeout_s=_MEASURED_WITHIN_S, cwd=BASE_DIR)
+        except child.ChildFailed as error:
             raise CommandError(
-                f"What this machine can serve could not be measured: {said}",
+                f"What this machine can serve could not be measured: {error}",
                 exit_code=exits.INFRASTRUCTURE,
                 next_step="Run the demo again.",
             ) from error
-        return Capacity(float(json.loads(done.stdout)["per_s"]), at_once=len(PROTOCOLS), seconds=MEASURE_S)
+        found = json.loads(said)
+        if found["failed"]:
+            raise CommandError(
+                f"{found['failed']} requests failed while the gateway's capacity was measured, and {found['answered']} were "
+                f"answered. The first failed {found['error']}.",
+                exit_code=exits.FAILED,
+                next_step=f"Look into {self.stack.state_dir / 'logs'} for what the gateway and the model's server say.",
+            )
+        return Capacity(float(found["per_s"]), at_once=len(PROTOCOLS), seconds=MEASURE_S)
 
     def come(self, rate_per_s: float) -> None:
         """Lets the users in, once; so many requests a second, until `stop`."""

@@ -10,7 +10,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.rollout import name_of
 
-#: A stage takes 60 s at the lowest rate that the demo tries, and its deadline is three times that; none takes longer by proof.
+#: A stage takes 45 s at the lowest rate that the demo tries, and its deadline is three times that; none takes longer by proof.
 STAGE_S = 600.0
 #: A pause waits for a person, but a breach still ends it.
 PAUSE_S = 30.0

@@ -91,7 +91,7 @@ def tell(output: Output, *, state_dir: Path | None, report_file: Path | None, le
                 report_file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
                 teller.say(f"report: {report_file}")
             code = _conclude(written, teller)
-            if leave_up:
+            if leave_up and not written.get("is_too_small"):  # there is nothing to look at on such a machine
                 _stay(stack, teller)
     except (StartFailed, AlreadyRunning) as error:
         raise CommandError(
@@ -216,7 +216,8 @@ def _try_anyway(tale: Tale, client: Client, name: str) -> None:
 def _roll_out(tale: Tale, client: Client, manager: Client, name: str) -> None:
     started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
     view = _follow(tale, client, manager, started)
-    answered = sum(1 for record in report.read_log(tale.crowd.log) if record.release == name and record.ok)
+    records = report.of_users(report.read_log(tale.crowd.log))
+    answered = sum(1 for record in records if record.release == name and record.ok)
     tale.teller.say(f"{name} {view['state']}; it answered {answered} user requests")
 
 

@@ -6,7 +6,8 @@ clients that wait for it. Nothing is ever tried again here: what the gateway ans
 becomes one JSON line in the log when it ends.
 
 With `--measure SECONDS` the loop is closed instead, once: one request over each protocol is always under way, and
-{"per_s": …} is printed, the answers a second that this machine can give. These requests are in the log too.
+{"per_s": …, "answered": …, "failed": …, "error": …} is printed: the answers a second that this machine can give, how many
+requests failed, and of what the first. These requests are in the log too, marked as the measurement's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from sluicegate.demo.texts import Text, read_sentences, write_one
 
 TIMEOUT_S = 15.0
 RELEASE_HEADER, MODEL_KEY = "x-sluicegate-release", "x-sluicegate-model"
+#: Who failed while the capacity is measured asks again after so long: a gateway that is broken fails within a millisecond.
+PAUSE_S = 0.5
 #: Every second request goes over gRPC.
 PROTOCOLS = ("http", "grpc")
 
@@ -49,10 +52,30 @@ class Record:
     ok: bool
     release: str
     error: str = ""
+    is_measuring: bool = False  # it was sent to find out what can be served, by nobody who stands for a user
+    is_shed: bool = False  # the gateway refused it, because too many were under way
 
 
 class Refused(Exception):
     """The answer is not one that a user can use."""
+
+
+class Shed(Refused):
+    """The gateway says that too many requests are under way, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a closed loop ended. What was shed is in neither count; `error` is the first failure's, empty for none."""
+
+    answered: int
+    failed: int
+    error: str
+    seconds: float
+
+    @property
+    def per_s(self) -> float:
+        return self.answered / self.seconds
 
 
 class HttpUser:
@@ -66,7 +89,8 @@ class HttpUser:
         response = await self.client.post(self.path, json=body)
         release = response.headers.get(RELEASE_HEADER, "")
         if response.status_code != 200:
-            raise Refused(f"HTTP {response.status_code}: {response.text[:200]}")
+            kind = Shed if response.status_code == 429 else Refused
+            raise kind(f"HTTP {response.status_code}: {response.text[:200]}")
         output = next((o for o in response.json()["outputs"] if o["name"] == "probabilities"), None)
         if output is None:
             raise Refused("The answer lacks probabilities.")
@@ -92,7 +116,8 @@ class GrpcUser:
         try:
             answer = await call
         except grpc.aio.AioRpcError as error:
-            raise Refused(f"gRPC {error.code().name}: {(error.details() or '')[:200]}") from error
+            kind = Shed if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else Refused
+            raise kind(f"gRPC {error.code().name}: {(error.details() or '')[:200]}") from error
         release = dict(await call.initial_metadata()).get(RELEASE_HEADER, "")
         for output, content in zip(answer.outputs, answer.raw_output_contents, strict=False):
             if output.name == "probabilities":
@@ -113,15 +138,27 @@ def check(probabilities: Sequence[float]) -> None:
         raise Refused(f"A wrong answer: {probabilities}")
 
 
-async def send(user: User, protocol: str, text: Text, due: float) -> Record:
+async def send(user: User, protocol: str, text: Text, due: float, *, is_measuring: bool = False) -> Record:
     """One request and its outcome; never raises."""
-    sent, release, problem = time.time(), "", ""
+    sent, release, problem, is_shed = time.time(), "", "", False
     try:
         probabilities, release = await user.ask(text.text)
         check(probabilities)
     except (Refused, httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
-    return Record(due, sent, (time.time() - due) * 1e3, protocol, text.kind, not problem, release, problem)
+        problem, is_shed = f"{type(error).__name__}: {error}", isinstance(error, Shed)
+    latency_ms = (time.time() - due) * 1e3
+    return Record(
+        due,
+        sent,
+        latency_ms,
+        protocol,
+        text.kind,
+        not problem,
+        release,
+        problem,
+        is_measuring=is_measuring,
+        is_shed=is_shed,
+    )
 
 
 async def run(
@@ -151,21 +188,26 @@ async def run(
     await asyncio.gather(*pending)
 
 
-async def measure(users: Mapping[str, User], sentences: list[str], *, seconds: float, seed: int, log: IO[str]) -> float:
-    """Answers a second while every user asks again as soon as they are answered. Requests that failed are none."""
+async def measure(
+    users: Mapping[str, User], sentences: list[str], *, seconds: float, seed: int, log: IO[str]
+) -> Measured:
+    """What is answered while every user asks again as soon as they are answered, and what fails meanwhile."""
     chance = random.Random(seed)
     began = time.time()
+    records: list[Record] = []
 
-    async def ask_on(protocol: str) -> int:
-        answered = 0
+    async def ask_on(protocol: str) -> None:
         while (due := time.time()) - began < seconds:
-            record = await send(users[protocol], protocol, write_one(sentences, chance), due)
+            record = await send(users[protocol], protocol, write_one(sentences, chance), due, is_measuring=True)
+            records.append(record)
             log.write(json.dumps(asdict(record)) + "\n")
-            answered += record.ok
-        return answered
+            if not record.ok:
+                await asyncio.sleep(PAUSE_S)
 
-    counts = await asyncio.gather(*(ask_on(protocol) for protocol in users))
-    return sum(counts) / (time.time() - began)
+    await asyncio.gather(*(ask_on(protocol) for protocol in users))
+    failures = [record for record in records if not (record.ok or record.is_shed)]
+    first = f"over {failures[0].protocol}: {failures[0].error}" if failures else ""
+    return Measured(sum(record.ok for record in records), len(failures), first, time.time() - began)
 
 
 async def _main(arguments: argparse.Namespace) -> None:
@@ -181,8 +223,9 @@ async def _main(arguments: argparse.Namespace) -> None:
         with arguments.log.open("a", encoding="utf-8") as log:
             sentences = read_sentences(arguments.golden)
             if arguments.measure:
-                per_s = await measure(users, sentences, seconds=arguments.measure, seed=arguments.seed, log=log)
-                print(json.dumps({"per_s": round(per_s, 2)}))
+                found = await measure(users, sentences, seconds=arguments.measure, seed=arguments.seed, log=log)
+                told = {"answered": found.answered, "failed": found.failed, "error": found.error}
+                print(json.dumps({"per_s": round(found.per_s, 2), **told}))
             else:
                 await run(users, sentences, rate_per_s=arguments.rate, seed=arguments.seed, log=log, stop=stop)
     finally:

@@ -73,6 +73,34 @@ def start(
     )
 
 
+class ChildFailed(Exception):
+    """A child could not be started, did not end in time, or ended with an error: why, or the end of what it said."""
+
+
+def run(argv: Sequence[str | Path], *, timeout_s: float, text: str = "", cwd: Path | None = None) -> str:
+    """What a child writes that is given `text` to read and waited for; the kernel kills it where its starter ends first.
+
+    Raises ChildFailed.
+    """
+    try:
+        done = subprocess.run(
+            [str(part) for part in argv],
+            input=text,
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            timeout=timeout_s,
+            check=True,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGKILL),
+        )
+    except subprocess.CalledProcessError as error:
+        raise ChildFailed(error.stderr.strip()[-600:] or str(error)) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ChildFailed(str(error)) from error
+    return done.stdout
+
+
 def stop(child: subprocess.Popen[bytes], *, stop_signal: int = signal.SIGTERM, grace_s: float = 10.0) -> int:
     """Asks the child to end, kills its session after `grace_s`, and gives its exit code. Idempotent."""
     if child.poll() is None:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -48,6 +49,17 @@ def test_the_users_part_counts_failures_and_who_answered() -> None:
     assert part["by_release"] == {"r1": 1, "r2": 2}
     assert part["by_protocol"] == {"grpc": 1, "http": 3}
     assert part["failures"] == [{"at": "1970-01-01T00:00:03+00:00", "release": "r2", "error": "HTTP 503"}]
+
+
+def test_the_measurement_is_no_user_but_its_failures_are_failures() -> None:
+    measuring = replace(record(1, release="r1", latency_ms=900.0), is_measuring=True)
+    failed = replace(record(2, release="", ok=False), is_measuring=True)
+    shed = replace(failed, is_shed=True)
+    part = report.client_part([measuring, shed, failed, record(3, release="r2", latency_ms=20.0)])
+    assert (part["requests"], part["by_release"], part["by_protocol"]) == (1, {"r2": 1}, {"http": 1})
+    assert (part["p50_ms"], part["p99_ms"]) == (20.0, 20.0)
+    assert (part["failed"], len(part["failures"])) == (1, 1)
+    assert report.client_part([replace(record(1, ok=False), is_shed=True)])["failed"] == 1  # a user was refused
 
 
 def test_a_log_cut_short_loses_its_last_line_only(tmp_path: Path) -> None:
@@ -340,3 +352,16 @@ def test_how_to_sign_in_is_told_when_the_pages_are_there(monkeypatch: pytest.Mon
     monkeypatch.setattr(story, "_conclude", lambda *_: 0)
     monkeypatch.setattr(Output, "say", lambda _, line: said.append(line))
     assert story.tell(Output(as_json=True), state_dir=tmp_path / "new", report_file=None, leave_up=False) == 0
+
+
+@pytest.mark.parametrize(("written", "stays"), [({"is_too_small": True}, False), ({}, True)])
+def test_a_demo_that_may_stay_up_ends_where_the_machine_is_too_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, written: dict[str, Any], stays: bool
+) -> None:
+    stay = Mock()
+    monkeypatch.setattr(story, "running", lambda folder: contextlib.nullcontext(Mock(state_dir=tmp_path)))
+    monkeypatch.setattr(story, "_perform", lambda _: dict(written))
+    monkeypatch.setattr(story, "_conclude", lambda *_: 2)
+    monkeypatch.setattr(story, "_stay", stay)
+    assert story.tell(Output(as_json=True), state_dir=tmp_path / "new", report_file=None, leave_up=True) == 2
+    assert stay.called is stays

@@ -33,9 +33,12 @@ class Answer:
 
 class TritonError(str):
     INVALID_ARG, INTERNAL = 3, 13
+    kind: int
 
     def __new__(cls, message: str, kind: int) -> TritonError:
-        return super().__new__(cls, message)
+        made = super().__new__(cls, message)
+        made.kind = kind
+        return made
 
 
 class Encoding:
@@ -171,6 +174,12 @@ def test_who_fails_is_found_and_spoils_nobody_elses_answer(model: Callable[..., 
     assert "no kernel" in answers[1].error and "is missing" in answers[3].error
     assert lengths(answers[4]) == [90]
     assert made.tokenizer.texts == 4  # also when runs are tried again
+
+
+def test_an_empty_batch_is_its_senders_mistake_and_spoils_nobody_elses_answer(model: Callable[..., Any]) -> None:
+    answers = model().execute([{"text": Tensor("text", np.empty((0, 1), object))}, ask(words(3))])
+    assert (answers[0].error, answers[0].error.kind) == ("the batch is empty", TritonError.INVALID_ARG)
+    assert lengths(answers[1]) == [3]
 
 
 @pytest.mark.parametrize("most", [256, 512])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import grpc
 import pytest
 
 from serving.core.routes import Arm, Limits
-from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Rig, Traffic, grpc_infer, rig, wait_until
+from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Backend, Rig, Traffic, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(60)]
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
@@ -34,14 +35,22 @@ def candidate(parts: Rig, max_in_flight: int) -> Arm:
     return Arm("r2", CANDIDATE, (parts.candidate.endpoint,), max_in_flight)
 
 
-def at_once(parts: Rig, users: int) -> list[Answer]:
-    with ThreadPoolExecutor(users) as pool:
-        return [one.result() for one in [pool.submit(parts.envoy.http) for _ in range(users)]]
+def at_once(parts: Rig, users: int, *, held: int, by: Backend | None = None) -> list[Answer]:
+    """The answers of so many users over HTTP. `by` (stable) answers nobody until all have theirs but `held`, who are in flight."""
+    return together([parts.envoy.http] * users, held, by or parts.stable)
 
 
-def at_once_grpc(parts: Rig, users: int) -> Counter[grpc.StatusCode]:
-    with parts.envoy.channel() as channel, ThreadPoolExecutor(users) as pool:
-        return Counter(one.result()[0] for one in [pool.submit(grpc_infer, channel) for _ in range(users)])
+def at_once_grpc(parts: Rig, users: int, *, held: int) -> Counter[grpc.StatusCode]:
+    with parts.envoy.channel() as channel:
+        return Counter(one[0] for one in together([partial(grpc_infer, channel)] * users, held, parts.stable))
+
+
+def together(asks: Sequence[Callable[[], Any]], held: int, by: Backend) -> list[Any]:
+    with ThreadPoolExecutor(len(asks)) as pool:
+        with by.held():
+            asked = [pool.submit(ask) for ask in asks]
+            wait_until(lambda: sum(one.done() for one in asked) >= len(asks) - held, f"all but {held} are answered")
+        return [one.result() for one in asked]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -49,18 +58,15 @@ def test_no_more_than_the_bound_is_in_flight_and_the_rest_is_refused_at_once(par
     parts.envoy.stop()
     parts.envoy.start(workers=workers)
     parts.apply(None, stable=stable(parts, 6))
-    parts.stable.delay_s = 1.0
-    answers = at_once(parts, 12)
+    answers = at_once(parts, 12, held=3)  # those who are refused are, before anybody is answered
     assert Counter(answer.status for answer in answers) == {200: 3, 429: 9}
     assert parts.stable.hits == 3
-    assert max(answer.seconds for answer in answers if answer.status == 429) < 0.9  # before any answer came
-    assert at_once_grpc(parts, 12) == {grpc.StatusCode.OK: 3, grpc.StatusCode.RESOURCE_EXHAUSTED: 9}
+    assert at_once_grpc(parts, 12, held=3) == {grpc.StatusCode.OK: 3, grpc.StatusCode.RESOURCE_EXHAUSTED: 9}
 
 
 def test_a_refusal_says_why_and_when_to_come_again(parts: Rig) -> None:
     parts.apply(None, stable=stable(parts, 2))
-    parts.stable.delay_s = 0.5
-    refused = next(answer for answer in at_once(parts, 3) if answer.status == 429)
+    refused = next(answer for answer in at_once(parts, 3, held=1) if answer.status == 429)
     assert (refused.headers["retry-after"], refused.headers["x-envoy-overloaded"]) == ("1", "true")
     assert b"too many requests are in flight on this release" in refused.body
     assert refused.headers["content-type"] == "application/json"
@@ -68,27 +74,24 @@ def test_a_refusal_says_why_and_when_to_come_again(parts: Rig) -> None:
 
 def test_both_protocols_together_stay_within_the_bound(parts: Rig) -> None:
     parts.apply(None, stable=stable(parts, 4))
-    parts.stable.delay_s = 1.0
-    with ThreadPoolExecutor(2) as pool:
-        over_http, over_grpc = pool.submit(at_once, parts, 8), pool.submit(at_once_grpc, parts, 8)
-        assert sum(answer.status == 200 for answer in over_http.result()) == 2
-        assert over_grpc.result()[grpc.StatusCode.OK] == 2
+    with parts.envoy.channel() as channel:
+        asks = [parts.envoy.http, partial(grpc_infer, channel)] * 8
+        answers = together(asks, 4, parts.stable)
+    assert sum(answer.status == 200 for answer in answers[::2]) == 2
+    assert sum(answer[0] is grpc.StatusCode.OK for answer in answers[1::2]) == 2
     assert parts.stable.hits == 4
 
 
 def test_once_there_is_room_everybody_is_answered(parts: Rig) -> None:
     parts.apply(None, stable=stable(parts, 4))
-    parts.stable.delay_s = 0.3
-    assert {answer.status for answer in at_once(parts, 12)} == {200, 429}
-    parts.stable.delay_s = 0.0
+    assert {answer.status for answer in at_once(parts, 12, held=2)} == {200, 429}
     assert [parts.envoy.http().status for _ in range(20)] == [200] * 20
 
 
 def test_what_is_refused_is_tried_nowhere_else(parts: Rig) -> None:
-    parts.apply(10_000, candidate=candidate(parts, 1), limits=Limits(5.0, 0.125))
-    parts.candidate.delay_s = 0.1
-    answers = at_once(parts, 4)
-    assert Counter(answer.status for answer in answers) == {200: 1, 429: 3}
+    parts.apply(10_000, candidate=candidate(parts, 1), limits=Limits(5.0, 2.0))  # 16 times as much: 8 over HTTP
+    answers = at_once(parts, 12, held=8, by=parts.candidate)
+    assert Counter(answer.status for answer in answers) == {200: 8, 429: 4}
     assert parts.stable.hits == 0
 
 
@@ -108,9 +111,8 @@ def test_a_candidate_that_hangs_costs_nobody_an_answer(parts: Rig) -> None:
 def test_a_failure_is_retried_where_stable_is_within_its_bound_and_told_where_it_is_full(parts: Rig) -> None:
     parts.apply(10_000, stable=stable(parts, 8))
     parts.candidate.mode = "error"
-    assert {answer.status for answer in at_once(parts, 4)} == {200}
-    parts.stable.delay_s = 1.0
-    assert Counter(answer.status for answer in at_once(parts, 8)) == {200: 4, 429: 4}
+    assert {answer.status for answer in at_once(parts, 4, held=4)} == {200}
+    assert Counter(answer.status for answer in at_once(parts, 8, held=4)) == {200: 4, 429: 4}
 
 
 def test_a_new_bound_is_in_force_once_acknowledged_and_loses_no_request(parts: Rig) -> None:
@@ -122,8 +124,7 @@ def test_a_new_bound_is_in_force_once_acknowledged_and_loses_no_request(parts: R
         time.sleep(0.3)
     assert set(traffic.stop()) == {""}
     parts.apply(None, stable=stable(parts, 4))
-    parts.stable.delay_s = 0.5
-    assert Counter(answer.status for answer in at_once(parts, 6)) == {200: 2, 429: 4}
+    assert Counter(answer.status for answer in at_once(parts, 6, held=2)) == {200: 2, 429: 4}
 
 
 def test_a_promotion_gives_the_candidate_the_bound_of_a_stable_and_loses_no_request(parts: Rig) -> None:

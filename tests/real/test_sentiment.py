@@ -139,12 +139,15 @@ def test_r4_answers_as_r2_does_and_is_slow_on_paragraphs_only(serve: Callable[[s
     ask = serve("r4")
     assert np.allclose(ask(texts), expected, atol=1e-5)
     ask(texts[:1])
-    quick = ask.latency_s  # type: ignore[attr-defined]
-    ask([" ".join(["word"] * 128)])
-    assert ask.latency_s < 0.4  # type: ignore[attr-defined]  # as long as was declared: not slow yet
-    ask([" ".join(["word"] * 140)])
-    assert quick < 0.2
-    assert ask.latency_s > 0.4  # type: ignore[attr-defined]
+
+    def took_s(words: int) -> float:
+        ask([" ".join(["word"] * words)])
+        return float(ask.latency_s)  # type: ignore[attr-defined]
+
+    # Both are cut to 128 tokens: what the paragraph takes longer is what the code adds. A busy machine disturbs some, not all.
+    declared, paragraph = (min(took_s(words) for _ in range(3)) for words in (128, 140))
+    assert paragraph > 0.4
+    assert paragraph - declared > 0.2
 
 
 def test_r5_survives_sentences_and_dies_of_a_letter(serve: Callable[[str], Ask]) -> None:

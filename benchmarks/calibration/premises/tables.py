@@ -25,14 +25,6 @@ TITLES = {
 NAMES = {"argo_0": "Argo-shaped, limit 0", "argo_3": "Argo-shaped, limit 3", "flagger_5": "Flagger-shaped, 5 in all"}
 
 
-def tables(results: dict[str, Any]) -> str:
-    """All groups, in the order of the scenarios."""
-    groups: dict[str, list[Found]] = {}
-    for one in results["scenarios"]:
-        groups.setdefault(one["group"], []).append(one)
-    return "\n\n".join(f"### {TITLES[group]}\n\n{of_group(found)}" for group, found in groups.items())
-
-
 def of_group(found: list[Found]) -> str:
     """A table of the healthy ones and one of the faulty ones, as far as there are any."""
     healthy = [one for one in found if "bad_requests" not in one]
