@@ -331,7 +331,7 @@ def test_only_a_refusal_for_being_full_is_told_as_one(status: str, words: str, r
     client = TritonServer("127.0.0.1", 0, port)
     try:
         with pytest.raises(InferenceError) as caught:
-            client.infer("m", row(1), timeout_s=10)
+            client.infer("m", {"x": row(1)}, timeout_s=10)
     finally:
         client.close()
         served.stop(None)
