@@ -27,9 +27,11 @@ class PortError(Exception):
 
 
 class InferenceError(PortError):
-    """`unreachable`: no connection · `timeout` · `server_error`: 5xx or INTERNAL · `rejected`: the input or model was refused."""
+    """`unreachable`: no connection · `timeout` · `server_error`: 5xx or INTERNAL · `rejected`: the input or model was refused ·
+    `full`: refused because too many were waiting already, whatever it asked.
+    """
 
-    REASONS = frozenset({"unreachable", "timeout", "server_error", "rejected"})
+    REASONS = frozenset({"unreachable", "timeout", "server_error", "rejected", "full"})
 
 
 class LaunchError(PortError):

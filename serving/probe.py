@@ -12,7 +12,6 @@ from serving.ports import InferenceError, InferenceServer
 #: Triton's words. Nothing heals such a process: even one that was only stopped takes its whole server down with the next
 #: request once it goes on. Source: observed with Triton 2.51, python backend, SIGSTOP and SIGCONT to the stub.
 _STUB_DIED = "is not healthy"
-_QUEUE_FULL = "Exceeds maximum queue size"
 
 
 def look(server: InferenceServer, model: str, serving: dict[str, Any], *, timeout_s: float) -> tuple[Look, str]:
@@ -30,7 +29,7 @@ def look(server: InferenceServer, model: str, serving: dict[str, Any], *, timeou
 def _probe_of(error: InferenceError) -> Probe:
     if error.reason == "unreachable" or _STUB_DIED in error.message:
         return Probe.GONE
-    if error.reason == "timeout" or _QUEUE_FULL in error.message:
+    if error.reason in ("timeout", "full"):
         return Probe.LATE
     return Probe.WRONG
 

@@ -37,9 +37,10 @@ _REASONS = {
     "ALREADY_EXISTS": "rejected",
     "UNIMPLEMENTED": "rejected",
     "CANCELLED": "unreachable",
+    "RESOURCE_EXHAUSTED": "full",
 }
 _OWN_UNAVAILABLE = {
-    "Exceeds maximum queue size": "server_error",
+    "Exceeds maximum queue size": "full",
     "Request timeout expired": "timeout",
     "is not at ready state": "rejected",
     "has no available versions": "rejected",

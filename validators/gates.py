@@ -17,7 +17,7 @@ from validators.core.golden import Replay, judge_golden
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.inputs import Arrays, item_arrays, longest_item, made_up_item, stack
 from validators.core.load import (
-    full_requests,
+    burst_of,
     generator_limit,
     judge_full,
     judge_load,
@@ -204,24 +204,32 @@ def load_gate(context: GateContext) -> Judgement:
     before = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
     reason = f"{judgement.reason.removesuffix('.')}{before}."
     told = Judgement(judgement.verdict, reason, {**judgement.evidence, "tries": attempt + 1, **longest})
-    return told if told.verdict in (Verdict.FAILED, Verdict.ERRORED) else _when_full(context, batches, told)
+    if told.verdict in (Verdict.FAILED, Verdict.ERRORED):
+        return told
+    sent = (attempt + 1) * len(schedule)
+    return _when_full(context, batches, told, beat=lambda: context.progress(sent, sent))
 
 
-def _when_full(context: GateContext, batches: Sequence[Arrays], found: Judgement) -> Judgement:
-    """What was found, unless a server with a queue does less work than it is asked for. A stall is no proof: twice, then."""
+def _when_full(
+    context: GateContext, batches: Sequence[Arrays], found: Judgement, *, beat: Callable[[], None]
+) -> Judgement:
+    """What was found, unless a server with a queue breaks or does less work than it is asked for.
+
+    A stall of this machine can make it slow: twice, then. It makes no errors, and time-outs leave work behind them.
+    """
     policy, judgement = context.policy.of("load"), found
-    instances = sum(int(group["count"]) for group in context.serving.get("instance_group") or ({"count": 1},))
+    p50_s = found.evidence["latency_ms"].get("p50", 0.0) / 1000
+    burst = burst_of(
+        policy,
+        p50_s=p50_s,
+        max_batch_size=int(context.serving["max_batch_size"]),
+        instances=sum(int(group["count"]) for group in context.serving.get("instance_group") or ({"count": 1},)),
+        max_concurrency=(context.envelope.get("limits") or {}).get("max_concurrency"),
+    )
     for _ in range(_FULL_TRIES):
-        attempts = load_runner.all_at_once(
-            context.server,
-            context.model,
-            batches,
-            full_requests(int(context.serving["max_batch_size"]), instances),
-            timeout_s=policy["timeout_s"],
-            beat=lambda: context.progress(1, 1),
-        )
-        judgement = judge_full(found, attempts, rate_per_s=policy["rate_per_s"])
-        if judgement.verdict is not Verdict.FAILED:
+        attempts = load_runner.all_at_once(context.server, context.model, batches, burst, beat=beat)
+        judgement = judge_full(found, attempts, burst, policy, p50_s=p50_s)
+        if judgement.verdict is found.verdict or judgement.evidence["full_errors"]:
             break
     return judgement
 
@@ -232,16 +240,12 @@ def _payloads(context: GateContext, longest_frac: float) -> tuple[list[Arrays], 
     They are what users will send: examples, and evenly among them inputs as long as the release's envelope lets them be.
     """
     items = example_items(context, _PAYLOADS)
-    limits = context.envelope.get("limits") or {}
-    longest = longest_item(context.inputs, limits, items[0])
-    if longest is None:
-        told = {"longest_frac": 0.0, "longest_of": {}}
-    else:
+    longest, longest_of = longest_item(context.inputs, context.envelope.get("limits") or {}, items[0])
+    if longest_of:
         count = round(longest_frac * _PAYLOADS)
         evenly = {int((at + 0.5) * _PAYLOADS / count) for at in range(count)}
         items = [longest if at in evenly else items[at % len(items)] for at in range(_PAYLOADS)]
-        declared = {name: limits[name] for name in ("max_input_tokens", "max_input_dims") if name in limits}
-        told = {"longest_frac": longest_frac, "longest_of": declared}
+    told = {"longest_frac": longest_frac if longest_of else 0.0, "longest_of": longest_of}
     return [stack([item], has_batch_axis=context.has_batch_axis) for item in items], told
 
 

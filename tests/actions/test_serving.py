@@ -427,7 +427,7 @@ def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(
 
 def test_a_full_queue_is_load_and_no_error(world: World) -> None:
     world.until(S.READY)
-    world.behaviour.breaks = InferenceError("server_error", "Exceeds maximum queue size")
+    world.behaviour.breaks = InferenceError("full", "Exceeds maximum queue size")
     for _ in range(4):
         world.tender.step()
     assert world.state == S.READY

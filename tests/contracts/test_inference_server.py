@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -307,3 +309,30 @@ def test_texts_of_all_lengths_that_share_a_batch_get_their_own_answers(kind: str
 @pytest.mark.parametrize("path", [Path("/etc/passwd"), Path("/dev/shm/x")])
 def test_redaction_leaves_the_last_part_of_a_path(path: Path) -> None:
     assert redacted(f"cannot open {path}: no") == f"cannot open {path.name}: no"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "reason"),
+    [
+        ("UNAVAILABLE", "[request id: <id_unknown>] Exceeds maximum queue size", "full"),
+        ("RESOURCE_EXHAUSTED", "too many requests are in flight", "full"),
+        ("INTERNAL", "CUDA out of memory", "server_error"),
+        ("UNAVAILABLE", "failed to connect to all addresses", "unreachable"),
+    ],
+)
+def test_only_a_refusal_for_being_full_is_told_as_one(status: str, words: str, reason: str) -> None:
+    class Refuses(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(lambda _, call: call.abort(grpc.StatusCode[status], words))
+
+    served = grpc.server(ThreadPoolExecutor(1), handlers=[Refuses()])
+    port = served.add_insecure_port("127.0.0.1:0")
+    served.start()
+    client = TritonServer("127.0.0.1", 0, port)
+    try:
+        with pytest.raises(InferenceError) as caught:
+            client.infer("m", {"x": row(1)}, timeout_s=10)
+    finally:
+        client.close()
+        served.stop(None)
+    assert (caught.value.reason, caught.value.message) == (reason, words)

@@ -14,9 +14,7 @@ from validators.core.fault import verdict_of_failure
 from validators.core.inputs import longest_item, made_up_item
 from validators.core.load import (
     Attempt,
-    full_requests,
     generator_limit,
-    judge_full,
     judge_load,
     poisson_schedule,
     summarise,
@@ -154,44 +152,64 @@ def test_a_load_lasts_as_long_as_a_verdict_takes() -> None:
     assert parse_policy({}).of("load")["duration_s"] == 8
 
 
+def test_an_objective_that_lets_most_requests_be_slow_is_asked_as_it_stands() -> None:
+    loose = {"slow": {"threshold_ms": 250, "max_frac": 0.8}}
+    section = parse_policy({}, loose).of("load")
+    assert section["slo_quantile"] == pytest.approx(0.2)
+    assert parse_policy(parse_policy({}, loose).document).of("load") == section
+    mostly_slow = judge_load(summarise(_run(slow=96), duration_s=8, slo_ms=250), section)  # 60 %, in a cluster
+    assert mostly_slow.verdict is not Verdict.FAILED, mostly_slow.reason
+    assert parse_policy({}, {"slow": {"threshold_ms": 250, "max_frac": 1}}).of("load")["slo_quantile"] == 0.0001
+
+
+def test_a_policys_own_threshold_takes_no_quantile_from_the_model() -> None:
+    own = parse_policy({"load": {"slo_ms": 2000}}, OBJECTIVES).of("load")
+    assert (own["slo_ms"], own["slo_quantile"], own["max_error_frac"]) == (2000, 0.99, 0.002)
+    assert parse_policy({"load": {"slo_ms": None}}, OBJECTIVES) == parse_policy({}, OBJECTIVES)  # null states nothing
+    half = parse_policy({"load": {"slo_quantile": 0.9}}, OBJECTIVES).of("load")
+    assert (half["slo_ms"], half["slo_quantile"]) == (250, 0.9)
+
+
+TEXT, IDS = Tensor("text", "BYTES", (1,)), Tensor("ids", "INT64", (-1,))
+
+
 def test_the_longest_item_is_as_long_as_the_envelope_declares_and_no_longer() -> None:
-    text = (Tensor("text", "BYTES", (1,)),)
-    made = made_up_item(text, seed=0)
-    longest = longest_item(text, {"max_input_tokens": 128}, made)
-    assert longest is not None
+    made = made_up_item((TEXT,), seed=0)
+    longest, of = longest_item((TEXT,), {"max_input_tokens": 128, "max_concurrency": 4}, made)
+    assert of == {"max_input_tokens": 128}
     assert 120 <= len(longest["text"][0].split()) < 128
     assert longest["text"].shape == made["text"].shape
-    assert longest_item(text, {"max_concurrency": 4}, made) is None
+    assert longest_item((TEXT,), {"max_concurrency": 4}, made) == (made, {})
 
-    ids = (Tensor("ids", "INT64", (-1,)), Tensor("scale", "FP32", (2,)))
+    tensors = (IDS, Tensor("scale", "FP32", (2,)))
     item = {"ids": np.array([7, 8, 9]), "scale": np.ones(2, np.float32)}
-    longest = longest_item(ids, {"max_input_dims": {"ids": [8]}, "max_input_tokens": 99}, item)
-    assert longest is not None
+    longest, of = longest_item(tensors, {"max_input_dims": {"ids": [8]}, "max_input_tokens": 99}, item)
+    assert of == {"max_input_dims": {"ids": [8]}}
     assert longest["ids"].tolist() == [7, 8, 9, 7, 8, 9, 7, 8]
     assert longest["scale"].tolist() == [1, 1]
 
 
-def _at_once(count: int, per_s: float, errors: int = 0) -> list[Attempt]:
-    """So many requests at once, answered one after the other; the last ones are refused at once."""
-    answered = [Attempt(0, 0, (at + 1) / per_s) for at in range(count - errors)]
-    return answered + [Attempt(0, 0, 0.01, "queue full [server_error]")] * errors
+def test_only_the_text_is_made_longer_and_only_where_it_is_plain_which_one_it_is() -> None:
+    lang = Tensor("lang", "BYTES", (1,))
+    item = {"text": np.array([b"short"], dtype=object), "lang": np.array([b"de"], dtype=object)}
+    longest, of = longest_item((lang, TEXT), {"max_input_tokens": 64}, item)
+    assert (len(longest["text"][0].split()), longest["lang"][0], of) == (60, b"de", {"max_input_tokens": 64})
+
+    either = (Tensor("title", "BYTES", (1,)), lang)
+    item = {"title": np.array([b"short"], dtype=object), "lang": np.array([b"de"], dtype=object)}
+    assert longest_item(either, {"max_input_tokens": 64}, item) == (item, {})
+
+    several = {"text": np.array([b"one", b"two"], dtype=object)}
+    assert longest_item((Tensor("text", "BYTES", (-1,)),), {"max_input_tokens": 64}, several) == (several, {})
 
 
-def test_a_queue_that_never_empties_fails_whatever_was_measured_at_leisure() -> None:
-    passed = Judgement(Verdict.PASSED, "Proven.", {"requests": 5})
-    found = judge_full(passed, _at_once(32, 20), rate_per_s=22)
-    assert found.verdict is Verdict.FAILED
-    assert found.reason.startswith("Of 32 requests at once it answered 20.0/s, and 22/s is the rate: once a queue")
-    assert found.reason.endswith("At leisure: Proven.")
-    assert found.evidence == {"requests": 5, "full_requests": 32, "full_per_s": 20}
-    enough = judge_full(passed, _at_once(32, 23), rate_per_s=22)
-    assert (enough.verdict, enough.reason) == (Verdict.PASSED, "Proven.")
-    assert judge_full(passed, _at_once(32, 23, errors=20), rate_per_s=22).verdict is Verdict.PASSED  # it sheds
-    assert judge_full(passed, _at_once(32, 23, errors=32), rate_per_s=22).verdict is Verdict.FAILED
-
-
-def test_so_many_at_once_fill_every_instance_several_times() -> None:
-    assert [full_requests(*one) for one in ((16, 1), (16, 2), (0, 1), (1, 1), (512, 4))] == [64, 128, 16, 16, 256]
+def test_inputs_that_may_have_to_fit_each_other_grow_together_or_not_at_all() -> None:
+    tensors = (IDS, Tensor("mask", "INT64", (-1,)))
+    item = {"ids": np.array([7, 8]), "mask": np.array([1, 1])}
+    assert longest_item(tensors, {"max_input_dims": {"ids": [4]}}, item) == (item, {})
+    longest, of = longest_item(tensors, {"max_input_dims": {"ids": [4], "mask": [4]}}, item)
+    assert [longest[name].tolist() for name in ("ids", "mask")] == [[7, 8, 7, 8], [1, 1, 1, 1]]
+    assert of == {"max_input_dims": {"ids": [4], "mask": [4]}}
 
 
 COLD = parse_policy({"cold_start": {"max_s": 10, "max_first_excess_ms": 100}}).of("cold_start")

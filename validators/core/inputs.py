@@ -58,26 +58,35 @@ def made_up_item(tensors: Sequence[Tensor], *, seed: int) -> Arrays:
     return out
 
 
-def longest_item(tensors: Sequence[Tensor], limits: Mapping[str, Any], example: Arrays) -> Arrays | None:
-    """An item as large as the envelope's `limits` let it be, and no larger; None where nothing is declared.
+def longest_item(
+    tensors: Sequence[Tensor], limits: Mapping[str, Any], example: Arrays
+) -> tuple[Arrays, dict[str, Any]]:
+    """(an item as large as the envelope's `limits` let it be, and no larger; those limits that made it so, by name).
 
-    `max_input_tokens` makes texts of so many tokens, less a few that tokenizers add. `max_input_dims` enlarges what has
-    dimensions of any size, with the example's values over and over.
+    A limit is left alone where the item might become one that no user sends. `max_input_dims` enlarges, with the example's
+    values over and over, where every input with a dimension of any size is declared: they may have to fit each other.
+    `max_input_tokens` makes a text of so many tokens, less a few that tokenizers add, where it is plain which input is the text.
     """
-    item, is_longer = dict(example), False
-    for tensor in tensors:
-        tokens, dims = limits.get("max_input_tokens"), (limits.get("max_input_dims") or {}).get(tensor.name)
-        is_text = tensor.data_type == "BYTES" and all(d in (1, -1) for d in tensor.dims)
-        if is_text and tokens:
-            text = b" ".join([_ONE_TOKEN] * max(1, int(tokens) - _ADDED_TOKENS))
-            item[tensor.name] = np.full(item[tensor.name].shape, text, dtype=object)
-        elif dims and len(dims) == len(tensor.dims) and -1 in tensor.dims:
-            shape = tuple(most if own == -1 else own for own, most in zip(tensor.dims, dims, strict=True))
-            item[tensor.name] = np.resize(item[tensor.name], shape)
-        else:
-            continue
-        is_longer = True
-    return item if is_longer else None
+    longest, used = dict(example), {}
+    sizes = limits.get("max_input_dims") or {}
+    unsized = [tensor for tensor in tensors if -1 in tensor.dims]
+    if unsized and all(len(sizes.get(tensor.name, ())) == len(tensor.dims) for tensor in unsized):
+        for tensor in unsized:
+            most = zip(tensor.dims, sizes[tensor.name], strict=True)
+            longest[tensor.name] = np.resize(example[tensor.name], [size if own == -1 else own for own, size in most])
+        used["max_input_dims"] = sizes
+    text, tokens = _text_input(tensors), limits.get("max_input_tokens")
+    if text and tokens and longest[text].size == 1:
+        words = b" ".join([_ONE_TOKEN] * max(1, int(tokens) - _ADDED_TOKENS))
+        longest[text] = np.full(longest[text].shape, words, dtype=object)
+        used["max_input_tokens"] = tokens
+    return longest, used
+
+
+def _text_input(tensors: Sequence[Tensor]) -> str | None:
+    """The only input of bytes, or the one among several that is called `text`; None where neither is there."""
+    names = [tensor.name for tensor in tensors if tensor.data_type == "BYTES"]
+    return names[0] if len(names) == 1 else "text" if "text" in names else None
 
 
 def _array(tensor: Tensor, values: Mapping[str, Any]) -> npt.NDArray[Any]:

@@ -27,6 +27,7 @@ _DURATION = Number(0, 3600, above=True, unit="seconds")
 #: The shortest run that a policy without a `duration_s` asks for, and the objective where nobody states one.
 _LEAST_DURATION_S = 8.0
 _QUANTILE, _MAX_ERROR_FRAC = 0.99, 0.001
+_LEAST_QUANTILE, _MOST_QUANTILE = 0.0001, 0.9999
 #: A run is longer than the least that could pass by this, so that a slow request or two leave a verdict.
 _MARGIN = 1.25
 
@@ -40,7 +41,7 @@ class _BatchSize:
 
 @dataclass(frozen=True)
 class _OrNone:
-    """The kind, or null to ask for nothing."""
+    """The kind, or null: nothing is asked, or, in the load section, nothing is stated and the model's objective holds."""
 
     kind: Kind
 
@@ -89,7 +90,7 @@ _LOAD = Record(
         "max_duration_s": may(_DURATION, 60),
         "longest_frac": may(_FRACTION, 0.125),
         "slo_ms": may(_OrNone(_MILLISECONDS), None),
-        "slo_quantile": may(_OrNone(Number(0.5, 0.9999)), None),
+        "slo_quantile": may(_OrNone(Number(_LEAST_QUANTILE, _MOST_QUANTILE)), None),
         "confidence": may(_CONFIDENCE, 0.95),
         "max_error_frac": may(_OrNone(_FRACTION), None),
         "max_lag_ms": may(_MILLISECONDS, None),
@@ -164,9 +165,12 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
 
 
 def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[str, Any]:
-    """The load section with nothing left open: what it does not state is the model's objective, as far as that states it."""
+    """The load section with nothing left open: what it does not state is the model's objective, as far as that states it.
+
+    A quantile belongs to its threshold: a section with its own `slo_ms` takes none from the model.
+    """
     slow = objectives.get("slow")
-    slow = slow if isinstance(slow, Mapping) else {}
+    slow = slow if isinstance(slow, Mapping) and load["slo_ms"] is None else {}
     own = {
         "slo_ms": slow.get("threshold_ms"),
         "slo_quantile": _quantile(slow.get("max_frac")),
@@ -180,7 +184,7 @@ def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[s
 
 def _quantile(max_frac: Any) -> float:
     """The quantile of which an objective on slow requests speaks, within what a load gate can test."""
-    return _QUANTILE if max_frac is None else round(min(0.9999, max(0.5, 1 - float(max_frac))), 9)
+    return _QUANTILE if max_frac is None else round(min(_MOST_QUANTILE, max(_LEAST_QUANTILE, 1 - float(max_frac))), 9)
 
 
 def _long_enough(load: Mapping[str, Any]) -> float:

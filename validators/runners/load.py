@@ -12,7 +12,7 @@ import numpy as np
 
 from serving.ports import InferenceError, InferenceServer
 from validators.core.inputs import Arrays
-from validators.core.load import Attempt, Floats
+from validators.core.load import Attempt, Burst, Floats
 
 _MOST_THREADS = 256
 _PROGRESS_EVERY_S = 0.5
@@ -33,7 +33,7 @@ def drive(
 
     `progress` runs on the caller's thread, so that a slow one delays no request; what it raises ends the run.
     """
-    run = _Run(server, model, batches, schedule, timeout_s)
+    run = _Run(server, model, batches, schedule, timeout_s, slots=_slots(schedule, timeout_s))
     progress(0, len(schedule))
     attempts = _all_of(run, lambda: progress(run.sent, len(schedule)))
     progress(len(schedule), len(schedule))
@@ -44,13 +44,13 @@ def all_at_once(
     server: InferenceServer,
     model: str,
     batches: Sequence[Arrays],
-    count: int,
+    burst: Burst,
     *,
-    timeout_s: float,
     beat: Callable[[], None],
 ) -> list[Attempt]:
-    """One attempt for each of `count` requests that are all due now. `beat` runs while that takes long."""
-    return _all_of(_Run(server, model, batches, np.zeros(count), timeout_s), beat)
+    """One attempt for each of the burst's requests, which are all due now, in the order of sending. `beat` runs while that takes long."""
+    due = np.zeros(burst.requests)
+    return _all_of(_Run(server, model, batches, due, burst.timeout_s, slots=burst.at_once, waits=True), beat)
 
 
 def _all_of(run: _Run, beat: Callable[[], None]) -> list[Attempt]:
@@ -71,24 +71,26 @@ def _all_of(run: _Run, beat: Callable[[], None]) -> list[Attempt]:
 
 
 class _Run:
-    """One run's state, shared by its sender and its workers."""
+    """One run's state, shared by its sender and its workers. At most `slots` requests are unanswered; `waits` for a free one."""
 
     def __init__(
-        self, server: InferenceServer, model: str, batches: Sequence[Arrays], schedule: Floats, timeout_s: float
+        self,
+        server: InferenceServer,
+        model: str,
+        batches: Sequence[Arrays],
+        schedule: Floats,
+        timeout_s: float,
+        *,
+        slots: int,
+        waits: bool = False,
     ) -> None:
-        self.server, self.model, self.batches, self.schedule, self.timeout_s = (
-            server,
-            model,
-            batches,
-            schedule,
-            timeout_s,
-        )
+        self.server, self.model, self.batches = server, model, batches
+        self.schedule, self.timeout_s, self.slots, self.waits = schedule, timeout_s, slots, waits
         self.attempts: list[Attempt] = []
         self.sent = 0
         self.stopped = threading.Event()
         self.failure: BaseException | None = None
-        self.slots = _slots(schedule, timeout_s)
-        self.free = threading.Semaphore(self.slots)
+        self.free = threading.Semaphore(slots)
         self.began = 0.0
 
     def send_all(self) -> None:
@@ -110,22 +112,22 @@ class _Run:
             self.attempts += [future.result() for future in futures]
 
     def _send(self, pool: ThreadPoolExecutor, futures: list[Future[Attempt]], at: int, due: float) -> None:
-        """A request that finds every slot taken is not sent and counts as failed: to wait would close the loop."""
-        if self.free.acquire(blocking=False):
+        """In open loop, a request that finds every slot taken is not sent and counts as failed: to wait would close the loop."""
+        if self.free.acquire(blocking=self.waits):
             futures.append(pool.submit(self._attempt, self.batches[at % len(self.batches)], due))
             return
         now = time.perf_counter() - self.began
         self.attempts.append(Attempt(due, now, now, f"{self.slots} requests were unanswered already"))
 
     def _attempt(self, batch: Arrays, due: float) -> Attempt:
-        sent, error = time.perf_counter() - self.began, ""
+        sent, error, is_refused = time.perf_counter() - self.began, "", False
         try:
             self.server.infer(self.model, batch, timeout_s=self.timeout_s)
         except InferenceError as failure:
-            error = f"{failure.message} [{failure.reason}]"
+            error, is_refused = f"{failure.message} [{failure.reason}]", failure.reason == "full"
         finally:
             self.free.release()
-        return Attempt(due, sent, time.perf_counter() - self.began, error)
+        return Attempt(due, sent, time.perf_counter() - self.began, error, is_refused)
 
 
 def _slots(schedule: Floats, timeout_s: float) -> int:
