@@ -9,7 +9,7 @@ from accounts.models import User
 from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.plan import Policy
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import stored_policy
 from serving.models import Environment
 from validators.models import Report
 
@@ -73,7 +73,7 @@ class Rollout(models.Model):
     @property
     def plan(self) -> Policy:
         """The policy as it can be followed with or without a stable release."""
-        return parse_policy(self.policy).facing(has_stable=self.stable_id is not None)
+        return stored_policy(self.policy).facing(has_stable=self.stable_id is not None)
 
     @property
     def outcome(self) -> str:

@@ -10,7 +10,7 @@ from accounts.core.errors import StateChanged
 from rollouts.core.counting import Arms, Counts
 from rollouts.core.decision import Action
 from rollouts.core.history import Block, Open, rows_of
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import parse_policy, stored_policy
 from rollouts.core.replay import Walk, replay, uncounted
 from rollouts.live import decision_row
 from rollouts.models import Rollout
@@ -26,7 +26,8 @@ def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, An
     Raises Invalid (the policy cannot be read) and StateChanged("no_history").
     """
     model = rollout.model
-    plan = parse_policy(model.rollout_policy if policy is None else policy, model.objectives)
+    asked, read = (model.rollout_policy, stored_policy) if policy is None else (policy, parse_policy)
+    plan = read(asked, model.objectives)
     history = history_of(rollout)
     if not history:
         raise StateChanged(

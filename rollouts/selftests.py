@@ -50,7 +50,6 @@ class _Watched:
     stable: str  # digest
     test: SelfTest
     rate_per_s: float | None = None
-    has_alarmed: bool = False
     readings: dict[str, Reading] = field(default_factory=dict)
     is_first: bool = True  # the first reading has nothing to be compared with
 
@@ -138,13 +137,9 @@ class SelfTests:
             key = (route.environment_id, route.model_id)
             one = kept.get(key)
             if one is None or one.stable != route.stable.digest:
-                row = rows.get(key)
-                state = row.state if row else {}
+                state = rows[key].state if key in rows else {}
                 test = SelfTest.from_json(state)
-                one = _Watched(
-                    *key, route.model.slug, str(route.stable.digest), test,
-                    state.get("rate_per_s"), row is not None and row.alarmed_at is not None,
-                )  # fmt: skip
+                one = _Watched(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
             self._watched[key] = one
         self._gateways = {}
         for gateway in Gateway.objects.filter(environment_id__in={route.environment_id for route in routes}):
@@ -179,7 +174,6 @@ class SelfTests:
             environment_id=one.environment_id, model_id=one.model_id, defaults={"state": one.to_json(), "at": now}
         )
         if one.test.alarm and row.alarmed_at is None:
-            one.has_alarmed = True
             Row.objects.filter(pk=row.pk).update(alarmed_at=now)
             append_event(
                 verb="selftest.alarmed", subject_type="model", subject_id=one.model, actor=Actor.system("engine"),

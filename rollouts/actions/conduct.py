@@ -237,13 +237,20 @@ def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
 
 
 @transaction.atomic
-def finish_rollback(rollout: Rollout, *, confirmed_at: datetime | None, fence: int) -> None:
-    """Traffic is back: drain the candidate, take it out of the route, end. A first release keeps its traffic."""
+def finish_rollback(
+    rollout: Rollout, *, confirmed_at: datetime | None, fence: int, are_answers_due: bool = False
+) -> None:
+    """Traffic is back: drain the candidate, take it out of the route, end. A first release keeps its traffic.
+
+    `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
+    """
     _hold(rollout, fence)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
         return
     seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
+    if confirmed_at is None and are_answers_due:
+        seen += f": answers of {rollout.candidate.name} to requests from before are still on their way"
     reason = f"{rollout.reason.rstrip()} Every gateway has acknowledged weight 0, {seen}."
     set_route(
         actor=ENGINE,

@@ -57,7 +57,7 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
     may_forget = s.forgotten < MOST_FORGOTTEN
     was_cold = False
     # What was well at first, and is slow now, did not come from warming up.
-    if s.served_s is not None and s.first_slow.get(judged.guard.name, 0):
+    if s.served_s is not None and _was_slow_at_first(s, judged):
         is_mild = judged.rate_candidate * s.served_s <= COLD_SHARE * s.policy.cold_s
         if is_mild and s.served_s < s.policy.cold_s:
             said = f"{looks}, but its server has served for only {s.served_s:.0f} of {s.policy.cold_s:.0f} s"
@@ -71,6 +71,13 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
     found = hold(s, Code.COLD_START, f"{looks}, but {said}", judged)
     found.facts["forget"] = judged.guard.name  # the evidence of the warm-up; the engine drops it
     return found
+
+
+def _was_slow_at_first(s: Snapshot, judged: Judged) -> bool:
+    """Whether more of the newest server's first attempts were slow than is tolerated: some always are, warm or not."""
+    slow, attempts = s.first.get(judged.guard.name, (0, 0))
+    tolerated = judged.guard.roll_back_over.of(judged.rate_stable) if s.has_stable else judged.limit
+    return attempts > 0 and slow / attempts > tolerated
 
 
 def _is_well_by_now(s: Snapshot, judged: Judged) -> bool:

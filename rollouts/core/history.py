@@ -264,7 +264,7 @@ def joined(older: Block, newer: Block) -> Block:
 
 def _without_passing(row: Row) -> Any:
     """What a row that stands for several ticks must still tell."""
-    return row.mark.state, row.mark.step_index, row.mark.weight_bp, row.mark.paused_in
+    return row.mark.state, row.mark.step_index, row.mark.weight_bp, row.mark.paused_in, row.mark.is_settling
 
 
 def _paired(rows: Sequence[Row], alike: Callable[[Row], Any]) -> list[Row]:
@@ -286,6 +286,9 @@ def _one_row(first: Row, then: Row) -> Row:
     for name, arms in then.external.items():
         external[name] = external[name] + arms if name in external else arms
     mark = then.mark if then.mark.problem or not first.mark.problem else replace(then.mark, problem=first.mark.problem)
+    mark = (
+        replace(mark, is_settling=True) if first.mark.is_settling else mark
+    )  # what is no evidence makes none of it one
     read_at = first.read_at if then.read_at is None else then.read_at
     return Row(mark, then.tick, then.at, read_at, first.arms + then.arms, external, first.ticks + then.ticks)
 

@@ -96,13 +96,25 @@ _STAGE_NAME = re.compile(r"start|bake|promote|step ([2-9]|[1-4]\d|50)")
 
 
 def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
-    """The policy that a JSON object states on top of its preset (`standard` if it names none).
+    """The policy that a JSON object states on top of its preset (`standard` if it names none), as somebody asks for it.
 
     Where `guards` is absent, errors are guarded, and slow requests and wrong answers if the model's `objectives` name them.
 
     Raises:
         Invalid: `rollout_policy_invalid`, with facts["errors"] = [{field, message, fix}] naming every mistake at once.
     """
+    return _read(document, objectives or {}, is_asked=True)
+
+
+def stored_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
+    """The policy as it was stored. What would only be unwise to ask for today does not stop a rollout that runs by it.
+
+    Raises Invalid, as `parse_policy` does.
+    """
+    return _read(document, objectives or {}, is_asked=False)
+
+
+def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_asked: bool) -> Policy:
     problems: list[Problem] = []
     read = _POLICY.read(document, "", problems)
     if not isinstance(read, dict) or "preset" not in read:
@@ -110,8 +122,8 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
     if "budget_bad" not in document:
         read.pop("budget_bad")  # absent is the preset's; null is no limit
     whole = {**deepcopy(PRESETS[read["preset"]]), **read}
-    guards = _guards(whole, objectives or {}, problems)
-    problems += _contradictions(whole, guards)
+    guards = _guards(whole, objectives, problems)
+    problems += _contradictions(whole, guards) + (_blind(guards) if is_asked else [])
     if problems:
         raise _invalid(problems)
     whole["guards"] = guards
@@ -250,7 +262,7 @@ def _contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> l
     if whole["shadow"].get("sample_pct") and not any(guard["indicator"] == "wrong" for guard in guards):
         fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
         problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
-    return problems + _blind(guards) + _alphas(whole, guards) + _stage_names(whole) + _freezes(whole)
+    return problems + _alphas(whole, guards) + _stage_names(whole) + _freezes(whole)
 
 
 def _blind(guards: list[dict[str, Any]]) -> list[Problem]:

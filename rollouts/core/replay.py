@@ -88,7 +88,8 @@ def replay(history: Iterable[Block], policy: Policy, *, has_stable: bool = True)
     `history`: its blocks, the oldest first. State and weight are those that really were: a policy that would have rolled
     back at some tick is still asked about the ticks after it. Approvals count as given. Under the rollout's own policy
     the decisions are the engine's own while every row stands for one tick. Two things are told apart no longer: the gateways,
-    whose counts are added up, and why a server or a contents check failed.
+    whose counts are added up (all are waited for while answers are on their way at one), and why a server or a contents check
+    failed.
     """
     policy = policy.facing(has_stable=has_stable)
     told = _Told(policy, has_stable)
@@ -101,7 +102,7 @@ class _Told:
     """The replayed rollout between two rows."""
 
     def __init__(self, policy: Policy, has_stable: bool) -> None:
-        nothing = Reading("one", 0.0, Counts(), Counts())
+        nothing = Reading("one", 0.0, Counts(), Counts(), since=0.0)  # so that each row tells whether it is settled
         self.policy, self.has_stable = policy, has_stable
         self.carry = Carry(readings={"gateway": nothing})
         self.external: dict[str, Reading] = {}
@@ -136,7 +137,9 @@ class _Told:
             return {}
         before = self.carry.readings["gateway"]
         arms = Arms(before.candidate, before.stable) + row.arms
-        answer_s = math.inf if row.mark.is_settling else 0.0
+        answer_s = (
+            math.inf if row.mark.is_settling else 0.0
+        )  # as the engine found it; a row's own instants are too coarse
         return {"gateway": Reading("one", row.read_at, arms.candidate, arms.stable, answer_s=answer_s)}
 
     def _external(self, row: Row) -> dict[str, Reading]:

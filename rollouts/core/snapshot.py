@@ -118,7 +118,6 @@ class Snapshot:
     step_started_at: float | None = None
     judged: tuple[Judged, ...] = ()
     step_attempts: int = 0  # of the candidate, since acknowledged
-    step_stable_attempts: int = 0
     routed_candidate: int = 0
     routed_stable: int = 0
     all_failing: int = 0  # attempts of the candidate in a row
@@ -143,7 +142,7 @@ class Snapshot:
     attempts_since_server: int | None = None  # of the candidate, since its newest server came
     server_age_s: float | None = None  # of that server
     served_s: float | None = None  # since its first attempt
-    first_slow: Mapping[str, int] = field(default_factory=dict)  # by guard: bad ones among its first attempts
+    first: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all of its first attempts
     forgotten: int = 0  # how often evidence of a warm-up was dropped in this stage
     recent: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all attempts of late
     harm: Mapping[str, tuple[float, float]] = field(
@@ -206,7 +205,6 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
         snapshot,
         judged=judged_all(carry, snapshot.policy, has_stable=snapshot.has_stable),
         step_attempts=candidate.attempts,
-        step_stable_attempts=stable.attempts,
         routed_candidate=candidate.routed,
         routed_stable=stable.routed,
         all_failing=carry.failures.attempts,
@@ -231,7 +229,7 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
         else carry.total.candidate.attempts - carry.server_base,
         server_age_s=_since(now, carry.server_since),
         served_s=_since(now, carry.served_since) if carry.server_since is not None else None,
-        first_slow={name: watch.first[0] for name, watch in carry.watches.items()},
+        first={name: watch.first for name, watch in carry.watches.items()},
         forgotten=carry.forgotten,
     )
 

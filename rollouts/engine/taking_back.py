@@ -43,14 +43,18 @@ def _confirm(rollout: Rollout, before: Carry, carry: Carry, seen: Seen, view: Vi
     is_silent = carry.last.candidate.attempts == 0 and carry.drawn == 0
     is_confirmed = is_after and is_silent and not seen.problem and carry.read_at is not None
     is_late = view.at - zero > CONFIRM_WITHIN_S
-    if is_late and is_after and not seen.problem and carry.drawn > 0:
+    # Requests that were drawn under the weight that each gateway follows now: under weight 0 there are none. What else ends
+    # was drawn before it, and answers of slow models and streams end as late as they like.
+    drawn_at_zero = carry.last.candidate.routed
+    if is_late and is_after and not seen.problem and drawn_at_zero > 0:
         if rollout.state == S.ROLLING_BACK:
             said = f"The counters still show requests for {rollout.candidate.name} at weight 0"
             note_stuck(rollout, said, fence=view.fence)
     elif is_confirmed or is_late:
         note_acknowledged_zero(rollout, rollout.zero_at, fence=view.fence)  # one that was stuck goes on
         confirmed_at = datetime.fromtimestamp(carry.read_at, UTC) if is_confirmed and carry.read_at else None
-        finish_rollback(rollout, confirmed_at=confirmed_at, fence=view.fence)
+        are_answers_due = is_after and not seen.problem and carry.drawn > 0
+        finish_rollback(rollout, confirmed_at=confirmed_at, fence=view.fence, are_answers_due=are_answers_due)
 
 
 def look_for_zero(known: Known, view: View) -> bool:

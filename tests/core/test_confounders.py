@@ -15,7 +15,7 @@ from rollouts.core.mix import Mix, mix_of
 from rollouts.core.plan import OnUndecided
 from rollouts.core.policy import parse_policy
 from rollouts.core.snapshot import Judged, Snapshot
-from tests.core.test_decide import OBJECTIVES, POLICY, STEPS, judged, snapshot
+from tests.core.test_decide import ALONE, OBJECTIVES, POLICY, STEPS, judged, snapshot
 
 S = RolloutState
 WORSE: dict[str, Any] = {"bad_candidate": 60, "log_e_worse": 30.0}
@@ -91,7 +91,7 @@ def test_slowness_that_is_over_was_warm_up_and_its_evidence_is_dropped() -> None
 
 def test_a_servers_first_while_is_no_proof_unless_it_costs_too_much() -> None:
     cold = snapshot(
-        judged=SLOW_WORSE, attempts_since_server=400, server_age_s=90.0, served_s=20.0, first_slow={"slow_250ms": 4},
+        judged=SLOW_WORSE, attempts_since_server=400, server_age_s=90.0, served_s=20.0, first={"slow_250ms": (4, 50)},
         step_started_at=snapshot().now - 20.0,
     )  # fmt: skip
     held = decide(cold)
@@ -101,11 +101,33 @@ def test_a_servers_first_while_is_no_proof_unless_it_costs_too_much() -> None:
     assert over.code is Code.COLD_START and over.facts["forget"] == "slow_250ms"  # judged afresh from here on
     again = replace(cold, served_s=75.0, step_started_at=cold.now - 75.0, forgotten=1)
     assert decide(again).code is Code.WORSE_THAN_STABLE
-    assert decide(replace(cold, first_slow={})).code is Code.WORSE_THAN_STABLE  # it was well at first
+    for well in ({}, {"slow_250ms": (0, 50)}):
+        assert decide(replace(cold, first=well)).code is Code.WORSE_THAN_STABLE  # it was well at first
     worst = replace(SLOW_WORSE[1], bad_candidate=SLOW_WORSE[1].candidate)
     gross = replace(cold, judged=(SLOW_WORSE[0], worst))
     assert decide(gross).code is Code.WORSE_THAN_STABLE  # twenty seconds of nothing but slowness
     assert decide(replace(gross, served_s=8.0)).code is Code.COLD_START
+
+
+def test_a_server_that_was_as_slow_at_first_as_stable_always_is_was_not_cold() -> None:
+    """Of stable's requests 2 % are slow, so that 3.5 % are tolerated: hardly any first attempts have no slow one among them."""
+    slow = judged(1, bad_candidate=60, bad_stable=30, log_e_worse=30.0)
+    new = snapshot(judged=(judged(0), slow), attempts_since_server=900, server_age_s=90.0, served_s=20.0)
+    for few in ((1, 50), (17, 500)):
+        assert decide(replace(new, first={"slow_250ms": few})).code is Code.WORSE_THAN_STABLE
+    for many in ((2, 50), (18, 500)):
+        assert decide(replace(new, first={"slow_250ms": many})).code is Code.COLD_START
+
+
+def test_without_a_stable_slow_at_first_is_over_the_objective() -> None:
+    slow = judged(1, ALONE, bad_candidate=60, log_e_over=30.0)
+    new = snapshot(
+        policy=ALONE, has_stable=False, step_index=0, commanded_bp=10_000, stable_servers=0, routed_stable=0, served_s=20.0,
+        judged=(judged(0, ALONE), slow), attempts_since_server=900,
+    )  # fmt: skip
+    assert slow.limit == pytest.approx(0.035)
+    assert decide(replace(new, first={"slow_250ms": (1, 50)})).facts["breach"] == Code.OBJECTIVE_BREACHED
+    assert decide(replace(new, first={"slow_250ms": (2, 50)})).code is Code.COLD_START
 
 
 @pytest.mark.parametrize("excuse", [{"mix": OTHER_MIX}, {"attempts_since_server": 1}, {"hardware": "other hardware"}])

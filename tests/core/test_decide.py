@@ -42,7 +42,7 @@ def snapshot(**over: Any) -> Snapshot:
     numbers: dict[str, Any] = {
         "state": S.SHIFTING, "policy": POLICY, "now": 1000.0, "candidate_name": "r2", "stable_name": "r1", "step_index": 1,
         "commanded_bp": 2500, "step_started_at": 900.0, "judged": (judged(0), judged(1)), "step_attempts": 500,
-        "step_stable_attempts": 1500, "routed_candidate": 500, "routed_stable": 1500, "candidate_servers": 1, "stable_servers": 1, **over,
+        "routed_candidate": 500, "routed_stable": 1500, "candidate_servers": 1, "stable_servers": 1, **over,
     }  # fmt: skip
     return Snapshot(**numbers)
 

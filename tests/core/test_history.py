@@ -243,6 +243,36 @@ def test_a_coarse_history_still_tells_good_from_bad() -> None:
         assert (Action.ROLL_BACK in actions) == is_bad
 
 
+def test_a_row_that_the_engine_left_out_is_left_out_again() -> None:
+    """A slow model: only failures have ended yet."""
+    one = arms(8, 8, 30, slow_250ms=0)
+    waits = [Row(replace(SHIFTING, is_settling=True), n, float(n), float(n), one) for n in range(1, 13)]
+    after = [Row(SHIFTING, n, float(n), float(n), one) for n in range(13, 21)]
+    *walks, last = replay(blocks_of([*waits, *after]), POLICY)
+    waited = [one.decision for one in walks[: len(waits)]]
+    assert {one.action for one in waited} == {Action.HOLD}
+    assert [one.facts["guards"]["errors"]["log_e_worse"] for one in waited if "guards" in one.facts] == [0.0] * 12
+    assert last.decision.action is Action.ROLL_BACK
+
+
+def test_a_coarse_row_makes_no_evidence_of_what_was_none() -> None:
+    """Blocks are joined until rows of both kinds would be one."""
+    blinks = [one for n in range(1, 200) for one in ticks(1, first=n, is_settling=n <= 41, problem="stale" * (n % 2))]
+    coarse = all_joined(blinks)
+    assert len(coarse) <= 2 * BLOCK_ROWS and len({row.mark.is_settling for row in coarse}) == 2
+    assert sum(row.ticks for row in coarse if row.mark.is_settling) == 41
+    for odd in (0, 1):
+        turns = [one for n in range(1, 200) for one in ticks(1, first=n, is_settling=n % 3 == odd)]
+        assert all(row.mark.is_settling for row in all_joined(turns) if row.ticks >= 3)
+
+
+def all_joined(rows: list[Row]) -> list[Row]:
+    block, *others = blocks_of(rows)
+    for other in others:
+        block = joined(block, other)
+    return back(block)
+
+
 def test_what_was_never_counted_is_named() -> None:
     _, rows = lived(0.0, most=20)
     wanted = parse_policy(

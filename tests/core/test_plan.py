@@ -7,7 +7,7 @@ import pytest
 from accounts.core.errors import Invalid
 from rollouts.core.evidence import Tolerance
 from rollouts.core.plan import OnUndecided
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import parse_policy, stored_policy
 from rollouts.core.presets import PRESETS
 from serving.core.buckets import EDGES_US
 
@@ -202,3 +202,14 @@ def test_a_mistake_in_the_full_policy_names_the_field_and_the_fix(document: dict
         parse_policy(document)
     found = {error["field"]: error["fix"] for error in caught.value.facts["errors"]}
     assert field in found and fix in found[field], found
+
+
+def test_what_nothing_watches_is_refused_where_it_is_asked_for_and_read_where_it_is_stored() -> None:
+    document = {**parse_policy({"preset": "demo"}).document, "guards": [{"indicator": "errors", "dry_run": True}]}
+    with pytest.raises(Invalid, match="nothing would watch"):
+        parse_policy(document)
+    stored = stored_policy(document)
+    assert stored.guards[0].is_dry_run and stored.steps == parse_policy({"preset": "demo"}).steps
+    with pytest.raises(Invalid, match="cannot be read"):
+        stored_policy({**document, "holdback_pct": 99})
+    assert stored_policy(parse_policy({}).document) == parse_policy({})

@@ -312,6 +312,7 @@ def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: py
     story.gateway.obey()
     assert story.stable is not None
     wrong = {"stable": story.stable.digest, "candidate": story.candidate.digest, "candidate_bp": 5000}
+    wrong["slot"] = story.route().slot
     for _ in range(4):
         story.gateway.set_route(story.model.slug, **wrong)  # acknowledged, and not done
         story.gateway.traffic(100)
@@ -320,6 +321,41 @@ def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: py
     assert story.rollout.state == "stuck" and "still show requests" in story.rollout.reason
     story.gateway.obey()
     assert story.until("rolled_back", turns=6).confirmed_at is not None
+
+
+def test_answers_that_come_late_do_not_make_a_rollback_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow model, or streams: what began before weight 0 ends on the candidate for as long as it likes."""
+    monkeypatch.setattr(taking_back, "CONFIRM_WITHIN_S", 3600.0)
+    story = Story()
+    story.until("shifting")
+    story.turn()
+    assert story.stable is not None
+    before = story.route().slot
+    version = story.rollout.version
+    actions.roll_back(actor=story.admin, rollout=story.rollout, expected_version=version, reason="A hunch.")
+    assert story.route().slot != before
+    for is_over in (False, True):
+        if is_over:
+            monkeypatch.setattr(taking_back, "CONFIRM_WITHIN_S", 0.0)
+        for _ in range(1 if is_over else 4):
+            story.gateway.set_route(story.model.slug, stable=story.stable.digest, slot=before)
+            story.gateway.count(story.model.slug, story.candidate.digest, attempts=3)
+            story.turn(0)
+            assert story.rollout.state == ("rolled_back" if is_over else "rolling_back")
+    assert story.rollout.zero_at is not None and story.rollout.confirmed_at is None
+    assert "could not confirm it: answers of" in story.rollout.reason and "still on their way" in story.rollout.reason
+
+
+def test_a_rollout_whose_stored_policy_nobody_may_ask_for_today_goes_on() -> None:
+    story = Story()
+    story.until("shifting")
+    policy = {**story.rollout.policy, "guards": [{**one, "dry_run": True} for one in story.rollout.policy["guards"]]}
+    Rollout.objects.filter(pk=story.rollout.pk).update(policy=policy, policy_digest="sha256:" + "0" * 64)
+    story.engine.book.forget()
+    tick = story.rollout.tick
+    assert story.turn().tick > tick and story.rollout.state == "shifting"
+    assert story.engine.book.broken == {} and story.rollout.pk in story.engine.book.known
+    assert all(guard["dry_run"] for guard in live_view(Rollout.objects.get(pk=story.rollout.pk))["policy"]["guards"])
 
 
 def test_a_lock_that_one_rollout_did_not_get_costs_neither_the_others_nor_the_lead(
