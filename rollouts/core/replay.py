@@ -102,7 +102,7 @@ class _Told:
     """The replayed rollout between two rows."""
 
     def __init__(self, policy: Policy, has_stable: bool) -> None:
-        nothing = Reading("one", 0.0, Counts(), Counts(), since=0.0)  # so that each row tells whether it is settled
+        nothing = Reading("one", 0.0, Counts(), Counts())
         self.policy, self.has_stable = policy, has_stable
         self.carry = Carry(readings={"gateway": nothing})
         self.external: dict[str, Reading] = {}
@@ -137,10 +137,10 @@ class _Told:
             return {}
         before = self.carry.readings["gateway"]
         arms = Arms(before.candidate, before.stable) + row.arms
-        answer_s = (
-            math.inf if row.mark.is_settling else 0.0
-        )  # as the engine found it; a row's own instants are too coarse
-        return {"gateway": Reading("one", row.read_at, arms.candidate, arms.stable, answer_s=answer_s)}
+        # As the engine found it: a row's own instants are too coarse to find it anew.
+        answer_s, since = (math.inf, row.read_at) if row.mark.is_settling else (0.0, 0.0)
+        now = Reading("one", row.read_at, arms.candidate, arms.stable, answer_s=answer_s, since=since)
+        return {"gateway": now}
 
     def _external(self, row: Row) -> dict[str, Reading]:
         """Cumulative again; before the first row with counts of a guard stood zeros."""

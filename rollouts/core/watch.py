@@ -14,7 +14,7 @@ from rollouts.core.plan import Guard, Policy
 
 #: `Recent` covers the last 5 to 10 seconds.
 HALF_S = 5.0
-#: A server that warms up is slow among its first attempts, if it is so at all.
+#: A server that warms up is slow among its first attempts, if it is so at all: whole readings until there are so many.
 FIRST_ATTEMPTS = 50
 #: Before the candidate's own attempts tell, it is taken to have met as many requests that fail wherever they go as stable, in so
 #: many attempts. More finds a regression beside such requests sooner, and blames a candidate sooner that fails on other
