@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import grpc
 import pytest
 
 from serving.core.routes import Arm, Limits
+from serving.envoy import EnvoyCounters
+from serving.envoy_bootstrap import FLUSH_S
 from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Rig, Traffic, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(60)]
@@ -74,6 +76,21 @@ def test_both_protocols_together_stay_within_the_bound(parts: Rig) -> None:
         assert sum(answer.status == 200 for answer in over_http.result()) == 2
         assert over_grpc.result()[grpc.StatusCode.OK] == 2
     assert parts.stable.hits == 4
+
+
+@pytest.mark.parametrize("ask", [at_once, at_once_grpc])
+def test_what_is_refused_does_not_make_the_rest_look_faster(parts: Rig, ask: Callable[[Rig, int], Any]) -> None:
+    """Half is shed in no time, the other half is slow: all that was timed is slow."""
+    parts.apply(
+        10_000, candidate=candidate(parts, 1), limits=Limits(5.0, 2.0)
+    )  # 16 times its bound, halved by protocol
+    parts.candidate.delay_s = 1.0
+    ask(parts, 16)
+    time.sleep(2 * FLUSH_S + 0.05)
+    counters = EnvoyCounters().read(gateway="g", admin_url=parts.envoy.admin_url, models=[MODEL], timeout_s=2.0)[MODEL]
+    one = counters.by_release[CANDIDATE]
+    assert (one.routed, one.shed, one.decided, one.timed) == (16, 8, 8, 8)
+    assert one.latency_us[750_000] == 0
 
 
 def test_once_there_is_room_everybody_is_answered(parts: Rig) -> None:
