@@ -257,11 +257,7 @@ def _lines(model: str, digest: str, count: int) -> list[str]:
         ("code.200.grpc.0.flags.-", count - half - failed),
         ("code.503.grpc..flags.UF", failed),
     ]
-    counted = [
-        f"sli.{stat}.{name}.{outcome}: B1e+09(1,{value})"
-        for stat in ("attempt", "request")
-        for outcome, value in outcomes
-    ]
+    counted = [f"sli.request.{name}.{outcome}: B1e+09(1,{value})" for outcome, value in outcomes]
     latency = " ".join([f"B{ms}(1,{int(count * share)})" for ms, share in _LATENCY])
     sizes = " ".join([f"B{size}(1,{int(count * share)})" for size, share in _SIZES])
     return [*counted, f"sli.latency.{name}: {latency}", f"sli.size.{name}: {sizes}"]

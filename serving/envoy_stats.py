@@ -17,17 +17,23 @@ from serving.ports import ArmCounters, GatewayCounters, GatewayError
 CUT_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
 #: Refused because too many were in flight, or too many came. No failure of a release.
 SHED_FLAGS = frozenset({"UO", "RL"})
+#: The time of an attempt, or of the whole request, was over.
+LATE_FLAG = "UT"
 #: The caller went away.
 GONE_FLAG = "DC"
-#: How a gateway answers what it sheds, and what a release says of a version or model that it does not have.
-SHED_CODES, SHED_GRPC, NOT_FOUND, GRPC_NOT_FOUND = frozenset({429, 503}), frozenset({8, 14}), 404, 5
+#: How a gateway answers what it sheds, and what a server's own full queue reads as (`serving.xds.answers`), without any flag.
+SHED_CODES, SHED_GRPC = frozenset({429, 503}), frozenset({8, 14})
+FULL_CODE, FULL_GRPC = 429, 8
+#: What a release says of a version or model that it does not have, and how a time-out reads.
+NOT_FOUND, GRPC_NOT_FOUND = 404, 5
+LATE_CODE, LATE_GRPC = 504, 4
 #: INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED: the caller's own doing.
 GRPC_REFUSED = frozenset({3, 7, 9, 11, 16})
 
 _NAME = re.compile(
-    r"sli\.(?P<stat>attempt|latency|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
+    r"sli\.(?P<stat>latency|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
-    r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*)\.flags\.(?P<flags>.*))?"
+    r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
 _EDGE = re.compile(r"B([\d.e+]+)\(")
 #: What stands for the buckets of a histogram until its first flush: that of a failure that was never seen before, for one.
@@ -54,7 +60,7 @@ class Series:
     model: str = ""
     digest: str = ""
     slot: int = 0
-    is_failed: bool = False  # an attempt, or what a user saw
+    is_error: bool = False  # for its user
     outcome: _Outcome = _Outcome.UNDECIDED
 
 
@@ -78,13 +84,11 @@ class _Arm:
         _add(self.latency_us, other.latency_us)
         _add(self.size_bytes, other.size_bytes)
 
-    def counters(self, attempts: int = 0, errors: int = 0) -> ArmCounters:
+    def counters(self) -> ArmCounters:
         of = self.outcomes.get
         common, saved = of(_Outcome.COMMON, 0), of(_Outcome.SAVED, 0)
         failed = of(_Outcome.FAILED, 0) + saved + common
         return ArmCounters(
-            attempts,
-            errors,
             self.routed,
             decided=of(_Outcome.ANSWERED, 0) + failed,
             failed=failed,
@@ -106,8 +110,6 @@ def _add(to: dict[Any, int], more: Mapping[Any, int]) -> None:
 class Counted:
     """One model's counts while a page is read."""
 
-    attempts: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, int] = field(default_factory=dict)
     slots: dict[int, dict[str, _Arm]] = field(default_factory=dict)
     user_requests: int = 0
     user_errors: int = 0
@@ -116,14 +118,11 @@ class Counted:
         return self.slots.setdefault(one.slot, {}).setdefault(one.digest, _Arm())
 
     def counters(self, gateway: str, epoch: str, read_at: datetime) -> GatewayCounters:
-        whole: dict[str, _Arm] = {digest: _Arm() for digest in self.attempts}
+        whole: dict[str, _Arm] = {}
         for arms in self.slots.values():
             for digest, arm in arms.items():
                 whole.setdefault(digest, _Arm()).add(arm)
-        by_release = {
-            digest: arm.counters(self.attempts.get(digest, 0), self.errors.get(digest, 0))
-            for digest, arm in sorted(whole.items())
-        }
+        by_release = {digest: arm.counters() for digest, arm in sorted(whole.items())}
         by_slot = {
             slot: {digest: arm.counters() for digest, arm in sorted(arms.items())}
             for slot, arms in sorted(self.slots.items())
@@ -157,8 +156,9 @@ def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
             found = dict(zip(named, map(int, values), strict=True))
             counted = {edge: found.get(edge, 0) for edge in wanted}
             arm = model.arm(one)
-            if one.stat == "latency":
-                arm.latency_us, arm.timed = counted, int(values[-1])
+            if one.stat == "latency":  # a line for each way in which attempts ended
+                _add(arm.latency_us, counted)
+                arm.timed += int(values[-1])
             else:
                 arm.size_bytes = counted
             continue
@@ -171,16 +171,12 @@ _EDGES = {"latency": (list(EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
 
 
 def _count(model: Counted, one: Series, value: int) -> None:
-    if one.stat == "attempt":
-        model.attempts[one.digest] = model.attempts.get(one.digest, 0) + value
-        model.errors[one.digest] = model.errors.get(one.digest, 0) + value * one.is_failed
-    else:
-        if one.digest:
-            arm = model.arm(one)
-            arm.routed += value
-            arm.outcomes[one.outcome] = arm.outcomes.get(one.outcome, 0) + value
-        model.user_requests += value
-        model.user_errors += value * one.is_failed
+    if one.digest:
+        arm = model.arm(one)
+        arm.routed += value
+        arm.outcomes[one.outcome] = arm.outcomes.get(one.outcome, 0) + value
+    model.user_requests += value
+    model.user_errors += value * one.is_error
 
 
 def _series_of(name: str) -> Series:
@@ -191,15 +187,12 @@ def _series_of(name: str) -> Series:
     about = (stat, found["model"], found["digest"], slot)
     if stat == "size":
         return Series(*about)
-    if stat == "latency":
-        return Series(*about) if found["try"] == "1" else _UNCOUNTED
-    answer = _Answer.of(found["code"], found["grpc"], found["flags"])
-    if stat == "attempt":
-        is_nothing = answer.is_cancelled or answer.is_shed
-        return _UNCOUNTED if is_nothing else Series(*about, is_failed=answer.is_failed)
+    answer = _Answer.of(found["code"] or "", found["grpc"] or "", found["flags"] or "")
+    if stat == "latency":  # what no server saw, or none took, is no measure of how fast they are
+        return Series(*about) if found["try"] == "1" and not answer.is_shed else _UNCOUNTED
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
     outcome = _outcome(answer, tries, is_diverted=tries == 1 and found["by"] != found["digest"])
-    return Series(*about, is_failed=answer.is_failed, outcome=outcome)
+    return Series(*about, is_error=answer.is_failed or answer.is_shed, outcome=outcome)
 
 
 @dataclass(frozen=True)
@@ -227,10 +220,17 @@ class _Answer:
 
     @property
     def is_shed(self) -> bool:
-        """Of an attempt: the connection pool refused it, and no server saw it."""
+        """Refused because too many were in flight: by the gateway, before any server saw it, or by a server whose queue was full."""
+        if self.code == FULL_CODE or self.grpc == FULL_GRPC:
+            return True
         return not SHED_FLAGS.isdisjoint(self.flags) and (
             self.code == 0 or self.code in SHED_CODES or self.grpc in SHED_GRPC
         )
+
+    @property
+    def is_late(self) -> bool:
+        """Nobody answered while there was time."""
+        return LATE_FLAG in self.flags or self.code == LATE_CODE or self.grpc == LATE_GRPC
 
     @property
     def is_refused(self) -> bool:
@@ -239,13 +239,16 @@ class _Answer:
 
 
 def _outcome(answer: _Answer, tries: int, *, is_diverted: bool) -> _Outcome:
-    """A second attempt follows only a first one that failed, or that did not know the model."""
+    """A second attempt follows only a first one that failed, or that did not know the model.
+
+    One that ran out of time tells nothing, whichever release it was for: the first one may have left it too little.
+    """
     if tries >= 2:
-        is_common = (answer.is_failed and not answer.is_shed) or answer.is_refused
+        is_untold = answer.is_shed or answer.is_late
         is_unknown = answer.code == NOT_FOUND or answer.grpc == GRPC_NOT_FOUND
-        if is_common:
+        if (answer.is_failed and not is_untold) or answer.is_refused:
             return _Outcome.COMMON
-        if answer.is_shed or answer.is_cancelled:
+        if is_untold or answer.is_cancelled:
             return _Outcome.FAILED
         return _Outcome.ANSWERED if is_unknown else _Outcome.SAVED
     if answer.is_shed:

@@ -33,7 +33,9 @@ class Behaviour:
     hang_frac: float = 0.0
     is_up: bool = True
     request_bytes: int = 100  # the size of the requests that the split sends to it
-    shed_frac: float = 0.0  # of what the split sends to it: refused, because too many were in flight
+    shed_frac: float = (
+        0.0  # of what is sent to it: refused, because too many were in flight, or because its own queue was full
+    )
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,19 @@ class UserAnswer:
     latency_ms: float
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """How one attempt ended. `is_untold`: shed, or out of time, so that it tells nothing of the request."""
+
+    is_error: bool
+    latency_ms: float
+    is_untold: bool = False
+
+
 @dataclass
 class _Counts:
     """Of one release in one slot; see ArmCounters."""
 
-    attempts: int = 0
-    errors: int = 0
     routed: int = 0
     decided: int = 0
     failed: int = 0
@@ -197,34 +206,37 @@ class FakeGateway:
             arm.shed += 1
             users[1] += 1
             return UserAnswer(picked, True, 0.0)
-        is_error, latency_ms, release = *self._attempt(model, picked, split.limits, is_poison=is_poison), picked
+        first_ms = split.limits.attempt_timeout_s * 1000
+        first = self._attempt(picked, first_ms, is_poison=is_poison)
         arm.decided += 1
-        arm.time(latency_ms)
-        if is_error:
-            again, more_ms = self._attempt(model, split.stable, split.limits, is_poison=is_poison)
-            arm.failed += 1
-            arm.saved += not again
-            arm.common += again
-            is_error, latency_ms, release = again, latency_ms + more_ms, split.stable
-        users[1] += is_error
-        return UserAnswer(release, is_error, latency_ms)
+        arm.time(first.latency_ms)
+        if not first.is_error:
+            return UserAnswer(picked, False, first.latency_ms)
+        left_ms = split.limits.timeout_s * 1000 - first.latency_ms
+        again = self._second(split.stable, min(first_ms, left_ms), is_poison=is_poison)
+        arm.failed += 1
+        arm.saved += not again.is_error
+        arm.common += again.is_error and not again.is_untold
+        users[1] += again.is_error
+        return UserAnswer(split.stable, again.is_error, first.latency_ms + again.latency_ms)
 
-    def _attempt(self, model: str, digest: str, limits: Limits, *, is_poison: bool) -> tuple[bool, float]:
+    def _second(self, stable: str, longest_ms: float, *, is_poison: bool) -> _Attempt:
+        shed_frac = self._behaviours.get(stable, Behaviour()).shed_frac
+        if longest_ms <= 0 or (shed_frac and self._random.random() < shed_frac):
+            return _Attempt(True, 0.0, is_untold=True)
+        return self._attempt(stable, longest_ms, is_poison=is_poison)
+
+    def _attempt(self, digest: str, longest_ms: float, *, is_poison: bool) -> _Attempt:
         how, draw = self._behaviours.get(digest, Behaviour()), self._random.random
-        longest_ms = limits.attempt_timeout_s * 1000
         if not how.is_up:
-            is_error, latency_ms = True, 0.0
-        elif draw() < how.error_frac or is_poison:
-            is_error, latency_ms = True, 1.0
-        else:
-            latency_ms = how.latency_ms * math.exp(self._random.gauss(0.0, how.spread))
-            latency_ms = how.slow_ms if draw() < how.slow_frac else latency_ms
-            latency_ms = math.inf if draw() < how.hang_frac else latency_ms
-            is_error, latency_ms = latency_ms >= longest_ms, min(latency_ms, longest_ms)
-        counts = self._arm(model, digest)
-        counts.attempts += 1
-        counts.errors += is_error
-        return is_error, latency_ms
+            return _Attempt(True, 0.0)
+        if draw() < how.error_frac or is_poison:
+            return _Attempt(True, 1.0)
+        latency_ms = how.latency_ms * math.exp(self._random.gauss(0.0, how.spread))
+        latency_ms = how.slow_ms if draw() < how.slow_frac else latency_ms
+        latency_ms = math.inf if draw() < how.hang_frac else latency_ms
+        is_late = latency_ms >= longest_ms
+        return _Attempt(is_late, min(latency_ms, longest_ms), is_untold=is_late)
 
     def _arm(self, model: str, digest: str) -> _Counts:
         split = self._splits.get(model)
@@ -237,10 +249,8 @@ class FakeGateway:
         time. What failed was answered by another one then.
         """
         counts = self._arm(model, digest)
-        counts.attempts += attempts
         counts.decided += attempts
         counts.timed += attempts
-        counts.errors += errors
         counts.failed += errors
         counts.saved += errors
         counts.route(100, attempts)
@@ -272,24 +282,16 @@ class FakeGateway:
             by_slot.setdefault(slot, {})[digest] = one.counters()
         digests = sorted({digest for arms in by_slot.values() for digest in arms})
         whole = {digest: _sum([arms[digest] for arms in by_slot.values() if digest in arms]) for digest in digests}
-        apart = {
-            slot: {d: replace(arm, attempts=0, errors=0) for d, arm in arms.items()} for slot, arms in by_slot.items()
-        }
         requests, errors = self._users.get(model, (0, 0))
-        return GatewayCounters(gateway, self._epoch, read_at, whole, requests, errors, apart)
+        return GatewayCounters(gateway, self._epoch, read_at, whole, requests, errors, by_slot)
 
 
 def envoy_page(counters: Mapping[str, GatewayCounters], *, uptime_s: int) -> str:
     """The counters, by model, as an Envoy shows them to `serving.envoy.EnvoyCounters`."""
     lines = [f"server.uptime: {uptime_s}"]
     for model, counted in counters.items():
-        common = sum(arm.common for arm in counted.by_release.values())
-        shed = sum(arm.shed for arm in counted.by_release.values())
-        unseen = counted.user_errors - common - shed  # errors of users that belong to no release's count
-        for digest, arm in counted.by_release.items():
-            labels = f"model.{model}.digest.{digest}.entry.split"
-            outcomes = {"code.200.grpc.0.flags.-": arm.attempts - arm.errors, "code.500.grpc..flags.-": arm.errors}
-            lines += [f"sli.attempt.{labels}.{name}: B1e+09(0,{count})" for name, count in outcomes.items() if count]
+        seen = sum(arm.failed - arm.saved + arm.shed for arm in counted.by_release.values())
+        unseen = counted.user_errors - seen  # errors of users that belong to no release's count
         for slot, arms in counted.by_slot.items():
             for digest, arm in arms.items():
                 lines += _lines_of_slot(f"model.{model}.digest.{digest}.entry.split", slot, digest, arm)
@@ -304,7 +306,7 @@ def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters) -> lis
     undecided = arm.routed - arm.decided - arm.shed
     outcomes = {
         f"by.{digest}.tries.1.code.200.grpc.0.flags.-": arm.decided - arm.failed,
-        f"by.{digest}.tries.1.code.500.grpc..flags.-": arm.failed - arm.saved - arm.common,
+        "by.sha256:other.tries.2.code.504.grpc..flags.UT": arm.failed - arm.saved - arm.common,
         "by.sha256:other.tries.2.code.200.grpc.0.flags.-": arm.saved,
         "by.sha256:other.tries.2.code.500.grpc..flags.-": arm.common,
         f"by.{digest}.tries.1.code.503.grpc..flags.UO": arm.shed,
@@ -312,6 +314,6 @@ def _lines_of_slot(labels: str, slot: int, digest: str, arm: ArmCounters) -> lis
     }
     lines = [f"sli.request.{labels}.slot.{slot}.{name}: B1e+09(0,{count})" for name, count in outcomes.items() if count]
     buckets = " ".join(f"B{edge / 1000:g}(0,{count})" for edge, count in arm.latency_us.items())
-    lines.append(f"sli.latency.{labels}.try.1.slot.{slot}: {buckets} B1e+09(0,{arm.timed})")
+    lines.append(f"sli.latency.{labels}.try.1.slot.{slot}.flags.-: {buckets} B1e+09(0,{arm.timed})")
     sizes = " ".join(f"B{edge}(0,{count})" for edge, count in arm.size_bytes.items())
     return [*lines, f"sli.size.{labels}.slot.{slot}: {sizes}"]

@@ -137,6 +137,9 @@ class RouteAck(models.Model):
     generation = models.BigIntegerField()
     acked_at = models.DateTimeField()
     error = models.TextField(blank=True)
+    taken = models.BigIntegerField(
+        db_default=0
+    )  # the newest generation that it routes by, also where `generation` is in error
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["gateway", "route"], name="route_ack_once")]

@@ -150,15 +150,14 @@ class ArmCounters:
     release's servers and brought an outcome; of these `failed` are those whose first attempt failed (5xx, gRPC UNKNOWN,
     DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS or UNIMPLEMENTED, reset, time-out, refused connection), also when a
     retry hid it; of the failed `saved` were answered at a second attempt, and `common` failed again: they fail wherever they
-    go. `shed` were refused, because too many were in flight. Undecided are requests that were shed, given up by their caller before
-    any attempt failed, never sent anywhere, or answered by another release because this one's servers were set aside.
+    go. A second attempt that was shed, given up or late tells neither. `shed` were refused, because too many were in flight, by the
+    gateway or by a server whose queue was full: an outcome of its own. Undecided is the rest: given up by their caller before any
+    attempt failed, never sent anywhere, or answered by another release because this one's servers were set aside.
 
-    What its servers did: `timed` first attempts that ended, and `latency_us` maps an upper bucket edge in µs to how many of
-    them took less; `attempts` and `errors` are all attempts, second ones too, and those that failed.
+    What its servers did: `timed` first attempts that ended and were not shed, and `latency_us` maps an upper bucket edge in µs to
+    how many of them took less.
     """
 
-    attempts: int = 0
-    errors: int = 0
     routed: int = 0
     decided: int = 0
     failed: int = 0
@@ -175,7 +174,7 @@ class GatewayCounters:
     """One reading of one gateway for one model. `epoch` changes when the gateway restarted and its counts began anew.
 
     `read_at` is when the counts were true: it stays where it was while a gateway repeats itself. `by_slot` has the same counts
-    apart by the weight under which a request began, which its route's slot names; `attempts` and `errors` are not told apart.
+    apart by the weight under which a request began, which its route's slot names.
     """
 
     gateway: str

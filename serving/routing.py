@@ -31,7 +31,8 @@ SEEN_WITHIN_S = 10.0
 class Ack:
     """What the gateways say of a route's present generation. `acked_at` is when the last of them took it.
 
-    `taken_by`: the keys of the gateways that have taken it, whether they speak now or not.
+    `taken_by`: the keys of the gateways that route by it, whether they speak now or not, and whatever went wrong after they
+    had taken it: a cluster that is refused later takes no route back.
     """
 
     all_acked: bool
@@ -138,25 +139,23 @@ def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]
         about[gateway.environment_id].append(gateway)
     said: dict[int, dict[int, _Word]] = {route.pk: {} for route in routes}
     rows = RouteAck.objects.filter(route_id__in=among(said))
-    columns = ("route_id", "gateway_id", "generation", "acked_at", "error")
-    for route_id, gateway_id, generation, acked_at, error in rows.values_list(*columns):
-        said[route_id][gateway_id] = (generation, acked_at, error)
+    columns = ("route_id", "gateway_id", "generation", "acked_at", "error", "taken")
+    for route_id, gateway_id, generation, acked_at, error, taken in rows.values_list(*columns):
+        said[route_id][gateway_id] = (generation, acked_at, error, taken if error else generation)
     return {route.pk: _ack(route, about[route.environment_id], said[route.pk]) for route in routes}
 
 
-_Word = tuple[int, datetime, str]  # generation, when, error
+_Word = tuple[int, datetime, str, int]  # generation, when, error, the generation that it routes by at least
 
 
 def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
-    taken_by = frozenset(
-        pk for pk, (generation, _, error) in said.items() if generation >= route.generation and not error
-    )
+    taken_by = frozenset(pk for pk, (_, _, _, taken) in said.items() if taken >= route.generation)
     if not gateways:
         why = f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane."
         return Ack(False, None, why, taken_by)
     words = [(gateway.name, said[gateway.pk]) for gateway in gateways if gateway.pk in said]
-    current = [acked_at for _, (generation, acked_at, _) in words if generation >= route.generation]
-    errors = [f"{name}: {error}" for name, (_, _, error) in words if error]
+    current = [acked_at for _, (generation, acked_at, _, _) in words if generation >= route.generation]
+    errors = [f"{name}: {error}" for name, (_, _, error, _) in words if error]
     is_whole = len(current) == len(gateways) and not errors
     return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors), taken_by)
 

@@ -32,6 +32,8 @@ from sluicegate.stack import ports
 MODEL = "sentiment"
 #: The stubs bear whatever the tests ask of them at once.
 UNBOUNDED = 2000
+#: Triton's own words.
+FULL = "Exceeds maximum queue size"
 
 
 def free_port() -> int:
@@ -77,7 +79,8 @@ class Loop:
 @dataclass
 class Backend:
     """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (503, gRPC UNKNOWN) · lost (404, NOT_FOUND) · hang
-    · cut (connection closed unanswered, UNAVAILABLE) · bad_input (400, INVALID_ARGUMENT)."""
+    · cut (connection closed unanswered, UNAVAILABLE) · bad_input (400, INVALID_ARGUMENT) · full (503, UNAVAILABLE, as Triton says
+    that a queue is full)."""
 
     loop: Loop
     name: str
@@ -164,8 +167,12 @@ class Backend:
                     "unknown": "503 Service Unavailable",
                     "bad_input": "400 Bad Request",
                     "lost": "404 Not Found",
+                    "full": "503 Service Unavailable",
                 }
-                body = json.dumps({"model_name": MODEL, "outputs": [], "by": self.name}).encode()
+                body = json.dumps(
+                    {"error": FULL} if self.mode == "full" else {"model_name": MODEL, "outputs": [], "by": self.name},
+                    separators=(",", ":"),
+                ).encode()
                 line = status.get(self.mode, "200 OK")
                 writer.write(
                     f"HTTP/1.1 {line}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
@@ -188,9 +195,10 @@ class Backend:
             "cut": grpc.StatusCode.UNAVAILABLE,
             "bad_input": grpc.StatusCode.INVALID_ARGUMENT,
             "lost": grpc.StatusCode.NOT_FOUND,
+            "full": grpc.StatusCode.UNAVAILABLE,
         }
         if self.mode in codes:
-            await context.abort(codes[self.mode], f"{self.name} is told to fail")
+            await context.abort(codes[self.mode], FULL if self.mode == "full" else f"{self.name} is told to fail")
         return service_pb2.ModelInferResponse(model_name=request.model_name, id=self.name)
 
 

@@ -295,10 +295,10 @@ class World:
         return Route.objects.get(environment=self.environment, model=self.model)
 
     def served(self) -> int:
-        """Attempts that the candidate really got, at all gateways, since they began."""
+        """First attempts that the candidate really got, at all gateways, since they began."""
         slug, digest = self.model.slug, self.candidate.digest or ""
         reads = (one.read(gateway=name, admin_url="", timeout_s=1.0) for name, one in self.gateways.items())
-        return sum(read[slug].by_release.get(digest, ArmCounters()).attempts for read in reads if slug in read)
+        return sum(read[slug].by_release.get(digest, ArmCounters()).timed for read in reads if slug in read)
 
     def orders_counted(self) -> int:
         """Orders of the candidate that its external guard has taken in, in this stage."""

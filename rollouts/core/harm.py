@@ -22,7 +22,12 @@ class Harm(NamedTuple):
 
     def after(self, more: Harm, tolerated: Tolerance) -> Harm:
         """With one tick's counts in it; nothing once the candidate is within its tolerance."""
-        both = Harm(*[one + other for one, other in zip(self, more, strict=True)])
+        both = Harm(
+            self.bad_candidate + more.bad_candidate,
+            self.candidate + more.candidate,
+            self.bad_stable + more.bad_stable,
+            self.stable + more.stable,
+        )
         return Harm() if both.candidate and both.stable and both.excess(tolerated) <= 0 else both
 
     def excess(self, tolerated: Tolerance) -> float:

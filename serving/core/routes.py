@@ -63,6 +63,10 @@ class Arm:
         return self.digest.removeprefix("sha256:")[:12]
 
 
+#: No user waits for longer than this, in seconds.
+LONGEST_S = 600.0
+
+
 @dataclass(frozen=True)
 class Limits:
     """How long a user waits in all, and one attempt may take, in seconds."""
@@ -71,10 +75,10 @@ class Limits:
     attempt_timeout_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.attempt_timeout_s <= self.timeout_s <= 600:
+        if not 0 < self.attempt_timeout_s <= self.timeout_s <= LONGEST_S:
             raise ValueError(
                 f"a time-out of {self.timeout_s} s with {self.attempt_timeout_s} s for one attempt cannot be kept; "
-                "use 0 < attempt ≤ whole ≤ 600"
+                f"use 0 < attempt ≤ whole ≤ {LONGEST_S:.0f}"
             )
 
 

@@ -201,6 +201,9 @@ def _fallback_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> 
             },
         },
         # The budget cannot be a share of what is in flight: that is counted on the clusters behind this one. What a broken
-        # candidate hands back is bounded by its own bound, and on stable by stable's.
-        "circuit_breakers": {"thresholds": [{"max_retries": MAX_CONCURRENT}]},
+        # candidate hands back is bounded by its own bound, and on stable by stable's. Streams are of the other priority, where
+        # Envoy lets three be handed back at once if nothing is said.
+        "circuit_breakers": {
+            "thresholds": [{"priority": priority, "max_retries": MAX_CONCURRENT} for priority in ("DEFAULT", "HIGH")]
+        },
     }

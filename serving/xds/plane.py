@@ -78,7 +78,9 @@ class ControlPlane:
     def report(self, gateway: GatewayIdentity, reports: list[Report]) -> None:
         at = self._clock.now()
         for one in reports:
-            self._acks[gateway.id, one.route_id] = store.AckRow(gateway.id, one.route_id, one.generation, one.error, at)
+            self._acks[gateway.id, one.route_id] = store.AckRow(
+                gateway.id, one.route_id, one.generation, one.error, at, one.follows
+            )
         self._has_acks.set()
 
     # -- the database -----------------------------------------------------------------------------------------------

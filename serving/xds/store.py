@@ -18,7 +18,16 @@ from ledger import clock
 from registry.core.serving import instances_of
 from registry.models import Release, ServedModel
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable
+from serving.core.routes import (
+    IN_FLIGHT_PER_INSTANCE,
+    LONGEST_S,
+    Arm,
+    Endpoint,
+    Limits,
+    ModelRoute,
+    Prober,
+    RoutingTable,
+)
 from serving.models import Environment, Gateway, Route, Server
 from serving.xds.server import GatewayIdentity
 
@@ -150,12 +159,17 @@ def _prober_at(address: str) -> Prober | None:
 
 
 def limits_of(model: ServedModel) -> Limits:
-    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it."""
+    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it.
+
+    A whole that is not stated has room for two attempts as long as stated: else a candidate that hangs would leave stable too
+    little time to answer, and users would pay for it.
+    """
     default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
     objectives = model.objectives if isinstance(model.objectives, dict) else {}
     try:
         stated = objectives.get("attempt_timeout_s")
-        whole = float(objectives.get("timeout_s", max(default.timeout_s, float(stated or 0))))
+        roomy = min(max(default.timeout_s, 2 * float(stated or 0)), LONGEST_S)
+        whole = float(objectives.get("timeout_s", roomy))
         return Limits(whole, min(default.attempt_timeout_s, whole) if stated is None else float(stated))
     except (TypeError, ValueError) as error:
         log.warning("%s: %s; the defaults are used", model.slug, error)
@@ -171,33 +185,37 @@ def _identity(gateway: Gateway) -> GatewayIdentity:
 
 @dataclass(frozen=True)
 class AckRow:
-    """One gateway's word on one route's generation."""
+    """One gateway's word on one route's generation. `follows`: it routes by that generation in spite of the error."""
 
     gateway_id: int
     route_id: int
     generation: int
     error: str
     at: datetime
+    follows: bool = False
 
 
 def write_acks(rows: Iterable[AckRow]) -> None:
-    """Upserts. An older generation never overwrites a newer one, and a repeated word keeps its first time."""
+    """Upserts. An older generation never overwrites a newer one, and a repeated word keeps its first time. What a gateway has
+    taken, it has taken, whatever it says of that generation later.
+    """
     statement = """
-        INSERT INTO serving_routeack (gateway_id, route_id, generation, acked_at, error)
-        SELECT %s, %s, %s, %s, %s
+        INSERT INTO serving_routeack (gateway_id, route_id, generation, acked_at, error, taken)
+        SELECT %s, %s, %s, %s, %s, %s
          WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = %s)
            AND EXISTS (SELECT 1 FROM serving_route WHERE id = %s)
         ON CONFLICT (gateway_id, route_id) DO UPDATE
-           SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error
+           SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error,
+               taken = GREATEST(EXCLUDED.taken, serving_routeack.taken)
          WHERE EXCLUDED.generation > serving_routeack.generation
-            OR (EXCLUDED.generation = serving_routeack.generation AND EXCLUDED.error <> serving_routeack.error)
+            OR (EXCLUDED.generation = serving_routeack.generation
+                AND (EXCLUDED.error <> serving_routeack.error OR EXCLUDED.taken > serving_routeack.taken))
     """
     with transaction.atomic(), connection.cursor() as cursor:
         for row in rows:
-            cursor.execute(
-                statement,
-                [row.gateway_id, row.route_id, row.generation, row.at, row.error, row.gateway_id, row.route_id],
-            )
+            taken = row.generation if row.follows or not row.error else 0
+            about = (row.gateway_id, row.route_id)
+            cursor.execute(statement, [*about, row.generation, row.at, row.error, taken, *about])
 
 
 def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:

@@ -32,11 +32,14 @@ START_S = 3.0
 
 @dataclass(frozen=True)
 class Report:
-    """What the gateway says of one route's generation. An empty `error` is an acknowledgement."""
+    """What the gateway says of one route's generation. An empty `error` is an acknowledgement; with one, `follows` tells that
+    it had taken this generation before, and routes by it.
+    """
 
     route_id: int
     generation: int
     error: str = ""
+    follows: bool = False
 
 
 @dataclass
@@ -79,7 +82,8 @@ class GatewayStream:
         self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST)}
         self._flying: dict[str, _Sent] = {}
         self._unused_since: dict[str, float] = {}
-        self._reported: dict[int, tuple[int, str]] = {}
+        self._reported: dict[int, tuple[int, str, bool]] = {}
+        self._followed: dict[int, int] = {}  # route → the generation of the last virtual host that was accepted
         self._nonce = 0
         self._began = now
         self._grace_s = grace_s
@@ -160,10 +164,12 @@ class GatewayStream:
             errors = [
                 refusal.words for refusal, wanted in refusals if refusal is not None and refusal.version == wanted
             ]
+            if hosts.accepted.get(name) == version:
+                self._followed[route.route_id] = route.generation
             if errors:
-                word = (route.generation, errors[0])
+                word = (route.generation, errors[0], self._followed.get(route.route_id) == route.generation)
             elif hosts.accepted.get(name) == version and hosts.is_asked and self._is_open():
-                word = (route.generation, "")
+                word = (route.generation, "", False)
             else:
                 continue
             if self._reported.get(route.route_id) != word:

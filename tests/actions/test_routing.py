@@ -179,11 +179,9 @@ def test_the_control_plane_hears_of_a_route_when_it_is_committed() -> None:
 # -- acknowledgement ------------------------------------------------------------------------------------------------
 
 
-def ack(world: World, route: Route, generation: int | None = None, error: str = "") -> None:
-    row = store.AckRow(
-        world.gateway.pk, route.pk, route.generation if generation is None else generation, error, timezone.now()
-    )
-    store.write_acks([row])
+def ack(world: World, route: Route, generation: int | None = None, error: str = "", *, follows: bool = False) -> None:
+    said = route.generation if generation is None else generation
+    store.write_acks([store.AckRow(world.gateway.pk, route.pk, said, error, timezone.now(), follows)])
 
 
 def test_a_route_is_acknowledged_when_every_gateway_took_its_generation(world: World) -> None:
@@ -220,6 +218,28 @@ def test_a_refusal_is_told_with_the_gateways_name(world: World) -> None:
     found = acknowledged(route)
     assert not found.all_acked
     assert found.error == "gateway-1: no such cluster"
+
+
+def test_a_gateway_that_took_a_route_routes_by_it_whatever_goes_wrong_later(world: World) -> None:
+    route = world.route(500)
+    ack(world, route, error="no such cluster")
+    assert acknowledged(route).taken_by == set()
+    ack(world, route)
+    assert acknowledged(route).taken_by == {world.gateway.pk}
+    ack(world, route, error="no answer from the gateway for 5 s")
+    found = acknowledged(route)
+    assert (found.all_acked, found.taken_by) == (False, {world.gateway.pk})
+    moved = world.route(0)
+    ack(world, moved, error="no such cluster")
+    assert acknowledged(moved).taken_by == set()
+
+
+def test_a_gateway_whose_acknowledgement_was_overtaken_by_its_error_routes_by_it_too(world: World) -> None:
+    route = world.route(500)
+    ack(world, route, error="a port is shut")
+    ack(world, route, error="a port is shut", follows=True)
+    found = acknowledged(route)
+    assert (found.all_acked, found.taken_by) == (False, {world.gateway.pk})
 
 
 def test_without_any_gateway_nothing_is_acknowledged_and_it_says_why(world: World) -> None:
@@ -343,7 +363,16 @@ def test_a_models_own_time_outs_are_used_unless_they_are_nonsense(world: World) 
     assert published(world).models[0].limits == Limits(1, 1)
     world.model.objectives = {"attempt_timeout_s": 30}
     world.model.save()
-    assert published(world).models[0].limits == Limits(30, 30)
+    assert published(world).models[0].limits == Limits(60, 30)  # room for stable after a candidate that hangs
+    world.model.objectives = {"attempt_timeout_s": 8}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(16, 8)
+    world.model.objectives = {"attempt_timeout_s": 400}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(600, 400)
+    world.model.objectives = {"attempt_timeout_s": 1}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(10, 1)
     world.model.objectives = {"timeout_s": 1, "attempt_timeout_s": "x"}
     world.model.save()
     assert published(world).models[0].limits == Limits()

@@ -34,9 +34,9 @@ LIMITS = Limits(timeout_s=6.0, attempt_timeout_s=0.75)
 class Gateway(Protocol):
     """What the contract needs to say to either of them."""
 
-    def route(self, candidate_bp: int | None, slot: int = 0) -> None: ...
-    def behave(self, how: str) -> None:
-        """The candidate: ok · error · hang · down."""
+    def route(self, candidate_bp: int | None, slot: int = 0, limits: Limits = LIMITS) -> None: ...
+    def behave(self, how: str, stable: str = "ok") -> None:
+        """The candidate, and stable: ok · error · hang · full, and the candidate: down."""
         ...
 
     def poison(self, n: int) -> None:
@@ -59,19 +59,24 @@ class Fake:
     def __init__(self) -> None:
         self.gateway = FakeGateway()
 
-    def route(self, candidate_bp: int | None, slot: int = 0) -> None:
+    def route(self, candidate_bp: int | None, slot: int = 0, limits: Limits = LIMITS) -> None:
         candidate = None if candidate_bp is None else CANDIDATE
         self.gateway.set_route(
-            MODEL, stable=STABLE, candidate=candidate, candidate_bp=candidate_bp or 0, limits=LIMITS, slot=slot
+            MODEL, stable=STABLE, candidate=candidate, candidate_bp=candidate_bp or 0, limits=limits, slot=slot
         )
 
     def poison(self, n: int) -> None:
         self.gateway.traffic(n, poison_frac=1.0)
 
-    def behave(self, how: str) -> None:
-        self.gateway.set_arm(
-            CANDIDATE, error_frac=float(how == "error"), hang_frac=float(how == "hang"), is_up=how != "down"
-        )
+    def behave(self, how: str, stable: str = "ok") -> None:
+        for digest, mode in ((CANDIDATE, how), (STABLE, stable)):
+            self.gateway.set_arm(
+                digest,
+                error_frac=float(mode == "error"),
+                hang_frac=float(mode == "hang"),
+                shed_frac=float(mode == "full"),
+                is_up=mode != "down",
+            )
 
     def users(self, n: int) -> list[str | None]:
         return [None if one.is_error else one.release for one in self.gateway.traffic(n)]
@@ -91,8 +96,8 @@ class Real:
         self.parts = parts
         self.counters = EnvoyCounters()
 
-    def route(self, candidate_bp: int | None, slot: int = 0) -> None:
-        self.parts.apply(candidate_bp, limits=LIMITS, slot=slot)
+    def route(self, candidate_bp: int | None, slot: int = 0, limits: Limits = LIMITS) -> None:
+        self.parts.apply(candidate_bp, limits=limits, slot=slot)
 
     def poison(self, n: int) -> None:
         """Both fail whatever they get meanwhile."""
@@ -102,10 +107,10 @@ class Real:
         for backend in (self.parts.stable, self.parts.candidate):
             backend.mode = "ok"
 
-    def behave(self, how: str) -> None:
+    def behave(self, how: str, stable: str = "ok") -> None:
         if how == "down":
             self.parts.candidate.stop()
-        self.parts.candidate.mode = how
+        self.parts.candidate.mode, self.parts.stable.mode = how, stable
 
     def users(self, n: int) -> list[str | None]:
         """HTTP and gRPC in turn."""
@@ -166,7 +171,7 @@ def test_without_a_candidate_stable_answers_everything(gateway: Gateway) -> None
     gateway.route(None)
     assert set(gateway.users(20)) == {STABLE}
     counters = gateway.read()
-    assert (arm(counters, STABLE).attempts, arm(counters, STABLE).errors, arm(counters, STABLE).routed) == (20, 0, 20)
+    assert (arm(counters, STABLE).decided, arm(counters, STABLE).failed, arm(counters, STABLE).routed) == (20, 0, 20)
     assert (counters.user_requests, counters.user_errors) == (20, 0)
 
 
@@ -175,14 +180,15 @@ def test_the_split_is_as_commanded(gateway: Gateway) -> None:
     answers = gateway.users(300)
     counters = gateway.read()
     assert 100 < answers.count(CANDIDATE) < 200  # binomial(300, ½): beyond 5.7 standard deviations
-    assert arm(counters, CANDIDATE).routed == arm(counters, CANDIDATE).attempts == answers.count(CANDIDATE)
+    assert arm(counters, CANDIDATE).routed == arm(counters, CANDIDATE).timed == answers.count(CANDIDATE)
     assert arm(counters, CANDIDATE).routed + arm(counters, STABLE).routed == 300
 
 
 def test_weight_zero_is_zero(gateway: Gateway) -> None:
     gateway.route(0)
     assert set(gateway.users(50)) == {STABLE}
-    assert arm(gateway.read(), CANDIDATE) == ArmCounters() or arm(gateway.read(), CANDIDATE).attempts == 0
+    candidate = arm(gateway.read(), CANDIDATE)
+    assert (candidate.routed, candidate.timed) == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["error", "down", "hang"])
@@ -195,9 +201,9 @@ def test_a_broken_candidate_costs_users_nothing_and_is_counted(gateway: Gateway,
     assert (counters.user_requests, counters.user_errors) == (24, 0)
     bad, good = arm(counters, CANDIDATE), arm(counters, STABLE)
     assert bad.routed == 24
-    assert bad.attempts == bad.errors >= 5  # a server that is not there is set aside after five in a row
-    assert bad.decided == bad.failed == bad.attempts and bad.common == 0  # what stable got at once says nothing of it
-    assert (good.attempts, good.errors, good.routed) == (24, 0, 0)
+    assert bad.timed >= 5  # a server that is not there is set aside after five in a row
+    assert bad.decided == bad.failed == bad.saved == bad.timed  # what stable got at once says nothing of it
+    assert (bad.common, good.decided, good.routed) == (0, 0, 0)
 
 
 def test_every_first_attempt_has_a_latency(gateway: Gateway) -> None:
@@ -207,10 +213,10 @@ def test_every_first_attempt_has_a_latency(gateway: Gateway) -> None:
     bad, good = arm(gateway.read(), CANDIDATE), arm(gateway.read(), STABLE)
     assert set(bad.latency_us) == set(EDGES_US)
     assert bad.latency_us[250_000] == 0
-    assert bad.latency_us[1_000_000] == bad.timed == bad.attempts == 4
+    assert bad.latency_us[1_000_000] == bad.timed == 4
     values = [bad.latency_us[edge] for edge in EDGES_US]
     assert values == sorted(values)
-    assert (good.attempts, good.timed) == (4, 0)  # what stable answered in the second place is no measure of it
+    assert good.timed == 0  # what stable answered in the second place is no measure of it
 
 
 @pytest.mark.parametrize("how", ["error", "hang"])
@@ -234,6 +240,39 @@ def test_what_fails_wherever_it_goes_is_told_apart(gateway: Gateway) -> None:
         assert one.failed == one.common >= 5
     assert sum(one.failed for one in counters.by_release.values()) == 40
     assert counters.user_errors == 40
+
+
+def test_a_server_whose_own_queue_is_full_sheds_and_is_not_well(gateway: Gateway) -> None:
+    gateway.route(10_000)
+    gateway.behave("full")
+    assert set(gateway.users(8)) == {None}
+    counters = gateway.read()
+    bad = arm(counters, CANDIDATE)
+    assert (bad.routed, bad.shed, bad.decided, bad.failed) == (8, 8, 0, 0)
+    assert (bad.timed, max(bad.latency_us.values())) == (0, 0)  # a refusal in no time is no fast answer
+    assert (counters.user_requests, counters.user_errors) == (8, 8)
+
+
+def test_a_second_attempt_that_is_shed_saves_nothing_and_excuses_nothing(gateway: Gateway) -> None:
+    gateway.route(10_000)
+    gateway.behave("error", stable="full")
+    assert set(gateway.users(8)) == {None}
+    counters = gateway.read()
+    bad = arm(counters, CANDIDATE)
+    assert (bad.decided, bad.failed, bad.saved, bad.common, bad.shed) == (8, 8, 0, 0, 0)
+    assert counters.user_errors == 8
+
+
+@pytest.mark.parametrize("drawn", [CANDIDATE, STABLE])
+def test_a_second_attempt_that_runs_out_of_time_excuses_nothing(gateway: Gateway, drawn: str) -> None:
+    """A candidate that hangs leaves a short whole too little time for stable; whose fault that is, only the first one tells."""
+    gateway.route(10_000 if drawn == CANDIDATE else 0, limits=Limits(timeout_s=1.0, attempt_timeout_s=0.75))
+    gateway.behave("hang", stable="hang")
+    assert set(gateway.users(4)) == {None}
+    counters = gateway.read()
+    bad = arm(counters, drawn)
+    assert (bad.decided, bad.failed, bad.saved, bad.common, bad.timed) == (4, 4, 0, 0, 4)
+    assert counters.user_errors == 4
 
 
 def test_requests_are_counted_for_the_weight_that_they_began_under(gateway: Gateway) -> None:
@@ -333,7 +372,8 @@ def test_the_fakes_page_says_what_the_fake_counted() -> None:
     fake = FakeGateway()
     for model in ("one", "two"):
         fake.set_route(model, stable=STABLE, candidate=CANDIDATE, candidate_bp=3000, limits=LIMITS)
-        fake.set_arm(CANDIDATE, error_frac=0.5)
+        fake.set_arm(CANDIDATE, error_frac=0.5, shed_frac=0.1)
+        fake.set_arm(STABLE, hang_frac=0.1, shed_frac=0.1)
         fake.traffic(100, model)
     fake.count("one", STABLE, attempts=50, errors=5, slow=7)
     truth = fake.read(gateway="g", admin_url="", timeout_s=1.0)

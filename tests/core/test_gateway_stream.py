@@ -181,7 +181,7 @@ def test_a_refused_port_is_tried_again_and_the_try_is_no_word_on_any_route() -> 
     taken = "Error adding/updating listener(s) gateway_8001: cannot bind '127.0.0.1:8001': Address already in use"
     peer.refuses["gateway_8001"] = taken
     peer.settle(current)
-    assert peer.stream.reports(current) == [Report(9, 1, taken)]
+    assert peer.stream.reports(current) == [Report(9, 1, taken, follows=True)]  # by the port that is open
     assert peer.settle(current, now=1.0) == []
     peer.is_silent_on = {LISTENER}
     assert peer.settle(current, now=1.0 + RETRY_S) == ["LDS"]
@@ -210,6 +210,21 @@ def test_a_refused_cluster_holds_back_its_own_model_only() -> None:
     second = snapshot(route(generation=2), route(model="other", candidate=C, generation=2), last=first)
     peer.settle(second)
     assert set(peer.stream.reports(second)) == {Report(9, 2), Report(5, 2, f"Error adding cluster {bad}: no")}
+
+
+def test_a_cluster_that_is_refused_later_takes_no_route_back() -> None:
+    peer, first = Peer(), snapshot(route())
+    peer.settle(first)
+    assert peer.stream.reports(first) == [Report(9, 1)]
+    bad = f"sentiment_{B.digest12}_http"
+    peer.refuses[bad] = f"Error adding cluster {bad}: no"
+    roomier = dataclasses.replace(route(), candidate=dataclasses.replace(B, max_in_flight=99))
+    second = snapshot(roomier, last=first)
+    peer.settle(second)
+    assert peer.stream.reports(second) == [Report(9, 1, f"Error adding cluster {bad}: no", follows=True)]
+    third = snapshot(dataclasses.replace(roomier, generation=2), last=second)
+    peer.settle(third)
+    assert not any(one.follows for one in peer.stream.reports(third))  # held back behind its cluster
 
 
 def test_silence_is_reported_and_a_late_answer_still_counts() -> None:

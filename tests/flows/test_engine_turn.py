@@ -389,7 +389,7 @@ def test_quiet_ticks_of_a_crowd_are_written_in_turns_and_no_count_is_lost(crowde
         fake, slug = world.fake_of(rollout), rollout.model.slug
         truth = fake.read(gateway="", admin_url="", timeout_s=1, models=[slug])[slug]
         carry = world.engine.book.known[rollout.pk].carry
-        assert carry.total.candidate.attempts == truth.by_release[str(rollout.candidate.digest)].attempts
+        assert carry.total.candidate.attempts == truth.by_release[str(rollout.candidate.digest)].decided
 
 
 def test_an_engine_that_is_stopped_writes_what_it_kept(crowded: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_the_gateway_of_the_runs_tells_the_engine_what_it_counted(tmp_path: Path
     finally:
         running.process.kill()
     assert found.user_requests == truth["user_requests"] == 100 and found.user_errors == 0
-    assert found.by_release[digest].attempts == 100 and set(found.by_release[digest].latency_us) == set(EDGES_US)
+    assert found.by_release[digest].decided == 100 and set(found.by_release[digest].latency_us) == set(EDGES_US)
     assert truth["splits"] == [[digest, None, 0]]
     assert abs((timezone.now() - found.read_at).total_seconds()) < 60
 

@@ -15,6 +15,8 @@ import grpc
 import pytest
 
 from serving.core.routes import Arm, Limits
+from serving.envoy import EnvoyCounters
+from serving.envoy_bootstrap import FLUSH_S
 from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Backend, Rig, Traffic, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(60)]
@@ -40,9 +42,9 @@ def at_once(parts: Rig, users: int, *, held: int, by: Backend | None = None) -> 
     return together([parts.envoy.http] * users, held, by or parts.stable)
 
 
-def at_once_grpc(parts: Rig, users: int, *, held: int) -> Counter[grpc.StatusCode]:
+def at_once_grpc(parts: Rig, users: int, *, held: int, by: Backend | None = None) -> Counter[grpc.StatusCode]:
     with parts.envoy.channel() as channel:
-        return Counter(one[0] for one in together([partial(grpc_infer, channel)] * users, held, parts.stable))
+        return Counter(one[0] for one in together([partial(grpc_infer, channel)] * users, held, by or parts.stable))
 
 
 def together(asks: Sequence[Callable[[], Any]], held: int, by: Backend) -> list[Any]:
@@ -80,6 +82,21 @@ def test_both_protocols_together_stay_within_the_bound(parts: Rig) -> None:
     assert sum(answer.status == 200 for answer in answers[::2]) == 2
     assert sum(answer[0] is grpc.StatusCode.OK for answer in answers[1::2]) == 2
     assert parts.stable.hits == 4
+
+
+@pytest.mark.parametrize("ask", [at_once, at_once_grpc])
+def test_what_is_refused_does_not_make_the_rest_look_faster(parts: Rig, ask: Callable[..., Any]) -> None:
+    """Half is shed in no time, the other half is slow: all that was timed is slow."""
+    parts.apply(
+        10_000, candidate=candidate(parts, 1), limits=Limits(10.0, 4.0)
+    )  # 16 times its bound, halved by protocol
+    parts.candidate.delay_s = 1.0
+    ask(parts, 16, held=8, by=parts.candidate)
+    time.sleep(2 * FLUSH_S + 0.05)
+    counters = EnvoyCounters().read(gateway="g", admin_url=parts.envoy.admin_url, models=[MODEL], timeout_s=2.0)[MODEL]
+    one = counters.by_release[CANDIDATE]
+    assert (one.routed, one.shed, one.decided, one.timed) == (16, 8, 8, 8)
+    assert one.latency_us[750_000] == 0
 
 
 def test_once_there_is_room_everybody_is_answered(parts: Rig) -> None:

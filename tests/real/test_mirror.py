@@ -157,7 +157,7 @@ def test_copies_are_counted_for_no_release(parts: Rig, sink: Sink) -> None:
     by_model = EnvoyCounters().read(gateway="gateway-1", admin_url=parts.envoy.admin_url, timeout_s=2)
     assert set(by_model) == {MODEL}
     counters = by_model[MODEL]
-    assert sum(arm.attempts for arm in counters.by_release.values()) == 100
+    assert sum(arm.timed for arm in counters.by_release.values()) == 100
     assert set(counters.by_release) <= {Rig.STABLE, Rig.CANDIDATE}
     assert (counters.user_requests, counters.user_errors) == (100, 0)
 

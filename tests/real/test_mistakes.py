@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,10 @@ from tritonclient.grpc import service_pb2
 
 from serving.blob_cache import BlobCache
 from serving.core.routes import Arm, Endpoint
+from serving.envoy import EnvoyCounters
+from serving.envoy_bootstrap import FLUSH_S
 from serving.local_launcher import LocalLauncher
+from serving.ports import ArmCounters
 from serving.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
@@ -286,8 +290,17 @@ def test_without_stable_behind_it_a_failure_stays_a_failure(world: World) -> Non
         assert call(channel, message(first=500.0)) is grpc.StatusCode.INTERNAL
 
 
+def counted(world: World) -> ArmCounters:
+    """Of the candidate so far."""
+    time.sleep(2 * FLUSH_S + 0.05)
+    url = world.parts.envoy.admin_url
+    found = EnvoyCounters().read(gateway="gateway-1", admin_url=url, models=[MODEL], timeout_s=2.0)
+    return found[MODEL].by_release.get(CANDIDATE, ArmCounters())
+
+
 def test_a_servers_full_queue_is_told_and_not_tried_on_stable(world: World) -> None:
     world.parts.apply(10_000, candidate=Arm("r2", CANDIDATE, (world.triton,)))
+    before = counted(world)
     at_stable, slow = world.parts.stable.hits, tensor(data=[60, 2, 3, 4])
     with ThreadPoolExecutor(24) as pool, world.parts.envoy.channel() as channel:
         over_http = [pool.submit(world.http, slow) for _ in range(12)]
@@ -297,8 +310,13 @@ def test_a_servers_full_queue_is_told_and_not_tried_on_stable(world: World) -> N
     assert {answer.status for answer in answers} == {200, 429}
     assert {answer.headers["retry-after"] for answer in full} == {"1"}
     assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
-    assert len(full) + codes[grpc.StatusCode.RESOURCE_EXHAUSTED] >= 24 - 8
+    shed = len(full) + codes[grpc.StatusCode.RESOURCE_EXHAUSTED]
+    assert shed >= 24 - 8
     assert world.parts.stable.hits == at_stable
+    after = counted(world)
+    assert (after.shed - before.shed, after.routed - before.routed) == (shed, 24)
+    assert after.decided - before.decided == after.timed - before.timed == 24 - shed
+    assert after.failed == before.failed
 
 
 def test_what_is_no_inference_passes_as_it_is_and_the_script_never_fails(world: World) -> None:

@@ -1,0 +1,87 @@
+"""What the names on an Envoy's page mean: how a request counts for the release that the split drew."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.core.buckets import EDGES_US
+from serving.envoy_stats import parse
+from serving.ports import ArmCounters
+
+DRAWN, OTHER = "sha256:" + "2b" * 32, "sha256:" + "1a" * 32
+LABELS = f"model.m.digest.{DRAWN}.entry.split"
+
+
+def arm(*lines: str) -> ArmCounters:
+    arms = parse("\n".join(lines), {})["m"].slots[0]
+    return arms[DRAWN].counters()
+
+
+def request(tries: int, code: int, grpc: str = "", flags: str = "-") -> str:
+    by = OTHER if tries == 2 else DRAWN
+    return f"sli.request.{LABELS}.slot.0.by.{by}.tries.{tries}.code.{code}.grpc.{grpc}.flags.{flags}: B1e+09(0,7)"
+
+
+@pytest.mark.parametrize(
+    ("code", "grpc", "flags", "expected"),
+    [
+        (200, "0", "-", "decided"),
+        (400, "", "-", "decided"),
+        (500, "", "-", "failed"),
+        (504, "", "UT", "failed"),
+        (200, "14", "UT", "failed"),
+        (503, "", "-", "failed"),
+        (429, "", "UO", "shed"),
+        (200, "8", "UO", "shed"),
+        (429, "", "-", "shed"),  # the server's own queue was full
+        (200, "8", "-", "shed"),
+        (0, "", "DC", "undecided"),
+    ],
+)
+def test_a_first_attempt_is_answered_failed_shed_or_undecided(code: int, grpc: str, flags: str, expected: str) -> None:
+    one = arm(request(1, code, grpc, flags))
+    found = {"shed": one.shed, "failed": one.failed, "decided": one.decided - one.failed}
+    found["undecided"] = one.routed - one.decided - one.shed
+    assert {name for name, count in found.items() if count} == {expected}
+    assert one.routed == 7
+
+
+@pytest.mark.parametrize(
+    ("code", "grpc", "flags", "expected"),
+    [
+        (200, "0", "-", "saved"),
+        (500, "", "-", "common"),
+        (200, "13", "-", "common"),
+        (503, "", "UC", "common"),
+        (400, "", "-", "common"),
+        (429, "", "UO", "neither"),
+        (429, "", "-", "neither"),
+        (200, "8", "-", "neither"),
+        (504, "", "UT", "neither"),
+        (504, "", "-", "neither"),
+        (200, "14", "UT", "neither"),
+        (200, "4", "-", "neither"),
+        (0, "", "DC", "neither"),
+    ],
+)
+def test_a_second_attempt_tells_whether_it_was_saved_or_fails_everywhere(
+    code: int, grpc: str, flags: str, expected: str
+) -> None:
+    one = arm(request(2, code, grpc, flags))
+    found = {"saved": one.saved, "common": one.common, "neither": one.failed - one.saved - one.common}
+    assert {name for name, count in found.items() if count} == {expected}
+    assert (one.routed, one.decided, one.failed, one.shed) == (7, 7, 7, 0)
+
+
+@pytest.mark.parametrize(("code", "flags"), [(500, "-"), (504, "UT"), (429, "UO"), (429, "-")])
+def test_a_user_who_gets_no_answer_sees_an_error(code: int, flags: str) -> None:
+    assert parse(request(1, code, "", flags), {})["m"].user_errors == 7
+
+
+def test_attempts_are_timed_however_they_ended_unless_they_were_shed() -> None:
+    def line(tries: int, flags: str, under: int, count: int) -> str:
+        buckets = " ".join(f"B{edge / 1000:g}(0,{under if edge <= 1_000_000 else count})" for edge in EDGES_US)
+        return f"sli.latency.{LABELS}.try.{tries}.slot.0.flags.{flags}: {buckets} B1e+09(0,{count})"
+
+    one = arm(line(1, "-", 5, 10), line(1, "UT", 0, 3), line(1, "UO", 40, 40), line(2, "-", 6, 6))
+    assert (one.timed, one.latency_us[1_000_000], one.latency_us[2_000_000]) == (13, 5, 13)
