@@ -122,6 +122,13 @@ def _spent(s: Snapshot) -> Decision | None:
     """The blast radius: bad attempts beyond what the policy tolerates beside stable, over the whole rollout."""
     if s.policy.budget_bad is None or not s.has_stable:
         return None
+    refused = _refused(s)
+    if refused >= s.policy.budget_bad:
+        said = (
+            f"{s.candidate_name} has refused {s.shed_candidate} of {s.routed_candidate} requests in this step because too many "
+            f"were in flight, {s.stable_name} {s.shed_stable} of {s.routed_stable}: surely over the budget of {s.policy.budget_bad}."
+        )
+        return take_back(s, Code.BUDGET_SPENT, said)
     for judged in s.acting:
         if judged.guard.indicator not in SPENDS:
             continue
@@ -135,6 +142,14 @@ def _spent(s: Snapshot) -> Decision | None:
         )
         return take_back(s, Code.BUDGET_SPENT, said, judged)  # whoever is to blame: users have paid enough
     return None
+
+
+def _refused(s: Snapshot) -> float:
+    """How many more of this step's users were surely refused for the candidate's sake than stable would have refused."""
+    if not s.routed_stable or not s.shed_candidate:
+        return 0.0
+    usual = s.routed_candidate * s.shed_stable / s.routed_stable
+    return s.shed_candidate - usual - BUDGET_SIGMAS * math.sqrt(s.shed_candidate + usual)
 
 
 def _sharpest(found: list[Decision]) -> Decision | None:

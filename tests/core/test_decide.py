@@ -124,6 +124,17 @@ def test_what_breaks_while_it_is_promoted_is_taken_back() -> None:
     assert decide(snapshot(**over, **promoting)).code is Code.OBJECTIVE_BREACHED
 
 
+def test_what_refuses_users_is_held_and_taken_back_once_that_has_cost_the_budget() -> None:
+    """The budget is 200 users more than stable would have refused, and what chance may add."""
+    held = decide(snapshot(shed_candidate=40))
+    assert (held.action, held.code) == (Action.HOLD, Code.SHEDDING)
+    assert decide(snapshot(shed_candidate=240)).code is Code.SHEDDING  # that may be chance
+    done = decide(snapshot(shed_candidate=300))
+    assert (done.action, done.code) == (Action.ROLL_BACK, Code.BUDGET_SPENT) and "refused 300 of 500" in done.reason
+    assert decide(snapshot(shed_candidate=300, shed_stable=900)).action is not Action.ROLL_BACK  # both are overrun
+    assert decide(snapshot(shed_candidate=300, has_stable=False)).action is not Action.ROLL_BACK
+
+
 IGNORANT = [
     ({"problem": "provider_down", "problem_sentence": "gateway g1 does not answer"}, Code.PROVIDER_DOWN),
     ({"problem": "stale", "problem_sentence": "the counters are 40 s old"}, Code.STALE),
