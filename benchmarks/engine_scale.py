@@ -33,6 +33,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serving.core.routes import SLOTS
+
 if TYPE_CHECKING:
     from sluicegate.stack.postgres import Postgres
 
@@ -249,7 +251,10 @@ class Traffic:
 
 
 def _lines(model: str, digest: str, count: int) -> list[str]:
-    """What Envoy shows of one release: two ways to be asked, a failure in a thousand, nearly all answers within 20 ms."""
+    """What Envoy shows of one release: two ways to be asked, a failure in a thousand, nearly all answers within 20 ms.
+
+    Under every label that a weight may have, since a gateway never forgets one, and all alike: the engine reads one of them.
+    """
     name = f"model.{model}.digest.{digest}.entry.split"
     failed, half = count // 1000, count // 2
     outcomes = [
@@ -257,10 +262,17 @@ def _lines(model: str, digest: str, count: int) -> list[str]:
         ("code.200.grpc.0.flags.-", count - half - failed),
         ("code.503.grpc..flags.UF", failed),
     ]
-    counted = [f"sli.request.{name}.{outcome}: B1e+09(1,{value})" for outcome, value in outcomes]
     latency = " ".join([f"B{ms}(1,{int(count * share)})" for ms, share in _LATENCY])
     sizes = " ".join([f"B{size}(1,{int(count * share)})" for size, share in _SIZES])
-    return [*counted, f"sli.latency.{name}: {latency}", f"sli.size.{name}: {sizes}"]
+    lines = []
+    for slot in range(SLOTS):
+        by = f"slot.{slot}.by.{digest}.tries.1"
+        lines += [f"sli.request.{name}.{by}.{outcome}: B1e+09(1,{value})" for outcome, value in outcomes]
+        lines += [
+            f"sli.latency.{name}.try.1.slot.{slot}.flags.-: {latency}",
+            f"sli.size.{name}.slot.{slot}: {sizes}",
+        ]
+    return lines
 
 
 _MS = (
