@@ -237,7 +237,7 @@ class Stage:
         """What Envoy itself says, asked without the proxy: attempts of the candidate since it started."""
         read = EnvoyCounters().read(gateway="g", admin_url=self.envoy.admin_url, models=[MODEL], timeout_s=5.0)[MODEL]
         found = read.by_release.get(self.candidate.digest or "")
-        return found.attempts if found else 0
+        return found.decided if found else 0
 
 
 @pytest.fixture
