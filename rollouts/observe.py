@@ -134,11 +134,12 @@ def seen_of(
 ) -> Seen:
     """One rollout's view of what was read of its environment's gateways. `edges` are those of `slow_edges`.
 
-    `slot` is that of the route as it is written, `taken_by` the gateways that follow it (None: all). Others follow what they
-    followed when they were read last (`before`, by gateway), or else, as far as anyone knows, the route before.
+    `slot` is that of the route as it is written, `taken_by` the gateways that follow it (None: all). What others follow shows in
+    what they counted since they were read last (`before`, by gateway).
     """
     if not gateways:
         return Seen(problem=Code.PROVIDER_DOWN, sentence=f"{rollout.environment.slug} has no gateway")
+    digests = str(rollout.candidate.digest), str(rollout.stable.digest) if rollout.stable else ""
     readings: dict[str, Reading] = {}
     problem = sentence = ""
     for gateway in gateways:
@@ -150,9 +151,8 @@ def seen_of(
             continue
         followed = slot
         if taken_by is not None and gateway.pk not in taken_by:
-            last = (before or {}).get(gateway.name)
-            followed = last.slot if last and last.epoch == found.epoch else (slot - 1) % SLOTS
-        reading = _reading(rollout, found, edges, followed)
+            followed = _followed((before or {}).get(gateway.name), found, digests, slot)
+        reading = _reading(digests, found, edges, followed)
         readings[gateway.name] = reading
         if now - reading.at > stale_s:
             problem = problem or Code.STALE
@@ -163,21 +163,39 @@ def seen_of(
     return Seen(readings, problem, sentence)
 
 
-def _reading(rollout: Rollout, found: GatewayCounters, edges: Sequence[tuple[str, int]], slot: int) -> Reading:
-    digests = str(rollout.candidate.digest), str(rollout.stable.digest) if rollout.stable else ""
-    now, ahead = [
-        tuple(_counts(found.by_slot.get(one, {}).get(digest), edges) for digest in digests)
-        for one in (slot, (slot + 1) % SLOTS)
-    ]
+def _followed(last: Reading | None, found: GatewayCounters, digests: tuple[str, str], slot: int) -> int:
+    """The slot of the weight that a gateway follows which is not known to have taken the present one.
+
+    It may be several changes behind. So it is the slot under which most requests have ended since `last`; the one before where that
+    cannot be told.
+    """
+    if last is None or last.epoch != found.epoch:
+        return (slot - 1) % SLOTS
+    stood = {**last.others, last.slot: (last.candidate, last.stable)}
+
+    def news(one: int) -> int:
+        arms = found.by_slot.get(one, {})
+        now = sum(arms[digest].routed for digest in digests if digest in arms)
+        return now - sum(arm.routed for arm in stood[one])
+
+    most = max(stood, key=lambda one: (one != slot, news(one)))
+    return most if most != slot and news(most) > 0 else last.slot
+
+
+def _reading(digests: tuple[str, str], found: GatewayCounters, edges: Sequence[tuple[str, int]], slot: int) -> Reading:
+    by_slot = {
+        one: tuple(_counts(found.by_slot.get(one, {}).get(digest), edges) for digest in digests) for one in range(SLOTS)
+    }
+    candidate, stable = by_slot.pop(slot)
     return Reading(
         epoch=found.epoch,
         at=found.read_at.timestamp(),
-        candidate=now[0],
-        stable=now[1],
+        candidate=candidate,
+        stable=stable,
         user_requests=found.user_requests,
         user_errors=found.user_errors,
         slot=slot,
-        ahead=(ahead[0], ahead[1]),
+        others={one: (arms[0], arms[1]) for one, arms in by_slot.items()},
         answer_s=max(longest_answer_s(found.by_release.get(digest)) for digest in digests),
         whole=(
             _counts(found.by_release.get(digests[0]), edges),

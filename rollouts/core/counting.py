@@ -85,9 +85,9 @@ class Arms:
 class Reading:
     """What one gateway had counted at `at` (seconds), since its `epoch` began.
 
-    `candidate` and `stable` are requests that began under the weight that this gateway follows now, which `slot` names; `ahead`
-    is what stands already under the next slot's name (of both arms), from earlier times: the difference when the slot changes
-    is to that. `answer_s` is the longest usual answer here when this slot was first read, 0 where it is not known; `since`, when
+    `candidate` and `stable` are requests that began under the weight that this gateway follows now, which `slot` names; `others`
+    is what stands under the other slots' names (of both arms), from earlier times: the difference when the slot changes is to
+    that. `answer_s` is the longest usual answer here when this slot was first read, 0 where it is not known; `since`, when
     that was. `whole` is all that both arms ever counted, whatever weight it began under: for what is told, not for what is judged.
     """
 
@@ -98,7 +98,7 @@ class Reading:
     user_requests: int = 0
     user_errors: int = 0
     slot: int = 0
-    ahead: tuple[Counts, Counts] = (Counts(), Counts())
+    others: Mapping[int, tuple[Counts, Counts]] = field(default_factory=dict)
     answer_s: float = 0.0
     since: float | None = None
     whole: tuple[Counts, Counts] | None = None
@@ -126,7 +126,7 @@ class Reading:
         """What both arms had counted under this slot's name at the reading before; None where that was not read."""
         if before.slot == self.slot:
             return before.candidate, before.stable
-        return before.ahead if self.slot == (before.slot + 1) % SLOTS else None
+        return before.others.get(self.slot)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -136,28 +136,32 @@ class Reading:
             "stable": self.stable.to_json(),
             "user": [self.user_requests, self.user_errors],
             "slot": [self.slot, self.since, self.answer_s],
-            **({"ahead": [arm.to_json() for arm in self.ahead]} if any(arm.routed for arm in self.ahead) else {}),
+            "others": {
+                str(slot): [arm.to_json() for arm in arms]
+                for slot, arms in self.others.items()
+                if any(arm.routed for arm in arms)
+            },
             **({"whole": [arm.to_json() for arm in self.whole]} if self.whole else {}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Reading:
         arms = (Counts.from_json(value["candidate"]), Counts.from_json(value["stable"]))
-        ahead = [Counts.from_json(one) for one in value.get("ahead", ())] or [Counts(), Counts()]
         slot, since, answer_s, *_ = value.get("slot", (0, None, 0.0))
         users, errors = value["user"]
-        next_slot = (ahead[0], ahead[1])
+        others = {one: (Counts(), Counts()) for one in range(SLOTS) if one != slot}
+        for one, (candidate, stable) in value.get("others", {}).items():
+            others[int(one)] = (Counts.from_json(candidate), Counts.from_json(stable))
         told = [Counts.from_json(one) for one in value.get("whole", ())]
         whole = (told[0], told[1]) if told else None
-        return cls(value["epoch"], value["at"], *arms, users, errors, slot, next_slot, answer_s, since, whole)
+        return cls(value["epoch"], value["at"], *arms, users, errors, slot, others, answer_s, since, whole)
 
 
 def difference(before: Reading | None, now: Reading) -> Reading:
     """What happened between two readings of one gateway, as a reading whose counts are differences.
 
     Nothing for a gateway that was never read: its past is not this rollout's. Everything for a new epoch: the
-    gateway began counting after the last reading. Nothing of the arms where the slot moved on by more than one: nobody knows
-    what stood under its name.
+    gateway began counting after the last reading. Nothing of the arms where nobody knows what stood under the slot's name.
     """
     if before is None:
         whole = (Counts(), Counts()) if now.whole else None
@@ -182,7 +186,7 @@ def _whole(before: Reading, now: Reading) -> tuple[Counts, Counts] | None:
 
 
 def has_lost(before: Reading, now: Reading) -> bool:
-    """Whether counts were lost in between: the gateway began anew, its counters fell, or a slot passed unread."""
+    """Whether counts were lost in between: the gateway began anew, its counters fell, or a slot was never read."""
     base = now.base(before)
     if before.epoch != now.epoch or base is None:
         return True

@@ -82,19 +82,41 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     assert seen.problem == "provider_down" and set(seen.readings) == {"sound"}
 
 
-@pytest.mark.parametrize(("last", "epoch", "followed"), [(2, "one", 2), (0, "one", 0), (2, "two", 2), (None, "one", 2)])
-def test_a_gateway_that_did_not_take_a_weight_is_read_under_the_one_that_it_follows(
-    last: int | None, epoch: str, followed: int
+@pytest.mark.parametrize(
+    ("last", "epoch", "counted", "followed"),
+    [
+        (2, "one", {2: 9}, 2),
+        (0, "one", {0: 9}, 0),  # it is several behind
+        (0, "one", {1: 9}, 1),  # and took one of them since
+        (
+            0,
+            "one",
+            {0: 2, 1: 9, 3: 4},
+            1,
+        ),  # late answers under an older label; and it has just taken the newest, unknown yet
+        (1, "one", {}, 1),
+        (3, "one", {}, 3),
+        (0, "two", {0: 9}, 2),  # it began anew: nobody knows
+        (None, "one", {0: 9}, 2),
+    ],
+)
+def test_what_a_gateway_follows_that_did_not_take_the_weight_shows_in_what_it_counted(
+    last: int | None, epoch: str, counted: dict[int, int], followed: int
 ) -> None:
-    """It may be several behind, or may have taken this one before something else was refused. Unknown: the one before."""
     rollout, _ = with_stable()
     one = Gateway.objects.create(environment=rollout.environment, name="g", admin_url="", http_url="", grpc_address="")
     digest = str(rollout.candidate.digest)
-    by_slot = {slot: {digest: ArmCounters(routed=slot + 1)} for slot in range(4)}
+    stood = {slot: 100 + slot for slot in range(4)}
+    by_slot = {slot: {digest: ArmCounters(routed=count + counted.get(slot, 0))} for slot, count in stood.items()}
     pages = {"g": {rollout.model.slug: GatewayCounters("g", "one", timezone.now(), {}, by_slot=by_slot)}}
-    before = {} if last is None else {"g": Reading(epoch, 0.0, Counts(), Counts(), slot=last)}
+    arms = {slot: (Counts(0, count), Counts()) for slot, count in stood.items()}
+    before = {}
+    if last is not None:
+        now = arms.pop(last)
+        before = {"g": Reading(epoch, 0.0, *now, slot=last, others=arms)}
     seen = seen_of(rollout, [one], pages, (), stale_s=15, now=0.0, slot=3, taken_by=[], before=before)
-    assert (seen.readings["g"].slot, seen.readings["g"].candidate.routed) == (followed, followed + 1)
+    reading = seen.readings["g"]
+    assert (reading.slot, reading.candidate.routed) == (followed, stood[followed] + counted.get(followed, 0))
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,8 @@ def test_gateways_that_follow_other_weights_are_compared_each_by_itself() -> Non
 
 def test_while_answers_are_on_their_way_nothing_is_held_against_anybody() -> None:
     """Failures end at once, successes after ten seconds."""
-    carry = Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())})
+    nothing = Reading("one", 0.0, Counts(), Counts(), others={1: (Counts(), Counts())})
+    carry = Carry(readings={"one": nothing})
     for second in range(1, 15):
         now = Reading("one", float(second), counts(5 * second, 5 * second), counts(20, 1), slot=1, answer_s=10.0)
         carry = absorb(carry, tick=second, readings={"one": now}, policy=ERRORS_ONLY, has_stable=True)

@@ -33,22 +33,31 @@ def test_a_counter_that_falls_without_a_restart_counts_nothing_twice() -> None:
 # --- requests are counted for the weight that they began under ---------------------------------------------------------
 
 
-def under(slot: int, attempts: int, *, ahead: int = 0, at: float = 0.0, answer_s: float = 0.0) -> Reading:
-    next_slot = (Counts(ahead, ahead), Counts())
-    return Reading("one", at, Counts(attempts, attempts), Counts(), slot=slot, ahead=next_slot, answer_s=answer_s)
+def under(slot: int, attempts: int, *, at: float = 0.0, answer_s: float = 0.0, **others: int) -> Reading:
+    """With so many attempts under this slot's name, and under others', as `s2=70`."""
+    stood = {one: others.get(f"s{one}", 0) for one in range(SLOTS) if one != slot}
+    arms = {one: (Counts(count, count), Counts()) for one, count in stood.items()}
+    return Reading("one", at, Counts(attempts, attempts), Counts(), slot=slot, others=arms, answer_s=answer_s)
 
 
 def test_a_new_slot_counts_from_what_stood_under_its_name() -> None:
     """Labels come again: what was counted under this one long ago is not this weight's."""
-    before, now = under(1, 500, ahead=70), under(2, 75)
+    before, now = under(1, 500, s2=70), under(2, 75)
     assert difference(before, now).candidate.attempts == 5
     assert not has_lost(before, now)
     last = SLOTS - 1
-    assert difference(under(last, 500, ahead=70), under(0, 72)).candidate.attempts == 2  # they go round
+    assert difference(under(last, 500, s0=70), under(0, 72)).candidate.attempts == 2  # they go round
 
 
-def test_a_slot_that_passed_unread_counts_nothing_and_is_told() -> None:
-    before, now = under(1, 500, ahead=70), under(3, 90)
+def test_two_changes_between_two_readings_lose_nothing() -> None:
+    """Somebody promotes at once, a moment after a step: what the middle weight counted is no evidence, and no gap either."""
+    before, now = under(1, 500, s3=70), under(3, 90)
+    assert difference(before, now).candidate.attempts == 20
+    assert not has_lost(before, now)
+
+
+def test_a_slot_that_was_never_read_counts_nothing_and_is_told() -> None:
+    before, now = replace(under(1, 500), others={}), under(3, 90)
     assert difference(before, now).candidate == Counts()
     assert has_lost(before, now)
     assert difference(now, under(3, 97)).candidate.attempts == 7  # from here on it is known
@@ -66,7 +75,7 @@ def test_answers_come_steadily_some_time_after_a_change_of_weight() -> None:
 
 
 def test_a_reading_survives_json() -> None:
-    for one in (under(3, 7, ahead=2, at=5.0, answer_s=1.5).after(None), under(0, 7)):
+    for one in (under(3, 7, s0=2, at=5.0, answer_s=1.5).after(None), under(0, 7)):
         assert Reading.from_json(json.loads(json.dumps(one.to_json()))) == one
     old = under(0, 7).to_json()
     del old["slot"]

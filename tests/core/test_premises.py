@@ -116,7 +116,7 @@ def test_the_longest_usual_answer_is_that_of_the_slower_release_once_enough_of_i
 
 
 def test_readings_hold_what_the_judgement_asks_for() -> None:
-    """Requests that stable could save and those that fail anywhere; what stands under the next slot."""
+    """Requests that stable could save and those that fail anywhere; what stands under the other slots."""
     one = gateway(is_retrying=True)
     one.told(0, 0.1, 1)
     one.follows(0)
@@ -131,7 +131,7 @@ def test_readings_hold_what_the_judgement_asks_for() -> None:
     assert (now.slot, now.candidate.attempts, now.stable.attempts) == (2, 1, 0)
     one.slot = 1
     assert dict(one.reading(2.0).candidate.bad) == {"errors": 5, "common": 2, "saved": 3, "shed": 0, "timed": 15}
-    assert one.reading(2.0).ahead[0].attempts == 1
+    assert one.reading(2.0).others[2][0].attempts == 1
     one.is_retrying = False
     assert one.reading(2.0).candidate.bad["saved"] == 0
 

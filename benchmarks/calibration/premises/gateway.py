@@ -117,11 +117,12 @@ class Gateway:
 
     def reading(self, at: float) -> Reading:
         """What this gateway says at `at`, in the shape that the engine's core reads."""
-        here, ahead = [
-            (self._counts(self.ended(slot, CANDIDATE)), self._counts(self.ended(slot, STABLE)))
-            for slot in (self.slot, self.slot + 1)
-        ]
-        return Reading("one", at, *here, slot=self.slot, ahead=ahead, answer_s=self.answer_s())
+        by_slot = {
+            slot: (self._counts(self.ended(slot, CANDIDATE)), self._counts(self.ended(slot, STABLE)))
+            for slot in range(SLOTS)
+        }
+        here = by_slot.pop(self.slot)
+        return Reading("one", at, *here, slot=self.slot, others=by_slot, answer_s=self.answer_s())
 
     def answer_s(self) -> float:
         """The longest usual answer of either release, as far as enough of its answers were seen."""
