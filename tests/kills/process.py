@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -73,6 +74,8 @@ def fork(name: str, work: Callable[[], object], log: Path) -> Child:
     if pid := os.fork():
         return Child(pid, name)
     try:
+        # What was garbage before must not be collected here: asyncio's gRPC waits for a thread, which the parent has, for ever.
+        gc.freeze()
         tie()
         out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(out, 1)
