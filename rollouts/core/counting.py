@@ -116,8 +116,10 @@ class Reading:
         What is usual was measured before the slot began: a candidate that hangs must not lengthen its own grace. A gateway that
         began anew knows nothing yet, and answers take as long as before.
         """
-        if before is None or self.since is not None:
-            return self if self.since is not None else replace(self, since=self.at)
+        if self.since is not None:
+            return self
+        if before is None:
+            return replace(self, since=self.at)
         if before.epoch == self.epoch and before.slot == self.slot:
             return replace(self, since=before.since, answer_s=before.answer_s or self.answer_s)
         return replace(self, since=self.at, answer_s=self.answer_s or before.answer_s)
