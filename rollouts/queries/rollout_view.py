@@ -34,7 +34,7 @@ _ENTERING = ("start", "advance", "bake", "promote_now")
 
 def view_of(rollout: Rollout) -> dict[str, Any]:
     """Everything of one rollout, now."""
-    policy = rollout.plan
+    policy = rollout.effective_policy
     carry = EngineState.from_json(rollout.engine_state)
     return {
         **summary(rollout), "is_final": rollout.state in FINAL,
