@@ -44,7 +44,7 @@ ci: ## What continuous integration runs: lint, test, demo
 	@.ci/run
 
 locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in and uv's newest version
-	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --group dev pyproject.toml -o requirements.lock
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --extra server --group dev pyproject.toml -o requirements.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/runtime.in -o serving/runtime.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/gateway.in -o serving/gateway.lock
 
