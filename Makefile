@@ -27,14 +27,16 @@ fast: setup ## The tests that start no server of their own
 mutants: setup ## How many small changes of the cores the tests notice (ARGS="rollouts/core/plan.py --survivors")
 	@$(PY) -m tests.mutants $(ARGS)
 
-lint: setup ## Style (ruff) and types (mypy); who may import whom is part of the tests
+lint: setup ## Style (ruff, djhtml) and types (mypy); who may import whom is part of the tests
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@.venv/bin/djhtml --tabwidth 2 --check templates
 	@$(PY) -m mypy
 
-fmt: setup ## Let ruff repair what it can
+fmt: setup ## Let ruff and djhtml repair what they can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+	@.venv/bin/djhtml --tabwidth 2 templates
 
 bench: setup ## Measure the numbers that the documents claim
 	@set -e; for one in $$(grep -l '^if __name__ == ' benchmarks/*.py benchmarks/*/__main__.py benchmarks/*/*/__main__.py); do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
