@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.buckets import EDGES_US
-from serving.envoy import EnvoyCounters
 from serving.ports import GatewayCounters
 from sluicegate.settings import BASE_DIR
 from tests.gateway_rig import wait_until
@@ -66,7 +66,7 @@ def test_who_was_frozen_while_another_took_over_does_nothing_more(victim: str, s
 
 def test_transactions_that_are_torn_are_found_out(tmp_path: Path) -> None:
     """The test of the test: with commits in the middle of its transactions, an engine's death does lose and double things."""
-    code, found = kills(tmp_path, "--torn", "--site", "@ rollouts.actions.moving")
+    code, found = kills(tmp_path, "--torn", "--site", "@ rollouts.actions.transitions")
     said = " ".join(problem for run in found["wrong"] for problem in run["problems"])
     assert code == 1 and len(found["wrong"]) >= 3
     assert "had arrived in" in said or "after" in said
