@@ -4,7 +4,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test fast lint fmt bench openapi ci locks clean
+.PHONY: help setup up demo test fast mutants lint fmt bench openapi ci locks clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,9 @@ test: setup ## Every test, on real parts (ARGS="tests/flows -k engine")
 
 fast: setup ## The tests that start no server of their own
 	@$(PY) -m pytest --ignore=tests/contracts --ignore=tests/flows --ignore=tests/real $(ARGS)
+
+mutants: setup ## How many small changes of the cores the tests notice (ARGS="rollouts/core/plan.py --survivors")
+	@$(PY) -m tests.mutants $(ARGS)
 
 lint: setup ## Style (ruff) and types (mypy); who may import whom is part of the tests
 	@$(PY) -m ruff check .
