@@ -30,9 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SLUICEGATE_STATE_DIR"] = str(state)
         (state / "static").mkdir()  # WhiteNoise warns of a missing folder, and warnings are errors
         _start_stores(state)
-    import django
+    import django.conf
 
     django.setup()  # pytest-django does it itself only where the environment is complete before any conftest runs
+    django.conf.settings.PASSWORD_HASHERS = ["tests.hashing.OnceHashed"]
 
 
 def pytest_xdist_auto_num_workers() -> int:
