@@ -60,9 +60,15 @@ def _start_stores(state: Path) -> None:
         os.environ["REDIS_URL"] = valkey.start()
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+@pytest.hookimpl(trylast=True)  # after the last fixture has ended
+def pytest_sessionfinish() -> None:
+    """Not later: a worker that has told that it is done is soon killed."""
     while _STOP:
         _STOP.pop()()
+
+
+def pytest_unconfigure() -> None:
+    pytest_sessionfinish()  # where there was no session
 
 
 @pytest.hookimpl(trylast=True)  # after others have put the tests in an order of theirs
