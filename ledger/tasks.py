@@ -78,6 +78,8 @@ def _fail(job: Job, owner: str, error: str) -> None:
         job.refresh_from_db()
         if known is not None and known.on_failed is not None:
             known.on_failed(job)
+        if job.kind != NOTIFY["kind"]:  # that one would be told by the very job that fails, again and again
+            actions.tell_of_failure(job)
 
 
 class Heartbeat:

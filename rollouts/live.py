@@ -108,7 +108,9 @@ def _steps(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
     entered = rollout.decisions.filter(action__in=_ENTERING, facts__has_key="to_index").order_by("pk")
     begun = {decision.facts["to_index"]: decision.at for decision in entered}
     count = len(policy.steps)
-    current = count if _where(rollout) in {S.BAKING, S.PROMOTED} else rollout.step_index
+    where = _where(rollout)
+    # after the promotion the bake is done as well, and no stage is the current one
+    current = count + 1 if where in {S.PROMOTED, S.REVERTED} else count if where is S.BAKING else rollout.step_index
     return [
         {
             "index": i, "name": "bake" if i == count else f"step {i + 1}", "stage": policy.stage_name(i),

@@ -30,7 +30,7 @@ class Rollout(models.Model):
     report = models.ForeignKey(Report, null=True, on_delete=models.PROTECT, related_name="+")
     policy = models.JSONField()
     policy_digest = models.CharField(max_length=71)
-    state = models.CharField(max_length=20, default=RolloutState.REQUESTED)
+    state = models.CharField(max_length=20)
     resume_state = models.CharField(max_length=20, blank=True)  # where `paused` goes back to
     step_index = models.IntegerField(default=-1)  # -1 before the first step
     weight_bp = models.PositiveIntegerField(default=0)  # commanded share of the candidate, basis points
@@ -47,7 +47,7 @@ class Rollout(models.Model):
     started_at = models.DateTimeField(null=True)
     step_started_at = models.DateTimeField(null=True)
     due_at = models.DateTimeField(null=True)  # the step's (or bake's) deadline
-    ended_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)  # of a reverted one: when it was promoted
     warm_until = models.DateTimeField(
         null=True
     )  # promoted: until then the old stable stays loaded for an instant rollback
@@ -77,10 +77,8 @@ class Rollout(models.Model):
 
     @property
     def outcome(self) -> str:
-        """The state as people are told it: a promotion may have been `taken_back` since, and a first release that is rolled
-        back has nothing to go back to, so that its rollout is only `ended`."""
-        if self.state == RolloutState.PROMOTED and self.weight_bp == 0:
-            return "taken_back"
+        """The state as people are told it: where the model's first release was to be rolled back there was nothing to go
+        back to, so its rollout is said to be `ended` (it keeps its traffic)."""
         if self.state == RolloutState.ROLLED_BACK and self.stable_id is None:
             return "ended"
         return self.state
@@ -120,7 +118,9 @@ class Decision(models.Model):
     tick = models.BigIntegerField(default=0)
     action = models.CharField(max_length=30)  # start, advance, hold, pause, resume, roll_back, bake, promote, …
     reason = models.TextField()
-    code = models.CharField(max_length=40, blank=True)  # stable reason code, such as errors_worse or no_data
+    code = models.CharField(
+        max_length=40, blank=True
+    )  # rollouts.core.decision.Code; people's decisions have none but a rollback after the promotion
     actor = models.CharField(max_length=150)
     facts = models.JSONField(default=dict)
 

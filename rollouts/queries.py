@@ -53,7 +53,7 @@ def active_rows() -> dict[int, tuple[str, int, int, int]]:
 
     Read every turn, so kept small: whatever a person's verb changes, it changes the version too.
     """
-    states = sorted(state.value for state in ACTIVE - {RolloutState.REQUESTED, RolloutState.AWAITING_APPROVAL})
+    states = sorted(state.value for state in ACTIVE - {RolloutState.AWAITING_APPROVAL})
     rows = Rollout.objects.filter(state__in=states).order_by("pk")
     return {row[0]: row[1:] for row in rows.values_list("pk", "state", "version", "tick", "fence")}
 

@@ -12,10 +12,13 @@ from serving.queries import ready_server
 
 
 def last_promoted(model: ServedModel, environment: Environment) -> Rollout | None:
-    """The newest rollout of the model there that was promoted."""
+    """The newest rollout of the model there that was promoted, also where it was reverted since.
+
+    A reverted one hides those before it, so that a second rollback does not go back one release further.
+    """
     return (
         Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
-        .filter(environment=environment, model=model, state=RolloutState.PROMOTED)
+        .filter(environment=environment, model=model, state__in=[RolloutState.PROMOTED, RolloutState.REVERTED])
         .first()
     )
 

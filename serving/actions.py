@@ -189,6 +189,24 @@ def end_server(*, actor: Actor, server: Server, reason: str) -> None:
             notify_routes()
 
 
+def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any]) -> Node:
+    """The node by this name, heard of just now; what it is and can run is written down anew each time. Raises Refused."""
+    require(actor, Verb.ADMINISTER, "")
+    with transaction.atomic():
+        told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now()}
+        node, is_new = Node.objects.update_or_create(name=name, defaults=told)
+        if is_new:
+            images = sorted({runtime["image"] for runtime in runtimes})
+            append_event(
+                verb="node.registered",
+                subject_type="node",
+                subject_id=name,
+                actor=actor,
+                facts={"images": images},
+            )
+    return node
+
+
 def notify_routes() -> None:
     """Wakes the control plane when this transaction commits."""
     with connection.cursor() as cursor:

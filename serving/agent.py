@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connection
-from django.utils import timezone
 
 from accounts.core.access import Actor
 from registry.queries import manifest_of
@@ -24,7 +23,7 @@ from serving import actions, queries, tensorrt
 from serving.attest import drift_of
 from serving.core.lifecycle import DeploymentState
 from serving.hardware import hardware
-from serving.models import Node, Server
+from serving.models import Server
 from serving.ports import LaunchError
 from serving.tender import Connect, NodeLauncher, Pace, Tender
 
@@ -103,10 +102,8 @@ class Agent:
 
     def _introduce(self) -> None:
         """What this node is and can run, and that it is here."""
-        Node.objects.update_or_create(
-            name=self._node,
-            defaults={"runtimes": self._launcher.runtimes(), "facts": facts(self._launcher), "seen_at": timezone.now()},
-        )
+        runtimes, told = self._launcher.runtimes(), facts(self._launcher)
+        actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
 
     def _sweep(self) -> None:
         """Ends what earlier agents left and no row wants."""

@@ -34,6 +34,13 @@ from validators.models import GateRun, GoldenSet, Report, Validation
 
 QUEUE = "validate"
 JOB_KIND = "validation"
+#: The event of arriving in a state.
+ARRIVED = {
+    ValidationState.QUEUED: "validation.requested",
+    ValidationState.RUNNING: "validation.started",
+    ValidationState.FINISHED: "validation.finished",
+    ValidationState.CANCELLED: "validation.cancelled",
+}
 
 
 def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> GoldenSet:
@@ -341,10 +348,10 @@ def _move(validation: Validation, to: ValidationState, *, actor: Actor, reason: 
     return validation
 
 
-def _append(validation: Validation, actor: Actor, was: str, to: str, reason: str, **facts: Any) -> None:
+def _append(validation: Validation, actor: Actor, was: str, to: ValidationState, reason: str, **facts: Any) -> None:
     release = validation.release
     append_event(
-        verb="validation.moved",
+        verb=ARRIVED[to],
         subject_type="validation",
         subject_id=validation.pk,
         actor=actor,

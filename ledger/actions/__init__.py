@@ -2,14 +2,13 @@
 
 from ledger.actions.deliveries import replay_delivery, replay_since
 from ledger.actions.events import append_event
-from ledger.actions.jobs import call, cancel_job, claim, enqueue, finish, heartbeat, release_for_retry, send
+from ledger.actions.jobs import call, claim, enqueue, finish, heartbeat, release_for_retry, send, tell_of_failure
 from ledger.actions.subscriptions import change_webhook, create_webhook, delete_webhook, rotate_secret
 from ledger.actions.sweep import dispatch_due
 
 __all__ = [
     "append_event",
     "call",
-    "cancel_job",
     "change_webhook",
     "claim",
     "create_webhook",
@@ -23,4 +22,5 @@ __all__ = [
     "replay_since",
     "rotate_secret",
     "send",
+    "tell_of_failure",
 ]

@@ -12,6 +12,8 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from accounts.core.access import Actor
+from ledger.actions.events import append_event
 from ledger.core.lifecycle import MOVES, JobState
 from ledger.models import Job
 
@@ -122,9 +124,12 @@ def release_for_retry(
     )  # fmt: skip
 
 
-def cancel_job(job_id: uuid.UUID | str) -> bool:
-    """Whether a job that nobody had started was called off."""
-    return _move(job_id, JobState.QUEUED, JobState.CANCELLED, owner="", finished_at=Now())
+def tell_of_failure(job: Job) -> None:
+    """The event of a job that failed for good. The last thing in its transaction: it takes the log's lock."""
+    append_event(
+        verb="job.failed", subject_type="job", subject_id=job.pk, actor=Actor.system("worker"), from_state=JobState.RUNNING,
+        to_state=JobState.FAILED, reason=job.error, facts={"kind": job.kind, "key": job.key, "attempts": job.attempts},
+    )  # fmt: skip
 
 
 def _move(job_id: uuid.UUID | str, seen: JobState, to: JobState, *, owner: str, **columns: Any) -> bool:

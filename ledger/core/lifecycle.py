@@ -2,7 +2,6 @@
 
 queued → running → done | failed
 running → queued        (lease ran out, or a retry is due)
-queued → cancelled
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ class JobState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 MOVES: dict[JobState, frozenset[JobState]] = {
-    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.CANCELLED}),
+    JobState.QUEUED: frozenset({JobState.RUNNING}),
     JobState.RUNNING: frozenset({JobState.DONE, JobState.FAILED, JobState.QUEUED}),
     JobState.DONE: frozenset(),
     JobState.FAILED: frozenset(),
-    JobState.CANCELLED: frozenset(),
 }

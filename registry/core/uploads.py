@@ -1,10 +1,11 @@
 """An upload in parts: how a file is cut, what a part must be, and the life of an upload.
 
     open → verifying → verified | quarantined
-    open, verifying → aborted
+    open | verifying | quarantined → aborted
 
 `open` takes parts in any order. `verifying` has all of them, and waits for one reading of the whole. Only `verified` bytes
-become a blob. `quarantined` bytes were not what was announced; `aborted` ones will never be asked for again.
+become a blob. `quarantined` bytes were not what was announced; `aborted` ones will never be asked for again: called off, idle
+for too long, or quarantined and of no interest any more.
 """
 
 from __future__ import annotations

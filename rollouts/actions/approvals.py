@@ -20,8 +20,8 @@ from rollouts.core.plan import Policy
 from rollouts.models import Approval, Rollout
 
 S = RolloutState
-_APPROVABLE = (WITHOUT_TRAFFIC | LIVE) - {S.REQUESTED}
-_REJECTABLE = frozenset({S.REQUESTED, S.AWAITING_APPROVAL}) | LIVE
+_APPROVABLE = WITHOUT_TRAFFIC | LIVE
+_REJECTABLE = frozenset({S.AWAITING_APPROVAL}) | LIVE
 
 
 @transaction.atomic

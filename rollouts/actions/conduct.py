@@ -13,7 +13,7 @@ from ledger.actions import append_event
 from registry.models import Release
 from rollouts.actions.moving import move, named, record, reread, shut
 from rollouts.actions.recording import ENGINE, Outcome, Tick, outcome_of, write
-from rollouts.core.decision import Action
+from rollouts.core.decision import Action, Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.plan import FULL_BP
 from rollouts.models import Rollout
@@ -233,7 +233,7 @@ def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
     _hold(rollout, fence)
     reason = f"{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
     move(rollout, S.STUCK, actor=ENGINE, reason=reason)
-    record(rollout, actor=ENGINE, action="hold", code="stuck", reason=reason)
+    record(rollout, actor=ENGINE, action="hold", code=Code.STUCK, reason=reason)
 
 
 @transaction.atomic
@@ -281,6 +281,7 @@ def _drain_release(rollout: Rollout, release: Release, reason: str) -> None:
             rollout,
             actor=ENGINE,
             action="hold",
-            code=error.code,
+            code=Code.STAYS_LOADED,
             reason=f"{release.name} stays loaded: {error.message}",
+            facts={"release": release.name, "because": error.code},
         )

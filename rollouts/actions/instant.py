@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import DomainError, NotFound, StateChanged
-from ledger.actions import append_event, enqueue
+from ledger.actions import enqueue
 from ledger.jobs import Again
 from registry.models import Release, ServedModel
 from rollouts.actions.asking import said_why
-from rollouts.actions.moving import record, reread
+from rollouts.actions.moving import move, record
 from rollouts.actions.steer import abort
+from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from rollouts.way_back import is_open, last_promoted, serves
@@ -64,7 +64,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     model, environment, before = last.model, last.environment, last.stable
     if before is None:
         raise _nothing(model, environment, f"{last.candidate.name} was the first release there.")
-    if not serves(last):
+    if last.state == S.REVERTED or not serves(last):
         raise _nothing(model, environment, f"{last.candidate.name} does not serve any more: it was taken back already.")
     if ready_server(before, environment) is None:
         raise _nothing(
@@ -72,18 +72,10 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
         )
     said = f"{actor.name} went back to {before.name}, still warm: {said_why(reason)}"
     set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
-    # The row says so, and what it kept warm is wanted again for good.
-    Rollout.objects.filter(pk=last.pk).update(warm_until=None, weight_bp=0, reason=said, version=F("version") + 1)
-    reread(last)
-    append_event(
-        verb="rollout.taken_back",
-        subject_type="rollout",
-        subject_id=last.pk,
-        actor=actor,
-        reason=said,
-        facts={"model": model.slug, "environment": environment.slug, "from": last.candidate.name, "to": before.name},
-    )
-    record(last, actor=actor, action="roll_back", reason=said, code="instant")
+    arms = {"from": last.candidate.name, "to": before.name}
+    # Without a `warm_until`, what was kept warm is wanted again for good.
+    move(last, S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, warm_until=None)
+    record(last, actor=actor, action="roll_back", reason=said, code=Code.INSTANT)
     enqueue(
         kind=LET_GO,
         key=f"{last.pk}",
@@ -98,7 +90,7 @@ def _nothing(model: ServedModel, environment: Environment, why: str) -> NotFound
 
 
 def drain_taken_back(rollout: Rollout) -> None:
-    """Drains the candidate of a promoted rollout that was taken back, unless it serves again or is rolled out again.
+    """Drains the candidate of a reverted rollout, unless it serves again or is rolled out again.
 
     Raises Again while a gateway may still follow the route of before.
     """

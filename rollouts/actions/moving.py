@@ -10,6 +10,7 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from accounts.core.errors import StateChanged
 from ledger.actions import append_event
+from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import Decision, Rollout
 from serving.actions import drain_deployment
@@ -19,7 +20,6 @@ from serving.routing import set_route
 S = RolloutState
 #: The event of arriving in a state.
 ARRIVED = {
-    S.REQUESTED: "rollout.requested",
     S.AWAITING_APPROVAL: "rollout.approval_requested",
     S.PREPARING: "rollout.preparing",
     S.SHADOWING: "rollout.shadowing",
@@ -27,6 +27,7 @@ ARRIVED = {
     S.PAUSED: "rollout.paused",
     S.BAKING: "rollout.baking",
     S.PROMOTED: "rollout.promoted",
+    S.REVERTED: "rollout.reverted",
     S.ROLLING_BACK: "rollout.rolling_back",
     S.ROLLED_BACK: "rollout.rolled_back",
     S.STUCK: "rollout.stuck",
@@ -60,7 +61,7 @@ def move(
             rollout=rollout.pk,
             state=was.value,
         )
-    changes |= {"ended_at": timezone.now()} if to in FINAL and to is not was else {}
+    changes |= {"ended_at": timezone.now()} if to in FINAL and was not in FINAL else {}
     changes |= {} if keeps_reason else {"reason": reason}
     changes |= {"mirror_bp": 0, "promote_now": False} if to is S.ROLLING_BACK else {}
     if not Rollout.objects.filter(pk=rollout.pk, state=was, version=rollout.version).update(
@@ -91,7 +92,13 @@ def reread(rollout: Rollout) -> None:
 
 
 def record(
-    rollout: Rollout, *, actor: Actor, action: str, reason: str, code: str = "", facts: dict[str, Any] | None = None
+    rollout: Rollout,
+    *,
+    actor: Actor,
+    action: str,
+    reason: str,
+    code: Code | None = None,
+    facts: dict[str, Any] | None = None,
 ) -> Decision:
     """A decision, kept for good."""
     return Decision.objects.create(
@@ -100,7 +107,7 @@ def record(
         tick=rollout.tick,
         action=action,
         reason=reason,
-        code=code,
+        code=code.value if code else "",
         actor=actor.name,
         facts=facts or {},
     )

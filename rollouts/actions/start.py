@@ -12,11 +12,12 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, may, require
 from accounts.core.errors import Invalid, Refused, StateChanged
 from ledger import clock
+from ledger.actions import append_event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver
 from rollouts.actions.asking import refuse_frozen
-from rollouts.actions.moving import move, record
+from rollouts.actions.moving import move, named, record
 from rollouts.core.approvals import START
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.plan import Policy
@@ -104,7 +105,9 @@ def create(
     plan, report = admitted.plan, admitted.report
     stable = stable_beside(candidate, environment)
     wanted = plan.approvals.get(START, 0)
+    state = RolloutState.AWAITING_APPROVAL if wanted else RolloutState.PREPARING
     rollout = Rollout.objects.create(
+        state=state,
         model=candidate.model,
         environment=environment,
         candidate=candidate,
@@ -119,14 +122,22 @@ def create(
     over = f"over {stable.name}" if stable else "as the first release there: absolute objectives only"
     said = reason.strip() or f"{actor.name} asked for {candidate.name} in {environment.slug}, {over}."
     pinned = {"manifest": candidate.digest, "report": report.digest if report else None, "policy": plan.digest}
-    move(rollout, RolloutState.REQUESTED, actor=actor, reason=said, facts=pinned)
+    append_event(
+        verb="rollout.requested",
+        subject_type="rollout",
+        subject_id=rollout.pk,
+        actor=actor,
+        to_state=state,
+        reason=said,
+        facts=named(rollout) | pinned,
+    )
     record(rollout, actor=actor, action="request", reason=said, facts=pinned)
     if wanted:
         people = "the approval of someone" if wanted == 1 else f"{wanted} approvals, each of someone"
         wait = f"{candidate.name} waits for {people} other than its author and {actor.name}."
-        return move(rollout, RolloutState.AWAITING_APPROVAL, actor=actor, reason=wait)
+        return move(rollout, state, actor=actor, reason=wait)
     end_windows(rollout)
-    return move(rollout, RolloutState.PREPARING, actor=actor, reason=f"Getting {candidate.name} loaded and warm.")
+    return move(rollout, state, actor=actor, reason=f"Getting {candidate.name} loaded and warm.")
 
 
 def end_windows(rollout: Rollout) -> None:

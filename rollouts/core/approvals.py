@@ -97,7 +97,7 @@ def stages_ahead(plan: Policy, state: RolloutState, step_index: int, paused_in: 
     """
     where = paused_in if state is S.PAUSED else state
     stages = stages_of(plan)
-    if where in {S.REQUESTED, S.AWAITING_APPROVAL, S.PREPARING, S.SHADOWING}:
+    if where in {S.AWAITING_APPROVAL, S.PREPARING, S.SHADOWING}:
         return stages
     if where is S.SHIFTING:
         return stages[min(max(step_index, 0), len(plan.steps) - 1) + 1 :]

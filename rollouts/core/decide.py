@@ -22,8 +22,8 @@ from rollouts.core.snapshot import Judged, Snapshot
 def decide(snapshot: Snapshot) -> Decision:
     """The one decision for this snapshot. Never raises, never advances on ignorance; a breach beats everything."""
     state = snapshot.state
-    if state in {RolloutState.REQUESTED, RolloutState.AWAITING_APPROVAL}:
-        return Decision(Action.HOLD, Code.NOT_STARTED, "Waiting for an approval; no traffic has moved.")
+    if state is RolloutState.AWAITING_APPROVAL:
+        return Decision(Action.HOLD, Code.AWAITING_APPROVAL, "Waiting for an approval; no traffic has moved.")
     if state is RolloutState.PREPARING:
         return _opened(snapshot, _prepare(snapshot))
     if state in LIVE:

@@ -27,9 +27,8 @@ OPENING = frozenset({Action.SHADOW, Action.START, Action.ADVANCE, Action.BAKE, A
 
 
 class Code(StrEnum):
-    """Stable reason codes, explained in docs/rollouts.md."""
+    """Stable reason codes: all that a stored decision can have, each explained in docs/rollouts.md."""
 
-    NOT_STARTED = "not_started"
     PREPARING = "preparing"
     READY = "ready"
     STABLE_NOT_READY = "stable_not_ready"
@@ -68,7 +67,10 @@ class Code(StrEnum):
     PROMOTED_BY_HAND = "promoted_by_hand"
     PROMOTING = "promoting"
     ROLLING_BACK = "rolling_back"
+    STUCK = "stuck"
+    STAYS_LOADED = "stays_loaded"
     ENDED = "ended"
+    INSTANT = "instant"  # by a person: the way back after a promotion
 
 
 #: Codes that mean "cannot tell": the weight stays whatever the clock says.

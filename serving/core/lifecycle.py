@@ -2,7 +2,7 @@
 
 fetching → loading → warming → ready → draining → gone
 ready → loading                         (its server died and is brought back)
-fetching | loading | warming | ready → failed → fetching (another try) | gone
+fetching | loading | warming → failed → fetching (another try) | gone
 fetching | loading | warming → draining
 """
 
@@ -26,7 +26,7 @@ MOVES: dict[DeploymentState, frozenset[DeploymentState]] = {
     S.FETCHING: frozenset({S.LOADING, S.FAILED, S.DRAINING}),
     S.LOADING: frozenset({S.WARMING, S.FAILED, S.DRAINING}),
     S.WARMING: frozenset({S.READY, S.FAILED, S.DRAINING}),
-    S.READY: frozenset({S.LOADING, S.DRAINING, S.FAILED}),
+    S.READY: frozenset({S.LOADING, S.DRAINING}),
     S.DRAINING: frozenset({S.GONE}),
     S.FAILED: frozenset({S.FETCHING, S.GONE}),
     S.GONE: frozenset(),

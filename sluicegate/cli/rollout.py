@@ -20,7 +20,7 @@ POLL_S = 0.5
 #: A reason in other words is said at most this often, and one that only counts on this often.
 SAY_EVERY_S, SAY_COUNT_EVERY_S = 5.0, 300.0
 PRODUCTION = "production"
-FINAL = frozenset({"promoted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
+FINAL = frozenset({"promoted", "reverted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
 #: verb → (help, shuts: a verb that only takes traffic away is repeated when the version moved meanwhile)
 VERBS: dict[str, tuple[str, bool]] = {
     "pause": ("Stop advancing; the weight stays, and a breach still rolls back", True),
@@ -356,6 +356,6 @@ def run_rollback(arguments: argparse.Namespace, output: Output) -> int:
     body = {"environment": arguments.environment, "reason": arguments.reason}
     with connect(arguments.server) as client:
         done = client.post(f"{model_path(arguments.model)}/rollback", body)
-    said = done["reason"] if done["state"] == "promoted" else status_line(done)  # promoted, and taken back since
+    said = done["reason"] if done["state"] == "reverted" else status_line(done)
     output.result(done, [f"{arguments.model} in {arguments.environment}: {said}"])
     return exits.OK

@@ -18,6 +18,7 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from accounts.core.errors import Invalid
 from ledger import actions, jobs, leases
+from ledger.actions.deliveries import JOB as NOTIFY
 from ledger.actions.jobs import _move as move_job
 from ledger.actions.sweep import RESEND_AFTER_S
 from ledger.audit import verify_chain
@@ -354,12 +355,6 @@ class TestLeaseOfAJob:
         job.refresh_from_db()
         assert (job.state, job.error, job.finished_at is not None) == (JobState.FAILED, "no server came up", True)
 
-    def test_only_a_job_that_waits_can_be_called_off(self) -> None:
-        job = enqueue()
-        assert actions.cancel_job(job.pk)
-        assert not actions.cancel_job(job.pk)
-        assert actions.claim(job.pk, "a", 30) is None
-
     @pytest.mark.parametrize("seen", list(JobState))
     @pytest.mark.parametrize("to", list(JobState))
     def test_no_move_but_those_in_the_table(self, seen: JobState, to: JobState) -> None:
@@ -453,6 +448,14 @@ class TestRun:
         failed = run(job)
         assert (failed.state, failed.attempts, failed.error) == (JobState.FAILED, 2, "OSError: the server hung up")
         assert told == ["OSError: the server hung up"]
+        event = Event.objects.get(verb="job.failed")
+        assert (event.subject_id, event.reason, event.facts["attempts"]) == (str(job.pk), failed.error, 2)
+
+    def test_the_notifiers_own_failure_is_no_event(self) -> None:
+        job = enqueue(kind=NOTIFY["kind"], max_attempts=1)
+        actions.claim(job.pk, "a", -1)
+        assert run(job).state == JobState.FAILED
+        assert not Event.objects.filter(verb="job.failed").exists()
 
     def test_what_can_never_work_is_not_tried_again(self, handle: Any) -> None:
         def work(job: Job, beat: jobs.Beat) -> None:

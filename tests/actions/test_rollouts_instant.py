@@ -58,15 +58,28 @@ def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
     robot = make_actor(Role.CI)
     done = back(rollout, robot, "Conversion fell.")
     assert Route.objects.get(model=rollout.model).stable_id == stable.pk
-    assert (done.state, done.warm_until, done.version) == ("promoted", None, rollout.version + 1)
+    assert (done.state, done.warm_until, done.version) == ("reverted", None, rollout.version + 1)
     assert done.reason == f"{robot.name} went back to {stable.name}, still warm: Conversion fell."
-    event = Event.objects.get(verb="rollout.taken_back", subject_id=str(rollout.pk))
+    event = Event.objects.get(verb="rollout.reverted", subject_id=str(rollout.pk))
+    assert (event.from_state, event.to_state, done.ended_at) == ("promoted", "reverted", rollout.ended_at)
     assert (event.facts["from"], event.facts["to"]) == (rollout.candidate.name, stable.name)
     decision = done.decisions.get(action="roll_back")
     assert (decision.code, decision.actor) == ("instant", robot.name)
     kept = Deployment.objects.get(release=stable)
     assert kept.is_wanted and kept.state == "ready"
     nothing(rollout, "was taken back already")
+
+
+def test_a_second_rollback_does_not_go_one_release_further() -> None:
+    rollout, stable = promoted()
+    older = release_of(rollout.model)
+    make_server(make_deployment(older, rollout.environment, state="ready"))
+    columns = {"model": rollout.model, "environment": rollout.environment, "policy": {}, "policy_digest": ""}
+    before = Rollout.objects.create(candidate=stable, stable=older, state="promoted", weight_bp=10_000, **columns)
+    Rollout.objects.filter(pk=before.pk).update(id=rollout.pk - 1, warm_until=rollout.warm_until)
+    assert back(rollout).pk == rollout.pk
+    nothing(rollout, "was taken back already")
+    assert Route.objects.get(model=rollout.model).stable_id == stable.pk
 
 
 def test_a_reason_is_needed_and_nothing_moves_without_one() -> None:

@@ -56,13 +56,13 @@ def test_rolling_back_writes_the_route_in_the_same_transaction() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", ["requested", "awaiting_approval", "preparing", "shadowing", "shifting", "paused", "baking", "stuck"]
+    "state", ["awaiting_approval", "preparing", "shadowing", "shifting", "paused", "baking", "stuck"]
 )
 def test_abort_ends_it_from_every_state(state: str) -> None:
     rollout, _ = with_stable()
     put(rollout, state)
     done = actions.abort(actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="Enough.")
-    assert done.state == ("cancelled" if state in {"requested", "awaiting_approval", "preparing"} else "rolling_back")
+    assert done.state == ("cancelled" if state in {"awaiting_approval", "preparing"} else "rolling_back")
 
 
 def test_cancelling_while_preparing_lets_the_candidate_go() -> None:
@@ -171,7 +171,7 @@ def test_promote_now_goes_to_the_bakes_weight_and_asks_for_the_promotion(state: 
     assert caught.value.code == "already_promoting"
 
 
-@pytest.mark.parametrize("state", ["requested", "awaiting_approval", "preparing", "paused", "rolling_back", "stuck"])
+@pytest.mark.parametrize("state", ["awaiting_approval", "preparing", "paused", "rolling_back", "stuck"])
 def test_only_what_moves_forward_can_be_promoted(state: str) -> None:
     rollout, _ = with_stable()
     with pytest.raises(StateChanged, match="promote now needs it to be baking, shadowing, shifting"):

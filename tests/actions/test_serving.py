@@ -128,6 +128,16 @@ def test_a_deployment_is_made_once_and_recorded(release: Release, staging: Envir
     assert queries.deployment_of(release, staging) == first
 
 
+def test_a_node_is_told_of_once_and_known_anew_at_each_beat() -> None:
+    for cpus in (2, 4):
+        actions.register_node(actor=SYSTEM, name="gpu-1", runtimes=[RUNTIME], facts={"cpu_count": cpus})
+    assert Node.objects.get(name="gpu-1").facts == {"cpu_count": 4}
+    event = Event.objects.get(verb="node.registered")
+    assert (event.subject_id, event.facts) == ("gpu-1", {"images": [RUNTIME["image"]]})
+    with pytest.raises(Refused):
+        actions.register_node(actor=Actor("somebody"), name="gpu-2", runtimes=[], facts={})
+
+
 def test_a_draft_is_refused(model: ServedModel, staging: Environment, node: Node) -> None:
     draft = Release.objects.create(model=model)
     with pytest.raises(StateChanged, match="Seal the release first"):
@@ -512,7 +522,8 @@ def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable:
     before = admitted(None)
     assert ports(before) == [queries.current_servers()[0].http_port]
     row = queries.live_deployments().get(pk=stable.row.pk)
-    actions.report_state(actor=SYSTEM, deployment=row, to=S.FAILED, reason="whatever it was")
+    for state in (S.LOADING, S.FAILED):
+        actions.report_state(actor=SYSTEM, deployment=row, to=state, reason="whatever it was")
     stable.tender.step()  # it ends the server
     assert queries.current_servers().count() == 0
     meanwhile = admitted(before)

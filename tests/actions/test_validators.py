@@ -559,6 +559,7 @@ def test_a_cancelled_validation_stops_and_gives_its_server_back(
     run_validation(validation.pk, cancels)
     validation.refresh_from_db()
     assert (validation.state, validation.verdict, validation.reason) == ("cancelled", "", "wrong release")
+    assert Event.objects.get(verb="validation.cancelled").reason == "wrong release"
     assert not Report.objects.exists()
     assert not Deployment.objects.get().is_wanted
     with pytest.raises(StateChanged):
@@ -585,7 +586,7 @@ def test_a_job_that_failed_for_good_ends_its_validation_as_errored(
         "load": "skipped",
     }
     actions.give_up_validation(actor=ACTOR, validation=validation, why="again")
-    assert Event.objects.filter(verb="validation.moved", to_state="finished").count() == 1
+    assert Event.objects.filter(verb="validation.finished", to_state="finished").count() == 1
 
 
 def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release, run_jobs: Callable[[], int]) -> None:
@@ -596,6 +597,12 @@ def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release
     validation.refresh_from_db()
     assert validation.verdict == "passed"
     assert Job.objects.get().state == "done"
+    told = Event.objects.filter(verb__startswith="validation.").order_by("seq")
+    assert [(event.verb, event.to_state) for event in told] == [
+        ("validation.requested", "queued"),
+        ("validation.started", "running"),
+        ("validation.finished", "finished"),
+    ]
 
 
 # evidence is final

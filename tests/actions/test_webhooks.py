@@ -604,7 +604,7 @@ class TestScope:
     def test_everybodys_gets_everything(self, receiver: Receiver) -> None:
         subscribe(receiver.url, verbs=["*"])
         make_model("prices", team=make_team("ads"))
-        wanted = [happen(model="prices").seq, happen("engine.led").seq]
+        wanted = [happen(model="prices").seq, happen("job.failed").seq]
         send_all()
         assert receiver.seqs[-2:] == wanted
 

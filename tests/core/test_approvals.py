@@ -57,7 +57,6 @@ def test_the_same_person_twice_is_one_yes_and_stages_do_not_mix() -> None:
 @pytest.mark.parametrize(
     ("state", "step", "paused_in", "ahead"),
     [
-        ("requested", -1, "shifting", ("start", "step 2", "step 3", "bake", "promote")),
         ("awaiting_approval", -1, "shifting", ("start", "step 2", "step 3", "bake", "promote")),
         ("preparing", -1, "shifting", ("start", "step 2", "step 3", "bake", "promote")),
         ("shadowing", -1, "shifting", ("start", "step 2", "step 3", "bake", "promote")),

@@ -33,8 +33,19 @@ def test_every_status_has_its_exit_code(status: int, code: int) -> None:
 def test_verdicts_and_ends_of_rollouts_have_exit_codes() -> None:
     verdicts = {v: exits.of_verdict(v) for v in ("passed", "failed", "undecided", "skipped", "errored")}
     assert verdicts == {"passed": 0, "failed": 1, "undecided": 1, "skipped": 1, "errored": 2}
-    ends = {s: exits.of_rollout(s) for s in ("promoted", "rolled_back", "stuck", "cancelled", "superseded", "rejected")}
-    assert ends == {"promoted": 0, "rolled_back": 1, "stuck": 1, "cancelled": 1, "superseded": 1, "rejected": 3}
+    ends = {
+        s: exits.of_rollout(s)
+        for s in ("promoted", "reverted", "rolled_back", "stuck", "cancelled", "superseded", "rejected")
+    }
+    assert ends == {
+        "promoted": 0,
+        "reverted": 1,
+        "rolled_back": 1,
+        "stuck": 1,
+        "cancelled": 1,
+        "superseded": 1,
+        "rejected": 3,
+    }
 
 
 def test_releases_are_named_model_slash_number() -> None:

@@ -319,7 +319,7 @@ def test_a_rollout_that_was_left_is_in_the_report(monkeypatch: pytest.MonkeyPatc
     client = Mock(**{"get.return_value": now, "pages.return_value": [{"tick": 1}]})
     monkeypatch.setattr("sluicegate.demo.patience.PAUSE_S", 0.0)
     with pytest.raises(CommandError, match="left its path"):
-        story._follow(tale, client, client, {"id": 2, "state": "requested"})
+        story._follow(tale, client, client, {"id": 2, "state": "preparing"})
     assert tale.rollouts == [now]
     assert tale.observations == {2: [{"tick": 1}]}
 
@@ -335,7 +335,7 @@ def test_a_pause_is_resumed_once_by_the_release_manager(monkeypatch: pytest.Monk
     monkeypatch.setattr(story, "RESUME_AFTER_S", 0.01)
     monkeypatch.setattr(story.rollout, "POLL_S", 0.02)
     monkeypatch.setattr(story.rollout, "act", lambda who, pk, verb, reason: acted.append((who, pk, verb)))
-    assert story._follow(tale, client, manager, {"id": 2, "state": "requested"})["state"] == "promoted"
+    assert story._follow(tale, client, manager, {"id": 2, "state": "preparing"})["state"] == "promoted"
     assert acted == [(manager, 2, "resume")]
 
 

@@ -16,8 +16,9 @@ def test_every_live_state_can_roll_back() -> None:
     assert all(S.ROLLING_BACK in MOVES[state] for state in LIVE)
 
 
-def test_nothing_leaves_an_end_and_every_active_state_reaches_one() -> None:
-    assert {S.PROMOTED, S.ROLLED_BACK, S.REJECTED, S.CANCELLED, S.SUPERSEDED} == FINAL
+def test_nothing_leaves_an_end_but_a_promotion_that_is_reverted_and_every_active_state_reaches_one() -> None:
+    assert {S.PROMOTED, S.REVERTED, S.ROLLED_BACK, S.REJECTED, S.CANCELLED, S.SUPERSEDED} == FINAL
+    assert {state for state in FINAL if MOVES[state]} == {S.PROMOTED} and MOVES[S.PROMOTED] == {S.REVERTED}
     for state in ACTIVE:
         seen, front = {state}, {state}
         while front:

@@ -104,7 +104,7 @@ def _broken_life(rollout: Rollout) -> list[str]:
             out.append(f"rollout {rollout.pk} went on from {now}, but had arrived in {was}")
     if moves and moves[-1][1] != rollout.state:
         out.append(f"rollout {rollout.pk} is {rollout.state}, but its last event says {moves[-1][1]}")
-    if len(events) != rollout.version - 1:
+    if len(events) != rollout.version:
         out.append(f"rollout {rollout.pk} is at version {rollout.version} after {len(events)} events")
     return out
 

@@ -257,16 +257,16 @@ def test_the_way_back_is_on_the_pages_of_the_rollout_and_the_model_while_it_is_o
         assert "Roll back to" not in page and "Conversion fell." in page
 
 
-def test_what_was_taken_back_is_not_told_as_promoted() -> None:
+def test_what_was_reverted_is_not_told_as_promoted() -> None:
     rollout, _ = promoted()
     client, form = manager(), {"environment": "production", "reason": "Conversion fell."}
     client.post(reverse("model_roll_back", args=[rollout.model.slug]), form)
-    assert live_view(Rollout.objects.get())["outcome"] == "taken_back"
+    assert live_view(Rollout.objects.get())["state"] == "reverted"
     for page in (
         page_of(client, rollout),
         *(client.get(reverse(name)).content.decode() for name in ("overview", "rollouts")),
     ):
-        assert "</span> taken back</span>" in page and "</span> promoted</span>" not in page
+        assert "</span> reverted</span>" in page and "</span> promoted</span>" not in page
 
 
 def test_the_rollout_of_a_first_release_is_ended_and_never_rolled_back() -> None:

@@ -1,7 +1,8 @@
 """The life of a validation.
 
+One whose worker died stays running: another worker goes on with it, and gates that have a verdict are kept.
+
 queued → running → finished
-running → queued      (its worker died; gates that have a verdict are kept)
 queued | running → cancelled
 """
 
@@ -20,7 +21,7 @@ class ValidationState(StrEnum):
 S = ValidationState
 MOVES: dict[ValidationState, frozenset[ValidationState]] = {
     S.QUEUED: frozenset({S.RUNNING, S.CANCELLED}),
-    S.RUNNING: frozenset({S.FINISHED, S.QUEUED, S.CANCELLED}),
+    S.RUNNING: frozenset({S.FINISHED, S.CANCELLED}),
     S.FINISHED: frozenset(),
     S.CANCELLED: frozenset(),
 }

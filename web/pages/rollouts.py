@@ -32,7 +32,7 @@ ROLLOUTS_PER_PAGE = 25
 S = RolloutState
 _FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
 BUTTONS: tuple[tuple[str, str, Verb, frozenset[RolloutState]], ...] = (
-    ("approve", "Approve", Verb.APPROVE_ROLLOUT, (WITHOUT_TRAFFIC | LIVE) - {S.REQUESTED}),
+    ("approve", "Approve", Verb.APPROVE_ROLLOUT, WITHOUT_TRAFFIC | LIVE),
     ("reject", "Reject", Verb.APPROVE_ROLLOUT, LIVE | {S.AWAITING_APPROVAL}),
     ("pause", "Pause", Verb.PAUSE_ROLLOUT, _FORWARD),
     ("resume", "Resume", Verb.RESUME_ROLLOUT, frozenset({S.PAUSED})),
