@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollouts.core.carry import Carry, absorb
-from rollouts.core.counting import ERRORS, Arms, Counts, Reading
+from rollouts.core.counter_deltas import ERRORS, Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action
+from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.plan import Policy
+from rollouts.core.policy import Policy
 from rollouts.core.snapshot import Snapshot, counted
 
 #: So long before the first weight counting begins.
@@ -32,11 +32,11 @@ def worst_as_ended(policy: Policy, stages_at: list[float], candidate: Path, stab
     arms = attempts_of(candidate), attempts_of(stable)
     last = max((at for arm in arms for at, _ in arm), default=stages_at[0])
     begin = int(stages_at[0]) - BEFORE_S
-    carry, total = Carry(readings={"gateway": Reading("one", begin, Counts(), Counts())}), Arms()
+    carry, total = EngineState(readings={"gateway": Reading("one", begin, Counts(), Counts())}), Arms()
     for tick, at in enumerate(range(begin + 1, int(last) + 2)):
         total = total + Arms(*[_between(arm, at - 1, at) for arm in arms])
         reading = Reading("one", at, total.candidate, total.stable)
-        carry = absorb(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True)
+        carry = update_state(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True)
         index = sum(one < at for one in stages_at) - 1
         if index < 0:
             continue
@@ -52,7 +52,7 @@ def worst_as_ended(policy: Policy, stages_at: list[float], candidate: Path, stab
     return ""
 
 
-def _entered(carry: Carry, index: int, at: float, policy: Policy) -> Carry:
+def _entered(carry: EngineState, index: int, at: float, policy: Policy) -> EngineState:
     entered = carry.entering(f"stage {index}", at, policy)
     return entered if entered is carry else entered.acknowledged(at)
 

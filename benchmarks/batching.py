@@ -47,7 +47,7 @@ BEFORE = "\n\ndef cut(lengths, most):\n    return [list(range(len(lengths)))]\n"
 def texts(count: int, seed: int = 1) -> list[str]:
     """What the demo's users write; the same for the same seed."""
     sys.path.insert(0, str(ROOT))
-    from sluicegate.demo.texts import read_sentences, write_one
+    from sluicegate.demo.corpus import read_sentences, write_one
 
     sentences, chance = read_sentences(GOLDEN), random.Random(seed)
     return [write_one(sentences, chance).text for _ in range(count)]
@@ -162,17 +162,17 @@ class Served:
 def served(release: Path, more: str) -> Iterator[Served]:
     """The release on a Triton of its own, with this runner."""
     from ledger.core.canonical import digest_of
-    from serving import model_repository, runtime
-    from serving.blob_cache import BlobCache
-    from serving.local_launcher import LocalLauncher
+    from serving.adapters.triton import TritonServer
+    from serving.agent import model_repository, runtime_image
+    from serving.agent.blob_cache import BlobCache
+    from serving.agent.launcher import LocalLauncher
     from serving.ports import LaunchSpec
-    from serving.triton import TritonServer
     from tests.real.test_sentiment import FolderBlobs, sealed
 
     with tempfile.TemporaryDirectory() as work:
         blobs, runner = FolderBlobs(), Path(work) / "runner"
         manifest = sealed(release, blobs)
-        manifest["runtime"]["image"] = runtime.describe(VENV)["image"]  # whichever runner it was built for
+        manifest["runtime"]["image"] = runtime_image.describe(VENV)["image"]  # whichever runner it was built for
         runner.mkdir()
         (runner / RUNNER.name).write_text(RUNNER.read_text(encoding="utf-8") + more, encoding="utf-8")
         own, model_repository.RUNNER = model_repository.RUNNER, runner
@@ -255,7 +255,7 @@ def by_the_gate(release: Path, rate_per_s: float) -> None:
 
     from validators.core.golden_set import parse_golden_set
     from validators.core.policy import parse_policy
-    from validators.gates import GateContext, run_gate
+    from validators.execution.gates import GateContext, run_gate
 
     objectives = yaml.safe_load(GOLDEN.with_name("model.yaml").read_text(encoding="utf-8"))["objectives"]
     for name, more in (("before", BEFORE), ("after", "")):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rollouts.core.arrays import fixed_sums_of, increments_of, mixed_of, onset_mixed_of, onset_step_of, worse_of
 from rollouts.core.dispersion import Dispersions
 from rollouts.core.evidence import Side, Tolerance
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 
 Counted = npt.NDArray[np.float64]
 BASE, WARM_S = 0.005, 30

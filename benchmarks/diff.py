@@ -73,7 +73,7 @@ def measure(files: int, rounds: int) -> None:
     from registry import actions
     from registry.models import Inspection
     from tests.registry_samples import release_yaml, served_model
-    from validators.comparing import whole_diff
+    from validators.queries.release_diff import whole_diff
 
     call_command("migrate", verbosity=0)
     actor = Actor.system("bench")

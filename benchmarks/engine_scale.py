@@ -99,7 +99,7 @@ class Cast:
         """More models, until there are `count`, each with a rollout that is preparing."""
         from accounts.core.access import Actor
         from rollouts.actions import start_rollout
-        from serving.routing import set_route
+        from serving.actions.routes import set_route
         from tests.factories import make_model, make_release
 
         while len(self.arms) < count:
@@ -127,8 +127,8 @@ class Cast:
         """Every gateway has taken every route."""
         from django.utils import timezone
 
+        from serving.control_plane import store
         from serving.models import Route
-        from serving.xds import store
 
         now = timezone.now()
         rows = [
@@ -140,7 +140,7 @@ class Cast:
         self.be_seen(now)
 
     def be_seen(self, now: datetime) -> None:
-        from serving.xds import store
+        from serving.control_plane import store
 
         store.write_seen([gateway.pk for gateway in self.gateways], now)
 
@@ -325,13 +325,13 @@ class Run:
 
 def measure(cast: Cast, counters: Any, postgres: Postgres, seconds: float) -> Run:
     """The engine's own loop for so long, after its memory is warm."""
-    from rollouts.engine import Engine
-    from rollouts.engine.pace import Figures, Pace
+    from rollouts.engine.lag_metrics import LagFigures, LagMetrics
+    from rollouts.engine.loop import Engine
 
     run = Run()
 
-    class Kept(Pace):
-        def turn(self, now: datetime, lags: Any, turn_s: float) -> Figures | None:
+    class Kept(LagMetrics):
+        def turn(self, now: datetime, lags: Any, turn_s: float) -> LagFigures | None:
             run.lags += lags
             run.turns.append(turn_s)
             run.cpus.append(time.thread_time())
@@ -353,7 +353,7 @@ def measure(cast: Cast, counters: Any, postgres: Postgres, seconds: float) -> Ru
 
 def _bring_live(engine: Any, cast: Cast) -> None:
     """Turns until every rollout has traffic that the gateways acknowledged, and some more."""
-    from rollouts import engine as module
+    from rollouts.engine import loop as module
     from rollouts.models import Rollout
 
     share, module.EFFECTS_SHARE = module.EFFECTS_SHARE, 1e6  # all start in one turn
@@ -403,7 +403,7 @@ def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> 
         "| ms CPU per rollout and tick | turns"
     )
     with page_server() as url, database(is_durable=True) as postgres:
-        from serving.envoy import EnvoyCounters
+        from serving.adapters.envoy_counters import EnvoyCounters
 
         cast = Cast(gateways, url)
         for size in sizes:
@@ -425,7 +425,7 @@ def scale(sizes: list[int], seconds: float, gateways: int, *, is_fake: bool) -> 
 
 
 def steady_fake(cast: Cast) -> Any:
-    from serving.fake_gateway import FakeGateway
+    from tests.fakes.gateway import FakeGateway
 
     class Steady(FakeGateway):
         """Each reading first brings a second of traffic."""
@@ -460,8 +460,8 @@ class SimulatedClock:
 def week(rollouts: int, ticks: int) -> None:
     """A tick for each second of simulated time; the last rollout gets a request now and then, so that it often has no data."""
     with database(is_durable=False):
-        from rollouts.engine import Engine
-        from serving.fake_gateway import FakeGateway
+        from rollouts.engine.loop import Engine
+        from tests.fakes.gateway import FakeGateway
 
         cast, clock = Cast(1, ""), SimulatedClock()
         cast.grow(rollouts)

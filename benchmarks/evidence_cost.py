@@ -11,9 +11,9 @@ import time
 
 import numpy as np
 
-from rollouts.core.carry import Carry, absorb
-from rollouts.core.counting import Counts, Reading
-from rollouts.core.policy import parse_policy
+from rollouts.core.counter_deltas import Counts, Reading
+from rollouts.core.engine_state import EngineState, update_state
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.snapshot import judged_all
 
 SHARES = {"errors": 0.005, "slow_100ms": 0.2, "slow_250ms": 0.02, "slow_500ms": 0.005}
@@ -41,11 +41,11 @@ def main() -> None:
     """Prints the figures."""
     policy = parse_policy({"guards": GUARDS}, OBJECTIVES)
     first, *later = readings()
-    carry, took_us = Carry(readings={"gateway": first}), []
+    carry, took_us = EngineState(readings={"gateway": first}), []
     for start in range(0, TICKS, CHUNK):
         began = time.process_time()
         for tick, reading in enumerate(later[start : start + CHUNK], start + 1):
-            carry = absorb(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True)
+            carry = update_state(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True)
             judged_all(carry, policy, has_stable=True)
         took_us.append((time.process_time() - began) / CHUNK * 1e6)
     size = len(json.dumps(carry.to_json(), separators=(",", ":")))

@@ -36,7 +36,7 @@ from benchmarks.as_ended import worst_as_ended
 from benchmarks.crowd import Crowd, Mix
 from benchmarks.faulty_code import breaking, late
 from benchmarks.rollback_time import PAUSE_S, Fault, one_run, policy_of
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 from sluicegate.stack import running
 from tests.flows.tiny import Shop, model_document
 

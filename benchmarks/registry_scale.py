@@ -94,8 +94,8 @@ def plan(count: int) -> None:
     from django.conf import settings
 
     from registry.actions import collect_unused
-    from registry.core.collect import Fate, Kind
-    from registry.reachability import present_plan
+    from registry.core.garbage_collection import Fate, Kind
+    from registry.queries.gc_plan import present_plan
     from tests.factories import make_admin
 
     with clocked(f"(making {count} blobs in {count // PER_RELEASE} releases, with their bytes)"):

@@ -18,8 +18,8 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from rollouts.core.counting import ERRORS, Counts
-from rollouts.core.selftest import SelfTest
+from rollouts.core.aa_test import AATest
+from rollouts.core.counter_deltas import ERRORS, Counts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -105,9 +105,9 @@ def tenfold(rng: np.random.Generator, last_s: int, rate: float) -> Traffic:
 Kind = Callable[[np.random.Generator, int, float], Traffic]
 
 
-def fed(traffic: Traffic) -> tuple[SelfTest, float | None]:
+def fed(traffic: Traffic) -> tuple[AATest, float | None]:
     """The self-test after all that, and when it alarmed first (seconds), if ever."""
-    test, episodes, alarmed_s = SelfTest(), 0, None
+    test, episodes, alarmed_s = AATest(), 0, None
     pairs = zip(traffic.attempts.tolist(), traffic.errors.tolist(), strict=True)
     for tick, (attempts, errors) in enumerate(pairs, 1):
         test = test.after(tick, BEGIN + tick, Counts(attempts, attempts, {ERRORS: errors}))

@@ -7,9 +7,9 @@ class RegistryConfig(AppConfig):
 
     def ready(self) -> None:
         from ledger.scope import models_from
-        from registry.aliases import holds
-        from registry.holds import hold_with
+        from registry.hooks.usage import register_usage_source
         from registry.queries import visible_models
+        from registry.queries.aliases import holds
 
         models_from(lambda actor: visible_models(actor).values_list("slug", flat=True))
-        hold_with("aliases", holds)
+        register_usage_source("aliases", holds)

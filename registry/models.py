@@ -16,7 +16,7 @@ class ServedModel(models.Model):
     """A named prediction contract owned by a team.
 
     `contract` is {inputs: [{name, data_type, dims}], outputs: [...]}; `objectives`, `gate_policy` and `rollout_policy`
-    are plain JSON, read by `validators.core.policy` and `rollouts.core.plan`, and pinned by digest where they are used.
+    are plain JSON, read by `validators.core.policy` and `rollouts.core.policy`, and pinned by digest where they are used.
     """
 
     slug = models.SlugField(unique=True, max_length=60)

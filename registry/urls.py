@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from registry.api import aliases, collection, files, headers, models, releases, signatures, uploads
+from registry.api import aliases, files, garbage_collection, headers, models, releases, signatures, uploads
 
 urlpatterns = [
     path("models", models.ModelsView.as_view(), name="api-models"),
@@ -22,16 +22,22 @@ urlpatterns = [
         signatures.AttestationsView.as_view(),
         name="api-attestations",
     ),
-    path("models/<slug:slug>/releases/<slug:name>/retire", collection.RetireView.as_view(), name="api-release-retire"),
     path(
-        "models/<slug:slug>/releases/<slug:name>/restore", collection.RestoreView.as_view(), name="api-release-restore"
+        "models/<slug:slug>/releases/<slug:name>/retire",
+        garbage_collection.RetireView.as_view(),
+        name="api-release-retire",
+    ),
+    path(
+        "models/<slug:slug>/releases/<slug:name>/restore",
+        garbage_collection.RestoreView.as_view(),
+        name="api-release-restore",
     ),
     path("models/<slug:slug>/aliases", aliases.AliasesView.as_view(), name="api-aliases"),
     path("models/<slug:slug>/aliases/<slug:name>", aliases.AliasView.as_view(), name="api-alias"),
     path(
         "models/<slug:slug>/aliases/<slug:name>/history", aliases.AliasHistoryView.as_view(), name="api-alias-history"
     ),
-    path("registry/collection", collection.CollectionView.as_view(), name="api-collection"),
+    path("registry/collection", garbage_collection.CollectionView.as_view(), name="api-collection"),
     path("keys", signatures.KeysView.as_view(), name="api-keys"),
     path("releases/<uuid:release_id>", releases.DraftView.as_view(), name="api-draft"),
     path("releases/<uuid:release_id>/files/<path:path>", files.UploadView.as_view(), name="api-upload"),

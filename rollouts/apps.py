@@ -6,10 +6,10 @@ class RolloutsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from registry.holds import hold_with
-        from registry.policies import check_with
-        from rollouts.core.policy import parse_policy
-        from rollouts.holds import holds
+        from registry.hooks.policy_validators import register_policy_validator
+        from registry.hooks.usage import register_usage_source
+        from rollouts.core.policy_schema import parse_policy
+        from rollouts.queries.release_usage import holds
 
-        check_with("rollout_policy", parse_policy)
-        hold_with("rollouts", holds)
+        register_policy_validator("rollout_policy", parse_policy)
+        register_usage_source("rollouts", holds)

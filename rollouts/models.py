@@ -8,8 +8,8 @@ from django.db.models import Q
 from accounts.models import User
 from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
-from rollouts.core.plan import Policy
-from rollouts.core.policy import stored_policy
+from rollouts.core.policy import Policy
+from rollouts.core.policy_schema import stored_policy
 from serving.models import Environment
 from validators.models import Report
 
@@ -48,7 +48,7 @@ class Rollout(models.Model):
     step_started_at = models.DateTimeField(null=True)
     due_at = models.DateTimeField(null=True)  # the step's (or bake's) deadline
     ended_at = models.DateTimeField(null=True)  # of a reverted one: when it was promoted
-    warm_until = models.DateTimeField(
+    undo_until = models.DateTimeField(
         null=True
     )  # promoted: until then the old stable stays loaded for an instant rollback
     supersedes = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="superseded_by")
@@ -88,7 +88,7 @@ class Observation(models.Model):
     """What a block of successive ticks saw: counts of both arms, and the evidence at its end.
 
     Append-only by trigger, but for one thing: blocks may be replaced by one coarser block that covers their ticks, so that
-    a long rollout does not grow without bound. `ticks` holds the single ticks as `rollouts.core.history` encodes them.
+    a long rollout does not grow without bound. `ticks` holds the single ticks as `rollouts.core.tick_history` encodes them.
     """
 
     rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="observations")
@@ -172,14 +172,14 @@ class Mismatch(models.Model):
     facts = models.JSONField(default=dict)
 
 
-class SelfTest(models.Model):
+class AATestRecord(models.Model):
     """Stable tried against itself: blocks of 5 s to 2 minutes of its attempts are compared with the block that follows. One is worse
     than the other only where failures come in spells; `alarmed_at` is since when too many episodes of ten minutes say so.
     """
 
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="self_tests")
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="self_tests")
-    state = models.JSONField(default=dict)  # rollouts.core.selftest.SelfTest
+    state = models.JSONField(default=dict)  # rollouts.core.aa_test.SelfTest
     at = models.DateTimeField()
     alarmed_at = models.DateTimeField(null=True)
 

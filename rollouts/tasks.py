@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ledger.jobs import Beat, handler
 from ledger.models import Job
-from rollouts.actions.instant import LET_GO, drain_taken_back
+from rollouts.actions.instant_rollback import DRAIN_REVERTED, drain_reverted
 from rollouts.models import Rollout
 
 
-@handler(LET_GO)
+@handler(DRAIN_REVERTED)
 def let_go(job: Job, beat: Beat) -> None:
     """Ends the servers of a release that was taken back after its promotion, once nothing goes there any more."""
     rollout = Rollout.objects.select_related("candidate__model__team", "environment", "model").get(
         pk=job.args["rollout"]
     )
-    drain_taken_back(rollout)
+    drain_reverted(rollout)

@@ -1,6 +1,7 @@
 from django.urls import path
 
-from rollouts import api, served_api
+from rollouts.api import rollouts as api
+from rollouts.api import serving_history
 
 urlpatterns = [
     path("rollouts", api.RolloutsView.as_view()),
@@ -12,6 +13,6 @@ urlpatterns = [
     path("rollouts/<int:rollout_id>/supersede", api.SupersedeView.as_view()),
     *(path(f"rollouts/<int:rollout_id>/{verb}", view.as_view()) for verb, view in api.VERB_VIEWS.items()),
     path("models/<slug:slug>/rollback", api.RollbackView.as_view()),
-    path("environments/<slug:slug>/models/<slug:model>/served", served_api.ServedView.as_view()),
-    path("environments/<slug:slug>/models/<slug:model>/served/history", served_api.ServedHistoryView.as_view()),
+    path("environments/<slug:slug>/models/<slug:model>/served", serving_history.ServedView.as_view()),
+    path("environments/<slug:slug>/models/<slug:model>/served/history", serving_history.ServedHistoryView.as_view()),
 ]

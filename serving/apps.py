@@ -6,7 +6,7 @@ class ServingConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from registry.holds import hold_with
-        from serving.holds import holds
+        from registry.hooks.usage import register_usage_source
+        from serving.queries.release_usage import holds
 
-        hold_with("serving", holds)
+        register_usage_source("serving", holds)

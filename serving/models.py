@@ -88,7 +88,9 @@ class Server(models.Model):
     probed_at = models.DateTimeField(null=True)  # last real inference that was right
     is_serving = models.BooleanField(default=False)  # it answered a real inference and is not known to be broken
     attested_at = models.DateTimeField(null=True)  # when its files were last compared with what was sealed
-    drift = models.JSONField(default=list)  # [{path, expected, found}] of `serving.attest.Drift`: what differed then
+    drift = models.JSONField(
+        default=list
+    )  # [{path, expected, found}] of `serving.agent.drift.Drift`: what differed then
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
 

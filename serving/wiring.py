@@ -5,13 +5,13 @@ from __future__ import annotations
 from django.conf import settings
 
 from registry.storage import store
-from serving.blob_cache import BlobCache
-from serving.keeper import is_locked
-from serving.local_launcher import LocalLauncher
+from serving.adapters.prometheus import Prometheus
+from serving.adapters.triton import TritonServer
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
+from serving.agent.server_shim import is_locked
 from serving.models import Server
 from serving.ports import ExternalMetrics, RunningServer
-from serving.prometheus import Prometheus
-from serving.triton import TritonServer
 
 
 def launcher() -> LocalLauncher:

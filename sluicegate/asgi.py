@@ -8,7 +8,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
 django_application = get_asgi_application()
 
 from sluicegate.checks import refuse_unsafe_start  # noqa: E402  (settings first)
-from sluicegate.part_door import PartDoor  # noqa: E402
+from sluicegate.upload_middleware import UploadMiddleware  # noqa: E402
 
-application = PartDoor(django_application)
+application = UploadMiddleware(django_application)
 refuse_unsafe_start()

@@ -22,11 +22,11 @@ import grpc
 from django.conf import settings
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from serving.adapters.envoy_bootstrap import bootstrap
+from serving.control_plane.server import AdsServer, GatewayIdentity
+from serving.control_plane.snapshot import Snapshot, compile_table
+from serving.control_plane.stream import StreamAck
 from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
-from serving.envoy_bootstrap import bootstrap
-from serving.xds.server import AdsServer, GatewayIdentity
-from serving.xds.snapshot import Snapshot, compile_table
-from serving.xds.stream import Report
 from sluicegate.stack import ports
 
 MODEL = "sentiment"
@@ -209,7 +209,7 @@ class Plane:
         self._gateway = gateway
         self._snapshot: Snapshot | None = None
         self._wakes: set[asyncio.Event] = set()
-        self.reports: list[tuple[float, Report]] = []
+        self.reports: list[tuple[float, StreamAck]] = []
 
     def gateway(self, name: str) -> GatewayIdentity | None:
         return self._gateway if name == self._gateway.name else None
@@ -223,7 +223,7 @@ class Plane:
     def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
         self._wakes.discard(wake)
 
-    def report(self, gateway: GatewayIdentity, reports: list[Report]) -> None:
+    def report(self, gateway: GatewayIdentity, reports: list[StreamAck]) -> None:
         self.reports += [(time.monotonic(), one) for one in reports]
 
     def publish(self, table: RoutingTable) -> None:

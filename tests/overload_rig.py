@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.blob_cache import BlobCache
+from serving.adapters.triton import TritonServer
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
-from serving.local_launcher import LocalLauncher
-from serving.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Rig

@@ -9,12 +9,12 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.canonical import canonical_bytes, sha256_of
-from registry import signing
 from registry.models import Release
+from registry.signing import installation_keys
 from rollouts import actions
 from rollouts.models import Rollout
+from serving.actions.routes import set_route
 from serving.models import Environment
-from serving.routing import set_route
 from tests.factories import (
     make_actor,
     make_admin,
@@ -73,7 +73,7 @@ def report_for(
     )
     named = {"manifest_digest": manifest or release.digest or "", "policy_digest": policy_digest, "verdict": verdict}
     body = canonical_bytes({**named, "validation": validation.pk})
-    signature, key_id = signing.sign(sha256_of(body))
+    signature, key_id = installation_keys.sign(sha256_of(body))
     signed = {"body": body.decode(), "digest": sha256_of(body), "signature": signature, "key_id": key_id}
     return Report.objects.create(validation=validation, release=release, **{**named, **signed, **(forged or {})})
 
@@ -92,7 +92,7 @@ def promoted(*, warm_s: float | None = 600, is_ready: bool = True) -> tuple[Roll
     if is_ready:
         make_server(make_deployment(stable, rollout.environment, state="ready"))
     until = None if warm_s is None else timezone.now() + timedelta(seconds=warm_s)
-    return put(rollout, "promoted", weight_bp=10_000, warm_until=until), stable
+    return put(rollout, "promoted", weight_bp=10_000, undo_until=until), stable
 
 
 def with_stable(**policy: Any) -> tuple[Rollout, Release]:

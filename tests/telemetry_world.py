@@ -19,16 +19,16 @@ from ledger import clock as ledger_clock
 from ledger.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
-from rollouts.engine import Engine
-from rollouts.external import ExternalReader
+from rollouts.engine.loop import Engine
+from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.models import Decision, Rollout
-from rollouts.queries import get_rollout, live_view
-from serving.fake_gateway import FakeGateway
-from serving.fakes import FakeMetrics
+from rollouts.queries import get_rollout, view_of
+from serving.actions.routes import set_route
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
-from serving.routing import set_route
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
+from tests.fakes.gateway import FakeGateway
+from tests.fakes.ports import FakeMetrics
 
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
 #: The demo's tolerances with no waiting: only numbers differ.
@@ -146,7 +146,7 @@ REAL_NOW = timezone.now
 SECONDS = Seconds()
 
 
-class ReaderByHand(ExternalReader):
+class ReaderByHand(PrometheusReader):
     """Reads when it is told to, not in the background."""
 
     def _run(self) -> None: ...
@@ -289,7 +289,7 @@ class World:
         return list(Decision.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
 
     def view(self) -> dict[str, Any]:
-        return live_view(get_rollout(self.admin, self.rollout.pk))
+        return view_of(get_rollout(self.admin, self.rollout.pk))
 
     def route(self) -> Route:
         return Route.objects.get(environment=self.environment, model=self.model)

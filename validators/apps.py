@@ -6,10 +6,10 @@ class ValidatorsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from registry.holds import hold_with
-        from registry.policies import check_with
+        from registry.hooks.policy_validators import register_policy_validator
+        from registry.hooks.usage import register_usage_source
         from validators.core.policy import parse_policy
-        from validators.holds import holds
+        from validators.queries.release_usage import holds
 
-        check_with("gate_policy", parse_policy)
-        hold_with("validators", holds)
+        register_policy_validator("gate_policy", parse_policy)
+        register_usage_source("validators", holds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ledger.jobs import Beat, handler
 from ledger.models import Job
 from validators.actions import JOB_KIND, give_up_validation
-from validators.deployment import withdraw
+from validators.execution.run import ACTOR, run_validation
+from validators.execution.staging import withdraw
 from validators.queries import validations
-from validators.run import ACTOR, run_validation
 
 
 def _give_up(job: Job) -> None:

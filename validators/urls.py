@@ -2,14 +2,14 @@
 
 from django.urls import path
 
-from validators import api
+from validators.api import gate_runs
 
 urlpatterns = [
-    path("models/<slug:slug>/golden-sets", api.GoldenSetsView.as_view()),
-    path("models/<slug:slug>/releases/<str:name>/gate-runs", api.ReleaseGateRunsView.as_view()),
-    path("models/<slug:slug>/releases/<str:name>/diff", api.DiffView.as_view()),
-    path("models/<slug:slug>/releases/<str:name>/mlbom", api.MlBomView.as_view()),
-    path("gate-runs/<int:pk>", api.GateRunView.as_view()),
-    path("gate-runs/<int:pk>/cancel", api.CancelView.as_view()),
-    path("reports/<str:digest>", api.ReportView.as_view()),
+    path("models/<slug:slug>/golden-sets", gate_runs.GoldenSetsView.as_view()),
+    path("models/<slug:slug>/releases/<str:name>/gate-runs", gate_runs.ReleaseGateRunsView.as_view()),
+    path("models/<slug:slug>/releases/<str:name>/diff", gate_runs.DiffView.as_view()),
+    path("models/<slug:slug>/releases/<str:name>/mlbom", gate_runs.MlBomView.as_view()),
+    path("gate-runs/<int:pk>", gate_runs.GateRunView.as_view()),
+    path("gate-runs/<int:pk>/cancel", gate_runs.CancelView.as_view()),
+    path("reports/<str:digest>", gate_runs.ReportView.as_view()),
 ]

@@ -11,7 +11,7 @@ from benchmarks.calibration.cells import HELD
 from benchmarks.calibration.product import Product
 from benchmarks.calibration.simulate import SEED
 from benchmarks.calibration.traffic import Scenario, Traffic
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 
 SECONDS, RATE_PER_S = 300, 10.0
 

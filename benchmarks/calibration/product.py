@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.calibration.traffic import ERRORS, Second
+from rollouts.core.all_failing import CHANCE
 from rollouts.core.arrays import fixed_sums_of, increments_of, mixed_of, worse_of
 from rollouts.core.breach import BLAME_LOG_E, BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS, SPENDS
 from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
 from rollouts.core.dispersion import Dispersions
 from rollouts.core.evidence import BETTER, FIRST_ONSET, GRID, LATE_TICKS, Side
-from rollouts.core.failing import CHANCE
-from rollouts.core.mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
-from rollouts.core.plan import FULL_BP, Guard, Policy, Source
+from rollouts.core.policy import FULL_BP, Guard, Policy, Source
+from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
 
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]

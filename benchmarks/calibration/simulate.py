@@ -12,8 +12,8 @@ import numpy.typing as npt
 from benchmarks.calibration.product import LIVE, PROMOTED, ROLLED_BACK, Product
 from benchmarks.calibration.rivals import BIN_S, Binned, rivals
 from benchmarks.calibration.traffic import ERRORS, Scenario, Second, Traffic
-from rollouts.core.plan import Policy
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import Policy
+from rollouts.core.policy_schema import parse_policy
 from validators.core.compare import share_of
 
 Floats = npt.NDArray[np.float64]

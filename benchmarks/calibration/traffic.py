@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from rollouts.core.mix import SIZES
+from rollouts.core.request_mix import SIZES
 
 Floats = npt.NDArray[np.float64]
 

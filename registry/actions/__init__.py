@@ -3,7 +3,6 @@
 from registry.actions.aliases import set_alias
 from registry.actions.attestations import attest, rotate_key, sign_release
 from registry.actions.blobs import put_blob
-from registry.actions.collect import collect_unused, keep_house
 from registry.actions.drafts import (
     HOUSEKEEPING,
     HOUSEKEEPING_EVERY,
@@ -12,6 +11,7 @@ from registry.actions.drafts import (
     discard_draft,
     purge_drafts,
 )
+from registry.actions.garbage_collection import collect_unused, keep_house
 from registry.actions.rechecks import recheck_blob
 from registry.actions.releases import grant_waiver, seal
 from registry.actions.retiring import restore, retire

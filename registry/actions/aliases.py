@@ -9,8 +9,8 @@ from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import PreconditionRequired, Stale, StateChanged
 from ledger.actions import append_event
 from registry.core.alias import name_problems
-from registry.core.fields import Problem, Text
 from registry.core.lifecycle import ReleaseState
+from registry.core.schema import Problem, Text
 from registry.core.spec import refuse
 from registry.models import Alias, AliasEvent, Release, ServedModel
 

@@ -14,12 +14,12 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import StateChanged, Unavailable
 from ledger.actions import append_event
-from registry import signing
 from registry.core import oms
 from registry.core.attestations import PROVENANCE_TYPE, provenance, subject_of
 from registry.core.lifecycle import ReleaseState
-from registry.keys import PublicKey
 from registry.models import Attestation, Release
+from registry.signing import installation_keys
+from registry.signing.public_keys import PublicKey
 
 #: Of Sluicegate, as installed; a checkout that was never installed does not know.
 try:
@@ -81,7 +81,7 @@ def attest(
 
 
 @transaction.atomic
-def rotate_key(*, actor: Actor, use: signing.Use) -> tuple[PublicKey | None, PublicKey]:
+def rotate_key(*, actor: Actor, use: installation_keys.Use) -> tuple[PublicKey | None, PublicKey]:
     """(the key before, the new one). What the one before signed stays valid. For administrators."""
     require(actor, Verb.ADMINISTER, "")
     before, after = _rotated(use)
@@ -97,9 +97,9 @@ def rotate_key(*, actor: Actor, use: signing.Use) -> tuple[PublicKey | None, Pub
     return before, after
 
 
-def _rotated(use: signing.Use) -> tuple[PublicKey | None, PublicKey]:
+def _rotated(use: installation_keys.Use) -> tuple[PublicKey | None, PublicKey]:
     try:
-        return signing.rotate(use)
+        return installation_keys.rotate(use)
     except (ImproperlyConfigured, OSError) as error:
         raise _unusable(error) from error
 
@@ -115,12 +115,12 @@ def _statement(model: str, name: str, digest: str, predicate_type: str, predicat
 
 def _add(release: Release, statement: Mapping[str, Any], predicate_type: str, *, about: str) -> Attestation:
     try:
-        key_id = signing.present_key(signing.Use.RELEASES).key_id
+        key_id = installation_keys.present_key(installation_keys.Use.RELEASES).key_id
         same = {"release": release, "predicate_type": predicate_type, "about": about, "key_id": key_id}
         found = Attestation.objects.filter(**same).first()
         if found is not None:
             return found
-        bundle, key_id = signing.sign_statement(statement)
+        bundle, key_id = installation_keys.sign_statement(statement)
     except (ImproperlyConfigured, OSError) as error:
         raise _unusable(error) from error
     same["key_id"] = key_id  # it may have been rotated in between

@@ -37,12 +37,12 @@ def record_blob(
     Of several who store the same bytes the first wins, and the others' are removed after the commit. A row whose bytes
     were lost, collected or found wrong is healed by the new ones. Raises StateChanged when the bytes are gone.
     """
-    hold_blob(sha256)
+    lock_blob(sha256)
     key, keys = key or sha256, store().keys
     blob = Blob.objects.filter(sha256=sha256).first()
     if blob is not None and blob.state == BlobState.VERIFIED and (blob.store_key == key or keys.exists(blob.store_key)):
         if blob.store_key != key:
-            transaction.on_commit(lambda: drop_loser(sha256, key), robust=True)
+            transaction.on_commit(lambda: delete_if_unreferenced(sha256, key), robust=True)
         elif not keys.exists(key):
             _gone(sha256)
         if blob.collected_at is not None:  # the same key again: what was deleted is there once more
@@ -62,7 +62,7 @@ def record_blob(
     _move(blob, BlobState.VERIFIED, problem="", collected_at=None, **columns)
     if blob.store_key != key:
         lost = blob.store_key
-        transaction.on_commit(lambda: drop_loser(sha256, lost), robust=True)
+        transaction.on_commit(lambda: delete_if_unreferenced(sha256, lost), robust=True)
     return Blob.objects.get(sha256=sha256)
 
 
@@ -76,10 +76,10 @@ def _move(blob: Blob, to: BlobState, **columns: Any) -> bool:
     return Blob.objects.filter(pk=blob.pk, state=blob.state).update(state=to, **columns) == 1
 
 
-def drop_loser(sha256: str, key: str) -> None:
+def delete_if_unreferenced(sha256: str, key: str) -> None:
     """Removes bytes that lost the race for their sha256: no row names their key. Does nothing where one does."""
     with transaction.atomic():
-        hold_blob(sha256)
+        lock_blob(sha256)
         if not Blob.objects.filter(sha256=sha256, store_key=key).exists():
             store().keys.delete(key)
 
@@ -88,7 +88,7 @@ def forget_unused(sha256s: Iterable[str]) -> None:
     """Removes those of the blobs that nothing refers to, row and bytes."""
     for sha256 in sorted(set(sha256s)):
         with transaction.atomic():
-            hold_blob(sha256)
+            lock_blob(sha256)
             # Bytes that came whole and found no row lie under their sha256 itself.
             keys = {sha256} | keys_in_use(sha256)
             try:
@@ -106,12 +106,12 @@ def keys_in_use(sha256: str) -> set[str]:
     return set(Blob.objects.filter(sha256=sha256).values_list("store_key", flat=True))
 
 
-def hold_blob(sha256: str) -> None:
+def lock_blob(sha256: str) -> None:
     """Until the transaction ends, nobody else stores or removes these bytes."""
-    hold_blobs([sha256])
+    lock_blobs([sha256])
 
 
-def hold_blobs(sha256s: Iterable[str]) -> None:
+def lock_blobs(sha256s: Iterable[str]) -> None:
     """Until the transaction ends, nobody else stores or removes these bytes. Locks are taken in one order by everybody.
 
     Blobs share 1,024 locks: a draft may take over 10,000 files, and PostgreSQL has room for 6,400 locks of all sessions.

@@ -14,17 +14,17 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, NotFound, Stale, StateChanged
 from ledger.actions import append_event, enqueue
-from registry.actions.blobs import forget_unused, hold_blobs, record_blob
+from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
+from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
-from registry.core.fields import Problem
 from registry.core.files import SHA256, bare_sha256, read_files
 from registry.core.lifecycle import ReleaseState
+from registry.core.schema import Problem
 from registry.core.serving import against_contract
 from registry.core.spec import Spec, parse_spec, read_spec, refuse
 from registry.core.uploads import BlobState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
-from registry.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.storage import Readable, store
 
 #: One row of work for good: drafts that nobody sealed are discarded, and bytes that nothing needs collected.
@@ -109,7 +109,7 @@ def _take_over(release: Release, spec: Spec) -> None:
     readable = set(named)
     if not readable:
         return
-    hold_blobs(readable)
+    lock_blobs(readable)
     blobs = {blob.sha256: blob for blob in Blob.objects.filter(pk__in=readable, state=BlobState.VERIFIED)}
     lost = store().not_held((blob.store_key, blob.size_bytes) for blob in blobs.values())
     held = {sha256: blob for sha256, blob in blobs.items() if blob.store_key not in lost}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from registry.core.formats import READER, Findings, inspect, kind_of
-from registry.headers import Ranged
 from registry.models import Blob, Inspection
+from registry.queries.file_headers import RangedReader
 from registry.storage import store
 
 
@@ -25,7 +25,7 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> dict[str, Findings]:
     for path, (blob, kind) in wanted.items():
         facts = known.get((blob.pk, kind))
         if facts is None:
-            found[path] = inspect(path, Ranged(keys, blob.store_key), blob.size_bytes)
+            found[path] = inspect(path, RangedReader(keys, blob.store_key), blob.size_bytes)
             if not found[path].problems:
                 facts = known[blob.pk, kind] = found[path].facts
                 new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=READER, facts=facts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
-from registry.actions.blobs import drop_loser
+from registry.actions.blobs import delete_if_unreferenced
 from registry.core.uploads import MOVES, UploadState
 from registry.models import Release, Upload
 from registry.storage import Place, store
@@ -47,5 +47,5 @@ def clear(upload: Upload) -> None:
     """Nothing of this upload is left in the store, but for bytes that became a blob's."""
     # Without the store's own name for it, so that one begun by a process that died before it said so goes as well.
     store().keys.abort(Place(upload.store_key, upload.size_bytes, upload.part_size))
-    drop_loser(upload.sha256, upload.store_key)
+    delete_if_unreferenced(upload.sha256, upload.store_key)
     Upload.objects.filter(pk=upload.pk).update(is_stored=False)

@@ -10,7 +10,7 @@ from django.db import transaction
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import NotFound
 from ledger.actions import append_event
-from registry.actions.blobs import hold_blob
+from registry.actions.blobs import lock_blob
 from registry.core.uploads import BlobState
 from registry.models import Blob
 from registry.storage import store
@@ -26,7 +26,7 @@ def recheck_blob(*, actor: Actor, blob: Blob) -> str:
     problem = _damage(blob)
     to = BlobState.QUARANTINED if problem else BlobState.VERIFIED
     with transaction.atomic():
-        hold_blob(blob.sha256)
+        lock_blob(blob.sha256)
         if blob.state != to and _move(blob, to, problem=problem) and problem:
             append_event(
                 verb="blob.quarantined",

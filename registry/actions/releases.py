@@ -17,9 +17,9 @@ from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files
 from registry.core import file_lint, manifest
 from registry.core.artifact import backend_problems, is_code_bearing
-from registry.core.fields import Problem, Text
 from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
+from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.uploads import BlobState, UploadState
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
@@ -56,7 +56,7 @@ def _headers(actor: Actor, release: Release) -> _Found:
 
 @transaction.atomic
 def _seal(actor: Actor, release: Release, expected_version: int | None, found: _Found) -> Release:
-    release = held_release(release)
+    release = lock_release(release)
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     if release.state != ReleaseState.DRAFT:
         return release
@@ -194,7 +194,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
     `kind` is `code` (source, TorchScript) or `pickle`; left out, it is the first that the release still needs. Raises
     Refused (also for the release's author), StateChanged for a draft, and Invalid without a reason or a need.
     """
-    release = held_release(release)
+    release = lock_release(release)
     require(actor, Verb.WAIVE_CODE, release.model.team.slug)
     if release.author_id is not None and release.author_id == actor.user_id:
         raise Refused(
@@ -244,7 +244,7 @@ def _reason_problems(reason: str) -> list[Problem]:
     return problems
 
 
-def held_release(release: Release) -> Release:
+def lock_release(release: Release) -> Release:
     """The release's row, locked until the transaction ends. Raises NotFound."""
     held = (
         Release.objects.select_for_update(no_key=True, of=("self",))

@@ -8,11 +8,11 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Stale, StateChanged
 from registry.actions.drafts import expect_housekeeping
-from registry.actions.releases import held_release, move
-from registry.core.fields import Problem, Text
+from registry.actions.releases import lock_release, move
 from registry.core.lifecycle import ReleaseState
+from registry.core.schema import Problem, Text
 from registry.core.spec import refuse
-from registry.holds import holds_of
+from registry.hooks.usage import usages_of
 from registry.models import Blob, Release, Tombstone
 from registry.storage import store
 
@@ -24,7 +24,7 @@ def retire(*, actor: Actor, release: Release, expected_version: int, reason: str
     Its manifest, digest, signatures and reports stay for good. Raises Refused, Stale, Invalid without a reason, and
     StateChanged: "not_sealed", or "release_in_use" with facts["holds"] while anything uses it.
     """
-    release = held_release(release)
+    release = lock_release(release)
     require(actor, Verb.RETIRE_RELEASE, release.model.team.slug)
     _refuse_stale(release, expected_version)
     if release.state != ReleaseState.SEALED:
@@ -34,7 +34,7 @@ def retire(*, actor: Actor, release: Release, expected_version: int, reason: str
             state=release.state,
         )
     refuse("invalid_retirement", "The retirement", _reason_problems(reason))
-    holds = holds_of([release.pk]).get(release.pk, [])
+    holds = usages_of([release.pk]).get(release.pk, [])
     if holds:
         raise StateChanged(
             "release_in_use",
@@ -59,7 +59,7 @@ def restore(*, actor: Actor, release: Release, expected_version: int, reason: st
 
     Raises Refused, Stale, Invalid without a reason, and StateChanged: "not_retired", or "bytes_gone".
     """
-    release = held_release(release)
+    release = lock_release(release)
     require(actor, Verb.RETIRE_RELEASE, release.model.team.slug)
     _refuse_stale(release, expected_version)
     if release.state != ReleaseState.RETIRED:

@@ -12,10 +12,10 @@ from accounts.core.errors import Stale, StateChanged
 from accounts.models import Team
 from ledger.actions import append_event
 from registry.core.contract import read_settings, read_slug
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 from registry.core.spec import refuse
+from registry.hooks.policy_validators import policy_problems
 from registry.models import ServedModel
-from registry.policies import policy_problems
 
 
 def create_model(

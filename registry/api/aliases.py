@@ -11,10 +11,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api import StrictSerializer, actor_of, expected_version
-from registry import actions, aliases, queries
+from registry import actions, queries
 from registry.api.answers import IF_MATCH, versioned
+from registry.api.serializers import body_of
 from registry.models import Alias, AliasEvent
-from registry.serializers import body_of
+from registry.queries import aliases
 
 
 class AliasOut(serializers.Serializer[Alias]):

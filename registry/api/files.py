@@ -19,10 +19,10 @@ from rest_framework.views import APIView
 from accounts.api import actor_of
 from accounts.core.errors import Invalid
 from registry import actions, queries
-from registry.core.fields import Problem
+from registry.api.serializers import FileOut
+from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.models import ReleaseFile
-from registry.serializers import FileOut
 from registry.storage import chunks_of, store
 
 _PATH = OpenApiParameter(

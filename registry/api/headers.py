@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 
 from accounts.api import actor_of
 from registry import queries
-from registry.headers import headers_of
+from registry.queries.file_headers import headers_of
 
 
 class HeaderOut(serializers.Serializer[Any]):

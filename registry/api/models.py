@@ -13,9 +13,9 @@ from rest_framework.views import APIView
 from accounts.api import actor_of, expected_version
 from registry import actions, queries
 from registry.api.answers import IF_MATCH, versioned
-from registry.core.fields import Problem
+from registry.api.serializers import ModelChange, ModelIn, ModelOut, body_of, known_members
+from registry.core.schema import Problem
 from registry.core.spec import refuse
-from registry.serializers import ModelChange, ModelIn, ModelOut, body_of, known_members
 
 
 @extend_schema_view(get=extend_schema(operation_id="models_list", responses=ModelOut(many=True)))

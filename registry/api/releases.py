@@ -15,9 +15,7 @@ from rest_framework.views import APIView
 from accounts.api import actor_of, expected_version
 from registry import actions, queries
 from registry.api.answers import IF_MATCH, versioned
-from registry.core.fields import Flag, Problem
-from registry.core.spec import refuse
-from registry.serializers import (
+from registry.api.serializers import (
     DraftIn,
     DraftOut,
     ReleaseBrief,
@@ -27,6 +25,8 @@ from registry.serializers import (
     body_of,
     known_members,
 )
+from registry.core.schema import Flag, Problem
+from registry.core.spec import refuse
 
 
 @extend_schema_view(get=extend_schema(operation_id="releases_list", responses=ReleaseBrief(many=True)))

@@ -14,17 +14,20 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api import StrictSerializer, actor_of
-from registry import actions, queries, signing
+from registry import actions, queries
+from registry.api.serializers import body_of
 from registry.core import oms
 from registry.models import Attestation
-from registry.serializers import body_of
+from registry.signing import installation_keys
 
 
 class KeyOut(serializers.Serializer[Any]):
     """A public key whose signatures are accepted here."""
 
     key_id = serializers.CharField()
-    use = serializers.ChoiceField(choices=[use.value for use in signing.Use], help_text="what it signs, or signed")
+    use = serializers.ChoiceField(
+        choices=[use.value for use in installation_keys.Use], help_text="what it signs, or signed"
+    )
     algorithm = serializers.ChoiceField(choices=["ed25519", "ecdsa-p256"])
     is_current = serializers.BooleanField(help_text="false: a former key, which signs no more")
     pem = serializers.CharField()
@@ -35,7 +38,7 @@ class KeysOut(serializers.Serializer[Any]):
 
 
 class RotateKeyIn(StrictSerializer):
-    use = serializers.ChoiceField(choices=[use.value for use in signing.Use], help_text="what the key signs")
+    use = serializers.ChoiceField(choices=[use.value for use in installation_keys.Use], help_text="what the key signs")
 
 
 class AttestationOut(serializers.Serializer[Attestation]):
@@ -62,9 +65,9 @@ class KeysView(APIView):
     def get(self, request: Request) -> Response:
         """The public halves of this installation's keys, those that sign now first: a handful, so there is one page."""
         actor_of(request)
-        for use in signing.Use:
-            signing.present_key(use)
-        keys = [_shown(known) for known in signing.known_keys()]
+        for use in installation_keys.Use:
+            installation_keys.present_key(use)
+        keys = [_shown(known) for known in installation_keys.known_keys()]
         return Response({"results": KeyOut(keys, many=True).data})
 
     @extend_schema(operation_id="keys_rotate", request=RotateKeyIn, responses={201: KeyOut})
@@ -72,12 +75,12 @@ class KeysView(APIView):
         """A new key signs from now on, and what the one before signed stays valid. For administrators."""
         body = RotateKeyIn(data=body_of(request.data))
         body.is_valid(raise_exception=True)
-        use = signing.Use(body.validated_data["use"])
+        use = installation_keys.Use(body.validated_data["use"])
         _, public = actions.rotate_key(actor=actor_of(request), use=use)
-        return Response(KeyOut(_shown(signing.KnownKey(use, True, public))).data, status=201)
+        return Response(KeyOut(_shown(installation_keys.KnownKey(use, True, public))).data, status=201)
 
 
-def _shown(known: signing.KnownKey) -> dict[str, Any]:
+def _shown(known: installation_keys.KnownKey) -> dict[str, Any]:
     return {
         "key_id": known.public.key_id,
         "use": known.use.value,

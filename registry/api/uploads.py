@@ -18,11 +18,11 @@ from accounts.api import actor_of
 from accounts.core.errors import Invalid
 from registry import actions, queries
 from registry.api.parts import PartAnswer, receive
-from registry.core.fields import Problem
+from registry.api.serializers import FileOut, body_of, known_members
+from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.core.uploads import PartPlan, UploadState, read_part_digests, read_wanted
 from registry.models import ReleaseFile, Upload
-from registry.serializers import FileOut, body_of, known_members
 
 _BASE = "/api/v1"
 
@@ -87,7 +87,7 @@ class UploadOut(serializers.Serializer[Upload]):
         plan = PartPlan(upload.size_bytes, upload.part_size)
         here = f"{_BASE}/uploads/{upload.pk}"
         is_open = upload.state == UploadState.OPEN
-        held = queries.held_parts(upload)
+        held = queries.received_parts(upload)
         return {
             "exists": False,
             "upload_id": str(upload.pk),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,38}[a-z0-9]|[a-z]")
 _LIKE_A_RELEASE: Final = re.compile(r"r[0-9]+")

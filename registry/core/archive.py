@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, name_problems, set_problems
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 
 DOCUMENT: Final = "release.yaml"
 PARTS: Final = ("artifact", "tokenizer")

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
-from registry.core.fields import Problem
 from registry.core.lifecycle import FileRole
+from registry.core.schema import Problem
 
 LONGEST_PATH: Final = 300
 MOST_FILES: Final = 10_000

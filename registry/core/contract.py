@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from registry.core.fields import Json, Many, Number, Problem, Record, Table, Text, may, need, repeated
+from registry.core.schema import Json, ListOf, Number, Object, Problem, Record, Text, may, need, repeated
 from registry.core.serving import TENSOR
 from registry.core.spec import SLUG
 
-CONTRACT: Final = Record({"inputs": may(Many(TENSOR, most=200), []), "outputs": may(Many(TENSOR, most=200), [])})
+CONTRACT: Final = Record({"inputs": may(ListOf(TENSOR, most=200), []), "outputs": may(ListOf(TENSOR, most=200), [])})
 _LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.core.routes.Limits
 _WAIT: Final = Number(above=True, most=_LONGEST_S, unit="seconds")
 #: An objective that is not stated is not watched; a time-out that is not stated is the installation's.
@@ -34,7 +34,7 @@ OBJECTIVES: Final = Record(
         "max_slow_frac": "Write slow: {threshold_ms: …, max_frac: …}.",
     },
 )
-_POLICY: Final = Table(Json())  # read and checked where policies are used
+_POLICY: Final = Object(Json())  # read and checked where policies are used
 SETTINGS: Final = Record(
     {
         "title": may(Text(120)),

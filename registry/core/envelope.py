@@ -11,36 +11,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from registry.core.fields import Field, Flag, Json, Kind, Many, Number, Record, Table, Text, Whole, may, need
+from registry.core.schema import Field, Flag, Integer, Json, ListOf, Number, Object, Record, SchemaType, Text, may, need
 from registry.core.serving import LARGEST_BATCH
 
-_MIB = Whole(0, 2**31, unit="MiB")
+_MIB = Integer(0, 2**31, unit="MiB")
 _VERSION = Text(40, pattern=r"[0-9]+(\.[0-9]+){0,3}", like='"12.4"', says="a version number")
 _CAPABILITY = Text(8, pattern=r"[0-9]{1,2}\.[0-9]", like='"8.9"', says="a compute capability")
 _SKU = Text(80, like="NVIDIA-L4")
 _MS = Number(unit="milliseconds", above=True)
 _SECONDS = Number(most=86_400, unit="seconds")
-_TOKENS = Whole(1, 10**9, unit="tokens")
+_TOKENS = Integer(1, 10**9, unit="tokens")
 
 
-def _record(**kinds: Kind) -> Record:
+def _record(**kinds: SchemaType) -> Record:
     return Record({name: may(kind) for name, kind in kinds.items()})
 
 
 _ACCELERATOR = Record(
     {
         "vendor": need(Text(one_of=("none", "nvidia"), says="a known vendor")),
-        "count": may(Whole(0, 64, unit="devices for one server")),
+        "count": may(Integer(0, 64, unit="devices for one server")),
         "memory_mib_min": may(_MIB),
         "memory_mib_peak_declared": may(_MIB),
-        "compute_capability": may(_record(min=_CAPABILITY, any_of=Many(_CAPABILITY, least=1, most=20))),
-        "sku_allow": may(Many(_SKU, most=50)),
-        "sku_deny": may(Many(_SKU, most=50)),
+        "compute_capability": may(_record(min=_CAPABILITY, any_of=ListOf(_CAPABILITY, least=1, most=20))),
+        "sku_allow": may(ListOf(_SKU, most=50)),
+        "sku_deny": may(ListOf(_SKU, most=50)),
         "mig": may(
             _record(
                 allowed=Flag(),
                 mode=Text(one_of=("none", "single", "mixed")),
-                profiles=Many(
+                profiles=ListOf(
                     Text(20, pattern=r"[0-9]+g\.[0-9]+gb(\+[a-z0-9.]+)?", like="1g.10gb", says="a MIG profile"), most=20
                 ),
             )
@@ -60,7 +60,7 @@ _HOST = _record(
     numa_local=Flag(),
 )
 _DRIVER = _record(driver_min=_VERSION, cuda_min=_VERSION, cuda_max_exclusive=_VERSION, forward_compat=Flag())
-_DIMS = Many(Whole(0, 2**31 - 1), least=1, most=9)
+_DIMS = ListOf(Integer(0, 2**31 - 1), least=1, most=9)
 _ENGINE = _record(
     type=Text(one_of=("trt-plan", "onnx", "torchscript", "python")),
     builder_version=_VERSION,
@@ -68,16 +68,16 @@ _ENGINE = _record(
     hardware_compatibility=Text(one_of=("none", "ampere_plus", "same_compute_capability")),
     built_on=_record(sku=_SKU, compute_capability=_CAPABILITY, driver=_VERSION),
     precision=Text(one_of=("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "mixed")),
-    optimization_profiles=Many(
+    optimization_profiles=ListOf(
         Record({"input": need(Text(200)), "min": need(_DIMS), "opt": need(_DIMS), "max": need(_DIMS)}), most=100
     ),
 )
 _LIMITS = _record(
-    max_request_bytes=Whole(1, 2**40, unit="bytes"),
-    max_batch_size=Whole(0, LARGEST_BATCH, unit="items"),
-    instances=Whole(1, 2048, unit="model instances on one server"),
-    max_concurrency=Whole(1, 1_000_000, unit="requests at once on one server"),
-    max_input_dims=Table(Many(Whole(1, 2**31 - 1), least=1, most=8)),
+    max_request_bytes=Integer(1, 2**40, unit="bytes"),
+    max_batch_size=Integer(0, LARGEST_BATCH, unit="items"),
+    instances=Integer(1, 2048, unit="model instances on one server"),
+    max_concurrency=Integer(1, 1_000_000, unit="requests at once on one server"),
+    max_input_dims=Object(ListOf(Integer(1, 2**31 - 1), least=1, most=8)),
     max_input_tokens=_TOKENS,
     max_output_tokens=_TOKENS,
     max_total_tokens=_TOKENS,
@@ -92,13 +92,13 @@ _PERFORMANCE = Record(
             Record(
                 {
                     "mode": need(Text(one_of=("closed", "open"))),
-                    "concurrency": may(Whole(1, 1_000_000, unit="clients")),
+                    "concurrency": may(Integer(1, 1_000_000, unit="clients")),
                     "rate_per_s": may(Number(above=True, unit="requests per second")),
                     "input_distribution": may(Json()),
                 }
             )
         ),
-        "batch_size": may(Whole(1, LARGEST_BATCH, unit="items")),
+        "batch_size": may(Integer(1, LARGEST_BATCH, unit="items")),
         **{name: may(_record(p50=_MS, p95=_MS, p99=_MS)) for name in ("latency_ms", "ttft_ms", "itl_ms")},
         "throughput": may(
             Record(
@@ -114,16 +114,16 @@ _PERFORMANCE = Record(
         "power_w": may(Number(unit="watts")),
         "cold_start_s": may(_record(download=_SECONDS, load=_SECONDS, warmup=_SECONDS)),
         "evidence": may(Text(120)),
-        "n": may(Whole(1, unit="requests")),
+        "n": may(Integer(1, unit="requests")),
         "duration_s": may(Number(above=True, unit="seconds")),
     }
 )
 _LIFECYCLE = _record(
     load_timeout_s=_SECONDS,
-    warmup_requests=Whole(0, 100_000, unit="requests"),
+    warmup_requests=Integer(0, 100_000, unit="requests"),
     drain_s=_SECONDS,
-    replicas=_record(min=Whole(0, 10_000), max=Whole(1, 10_000)),
-    scale_unit=Whole(1, 1024, unit="devices"),
+    replicas=_record(min=Integer(0, 10_000), max=Integer(1, 10_000)),
+    scale_unit=Integer(1, 1024, unit="devices"),
 )
 _MEMBERS: dict[str, Field] = {
     "accelerator": may(_ACCELERATOR),
@@ -131,7 +131,7 @@ _MEMBERS: dict[str, Field] = {
     "driver": may(_DRIVER),
     "engine": may(_ENGINE),
     "limits": may(_LIMITS),
-    "performance": may(Many(_PERFORMANCE, most=200)),
+    "performance": may(ListOf(_PERFORMANCE, most=200)),
     "lifecycle": may(_LIFECYCLE),
 }
 _FROM_SERVING = "Remove it: batching is derived from serving, and is not typed twice."

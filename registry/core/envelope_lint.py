@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 from registry.core.serving import instances_of
 
 

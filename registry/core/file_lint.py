@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from registry.core.artifact import BACKEND_FILES
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 
 #: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.
 TEXT: Final = "text"

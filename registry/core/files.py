@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from registry.core.artifact import MOST_FILES, backend_problems, set_problems
-from registry.core.fields import Many, Problem, Record, Text, Whole, need
+from registry.core.schema import Integer, ListOf, Problem, Record, Text, need
 
 SHA256: Final = Text(71, pattern=r"(sha256:)?[0-9a-f]{64}", like="64 hex digits in lower case", says="a sha256")
-_FILES: Final = Many(
-    Record({"path": need(Text(10_000)), "sha256": need(SHA256), "size_bytes": need(Whole(0, unit="bytes"))}),
+_FILES: Final = ListOf(
+    Record({"path": need(Text(10_000)), "sha256": need(SHA256), "size_bytes": need(Integer(0, unit="bytes"))}),
     most=MOST_FILES,
 )
 

@@ -1,6 +1,6 @@
 """A tree of kinds as JSON Schema, so that editors and CI can check what they write before it is sent.
 
-The schema is generated from the very table that reads values (`registry.core.fields`), so that the two cannot differ.
+The schema is generated from the very table that reads values (`registry.core.schema`), so that the two cannot differ.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import singledispatch
 from typing import Any, Final
 
 from registry.core.envelope import ENVELOPE
-from registry.core.fields import Flag, Instant, Json, Kind, Many, Number, Record, Table, Text, Whole
+from registry.core.schema import Flag, Instant, Integer, Json, ListOf, Number, Object, Record, SchemaType, Text
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 #: Text may hold no control characters but tab and newline.
@@ -29,7 +29,7 @@ def envelope_schema() -> dict[str, Any]:
 
 
 @singledispatch
-def schema_of(kind: Kind) -> dict[str, Any]:
+def schema_of(kind: SchemaType) -> dict[str, Any]:
     """The schema that accepts what the kind reads without a problem."""
     raise TypeError(f"{type(kind).__name__} has no JSON Schema yet; register one here.")
 
@@ -48,7 +48,7 @@ def _text(kind: Text) -> dict[str, Any]:
 
 
 @schema_of.register
-def _whole(kind: Whole) -> dict[str, Any]:
+def _whole(kind: Integer) -> dict[str, Any]:
     span = {"type": "integer", "minimum": kind.least, "maximum": kind.most}
     found: dict[str, Any] = {"anyOf": [{"enum": list(kind.besides)}, span]} if kind.besides else span
     return {**found, **_unit(kind.unit)}
@@ -78,12 +78,12 @@ def _json(kind: Json) -> dict[str, Any]:
 
 
 @schema_of.register
-def _many(kind: Many) -> dict[str, Any]:
+def _many(kind: ListOf) -> dict[str, Any]:
     return {"type": "array", "items": schema_of(kind.of), "minItems": kind.least, "maxItems": kind.most}
 
 
 @schema_of.register
-def _table(kind: Table) -> dict[str, Any]:
+def _table(kind: Object) -> dict[str, Any]:
     names = {"minLength": 1, "maxLength": 200}
     return {
         "type": "object",

@@ -1,6 +1,6 @@
 """config.pbtxt as text: rendered from the serving configuration, and a map of where each field stands in one.
 
-Reading its meaning needs Triton's protobuf and lives in `registry.pbtxt`.
+Reading its meaning needs Triton's protobuf and lives in `registry.adapters.pbtxt`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 from registry.core.serving import DATA_TYPES
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from registry.core.fields import Field, Flag, Json, Many, Problem, Record, Table, Text, Whole, may, need, repeated
+from registry.core.schema import Field, Flag, Integer, Json, ListOf, Object, Problem, Record, Text, may, need, repeated
 
 #: Open Inference Protocol data type → Triton's name in config.pbtxt.
 DATA_TYPES: dict[str, str] = {
@@ -69,13 +69,13 @@ TENSOR = Record(
     {
         "name": need(_NAME),
         "data_type": need(DataType()),
-        "dims": need(Many(Whole(1, 2**31 - 1, besides=(-1,)), least=1, most=8)),
+        "dims": need(ListOf(Integer(1, 2**31 - 1, besides=(-1,)), least=1, most=8)),
     }
 )
 _DYNAMIC_BATCHING = Record(
     {
-        "preferred_batch_size": may(Many(Whole(1, LARGEST_BATCH), most=32), []),
-        "max_queue_delay_us": may(Whole(0, 60_000_000, unit="microseconds"), 0),
+        "preferred_batch_size": may(ListOf(Integer(1, LARGEST_BATCH), most=32), []),
+        "max_queue_delay_us": may(Integer(0, 60_000_000, unit="microseconds"), 0),
     },
     elsewhere={
         "max_queue_delay_microseconds": "Write max_queue_delay_us, also in microseconds.",
@@ -83,27 +83,27 @@ _DYNAMIC_BATCHING = Record(
     },
 )
 _INSTANCES = Record(
-    {"kind": need(Text(one_of=("cpu", "gpu"), says="an instance kind")), "count": may(Whole(1, 128), 1)}
+    {"kind": need(Text(one_of=("cpu", "gpu"), says="an instance kind")), "count": may(Integer(1, 128), 1)}
 )
 _QUEUE_POLICY = Record(
     {
         "timeout_action": may(Text(one_of=("reject", "delay"), says="a timeout action"), "reject"),
-        "default_timeout_us": may(Whole(0, 3_600_000_000, unit="microseconds; 0 is no timeout"), 0),
+        "default_timeout_us": may(Integer(0, 3_600_000_000, unit="microseconds; 0 is no timeout"), 0),
         "allow_timeout_override": may(Flag(), False),
-        "max_queue_size": may(Whole(0, 1_000_000, unit="requests; 0 is no limit"), 0),
+        "max_queue_size": may(Integer(0, 1_000_000, unit="requests; 0 is no limit"), 0),
     }
 )
-_WARMUP = Record({"batch_size": may(Whole(1, LARGEST_BATCH), 1), "inputs": need(Table(Json()))})
+_WARMUP = Record({"batch_size": may(Integer(1, LARGEST_BATCH), 1), "inputs": need(Object(Json()))})
 
 _MEMBERS: dict[str, Field] = {
-    "max_batch_size": need(Whole(0, LARGEST_BATCH, unit="items; 0 is a model without a batch axis")),
-    "inputs": need(Many(TENSOR, least=1, most=200)),
-    "outputs": need(Many(TENSOR, least=1, most=200)),
+    "max_batch_size": need(Integer(0, LARGEST_BATCH, unit="items; 0 is a model without a batch axis")),
+    "inputs": need(ListOf(TENSOR, least=1, most=200)),
+    "outputs": need(ListOf(TENSOR, least=1, most=200)),
     "dynamic_batching": may(_DYNAMIC_BATCHING, None),
-    "instance_group": may(Many(_INSTANCES, least=1, most=16), [{"kind": "cpu", "count": 1}]),
+    "instance_group": may(ListOf(_INSTANCES, least=1, most=16), [{"kind": "cpu", "count": 1}]),
     "queue_policy": may(_QUEUE_POLICY, None),
-    "warmup": may(Many(_WARMUP, most=50), []),
-    "parameters": may(Table(Text(4000)), {}),
+    "warmup": may(ListOf(_WARMUP, most=50), []),
+    "parameters": may(Object(Text(4000)), {}),
 }
 SERVING = Record(
     _MEMBERS,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from accounts.core.errors import Invalid
 from registry.core import envelope, envelope_lint, serving
 from registry.core.artifact import BACKENDS
-from registry.core.fields import Instant, Problem, Record, Table, Text, may, need
+from registry.core.schema import Instant, Object, Problem, Record, Text, may, need
 
 _IMAGE = Text(
     500,
@@ -60,7 +60,7 @@ PROVENANCE: Final = Record(
         "framework": may(Text(200)),
         "license": may(Text(200)),
         "notes": may(Text(4000)),
-        "labels": may(Table(Text(1000))),
+        "labels": may(Object(Text(1000))),
     }
 )
 SLUG: Final = Text(60, pattern=r"[a-z0-9][a-z0-9_\-]*", like="sentiment", says="a model's name")

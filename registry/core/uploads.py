@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from registry.core.fields import Problem
 from registry.core.files import SHA256, bare_sha256
+from registry.core.schema import Problem
 
 MIB: Final = 1 << 20
 #: Up to 10 GiB a part has this size. Source: shared parts of 16 MiB at 4 connections were the fastest in our measurement.

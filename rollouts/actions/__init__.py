@@ -1,9 +1,9 @@
 """What may happen to a rollout: people's verbs; `conduct` has the engine's."""
 
 from rollouts.actions.approvals import approve, reject
-from rollouts.actions.instant import roll_back_model
+from rollouts.actions.instant_rollback import roll_back_model
+from rollouts.actions.operator_commands import abort, advance, cancel, pause, promote_now, resume, roll_back
 from rollouts.actions.start import start_rollout
-from rollouts.actions.steer import abort, advance, cancel, pause, promote_now, resume, roll_back
 from rollouts.actions.supersede import supersede
 
 __all__ = [

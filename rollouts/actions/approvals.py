@@ -9,15 +9,15 @@ from django.db import transaction
 from accounts.core.access import Actor, Verb
 from accounts.core.errors import Invalid, Refused, StateChanged
 from ledger import clock
-from rollouts.actions.asking import checked, done, said_why
-from rollouts.actions.moving import move, record
-from rollouts.actions.start import end_windows
-from rollouts.actions.steer import taken_back
-from rollouts.approvals import ahead_of, excluded_from, given_to, newest_report, people_by_stage, pinned_by
+from rollouts.actions.operator_commands import taken_back
+from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
+from rollouts.actions.start import close_undo_windows
+from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import START, Digests, missing, stages_of
 from rollouts.core.lifecycle import LIVE, WITHOUT_TRAFFIC, RolloutState
-from rollouts.core.plan import Policy
+from rollouts.core.policy import Policy
 from rollouts.models import Approval, Rollout
+from rollouts.queries.approvals import ahead_of, excluded_from, given_to, newest_report, people_by_stage, pinned_by
 
 S = RolloutState
 _APPROVABLE = WITHOUT_TRAFFIC | LIVE
@@ -37,7 +37,7 @@ def approve(
         Refused: `forbidden`, `no_person`, `own_release` (author or requester), `report_superseded`.
         StateChanged: `stage_passed`, `no_approval_needed`, `already_approved`. Invalid: `no_such_stage`.
     """
-    rollout = checked(actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, _APPROVABLE, "approve")
+    rollout = lock_and_check(actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, _APPROVABLE, "approve")
     approver = _person(actor, rollout)
     pinned = _still_newest(rollout)
     plan = rollout.plan
@@ -128,7 +128,7 @@ def _approved(
     is_waiting = rollout.state == S.AWAITING_APPROVAL
     if is_waiting and stage == START and count >= wanted:
         said = f"{said} Getting {rollout.candidate.name} loaded and warm."
-        end_windows(rollout)
+        close_undo_windows(rollout)
         move(
             rollout,
             S.PREPARING,
@@ -160,10 +160,10 @@ def reject(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
 
     Raises StateChanged("nothing_to_reject") for a live rollout of which no stage ahead needs an approval.
     """
-    rollout = checked(actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, _REJECTABLE, "reject")
-    why = said_why(reason)
+    rollout = lock_and_check(actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, _REJECTABLE, "reject")
+    why = require_reason(reason)
     if rollout.state in WITHOUT_TRAFFIC:
-        return done(rollout, S.REJECTED, actor, "reject", f"Rejected by {actor.name}: {why}")
+        return transition_with_record(rollout, S.REJECTED, actor, "reject", f"Rejected by {actor.name}: {why}")
     plan = rollout.plan
     gated = [stage for stage in ahead_of(rollout, plan) if plan.approvals.get(stage)]
     if not gated:

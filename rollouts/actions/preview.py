@@ -17,7 +17,7 @@ from registry.core.coupling import warning as coupled
 from registry.core.fit import Verdict
 from registry.models import Release
 from registry.queries import manifest_of
-from rollouts.actions.asking import refuse_frozen
+from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.start import (
     check_release,
     plan_for,
@@ -26,18 +26,18 @@ from rollouts.actions.start import (
     report_for,
     stable_beside,
 )
-from rollouts.approvals import MOST_NAMES, approvers_of
 from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed, percent
-from rollouts.core.plan import Policy, Source
-from rollouts.core.preview import Preview, preview
-from rollouts.external import check
-from rollouts.live import frozen_view
+from rollouts.core.policy import Policy, Source
+from rollouts.core.preview import PolicyPreview, preview
+from rollouts.engine.prometheus_reader import check
 from rollouts.models import Rollout
-from rollouts.traffic import Traffic, traffic_of
-from serving.fitting import fit_of, nodes_for
+from rollouts.queries.approvals import MOST_NAMES, approvers_of
+from rollouts.queries.rollout_view import frozen_view
+from rollouts.queries.traffic import Traffic, traffic_of
 from serving.models import Environment, Node, Route
 from serving.queries import live_deployments, nodes, ready_server
+from serving.queries.node_fit import fit_of, nodes_for
 from serving.wiring import external_metrics
 from validators.models import Report
 
@@ -72,7 +72,7 @@ class _Asked:
     plan: Policy
     stable: Release | None
     traffic: Traffic
-    found: Preview
+    found: PolicyPreview
 
 
 def preview_rollout(

@@ -16,15 +16,15 @@ from ledger.actions import append_event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver
-from rollouts.actions.asking import refuse_frozen
-from rollouts.actions.moving import move, named, record
+from rollouts.actions.preconditions import refuse_frozen
+from rollouts.actions.transitions import move, named, record
 from rollouts.core.approvals import START
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
-from rollouts.core.plan import Policy
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import Policy
+from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
+from serving.actions.routes import lock_routes
 from serving.models import Environment, Route
-from serving.routing import hold_routes
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.core.verdict import Verdict
 from validators.models import Report
@@ -62,7 +62,7 @@ def start_rollout(
     refuse_beside_another(candidate, environment)
     try:
         with transaction.atomic():
-            hold_routes(environment)  # so that the rollback target is the stable release of this very moment
+            lock_routes(environment)  # so that the rollback target is the stable release of this very moment
             return create(actor, candidate, environment, admitted, reason)
     except IntegrityError as error:
         if "rollout_one_active" not in str(error):
@@ -136,21 +136,21 @@ def create(
         people = "the approval of someone" if wanted == 1 else f"{wanted} approvals, each of someone"
         wait = f"{candidate.name} waits for {people} other than its author and {actor.name}."
         return move(rollout, state, actor=actor, reason=wait)
-    end_windows(rollout)
+    close_undo_windows(rollout)
     return move(rollout, state, actor=actor, reason=f"Getting {candidate.name} loaded and warm.")
 
 
-def end_windows(rollout: Rollout) -> None:
+def close_undo_windows(rollout: Rollout) -> None:
     """For a rollout that begins to prepare: from now on the stable release is the one to go back to.
 
     What an earlier rollout kept warm may go, but for the candidate itself, where that was it: it is wanted again.
     """
     now = timezone.now()
     kept = Rollout.objects.filter(
-        environment=rollout.environment_id, model=rollout.model_id, state=RolloutState.PROMOTED, warm_until__gt=now
+        environment=rollout.environment_id, model=rollout.model_id, state=RolloutState.PROMOTED, undo_until__gt=now
     )
-    kept.filter(stable=rollout.candidate_id).update(warm_until=None)
-    kept.update(warm_until=now)
+    kept.filter(stable=rollout.candidate_id).update(undo_until=None)
+    kept.update(undo_until=now)
 
 
 def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any] | None) -> None:

@@ -10,12 +10,12 @@ from django.db import transaction
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, StateChanged
 from registry.models import Release
-from rollouts.actions.asking import checked, done, said_why
-from rollouts.actions.moving import let_candidate_go
+from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
 from rollouts.actions.start import admit, create
+from rollouts.actions.transitions import drain_candidate
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
-from serving.routing import hold_routes
+from serving.actions.routes import lock_routes
 
 S = RolloutState
 
@@ -36,19 +36,21 @@ def supersede(
     ("has_traffic") where users or copies of their requests reach the old candidate: that must be taken back first.
     """
     require(actor, Verb.START_ROLLOUT, rollout.model.team.slug)
-    old = checked(actor, Verb.SUPERSEDE_ROLLOUT, rollout, expected_version, ACTIVE, "supersede")
+    old = lock_and_check(actor, Verb.SUPERSEDE_ROLLOUT, rollout, expected_version, ACTIVE, "supersede")
     _refuse_moving(old, candidate)
     if candidate.model_id != old.model_id or candidate.pk == old.candidate_id:
         raise _not_another(old, candidate)
     admitted = admit(actor, candidate, old.environment, policy)
-    why = said_why(reason)
-    hold_routes(old.environment)  # before the first event: whoever takes both locks takes the log's last
+    why = require_reason(reason)
+    lock_routes(old.environment)  # before the first event: whoever takes both locks takes the log's last
     was_preparing = old.state == S.PREPARING
     said = f"{candidate.name} takes the place of {old.candidate.name}, by {actor.name}: {why}"
-    done(old, S.SUPERSEDED, actor, "supersede", said, facts={"candidate": candidate.name, "manifest": candidate.digest})
+    transition_with_record(
+        old, S.SUPERSEDED, actor, "supersede", said, facts={"candidate": candidate.name, "manifest": candidate.digest}
+    )
     new = create(actor, candidate, old.environment, admitted, f"{said[:-1]} (after rollout {old.pk}).", supersedes=old)
     if was_preparing:
-        let_candidate_go(old, said)
+        drain_candidate(old, said)
     return new
 
 

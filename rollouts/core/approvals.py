@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.plan import Policy
+from rollouts.core.policy import Policy
 
 S = RolloutState
 START, BAKE, PROMOTE = "start", "bake", "promote"

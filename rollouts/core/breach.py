@@ -34,16 +34,16 @@ def breach(s: Snapshot) -> Decision | None:
         return hard
     found = (_relative(s), _failing(s), _over_objective(s), _spent(s))
     # What both arms share excuses only itself: another guard that the candidate alone breaks is still a breach.
-    return _sharpest([one for one in found if one is not None])
+    return _most_severe([one for one in found if one is not None])
 
 
 def _hard_fact(s: Snapshot) -> Decision | None:
     if s.digest_mismatch:
-        return take_back(s, Code.DIGEST_MISMATCH, s.digest_mismatch)
+        return rollback_decision(s, Code.DIGEST_MISMATCH, s.digest_mismatch)
     if s.candidate_servers == 0:
         if s.has_stable and s.stable_servers == 0:
-            return both_bad(s, "neither release has a serving server")
-        return take_back(s, Code.SERVERS_GONE, f"{s.candidate_name} has no serving server left.")
+            return shared_incident(s, "neither release has a serving server")
+        return rollback_decision(s, Code.SERVERS_GONE, f"{s.candidate_name} has no serving server left.")
     return None
 
 
@@ -54,13 +54,13 @@ def _failing(s: Snapshot) -> Decision | None:
     # Once promotion has begun stable gets nothing: there is nobody to compare with, and second attempts meet the candidate again.
     if s.has_stable and not s.is_promoting and (own < s.policy.all_failing_attempts or not s.is_stable_better):
         said = f"the last {s.all_failing} attempts on {s.candidate_name} failed, and {s.stable_name} does not clearly fare better"
-        return both_bad(s, said)
+        return shared_incident(s, said)
     burning = next((one for one in s.judged if one.guard.indicator == "errors" and _is_stable_over(s, one)), None)
     if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
         said = f"the last {s.all_failing} attempts failed, and errors are at {share(burning.rate_stable)} on {s.stable_name} too"
-        return both_bad(s, said, burning)
+        return shared_incident(s, said, burning)
     said = f"The last {s.all_failing} attempts on {s.candidate_name} all failed, in readings {s.all_failing_s:.1f} s apart."
-    return take_back(s, Code.ALL_FAILING, said)
+    return rollback_decision(s, Code.ALL_FAILING, said)
 
 
 def _is_stable_over(s: Snapshot, judged: Judged) -> bool:
@@ -73,11 +73,11 @@ def _relative(s: Snapshot) -> Decision | None:
     if not s.has_stable:
         return None
     found = [
-        confounders.excuse(s, judged) or take_back(s, Code.WORSE_THAN_STABLE, _worse(s, judged), judged)
+        confounders.excuse(s, judged) or rollback_decision(s, Code.WORSE_THAN_STABLE, _worse(s, judged), judged)
         for judged in s.acting
         if judged.log_e_worse >= s.policy.bar_worse_of(judged.guard)
     ]
-    return _sharpest(found)
+    return _most_severe(found)
 
 
 def _over_objective(s: Snapshot) -> Decision | None:
@@ -86,7 +86,7 @@ def _over_objective(s: Snapshot) -> Decision | None:
         for judged in s.acting
         if judged.log_e_over >= s.policy.bar_worse_of(judged.guard) and (over := _over(s, judged))
     ]
-    return _sharpest(found)
+    return _most_severe(found)
 
 
 def _over(s: Snapshot, judged: Judged) -> Decision | None:
@@ -96,7 +96,7 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
     if is_fix(s, judged):
         return None
     if s.has_stable and judged.rate_stable > judged.limit:
-        return both_bad(
+        return shared_incident(
             s,
             f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name} "
             f"and at {share(judged.rate_stable)} on {s.stable_name}, over {share(judged.limit)}",
@@ -105,12 +105,12 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
     if s.has_stable and not s.is_promoting and judged.log_e_worse < BLAME_LOG_E:
         over = f"at {share(judged.rate_candidate)} on {s.candidate_name}, over {share(judged.limit)}"
         said = f"{judged.guard.words} are {over}, and {s.stable_name} does not clearly fare better at the same time"
-        return both_bad(s, said, judged)
+        return shared_incident(s, said, judged)
     said = (
         f"{capital(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} "
         f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}."
     )
-    return confounders.excuse(s, judged) or take_back(s, Code.OBJECTIVE_BREACHED, said, judged)
+    return confounders.excuse(s, judged) or rollback_decision(s, Code.OBJECTIVE_BREACHED, said, judged)
 
 
 def is_fix(s: Snapshot, judged: Judged) -> bool:
@@ -128,7 +128,7 @@ def _spent(s: Snapshot) -> Decision | None:
             f"{s.candidate_name} has refused {s.shed_candidate} of {s.routed_candidate} requests in this step because too many "
             f"were in flight, {s.stable_name} {s.shed_stable} of {s.routed_stable}: surely over the budget of {s.policy.budget_bad}."
         )
-        return take_back(s, Code.BUDGET_SPENT, said)
+        return rollback_decision(s, Code.BUDGET_SPENT, said)
     for judged in s.acting:
         if judged.guard.indicator not in SPENDS:
             continue
@@ -140,7 +140,7 @@ def _spent(s: Snapshot) -> Decision | None:
             f"{s.candidate_name} has cost {excess:.0f} {judged.guard.words} more than the policy tolerates beside {s.stable_name}, "
             f"surely over the budget of {s.policy.budget_bad}."
         )
-        return take_back(s, Code.BUDGET_SPENT, said, judged)  # whoever is to blame: users have paid enough
+        return rollback_decision(s, Code.BUDGET_SPENT, said, judged)  # whoever is to blame: users have paid enough
     return None
 
 
@@ -152,13 +152,13 @@ def _refused(s: Snapshot) -> float:
     return s.shed_candidate - usual - BUDGET_SIGMAS * math.sqrt(s.shed_candidate + usual)
 
 
-def _sharpest(found: list[Decision]) -> Decision | None:
+def _most_severe(found: list[Decision]) -> Decision | None:
     """What rolls back before what pauses before what only holds."""
     order = {Action.ROLL_BACK: 0, Action.PAUSE: 1}
     return min(found, key=lambda one: order.get(one.action, 2), default=None)
 
 
-def take_back(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -> Decision:
+def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -> Decision:
     """All traffic back to stable; a pause where the guard is not critical, or where there is no stable to go back to."""
     facts = facts_of(s, judged) | {"breach": code.value}
     stop = Action.HOLD if s.state is RolloutState.PAUSED else Action.PAUSE
@@ -171,7 +171,7 @@ def take_back(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -
     return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.stable_name}.", facts)
 
 
-def both_bad(s: Snapshot, what: str, judged: Judged | None = None) -> Decision:
+def shared_incident(s: Snapshot, what: str, judged: Judged | None = None) -> Decision:
     """A hold: stable suffers too, so the release is not blamed."""
     said = f"Holding at {percent(s.commanded_bp)}: {what}, so it is not the release that is to blame."
     return hold(s, Code.BOTH_ARMS_BAD, said, judged)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from rollouts.core.decision import Code, Decision, hold, percent, share
-from rollouts.core.plan import FULL_BP
+from rollouts.core.policy import FULL_BP
 from rollouts.core.snapshot import Judged, Snapshot
 
 #: The split is off when it lies further from what was commanded than this many standard deviations and this share.

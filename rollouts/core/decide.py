@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 from rollouts.core.breach import breach, is_fix
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, percent, sentence
-from rollouts.core.doubt import doubt, is_late, late, undecided
 from rollouts.core.freeze import frozen
+from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.plan import OnUndecided, Source
+from rollouts.core.policy import OnUndecided, Source
 from rollouts.core.snapshot import Judged, Snapshot
 
 
@@ -30,7 +30,7 @@ def decide(snapshot: Snapshot) -> Decision:
         found = breach(snapshot)
         if found is not None:
             return late(snapshot, found)
-        return doubt(snapshot) or _opened(snapshot, _progress(snapshot))
+        return inconclusive_because(snapshot) or _opened(snapshot, _progress(snapshot))
     if state in {RolloutState.ROLLING_BACK, RolloutState.STUCK}:
         return Decision(Action.HOLD, Code.ROLLING_BACK, f"Taking all traffic back to {snapshot.stable_name}.")
     return Decision(Action.HOLD, Code.ENDED, "The rollout has ended.")

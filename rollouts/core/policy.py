@@ -1,372 +1,195 @@
-"""A rollout policy read from JSON, with every default filled in. docs/rollouts.md lists all fields."""
+"""What a rollout follows: stages of weight, guards, tolerances, limits and deadlines.
+
+Units: weights in basis points, times in seconds, shares in [0, 1]. `rollouts.core.policy` reads one from JSON.
+"""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
-from copy import deepcopy
-from datetime import date
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
-from accounts.core.errors import Invalid
-from ledger.core.canonical import digest_of
-from registry.core.fields import BAD, Flag, Many, Number, Problem, Record, Table, Text, Whole, may, need, repeated
 from rollouts.core.evidence import Tolerance
-from rollouts.core.freeze import DAYS, FreezeWindow
-from rollouts.core.plan import SOURCES, Guard, OnUndecided, Policy, Shadow, Step
-from rollouts.core.presets import DEFAULT_MAX_FRAC, PRESETS, PROMOTE_WITHIN, ROLL_BACK_OVER
-from serving.core.buckets import EDGES_US
-from serving.core.promql import mistakes
+from rollouts.core.freeze import FreezeWindow
 
-_SECONDS = Number(0, 30 * 86_400, unit="seconds")
-_DEADLINE = Number(0, 30 * 86_400, above=True, unit="seconds")
-_SHARE = Number(0, 1)
-_ALPHA = Number(0, 0.5, above=True)
-_MS = Number(0, 10_000, above=True, unit="milliseconds")
-_STAGE = {"min_s": need(_SECONDS), "min_samples": need(Whole(1, 10**9, unit="attempts")), "deadline_s": need(_DEADLINE)}
-_STEP = Record({"weight_pct": need(Number(0, 100, above=True, unit="percent")), **_STAGE})
-_BAKE = Record(_STAGE)
-_SHADOW = Record({"sample_pct": need(Number(0, 100, unit="percent")), **_STAGE})
-_TOLERANCE = Record({"ratio": need(Number(1, 100)), "plus_frac": need(_SHARE)})
-_QUERY = Text(2000, like='sum(orders_failed_total{release="$release"})', says="a PromQL query")
-_GUARD = Record(
-    {
-        "indicator": need(Text(one_of=tuple(SOURCES), says="an indicator")),
-        "threshold_ms": may(_MS, None),
-        "thresholds_ms": may(Many(_MS, least=1, most=8), None),
-        "label": may(Text(40, pattern=r"[a-z][a-z0-9_]*", like="checkout", says="a label"), None),
-        "bad_query": may(_QUERY, None),
-        "total_query": may(_QUERY, None),
-        "max_frac": may(_SHARE, None),
-        "roll_back_over": may(_TOLERANCE, None),
-        "promote_within": may(_TOLERANCE, None),
-        "alpha": may(_ALPHA, None),
-        "critical": may(Flag(), True),
-        "must_have_data": may(Flag(), True),
-        "dry_run": may(Flag(), False),
-    }
-)
-_CLOCK = Text(5, pattern=r"([01]\d|2[0-3]):[0-5]\d|24:00", like="16:30", says="a time of day in UTC")
-_DAY = Text(10, pattern=r"\d{4}-\d\d-\d\d", like="2026-12-20", says="a day")
-_FREEZE = Record(
-    {
-        "days": may(Many(Text(one_of=DAYS, says="a day of the week"), least=1, most=7), list(DAYS)),
-        "from": may(_CLOCK, "00:00"),
-        "to": may(_CLOCK, "24:00"),
-        "first_day": may(_DAY, None),
-        "last_day": may(_DAY, None),
-        "why": may(Text(200), ""),
-    }
-)
-_POLICY = Record(
-    {
-        "preset": may(Text(one_of=tuple(PRESETS), says="a preset"), "standard"),
-        "steps": may(Many(_STEP, least=1, most=50)),
-        "bake": may(_BAKE),
-        "shadow": may(_SHADOW),
-        "guards": may(Many(_GUARD, least=1, most=20), None),
-        "holdback_pct": may(Number(0, 50, above=True, unit="percent")),
-        "alpha_roll_back": may(_ALPHA),
-        "alpha_promote": may(_ALPHA),
-        "on_undecided": may(Text(one_of=("hold", "roll_back"), says="what to do")),
-        "on_blind": may(Text(one_of=("hold", "roll_back"), says="what to do")),
-        "all_failing_attempts": may(Whole(5, 10_000, unit="attempts")),
-        "cold_attempts": may(Whole(0, 100_000, unit="attempts")),
-        "budget_bad": may(Whole(1, 10**9, unit="attempts"), None),
-        "approvals": may(Table(Whole(1, 20, unit="people"), most=60)),
-        "freeze_windows": may(Many(_FREEZE, most=50)),
-        **{
-            name: may(_DEADLINE)
-            for name in (
-                "no_data_s", "stale_s", "blind_limit_s", "ack_deadline_s", "prepare_deadline_s", "deadline_s",
-                "dispersion_window_s", "approval_valid_s",
-            )
-        },
-        "instant_window_s": may(_SECONDS),
-        "cold_s": may(_SECONDS),
-    },
-    elsewhere={
-        "bake_s": "Write bake: {min_s: …, min_samples: …, deadline_s: …}.",
-        "alpha": "Write alpha_roll_back or alpha_promote.",
-        "weights": "Write steps: [{weight_pct: …, min_s: …, min_samples: …, deadline_s: …}].",
-    },
-)  # fmt: skip
-_STAGE_NAME = re.compile(r"start|bake|promote|step ([2-9]|[1-4]\d|50)")
+FULL_BP = 10_000
 
 
-def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
-    """The policy that a JSON object states on top of its preset (`standard` if it names none), as somebody asks for it.
+class OnUndecided(StrEnum):
+    HOLD = "hold"
+    ROLL_BACK = "roll_back"
 
-    Where `guards` is absent, errors are guarded, and slow requests and wrong answers if the model's `objectives` name them.
 
-    Raises:
-        Invalid: `rollout_policy_invalid`, with facts["errors"] = [{field, message, fix}] naming every mistake at once.
+class Source(StrEnum):
+    """Where a guard's counts come from."""
+
+    GATEWAY = "gateway"
+    PROBER = "prober"
+    PROMETHEUS = "prometheus"
+
+
+SOURCES = {"errors": Source.GATEWAY, "slow": Source.GATEWAY, "wrong": Source.PROBER, "external": Source.PROMETHEUS}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of weight. It ends by proof, not before `min_s` and `min_samples`; past `deadline_s` it is undecided."""
+
+    weight_bp: int
+    min_s: float
+    min_samples: int  # attempts of the candidate
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The stage before any user is served: `sample_bp` of the requests are copied to the prober, which compares answers."""
+
+    sample_bp: int
+    min_s: float
+    min_samples: int  # comparisons
+    deadline_s: float
+
+    @property
+    def as_step(self) -> Step:
+        return Step(0, self.min_s, self.min_samples, self.deadline_s)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """An indicator watched against stable at the same time, and against the model's objective.
+
+    The reference is what stable does now or, without a stable, `max_frac`. Proven over `roll_back_over` of it: roll back;
+    a guard that is not critical pauses instead, one that is a dry run is only recorded. Proven within `promote_within`
+    of it: good enough to go on. Without data, one that must have data holds the rollout; another is left out.
     """
-    return _read(document, objectives or {}, is_asked=True)
+
+    indicator: str  # errors, slow, wrong or external
+    max_frac: float
+    roll_back_over: Tolerance
+    promote_within: Tolerance
+    threshold_us: int = 0  # of slow: the objective's own edge
+    thresholds_us: tuple[int, ...] = ()  # of slow: where exceedances are counted; their e-values are averaged
+    alpha: float | None = None  # its own share of the false-rollback chance over the whole rollout; None: an equal one
+    is_critical: bool = True
+    must_have_data: bool = True
+    is_dry_run: bool = False
+    label: str = ""  # of external
+    bad_query: str = ""
+    total_query: str = ""
+
+    @property
+    def name(self) -> str:
+        """`errors`, `wrong`, `slow_250ms` or `external_checkout`."""
+        if self.indicator == "slow":
+            return slow_name(self.threshold_us)
+        return f"external_{self.label}" if self.indicator == "external" else self.indicator
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The names of the counters whose evidence is averaged."""
+        return tuple(slow_name(one) for one in self.thresholds_us) or (self.name,)
+
+    @property
+    def source(self) -> Source:
+        return SOURCES[self.indicator]
+
+    @property
+    def words(self) -> str:
+        """`errors`, `slow requests (over 250 ms)`, `wrong answers`, or the label of an external indicator."""
+        if self.indicator == "slow":
+            return f"slow requests (over {self.threshold_us / 1000:g} ms)"
+        return {"wrong": "wrong answers", "external": self.label.replace("_", " ")}.get(self.indicator, self.indicator)
 
 
-def stored_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | None = None) -> Policy:
-    """The policy as it was stored. What would only be unwise to ask for today does not stop a rollout that runs by it.
-
-    Raises Invalid, as `parse_policy` does.
-    """
-    return _read(document, objectives or {}, is_asked=False)
+def slow_name(threshold_us: int) -> str:
+    """`slow_250ms`: the counter of attempts that took longer than this."""
+    return f"slow_{threshold_us / 1000:g}ms"
 
 
-def _read(document: Mapping[str, Any], objectives: Mapping[str, Any], *, is_asked: bool) -> Policy:
-    problems: list[Problem] = []
-    read = _POLICY.read(document, "", problems)
-    if not isinstance(read, dict) or "preset" not in read:
-        raise _invalid(problems)
-    if "budget_bad" not in document:
-        read.pop("budget_bad")  # absent is the preset's; null is no limit
-    whole = {**deepcopy(PRESETS[read["preset"]]), **read}
-    guards = _guards(whole, objectives, problems)
-    problems += _contradictions(whole, guards) + (_blind(guards) if is_asked else [])
-    if problems:
-        raise _invalid(problems)
-    whole["guards"] = guards
-    return _built(whole)
+@dataclass(frozen=True)
+class Policy:
+    """A policy with every default in it. `document` is its canonical JSON, `digest` that JSON's name."""
 
+    steps: tuple[Step, ...]
+    bake: Step
+    guards: tuple[Guard, ...]
+    shadow: Shadow | None
+    holdback_bp: int
+    alpha_roll_back: float
+    alpha_promote: float
+    on_undecided: OnUndecided
+    on_blind: OnUndecided
+    all_failing_attempts: int
+    cold_attempts: int
+    cold_s: float
+    no_data_s: float
+    stale_s: float
+    blind_limit_s: float
+    ack_deadline_s: float
+    prepare_deadline_s: float
+    deadline_s: float
+    dispersion_window_s: float
+    budget_bad: int | None
+    approvals: Mapping[str, int]
+    approval_valid_s: float
+    freeze_windows: tuple[FreezeWindow, ...]
+    instant_window_s: float
+    document: dict[str, Any]
+    digest: str
 
-def _invalid(problems: list[Problem]) -> Invalid:
-    first = problems[0]
-    return Invalid(
-        "rollout_policy_invalid",
-        f"The rollout policy cannot be read: {first.field or 'policy'}: {first.message} {first.fix}",
-        errors=[problem.as_json() for problem in problems],
-    )
+    def facing(self, *, has_stable: bool) -> Policy:
+        """The plan as it can be followed: a release with no stable beside it takes all traffic in one step.
 
+        With a stable, no step and not even the bake leaves it less than the holdback, so that both arms stay comparable.
+        Without one there is nothing to copy requests from, and nothing to compare with.
+        """
+        if not has_stable:
+            whole = replace(self.steps[-1], weight_bp=FULL_BP)
+            return replace(self, steps=(whole,), bake=replace(self.bake, weight_bp=FULL_BP), shadow=None)
+        most = FULL_BP - self.holdback_bp
+        capped = tuple(replace(step, weight_bp=min(step.weight_bp, most)) for step in self.steps)
+        return replace(self, steps=capped, bake=replace(self.bake, weight_bp=most))
 
-# --- guards -----------------------------------------------------------------------------------------------------------
+    def stage_name(self, step_index: int) -> str:
+        """`start` for the first step, then `step 2`, …, and `bake` after the last: as approvals name them."""
+        if step_index >= len(self.steps):
+            return "bake"
+        return "start" if step_index <= 0 else f"step {step_index + 1}"
 
+    @property
+    def stages(self) -> int:
+        """How often evidence starts afresh: shadowing, the steps, the bake."""
+        return len(self.steps) + 1 + (self.shadow is not None)
 
-def _guards(whole: Mapping[str, Any], objectives: Mapping[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
-    given = whole.get("guards")
-    if given is None:
-        asked = {"errors"} | {name for name in ("slow", "wrong") if objectives.get(name)}
-        asked |= {"wrong"} if whole["shadow"].get("sample_pct") else set()
-        given = [{"indicator": name} for name in ("errors", "slow", "wrong") if name in asked]
-    out = []
-    for i, guard in enumerate(given):
-        if isinstance(guard, dict) and guard.get("indicator", BAD) is not BAD:
-            out.append(_guard(guard, whole["preset"], objectives, f"guards[{i}]", problems))
-    for name in repeated((one["indicator"], one["threshold_ms"], one["label"]) for one in out):
-        problems.append(
-            Problem(
-                "guards", f"{name[0]} is guarded twice.", "Name every indicator, with its threshold or label, once."
-            )
-        )
-    return out
+    def alpha_of_one_test(self, guard: Guard) -> float:
+        """The share of the false-rollback chance that one of the guard's tests may use up, so that the sum over a rollout holds.
 
+        Each guard has two tests (against stable, against the objective) in every stage. Guards without an alpha of their
+        own share what those with one leave of `alpha_roll_back`. Source: union bound.
+        """
+        return self._shares[guard.name] / (2 * self.stages)
 
-def _guard(
-    guard: dict[str, Any], preset: str, objectives: Mapping[str, Any], at: str, problems: list[Problem]
-) -> dict[str, Any]:
-    indicator = guard["indicator"]
-    stated = objectives.get(indicator) if isinstance(objectives.get(indicator), Mapping) else {}
-    threshold, points = _thresholds(guard, stated or {}, at, problems)
-    _check_queries(guard, at, problems)
-    max_frac = guard.get("max_frac")
-    if max_frac is None:
-        max_frac = objectives.get("errors_max_frac") if indicator == "errors" else (stated or {}).get("max_frac")
-    return {
-        "indicator": indicator,
-        "threshold_ms": threshold,
-        "thresholds_ms": points,
-        "label": guard.get("label"),
-        "bad_query": guard.get("bad_query"),
-        "total_query": guard.get("total_query"),
-        "max_frac": DEFAULT_MAX_FRAC if max_frac is None else max_frac,
-        "roll_back_over": guard.get("roll_back_over") or dict(ROLL_BACK_OVER[preset][indicator]),
-        "promote_within": guard.get("promote_within") or dict(PROMOTE_WITHIN[preset]),
-        "alpha": guard.get("alpha"),
-        "critical": guard.get("critical", True),
-        "must_have_data": guard.get("must_have_data", True),
-        "dry_run": guard.get("dry_run", False),
-    }
+    @cached_property
+    def _shares(self) -> dict[str, float]:
+        own = {guard.name: guard.alpha for guard in self.guards if guard.alpha is not None}
+        others = [guard.name for guard in self.guards if guard.alpha is None]
+        left = self.alpha_roll_back - sum(own.values())
+        return own | {name: left / len(others) for name in others}
 
+    def bar_worse_of(self, guard: Guard) -> float:
+        """The log evidence that proves a breach of this guard."""
+        return -math.log(self.alpha_of_one_test(guard))
 
-def _thresholds(
-    guard: Mapping[str, Any], stated: Mapping[str, Any], at: str, problems: list[Problem]
-) -> tuple[float | None, list[float] | None]:
-    """The objective's threshold and the points where slow attempts are counted, in ms; (None, None) for other indicators."""
-    threshold, points = guard.get("threshold_ms"), guard.get("thresholds_ms")
-    if guard["indicator"] != "slow":
-        for name, value in (("threshold_ms", threshold), ("thresholds_ms", points)):
-            if value is not None:
-                problems.append(
-                    Problem(
-                        f"{at}.{name}",
-                        f"{guard['indicator']} have no threshold.",
-                        "Remove it, or write indicator: slow.",
-                    )
-                )
-        return None, None
-    threshold = stated.get("threshold_ms") if threshold is None else threshold
-    if threshold is None:
-        fix = "Write threshold_ms, or give the model objectives.slow."
-        problems.append(Problem(f"{at}.threshold_ms", "slow has no threshold.", fix))
-        return None, None
-    for name, value in [(f"{at}.threshold_ms", threshold), *((f"{at}.thresholds_ms", one) for one in points or ())]:
-        if round(value * 1000) not in EDGES_US:
-            edges = ", ".join(f"{edge / 1000:g}" for edge in EDGES_US)
-            said = f"{value:g} ms is not an edge that gateways count at."
-            problems.append(Problem(name, said, f"Choose one of {edges}."))
-    return threshold, sorted({threshold, *(_around(threshold) if points is None else points)})
+    @property
+    def bar_worse(self) -> float:
+        """The same for a guard that has an equal share: what pages and decisions show as the rollout's bar."""
+        return -math.log(self.alpha_roll_back / (2 * len(self.guards) * self.stages))
 
-
-def _around(threshold_ms: float) -> list[float]:
-    """Two edges below the objective, near a half and a quarter of it: a shift of the whole distribution shows there first.
-
-    Source: averaging over several points finds shifts of all requests and of the tail alike (research: exceedance counts).
-    """
-    below = [edge / 1000 for edge in EDGES_US if edge / 1000 < threshold_ms]
-    return (
-        sorted({min(below, key=lambda edge: abs(edge - threshold_ms * part)) for part in (0.25, 0.5)}) if below else []
-    )
-
-
-def _check_queries(guard: Mapping[str, Any], at: str, problems: list[Problem]) -> None:
-    is_external = guard["indicator"] == "external"
-    for name in ("label", "bad_query", "total_query"):
-        if is_external and not guard.get(name):
-            problems.append(Problem(f"{at}.{name}", f"an external indicator has no {name}.", f"Add {name}."))
-        elif not is_external and guard.get(name):
-            problems.append(
-                Problem(
-                    f"{at}.{name}", f"{guard['indicator']} are not queried.", "Remove it, or write indicator: external."
-                )
-            )
-        elif is_external and name != "label":
-            problems += mistakes(guard[name], f"{at}.{name}")
-
-
-# --- what does not fit together ---------------------------------------------------------------------------------------
-
-
-def _contradictions(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> list[Problem]:
-    problems = []
-    weights = [step.get("weight_pct", 0) for step in whole["steps"]]
-    if any(later <= earlier for earlier, later in pairwise(weights)):
-        fix = "List the steps from the smallest weight to the largest."
-        problems.append(Problem("steps", "the weights do not grow from step to step.", fix))
-    stages = [*((f"steps[{i}]", step) for i, step in enumerate(whole["steps"]))]
-    stages += [(name, whole[name]) for name in ("bake", "shadow")]
-    problems += [
-        Problem(f"{at}.deadline_s", "the deadline comes before the minimum time is over.", "Make it longer than min_s.")
-        for at, stage in stages
-        if stage.get("deadline_s", 1) <= stage.get("min_s", 0)
-    ]
-    if whole["shadow"].get("sample_pct") and not any(guard["indicator"] == "wrong" for guard in guards):
-        fix = "Add {indicator: wrong} to the guards, or set shadow.sample_pct to 0."
-        problems.append(Problem("guards", "shadowing compares answers, and no guard watches wrong ones.", fix))
-    return problems + _alphas(whole, guards) + _stage_names(whole) + _freezes(whole)
-
-
-def _blind(guards: list[dict[str, Any]]) -> list[Problem]:
-    """A rollout that nothing watches would advance by the clock alone."""
-    if not guards or any(guard["must_have_data"] and not guard["dry_run"] for guard in guards):
-        return []
-    fix = "Take dry_run or must_have_data: false off one of them, or add {indicator: errors}."
-    return [Problem("guards", "no guard acts and must have data, so nothing would watch the candidate.", fix)]
-
-
-def _alphas(whole: Mapping[str, Any], guards: list[dict[str, Any]]) -> list[Problem]:
-    own = [guard["alpha"] for guard in guards if guard["alpha"] is not None]
-    is_all = len(own) == len(guards)
-    if not own or sum(own) < whole["alpha_roll_back"] or (is_all and sum(own) <= whole["alpha_roll_back"] * (1 + 1e-9)):
-        return []
-    said = f"the guards' own alphas sum to {sum(own):g}, and alpha_roll_back is {whole['alpha_roll_back']:g}."
-    return [Problem("guards", said, "Make them smaller, or alpha_roll_back larger, so that every guard has a share.")]
-
-
-def _stage_names(whole: Mapping[str, Any]) -> list[Problem]:
-    last = len(whole["steps"])
-    return [
-        Problem(
-            f"approvals.{name}",
-            f"there is no stage {name!r}.",
-            f"Name one of start, {', '.join(f'step {i}' for i in range(2, last + 1))}{', ' * (last > 1)}bake, promote.",
-        )
-        for name in whole["approvals"]
-        if not (found := _STAGE_NAME.fullmatch(name)) or (found[1] and int(found[1]) > last)
-    ]
-
-
-def _freezes(whole: Mapping[str, Any]) -> list[Problem]:
-    problems = []
-    for i, window in enumerate(whole["freeze_windows"]):
-        try:
-            days = [window[name] and date.fromisoformat(window[name]) for name in ("first_day", "last_day")]
-        except ValueError:
-            problems.append(Problem(f"freeze_windows[{i}]", "there is no such day.", "Write days as 2026-12-20."))
-            continue
-        if all(days) and days[0] > days[1]:
-            problems.append(Problem(f"freeze_windows[{i}].last_day", "the last day is before the first.", "Swap them."))
-    return problems
-
-
-# --- built ------------------------------------------------------------------------------------------------------------
-
-_PLAIN = (
-    "alpha_roll_back", "alpha_promote", "all_failing_attempts", "cold_attempts", "cold_s", "no_data_s", "stale_s", "blind_limit_s",
-    "ack_deadline_s", "prepare_deadline_s", "deadline_s", "dispersion_window_s", "budget_bad", "approval_valid_s",
-    "instant_window_s",
-)  # fmt: skip
-
-
-def _built(whole: dict[str, Any]) -> Policy:
-    def step(stage: Mapping[str, Any], weight_pct: float) -> Step:
-        return Step(round(weight_pct * 100), stage["min_s"], stage["min_samples"], stage["deadline_s"])
-
-    shadow = whole["shadow"]
-    sample_bp = round(shadow["sample_pct"] * 100)
-    return Policy(
-        steps=tuple(step(stage, stage["weight_pct"]) for stage in whole["steps"]),
-        bake=step(whole["bake"], 100 - whole["holdback_pct"]),
-        guards=tuple(_built_guard(guard) for guard in whole["guards"]),
-        shadow=Shadow(sample_bp, shadow["min_s"], shadow["min_samples"], shadow["deadline_s"]) if sample_bp else None,
-        holdback_bp=round(whole["holdback_pct"] * 100),
-        on_undecided=OnUndecided(whole["on_undecided"]),
-        on_blind=OnUndecided(whole["on_blind"]),
-        approvals=dict(whole["approvals"]),
-        freeze_windows=tuple(_built_window(window) for window in whole["freeze_windows"]),
-        document=whole,
-        digest=digest_of(whole),
-        **{name: whole[name] for name in _PLAIN},
-    )
-
-
-def _built_guard(guard: Mapping[str, Any]) -> Guard:
-    return Guard(
-        guard["indicator"],
-        guard["max_frac"],
-        Tolerance(**guard["roll_back_over"]),
-        Tolerance(**guard["promote_within"]),
-        threshold_us=round((guard["threshold_ms"] or 0) * 1000),
-        thresholds_us=tuple(round(one * 1000) for one in guard["thresholds_ms"] or ()),
-        alpha=guard["alpha"],
-        is_critical=guard["critical"],
-        must_have_data=guard["must_have_data"],
-        is_dry_run=guard["dry_run"],
-        label=guard["label"] or "",
-        bad_query=guard["bad_query"] or "",
-        total_query=guard["total_query"] or "",
-    )
-
-
-def _built_window(window: Mapping[str, Any]) -> FreezeWindow:
-    def minutes(text: str) -> int:
-        return int(text[:2]) * 60 + int(text[3:])
-
-    first, last = (window[name] and date.fromisoformat(window[name]) for name in ("first_day", "last_day"))
-    return FreezeWindow(
-        frozenset(DAYS.index(day) for day in window["days"]),
-        minutes(window["from"]),
-        minutes(window["to"]),
-        first or None,
-        last or None,
-        window["why"],
-    )
+    @property
+    def bar_fine(self) -> float:
+        """The log evidence that proves a guard good enough."""
+        return -math.log(self.alpha_promote)

@@ -15,7 +15,7 @@ import numpy as np
 
 from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.evidence import Side, fixed_sums
-from rollouts.core.plan import FULL_BP, Guard, Policy, Source, Step
+from rollouts.core.policy import FULL_BP, Guard, Policy, Source, Step
 
 FAILURES = (0.01, 0.05, 0.20)
 #: Beyond this many seconds nobody waits: it counts as never.
@@ -52,7 +52,7 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class Preview:
+class PolicyPreview:
     stages: tuple[StagePreview, ...]
     detect: tuple[Detection, ...]
     total_s: float | None
@@ -74,7 +74,7 @@ def preview(
     error_frac: float = 0.0,
     slow_frac: Mapping[str, float] = NO_SHARES,
     has_stable: bool,
-) -> Preview:
+) -> PolicyPreview:
     """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors.
 
     `slow_frac`: stable's share of slow attempts by counter (`slow_50ms`). A stage waits for proof at every point of a
@@ -96,7 +96,7 @@ def preview(
     )
     times = [one.expected_s for one in stages]
     total = None if None in times else sum(one for one in times if one is not None)
-    return Preview(tuple(stages), tuple(detect), total, is_thin=bool(rate_per_s) and total is None)
+    return PolicyPreview(tuple(stages), tuple(detect), total, is_thin=bool(rate_per_s) and total is None)
 
 
 def _stage(

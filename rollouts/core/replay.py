@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rollouts.core.carry import Carry, absorb
-from rollouts.core.counting import Arms, Counts, Reading
+from rollouts.core.counter_deltas import Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Decision
-from rollouts.core.history import Block, Mark, Row, rows_of, stage_name
+from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.plan import Policy, Source
+from rollouts.core.policy import Policy, Source
 from rollouts.core.snapshot import Snapshot, counted
+from rollouts.core.tick_history import Segment, TickContext, TickRecord, rows_of, stage_name
 
 #: Given the tick and the candidate's weight in basis points: what both arms counted in this tick; None ends the story.
 Feed = Callable[[int, int], Arms | None]
@@ -40,13 +40,13 @@ def walk(
     policy = policy.facing(has_stable=has_stable)
     state, index, weight, started = RolloutState.SHIFTING, 0, policy.steps[0].weight_bp, len(before) * tick_s
     total, tick = Arms(), 0
-    carry = Carry(readings={"gateway": Reading("one", 0.0, total.candidate, total.stable)})
+    carry = EngineState(readings={"gateway": Reading("one", 0.0, total.candidate, total.stable)})
 
-    def absorbed(news: Arms) -> Carry:
+    def absorbed(news: Arms) -> EngineState:
         nonlocal total, tick
         total, tick = total + news, tick + 1
         reading = Reading("one", tick * tick_s, total.candidate, total.stable)
-        return absorb(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=has_stable)
+        return update_state(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=has_stable)
 
     for news in before:
         carry = absorbed(news)
@@ -71,7 +71,7 @@ def walk(
 # --- stored rollouts --------------------------------------------------------------------------------------------------
 
 
-def uncounted(history: Iterable[Block], policy: Policy) -> tuple[str, ...]:
+def uncounted(history: Iterable[Segment], policy: Policy) -> tuple[str, ...]:
     """The counters that the policy's guards rest on and that were not counted in this history. Replay finds nothing bad there."""
     wanted = {name for guard in policy.guards if guard.source is Source.GATEWAY for name in (guard.name, *guard.points)}
     wanted |= {guard.name for guard in policy.guards if guard.source is not Source.GATEWAY}
@@ -82,7 +82,7 @@ def uncounted(history: Iterable[Block], policy: Policy) -> tuple[str, ...]:
     return tuple(sorted(wanted - found))
 
 
-def replay(history: Iterable[Block], policy: Policy, *, has_stable: bool = True) -> Iterator[Walk]:
+def replay(history: Iterable[Segment], policy: Policy, *, has_stable: bool = True) -> Iterator[Walk]:
     """What the policy would say at each tick of a stored rollout, which goes on as it went.
 
     `history`: its blocks, the oldest first. State and weight are those that really were: a policy that would have rolled
@@ -104,12 +104,12 @@ class _Told:
     def __init__(self, policy: Policy, has_stable: bool) -> None:
         nothing = Reading("one", 0.0, Counts(), Counts())
         self.policy, self.has_stable = policy, has_stable
-        self.carry = Carry(readings={"gateway": nothing})
+        self.carry = EngineState(readings={"gateway": nothing})
         self.external: dict[str, Reading] = {}
-        self.mark = Mark()
+        self.mark = TickContext()
         self.began_at: float | None = None
 
-    def after(self, row: Row) -> Walk:
+    def after(self, row: TickRecord) -> Walk:
         mark = row.mark
         state, paused_in = RolloutState(mark.state), RolloutState(mark.paused_in or RolloutState.SHIFTING)
         if self.began_at is None:
@@ -117,7 +117,7 @@ class _Told:
         stage = stage_name(state, paused_in, mark.step_index, mark.weight_bp)
         is_new_stage = stage != self.carry.stage
         external = self._external(row)
-        carry = absorb(
+        carry = update_state(
             self.carry.entering(stage, row.at, self.policy),
             tick=row.tick,
             readings=self._reading(row),
@@ -132,7 +132,7 @@ class _Told:
         self.carry, self.mark = carry.forgetting(str(decision.facts.get("forget", ""))), mark
         return Walk(row.tick, state, mark.step_index, mark.weight_bp, decision)
 
-    def _reading(self, row: Row) -> dict[str, Reading]:
+    def _reading(self, row: TickRecord) -> dict[str, Reading]:
         if row.read_at is None:
             return {}
         before = self.carry.readings["gateway"]
@@ -142,7 +142,7 @@ class _Told:
         now = Reading("one", row.read_at, arms.candidate, arms.stable, answer_s=answer_s, since=since)
         return {"gateway": now}
 
-    def _external(self, row: Row) -> dict[str, Reading]:
+    def _external(self, row: TickRecord) -> dict[str, Reading]:
         """Cumulative again; before the first row with counts of a guard stood zeros."""
         found = {}
         for name, news in row.external.items():
@@ -153,7 +153,7 @@ class _Told:
             found[name] = self.external[name] = Reading("one", row.at, arms.candidate, arms.stable)
         return found
 
-    def _snapshot(self, row: Row, state: RolloutState, paused_in: RolloutState) -> Snapshot:
+    def _snapshot(self, row: TickRecord, state: RolloutState, paused_in: RolloutState) -> Snapshot:
         mark = row.mark
         lost = {"candidate", "stable"} if mark.lost == "both" else {mark.lost}
         return Snapshot(

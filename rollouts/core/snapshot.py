@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rollouts.core.carry import Carry
-from rollouts.core.counting import SHED
+from rollouts.core.counter_deltas import SHED
+from rollouts.core.engine_state import EngineState
 from rollouts.core.evidence import Side, attempts_to_go, fixed_sums, log_mean, mixed
+from rollouts.core.guard_tracker import GuardTracker
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mix import SIZES, Mix, mix_of
-from rollouts.core.plan import Guard, Policy, Source, Step
-from rollouts.core.watch import Watch
+from rollouts.core.policy import Guard, Policy, Source, Step
+from rollouts.core.request_mix import SIZES, Mix, mix_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Judged:
         return self.guard.roll_back_over.of(self.guard.max_frac)
 
 
-def judge(guard: Guard, watch: Watch, *, has_stable: bool, bar_fine: float) -> Judged:
+def judge(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine: float) -> Judged:
     """The evidence of one guard as it stands.
 
     An average of e-values is one, however they depend on each other: it disproves "worse at no point". "Worse at some
@@ -188,15 +188,15 @@ class Snapshot:
         return self.policy.bar_fine
 
 
-def judged_all(carry: Carry, policy: Policy, *, has_stable: bool) -> tuple[Judged, ...]:
+def judged_all(carry: EngineState, policy: Policy, *, has_stable: bool) -> tuple[Judged, ...]:
     """Every guard of the policy, in its order."""
     return tuple(
-        judge(guard, carry.watches.get(guard.name, Watch()), has_stable=has_stable, bar_fine=policy.bar_fine)
+        judge(guard, carry.watches.get(guard.name, GuardTracker()), has_stable=has_stable, bar_fine=policy.bar_fine)
         for guard in policy.guards
     )
 
 
-def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
+def counted(snapshot: Snapshot, carry: EngineState) -> Snapshot:
     """The snapshot with all that the counters said."""
     step, now = carry.step, snapshot.now
     candidate, stable = step.candidate, step.stable
@@ -215,7 +215,7 @@ def counted(snapshot: Snapshot, carry: Carry) -> Snapshot:
         shed_stable=stable.bad.get(SHED, 0),
         quiet_s=_since(now, carry.candidate_seen_at) or 0.0,
         silent_s={
-            guard.name: _since(now, _latest(carry.watches.get(guard.name, Watch()).seen_at, began_at)) or 0.0
+            guard.name: _since(now, _latest(carry.watches.get(guard.name, GuardTracker()).seen_at, began_at)) or 0.0
             for guard in snapshot.policy.guards
             if guard.source is not Source.GATEWAY
         },

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.models import ProbeTally
-from rollouts.prober.book import WRONG
+from rollouts.prober.tallies import WRONG
 
 #: A tally is written every second; one that is older than this has no prober behind it.
 STALE_S = 5.0

@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from serving.adapters.triton import TritonServer
 from serving.core.routes import Endpoint
 from serving.ports import InferenceServer
-from serving.triton import TritonServer
 
 #: A client is closed when nobody has needed it for this long: longer than any question takes.
 IDLE_S = 60.0
 
 
-class Client(InferenceServer, Protocol):
+class ProbeClient(InferenceServer, Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[Endpoint], Client]
+Connect = Callable[[Endpoint], ProbeClient]
 
 
 def triton(endpoint: Endpoint) -> TritonServer:
@@ -32,10 +32,10 @@ class Servers:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._clients: dict[Endpoint, Client] = {}
+        self._clients: dict[Endpoint, ProbeClient] = {}
         self._needed_at: dict[Endpoint, float] = {}
 
-    def at(self, endpoint: Endpoint) -> Client:
+    def at(self, endpoint: Endpoint) -> ProbeClient:
         with self._lock:
             if endpoint not in self._clients:
                 self._clients[endpoint] = self._connect(endpoint)

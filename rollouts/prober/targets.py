@@ -17,10 +17,10 @@ from registry.queries import manifest_of
 from rollouts.core.lifecycle import LIVE
 from rollouts.core.shadow import Rule
 from rollouts.models import Mismatch, Rollout
+from serving.control_plane.store import limits_of
 from serving.core.lifecycle import DeploymentState
 from serving.core.routes import Endpoint
 from serving.models import Route, Server
-from serving.xds.store import limits_of
 from validators.core.contract import tensors_of
 from validators.core.policy import Policy, parse_policy
 

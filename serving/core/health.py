@@ -43,7 +43,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True)
-class Look:
+class ProbeResult:
     """One look: a probe that was sent at `sent_at` and over at `ended_at` (seconds of one clock).
 
     `finished` is how many inferences the server has finished well since it loaded, for whomever; None if that could not
@@ -57,7 +57,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Watch:
+class HealthTracker:
     """What earlier looks at one server leave behind.
 
     `quiet_since` is when the first late probe in a row was sent, or, later, when the server was last seen to have
@@ -69,12 +69,12 @@ class Watch:
     quiet_since: float | None = None
     finished: int | None = None
 
-    def after(self, look: Look) -> Watch:
+    def after(self, look: ProbeResult) -> HealthTracker:
         """The watch with one more look."""
         if look.probe == Probe.RIGHT:
-            return Watch()
+            return HealthTracker()
         if look.probe != Probe.LATE:
-            return Watch(wrong_in_a_row=self.wrong_in_a_row + 1)
+            return HealthTracker(wrong_in_a_row=self.wrong_in_a_row + 1)
         known = look.finished if look.finished is not None else self.finished
         if self.quiet_since is None:
             return replace(self, quiet_since=look.sent_at, finished=known)
@@ -86,7 +86,7 @@ class Watch:
         return 0.0 if self.quiet_since is None else now - self.quiet_since
 
 
-def verdict(watch: Watch, look: Look, *, hung_after_s: float) -> Health:
+def verdict(watch: HealthTracker, look: ProbeResult, *, hung_after_s: float) -> Health:
     """What the server is, by `watch`, which already holds `look`, the latest one."""
     if look.probe == Probe.GONE:
         return Health.DEAD

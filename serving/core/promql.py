@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 
 #: What may stand in a query as `$name` or `${name}`, inside the quotes of a label's value.
 PLACEHOLDERS = ("release", "digest", "model", "environment")

@@ -178,7 +178,7 @@ class RoutingTable:
 
 
 @dataclass(frozen=True)
-class Problem:
+class RouteProblem:
     """What was held back or kept, for one model. `is_held`: this generation of its route was not published."""
 
     route_id: int
@@ -193,7 +193,7 @@ class Admission:
     """The table to publish, and what had to be corrected in it."""
 
     table: RoutingTable
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[RouteProblem, ...] = ()
 
 
 def admit(
@@ -230,12 +230,12 @@ def admit(
     return Admission(replace(proposed, models=tuple(routes)), tuple(problems))
 
 
-def _unmirrored(route: ModelRoute) -> Problem:
+def _unmirrored(route: ModelRoute) -> RouteProblem:
     message = (
         f"{route.model}: {route.mirror_bp / 100:g} % of its requests should be mirrored, and this control plane knows no "
         "prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port."
     )
-    return Problem(route.route_id, route.model, route.generation, message, is_held=False)
+    return RouteProblem(route.route_id, route.model, route.generation, message, is_held=False)
 
 
 def _admit_route(
@@ -243,13 +243,13 @@ def _admit_route(
     before: ModelRoute | None,
     known: Mapping[str, tuple[Endpoint, ...]],
     claimed: Mapping[Endpoint, str],
-) -> tuple[ModelRoute, Problem | None]:
+) -> tuple[ModelRoute, RouteProblem | None]:
     stable = route.stable
     if stable.endpoints:
         return route, None
 
-    def note(message: str, *, is_held: bool) -> Problem:
-        return Problem(route.route_id, route.model, route.generation, message, is_held)
+    def note(message: str, *, is_held: bool) -> RouteProblem:
+        return RouteProblem(route.route_id, route.model, route.generation, message, is_held)
 
     last_known = _last_endpoints(stable.digest, before, known, claimed)
     if last_known:

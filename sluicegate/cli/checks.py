@@ -9,8 +9,8 @@ from typing import Any
 
 from registry.core import file_lint
 from registry.core.artifact import path_problems
-from registry.core.fields import Problem
 from registry.core.formats import inspect
+from registry.core.schema import Problem
 from registry.core.spec import read_spec
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.folder import open_file

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ledger.core.canonical import digest_of
 from registry.core import oms
-from registry.keys import PublicKey, read_public_keys, signer_of
+from registry.signing.public_keys import PublicKey, read_public_keys, signer_of
 from sluicegate.cli import exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse

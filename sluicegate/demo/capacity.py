@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.presets import PRESETS
-from rollouts.core.preview import Preview, preview
+from rollouts.core.preview import PolicyPreview, preview
 from sluicegate.cli import exits
 from sluicegate.cli.errors import CommandError
+from sluicegate.demo.corpus import read_sentences, write_one
 from sluicegate.demo.releases import EXAMPLE, GOLDEN_FILE
-from sluicegate.demo.texts import read_sentences, write_one
 from sluicegate.stack import child
 from sluicegate.stack.machine import BASE_DIR
 
@@ -157,5 +157,5 @@ def _expected(document: dict[str, Any], users_per_s: float, objectives: Mapping[
     """Seconds that each stage takes a healthy candidate beside a stable release, at this rate, on a slow machine."""
     policy = parse_policy(document, objectives)
     slowish = {name: SLOWISH_FRAC for guard in policy.guards for name in guard.points if name != guard.name}
-    found: Preview = preview(policy, rate_per_s=users_per_s, slow_frac=slowish, has_stable=True)
+    found: PolicyPreview = preview(policy, rate_per_s=users_per_s, slow_frac=slowish, has_stable=True)
     return [stage.expected_s or 0.0 for stage in found.stages]

@@ -18,10 +18,10 @@ from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.push import push
 from sluicegate.demo import releases, report
+from sluicegate.demo.actors import Cast, assemble
 from sluicegate.demo.capacity import Capacity, TooSmall, check_graph, plan_for
-from sluicegate.demo.cast import Cast, assemble
-from sluicegate.demo.crowd import Crowd
-from sluicegate.demo.patience import Patience
+from sluicegate.demo.timeouts import Patience
+from sluicegate.demo.traffic_process import Crowd
 from sluicegate.stack import AlreadyRunning, Stack, StartFailed, running
 from sluicegate.stack.lock import StackLock
 from sluicegate.stack.machine import BASE_DIR

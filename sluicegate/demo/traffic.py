@@ -30,7 +30,7 @@ import grpc
 import httpx
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from sluicegate.demo.texts import Text, read_sentences, write_one
+from sluicegate.demo.corpus import Text, read_sentences, write_one
 
 TIMEOUT_S = 15.0
 RELEASE_HEADER, MODEL_KEY = "x-sluicegate-release", "x-sluicegate-model"

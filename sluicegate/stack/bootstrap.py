@@ -76,8 +76,8 @@ def ensure_environments() -> None:
 
 def ensure_gateway(*, http_port: int, grpc_port: int, admin_port: int) -> None:
     from accounts.core.access import Actor
+    from serving.actions.routes import register_gateway
     from serving.models import Environment
-    from serving.routing import register_gateway
 
     register_gateway(
         actor=Actor.system("setup"),
@@ -90,7 +90,7 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_port: int) -> None:
 
 
 def write_gateway_config(file: Path, *, admin_port: int) -> None:
-    from serving.envoy_bootstrap import bootstrap
+    from serving.adapters.envoy_bootstrap import bootstrap
 
     file.write_text(json.dumps(bootstrap(GATEWAY_NAME, settings.XDS_ADDRESS, admin_port), indent=1))
 

@@ -13,9 +13,10 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.models import Event
-from serving import actions, model_repository
-from serving.attest import Drift, drift_of
-from serving.blob_cache import BlobCache
+from serving import actions
+from serving.agent import model_repository
+from serving.agent.blob_cache import BlobCache
+from serving.agent.drift import Drift, drift_of
 from serving.models import Server
 from tests.contracts import serving_models as made
 from tests.factories import make_deployment, make_environment, make_model, make_release, make_server

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from serving import blob_cache
-from serving.blob_cache import AT_ONCE, BlobCache, DamagedBlob
+from serving.agent import blob_cache
+from serving.agent.blob_cache import AT_ONCE, BlobCache, DamagedBlob
 
 
 class Source:

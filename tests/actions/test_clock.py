@@ -10,11 +10,11 @@ from django.utils import timezone
 from ledger import clock
 from ledger.clock import DatabaseClock
 from rollouts import actions
-from serving.routing import acknowledged, set_route
-from serving.xds import plane as plane_module
-from serving.xds import store
-from serving.xds.server import GatewayIdentity
-from serving.xds.stream import Report
+from serving.actions.routes import acknowledged, set_route
+from serving.control_plane import plane as plane_module
+from serving.control_plane import store
+from serving.control_plane.server import GatewayIdentity
+from serving.control_plane.stream import StreamAck
 from tests.factories import make_admin
 from tests.rollout_setup import started, with_stable
 
@@ -70,7 +70,7 @@ def test_what_gateways_say_is_dated_by_the_databases_time() -> None:
     plane = plane_module.ControlPlane()
     plane._load()
     plane.report(
-        GatewayIdentity(world.gateway.pk, "gateway-1", "production", ()), [Report(route.pk, route.generation, "")]
+        GatewayIdentity(world.gateway.pk, "gateway-1", "production", ()), [StreamAck(route.pk, route.generation, "")]
     )
     (row,) = plane._acks.values()
     assert_true(row.at)

@@ -18,9 +18,9 @@ from accounts.core.errors import DomainError, Refused, Stale, StateChanged
 from ledger.models import Event, Job
 from registry import actions
 from registry.actions.blobs import forget_unused
-from registry.core.collect import Fate, Item, Kind
+from registry.core.garbage_collection import Fate, Item, Kind
 from registry.models import Alias, AliasEvent, Blob, Release, ReleaseFile, ServedModel, Tombstone, Upload
-from registry.reachability import present_plan
+from registry.queries.gc_plan import present_plan
 from registry.storage import FolderStore, adapter, store
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
@@ -127,8 +127,8 @@ def _way_back(release: Release, other: Release) -> str:
 
 
 def _warm(release: Release, other: Release) -> str:
-    warm_until = timezone.now() + timedelta(hours=1)
-    _rollout(release, other, candidate=other, stable=release, state=RolloutState.PROMOTED, warm_until=warm_until)
+    undo_until = timezone.now() + timedelta(hours=1)
+    _rollout(release, other, candidate=other, stable=release, state=RolloutState.PROMOTED, undo_until=undo_until)
     return "kept warm in production"
 
 
@@ -170,7 +170,7 @@ def test_what_is_over_holds_nothing(dev: Actor, model: ServedModel) -> None:
     release, other = sealed(dev, model), sealed(dev, model, OTHER)
     make_deployment(release, make_environment("staging"), state=DeploymentState.GONE)
     over = timezone.now() - timedelta(seconds=1)
-    _rollout(release, other, candidate=other, stable=release, state=RolloutState.PROMOTED, warm_until=over)
+    _rollout(release, other, candidate=other, stable=release, state=RolloutState.PROMOTED, undo_until=over)
     assert retired(dev, release).state == "retired"
 
 

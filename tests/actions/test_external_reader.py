@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from registry.models import Release, ServedModel
-from rollouts import external
-from rollouts.core.counting import Reading
-from rollouts.core.policy import parse_policy
-from rollouts.external import ExternalReader, check
+from rollouts.core.counter_deltas import Reading
+from rollouts.core.policy_schema import parse_policy
+from rollouts.engine import prometheus_reader
+from rollouts.engine.prometheus_reader import PrometheusReader, check
 from rollouts.models import Rollout
-from serving.fakes import FakeMetrics
 from serving.models import Environment
 from serving.ports import CounterQuery, CounterSample, MetricsError
+from tests.fakes.ports import FakeMetrics
 
 BAD, TOTAL = "orders_failed_total", "orders_total"
 GUARD: dict[str, Any] = {
@@ -53,7 +53,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.metrics = FakeMetrics()
-        self.reader = ExternalReader(self.metrics, every_s=3600)
+        self.reader = PrometheusReader(self.metrics, every_s=3600)
         for release in ("r1", "r2"):
             for pod in ("a", "b"):
                 self.metrics.set(TOTAL, 1000, release=release, pod=pod)
@@ -83,7 +83,7 @@ class Counting:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
-    monkeypatch.setattr(ExternalReader, "_run", lambda self: None)  # reads when it is told
+    monkeypatch.setattr(PrometheusReader, "_run", lambda self: None)  # reads when it is told
     made = Counting()
     yield made
     made.reader.stop()
@@ -159,7 +159,7 @@ def test_a_fall_that_no_counter_explains_counts_nothing() -> None:
         def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> dict[str, Any]:
             return {one.name: CounterSample(self.value * (1 + ("total" in one.name)), 0.0) for one in queries}
 
-    metrics, reader = Falling(), ExternalReader(None)
+    metrics, reader = Falling(), PrometheusReader(None)
     reader.follow([rollout()], fence=1)
     reader.metrics = metrics
     seen = []
@@ -225,7 +225,7 @@ def test_after_a_long_silence_nothing_is_known_to_be_comparable(
 ) -> None:
     here.counts()
     here.count(total=10)
-    monkeypatch.setattr(external, "COMPARABLE_OVER_S", -1.0)
+    monkeypatch.setattr(prometheus_reader, "COMPARABLE_OVER_S", -1.0)
     assert here.counts() == (0, 0, 0, 0)
     monkeypatch.undo()
     here.count(total=7)
@@ -263,7 +263,7 @@ def test_a_rollout_without_stable_asks_for_the_candidate_alone(here: Counting) -
 
 
 def test_a_rollout_without_external_guards_costs_nothing() -> None:
-    reader = ExternalReader(FakeMetrics())
+    reader = PrometheusReader(FakeMetrics())
     reader.follow([rollout(9, guards=[{"indicator": "errors"}])], fence=1)
     assert reader.latest(9) == {} and reader._thread is None
 
@@ -271,13 +271,13 @@ def test_a_rollout_without_external_guards_costs_nothing() -> None:
 def test_one_policy_that_cannot_be_read_keeps_no_other_from_being_read() -> None:
     odd = rollout(8)
     odd.policy = {"guards": [{"indicator": "external"}]}
-    reader = ExternalReader(None)
+    reader = PrometheusReader(None)
     reader.follow([odd, rollout(9)], fence=1)
     assert reader.latest(8) == {} and list(reader.latest(9)) == [NAME]
 
 
 def test_without_a_metrics_server_every_external_guard_says_so() -> None:
-    reader = ExternalReader(None)
+    reader = PrometheusReader(None)
     reader.follow([rollout()], fence=1)
     assert "PROMETHEUS_URL" in str(reader.latest(7)[NAME])
     assert ["PROMETHEUS_URL" in one for one in check(rollout(), None)] == [True]
@@ -296,9 +296,9 @@ class Hanging:
 
 
 def test_nobody_waits_for_a_metrics_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "OLD_AFTER_S", 0.2)
+    monkeypatch.setattr(prometheus_reader, "OLD_AFTER_S", 0.2)
     metrics = Hanging()
-    reader = ExternalReader(metrics, every_s=0.05)
+    reader = PrometheusReader(metrics, every_s=0.05)
     mine = rollout()
     reader.follow([mine], fence=1)
     assert metrics.asked.wait(5)
@@ -326,7 +326,7 @@ def test_an_adapter_that_breaks_does_not_end_the_reader() -> None:
             return {one.name: CounterSample(100.0, 0.0) for one in queries}
 
     metrics = Broken()
-    reader = ExternalReader(metrics, every_s=0.02)
+    reader = PrometheusReader(metrics, every_s=0.02)
     reader.follow([rollout()], fence=1)
     until(lambda: "a bug" in str(reader.latest(7)[NAME]))
     metrics.is_broken = False

@@ -14,8 +14,8 @@ from accounts.core.errors import Invalid
 from ledger.models import Event
 from registry import actions, queries
 from registry.actions import inspections
-from registry.headers import imports_of
 from registry.models import Inspection, Release, ServedModel
+from registry.queries.file_headers import imports_of
 from tests.model_files import onnx_file
 from tests.registry_samples import ONNX, developer, draft_with, person, served_model, sha256
 

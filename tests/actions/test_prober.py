@@ -21,22 +21,22 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Lease
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
-from rollouts.core.counting import difference as counted_since
+from rollouts.core.counter_deltas import difference as counted_since
 from rollouts.models import Mismatch, ProbeTally, Rollout
-from rollouts.prober import shadowing
-from rollouts.prober.book import MOST_EXAMPLES
-from rollouts.prober.door import Door
+from rollouts.prober import shadow_comparison
+from rollouts.prober.endpoint import MirrorEndpoint
 from rollouts.prober.golden import GoldenProbe
 from rollouts.prober.prober import LEASE, Prober
 from rollouts.prober.readings import STALE_S, wrong_readings
 from rollouts.prober.requests import MAX_BODY_BYTES
+from rollouts.prober.tallies import MOST_EXAMPLES
 from rollouts.prober.targets import Targets, rule_of
 from serving.core.routes import Endpoint
-from serving.fakes import FakeInferenceServer, FakeModel
 from serving.models import Route, Server
 from serving.ports import InferenceError
 from tests.contracts.serving_models import serving
 from tests.factories import make_deployment, make_environment, make_model, make_server
+from tests.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.policy import parse_policy
 
 pytestmark = pytest.mark.django_db
@@ -212,12 +212,12 @@ def test_a_failing_candidate_is_wrong(world: World) -> None:
 def test_a_hung_candidate_is_wrong_and_starves_nobody(world: World) -> None:
     world.candidate_model.is_hung = True
     take, body = world.prober.shadowing.take, body_of(1)
-    taken = [take(world.route.pk, PATH, {}, body) for _ in range(3 * shadowing.MOST_OPEN)]
-    assert taken == [True] * shadowing.MOST_OPEN + [False] * 2 * shadowing.MOST_OPEN
-    assert world.seen["busy"] == 2 * shadowing.MOST_OPEN
+    taken = [take(world.route.pk, PATH, {}, body) for _ in range(3 * shadow_comparison.MOST_OPEN)]
+    assert taken == [True] * shadow_comparison.MOST_OPEN + [False] * 2 * shadow_comparison.MOST_OPEN
+    assert world.seen["busy"] == 2 * shadow_comparison.MOST_OPEN
     until(lambda: not world.open())
-    assert world.tally() == (shadowing.MOST_OPEN, shadowing.MOST_OPEN, shadowing.MOST_OPEN, 0)
-    assert shadowing.MOST_OPEN < shadowing.WORKERS
+    assert world.tally() == (shadow_comparison.MOST_OPEN, shadow_comparison.MOST_OPEN, shadow_comparison.MOST_OPEN, 0)
+    assert shadow_comparison.MOST_OPEN < shadow_comparison.WORKERS
 
 
 def test_when_stable_itself_fails_it_counts_for_nobody(world: World) -> None:
@@ -558,7 +558,7 @@ def test_one_odd_rollout_does_not_blind_the_others(world: World) -> None:
 
 def through_the_door(world: World, method: str, path: str, headers: dict[str, str], body: bytes) -> httpx.Response:
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app=Door(world.prober))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(app=MirrorEndpoint(world.prober))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://prober") as client:
             return await client.request(method, path, headers=headers, content=body)
 

@@ -18,11 +18,12 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.models import Event
-from registry import actions, queries, signing
+from registry import actions, queries
 from registry.actions import inspections
-from registry.actions.blobs import hold_blob
+from registry.actions.blobs import lock_blob
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel, Waiver
+from registry.signing import installation_keys
 from tests.model_files import onnx_file
 from tests.registry_samples import (
     CONTRACT,
@@ -589,15 +590,17 @@ def test_a_blob_is_stored_once() -> None:
 
 def test_a_signature_holds_for_its_digest_and_key_only(settings: Any, tmp_path: Path) -> None:
     digest = "sha256:" + "1" * 64
-    signature, key_id = signing.sign(digest)
+    signature, key_id = installation_keys.sign(digest)
     key = Path(settings.SIGNING_KEY_FILE)
-    assert key.stat().st_mode & 0o777 == 0o600 and "PUBLIC KEY" in signing.public_key_pem()
-    assert signing.verify(digest, signature, key_id) and signing.sign(digest)[1] == key_id
-    assert not signing.verify("sha256:" + "2" * 64, signature, key_id)
-    assert not signing.verify(digest, "AAAA", key_id) and not signing.verify(digest, "not base64!", key_id)
+    assert key.stat().st_mode & 0o777 == 0o600 and "PUBLIC KEY" in installation_keys.public_key_pem()
+    assert installation_keys.verify(digest, signature, key_id) and installation_keys.sign(digest)[1] == key_id
+    assert not installation_keys.verify("sha256:" + "2" * 64, signature, key_id)
+    assert not installation_keys.verify(digest, "AAAA", key_id) and not installation_keys.verify(
+        digest, "not base64!", key_id
+    )
     settings.SIGNING_KEY_FILE = str(tmp_path / "other.pem")
-    assert not signing.verify(digest, signature, key_id) and not signing.verify(
-        digest, signature, signing.sign(digest)[1]
+    assert not installation_keys.verify(digest, signature, key_id) and not installation_keys.verify(
+        digest, signature, installation_keys.sign(digest)[1]
     )
 
 
@@ -615,6 +618,6 @@ def test_a_contract_is_what_a_model_promises(dev: Actor, model: ServedModel) -> 
 def test_a_draft_of_ten_thousand_held_files_takes_no_more_locks_than_there_is_room_for() -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         for number in range(10_000):
-            hold_blob(hashlib.sha256(str(number).encode()).hexdigest())
+            lock_blob(hashlib.sha256(str(number).encode()).hexdigest())
         cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
         assert cursor.fetchone()[0] <= 1024

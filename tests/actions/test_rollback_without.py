@@ -19,8 +19,8 @@ from accounts.models import User
 from ledger.models import Job
 from registry.storage import store
 from rollouts import actions
-from rollouts import engine as engine_module
 from rollouts.core import breach as breach_module
+from rollouts.engine import loop as engine_module
 from rollouts.models import Decision, Rollout
 from serving.models import Deployment, Server
 from tests.factories import make_user

@@ -17,9 +17,9 @@ from accounts.models import Membership, User
 from ledger import clock
 from ledger.models import Event
 from rollouts import actions
-from rollouts.approvals import given_to, who_may_approve
 from rollouts.models import Approval, Decision, Rollout
 from rollouts.queries import approvals_of
+from rollouts.queries.approvals import given_to, who_may_approve
 from serving.models import Route
 from tests.factories import make_actor, make_admin, make_user
 from tests.rollout_setup import awaiting, production, put, release_of, report_for, with_stable

@@ -17,11 +17,11 @@ from accounts.core.errors import Invalid, NotFound, Refused, StateChanged
 from ledger.jobs import Again
 from ledger.models import Event, Job
 from rollouts import actions
-from rollouts.actions.conduct import write_route
-from rollouts.actions.instant import LET_GO
+from rollouts.actions.engine_effects import write_route
+from rollouts.actions.instant_rollback import DRAIN_REVERTED
 from rollouts.models import Rollout
+from rollouts.queries.undo_window import is_open
 from rollouts.tasks import let_go
-from rollouts.way_back import is_open
 from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.factories import make_actor, make_admin, make_deployment, make_server
 from tests.rollout_setup import promoted, put, release_of, started, with_stable
@@ -58,7 +58,7 @@ def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
     robot = make_actor(Role.CI)
     done = back(rollout, robot, "Conversion fell.")
     assert Route.objects.get(model=rollout.model).stable_id == stable.pk
-    assert (done.state, done.warm_until, done.version) == ("reverted", None, rollout.version + 1)
+    assert (done.state, done.undo_until, done.version) == ("reverted", None, rollout.version + 1)
     assert done.reason == f"{robot.name} went back to {stable.name}, still warm: Conversion fell."
     event = Event.objects.get(verb="rollout.reverted", subject_id=str(rollout.pk))
     assert (event.from_state, event.to_state, done.ended_at) == ("promoted", "reverted", rollout.ended_at)
@@ -76,7 +76,7 @@ def test_a_second_rollback_does_not_go_one_release_further() -> None:
     make_server(make_deployment(older, rollout.environment, state="ready"))
     columns = {"model": rollout.model, "environment": rollout.environment, "policy": {}, "policy_digest": ""}
     before = Rollout.objects.create(candidate=stable, stable=older, state="promoted", weight_bp=10_000, **columns)
-    Rollout.objects.filter(pk=before.pk).update(id=rollout.pk - 1, warm_until=rollout.warm_until)
+    Rollout.objects.filter(pk=before.pk).update(id=rollout.pk - 1, undo_until=rollout.undo_until)
     assert back(rollout).pk == rollout.pk
     nothing(rollout, "was taken back already")
     assert Route.objects.get(model=rollout.model).stable_id == stable.pk
@@ -122,18 +122,18 @@ def test_a_rollout_that_begins_to_prepare_ends_the_window_of_the_one_before() ->
     )
     rollout.refresh_from_db()
     assert (
-        rollout.warm_until is not None and rollout.warm_until > timezone.now()
+        rollout.undo_until is not None and rollout.undo_until > timezone.now()
     )  # while it waits, the way back is open
     actions.approve(actor=make_actor(Role.RELEASE_MANAGER), rollout=waiting, expected_version=waiting.version)
     rollout.refresh_from_db()
-    assert rollout.warm_until <= timezone.now() and not is_open(rollout)
+    assert rollout.undo_until <= timezone.now() and not is_open(rollout)
 
 
 def test_the_release_that_was_kept_is_wanted_again_when_it_is_rolled_out_anew() -> None:
     rollout, stable = promoted()
     started(candidate=stable)
     rollout.refresh_from_db()
-    assert rollout.warm_until is None
+    assert rollout.undo_until is None
 
 
 @pytest.mark.parametrize("state", ["awaiting_approval", "preparing"])
@@ -141,7 +141,7 @@ def test_beside_a_rollout_without_traffic_the_way_back_is_taken_only_while_the_w
     rollout, stable = promoted()
     beside = put(started(candidate=release_of(rollout.model)), state)
     if state == "awaiting_approval":
-        put(rollout, "promoted", warm_until=timezone.now() + timedelta(seconds=60))
+        put(rollout, "promoted", undo_until=timezone.now() + timedelta(seconds=60))
     done = back(rollout)
     beside.refresh_from_db()
     assert beside.state == "cancelled"
@@ -155,7 +155,7 @@ def test_beside_a_rollout_without_traffic_the_way_back_is_taken_only_while_the_w
 
 def let_go_after(rollout: Rollout) -> None:
     """What the worker does with the job that the way back left."""
-    job = Job.objects.get(kind=LET_GO)
+    job = Job.objects.get(kind=DRAIN_REVERTED)
     assert job.due_at > timezone.now()  # nothing is sent to a broker now
     let_go(job, lambda **_: True)
 

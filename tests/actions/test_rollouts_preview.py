@@ -17,8 +17,8 @@ from registry.core.coupling import changed_parts
 from registry.models import Release, Waiver
 from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
-from rollouts.models import Observation, Rollout, SelfTest
-from rollouts.traffic import traffic_of
+from rollouts.models import AATestRecord, Observation, Rollout
+from rollouts.queries.traffic import traffic_of
 from sluicegate.cli.preview import lines
 from tests.factories import (
     make_actor,
@@ -62,7 +62,7 @@ def message(candidate: Release, code: str, policy: Any = None, **over: Any) -> s
 
 
 def counting(candidate: Release, rate_per_s: float, **state: Any) -> None:
-    SelfTest.objects.update_or_create(
+    AATestRecord.objects.update_or_create(
         environment=production(),
         model=candidate.model,
         defaults={"state": {"rate_per_s": rate_per_s, **state}, "at": timezone.now()},
@@ -282,7 +282,7 @@ def test_traffic_is_that_of_the_self_test_else_of_the_last_rollout() -> None:
     counting(candidate, 42, error_frac=0.01)
     found = traffic_of(model, environment)
     assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "self-test")
-    SelfTest.objects.update(at=timezone.now() - timedelta(days=2))
+    AATestRecord.objects.update(at=timezone.now() - timedelta(days=2))
     assert traffic_of(model, environment).source == f"rollout {rollout.pk}"
 
 

@@ -9,9 +9,9 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from rollouts import actions
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.counter_deltas import Counts, Reading
+from rollouts.engine.gateway_counters import CounterReaders, snapshot_of
 from rollouts.models import Approval, Decision, Observation, Rollout
-from rollouts.observe import Readers, seen_of
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters
 from tests.rollout_setup import awaiting, with_stable
@@ -71,14 +71,14 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     for name in ("odd", "sound"):
         Gateway.objects.create(environment=rollout.environment, name=name, admin_url="", http_url="", grpc_address="")
     gateways = list(rollout.environment.gateways.order_by("name"))
-    readers = Readers(_OneTalksNonsense(), wait_s=5.0)
+    readers = CounterReaders(_OneTalksNonsense(), wait_s=5.0)
     readers.ask(gateways, {rollout.environment_id: [rollout.model.slug]})
     while not readers.are_settled(["odd", "sound"]):
         readers.wait()
     pages = readers.take(["odd", "sound"])
     assert "odd cannot be made out" in str(pages["odd"])
     assert set(pages["sound"]) == {rollout.model.slug}
-    seen = seen_of(rollout, gateways, pages, (), stale_s=15, now=timezone.now().timestamp())
+    seen = snapshot_of(rollout, gateways, pages, (), stale_s=15, now=timezone.now().timestamp())
     assert seen.problem == "provider_down" and set(seen.readings) == {"sound"}
 
 
@@ -114,7 +114,7 @@ def test_what_a_gateway_follows_that_did_not_take_the_weight_shows_in_what_it_co
     if last is not None:
         now = arms.pop(last)
         before = {"g": Reading(epoch, 0.0, *now, slot=last, others=arms)}
-    seen = seen_of(rollout, [one], pages, (), stale_s=15, now=0.0, slot=3, taken_by=[], before=before)
+    seen = snapshot_of(rollout, [one], pages, (), stale_s=15, now=0.0, slot=3, taken_by=[], before=before)
     reading = seen.readings["g"]
     assert (reading.slot, reading.candidate.routed) == (followed, stood[followed] + counted.get(followed, 0))
 

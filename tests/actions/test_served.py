@@ -18,9 +18,9 @@ from ledger.audit import verify_chain
 from ledger.models import Event
 from registry.models import Release
 from rollouts.models import Decision, Observation, Rollout
-from rollouts.served import ServedArm, served_at
+from rollouts.queries.serving_history import ServedArm, served_at
+from serving.actions.routes import set_route
 from serving.models import Environment
-from serving.routing import set_route
 from sluicegate.cli import exits
 from tests.api.test_cli import Run, run, tokens  # noqa: F401  # fixtures
 from tests.factories import make_admin, make_environment, make_model, make_release, make_team

@@ -19,14 +19,14 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from serving import actions, queries
+from serving.agent.reconciler import AgentTimings, DeploymentReconciler
+from serving.agent.warmup import array
+from serving.control_plane import store
 from serving.core.lifecycle import DeploymentState
 from serving.core.routes import RoutingTable, admit
-from serving.fakes import FakeLauncher, FakeModel
 from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
-from serving.tender import Pace, Tender
-from serving.warmup import array
-from serving.xds import store
+from tests.fakes.ports import FakeLauncher, FakeModel
 
 pytestmark = pytest.mark.django_db
 
@@ -34,7 +34,7 @@ IMAGE = f"local/triton-onnx@sha256:{'a' * 64}"
 RUNTIME = {"image": IMAGE, "server": "triton", "backends": ["onnxruntime", "python"], "versions": {}}
 SYSTEM = Actor.system("test")
 S = DeploymentState
-QUICK = Pace(
+QUICK = AgentTimings(
     probe_every=0.01,
     probe_timeout=0.05,
     patient_timeout=0.05,
@@ -237,7 +237,7 @@ def test_gateways_are_woken_by_every_change_of_an_endpoint(world: World, monkeyp
 class World:
     """One deployment, its tender, and fake servers that can be broken."""
 
-    def __init__(self, release: Release, environment: Environment, pace: Pace = QUICK) -> None:
+    def __init__(self, release: Release, environment: Environment, pace: AgentTimings = QUICK) -> None:
         self.behaviour = FakeModel({}, lambda arrays: {"y": 2 * arrays["x"]})
         self.launcher = FakeLauncher([RUNTIME], self._make)
         self.row = ensure(release, environment)
@@ -248,8 +248,8 @@ class World:
         self.behaviour.serving = spec.manifest["serving"]
         return self.behaviour
 
-    def new_tender(self) -> Tender:
-        return Tender(
+    def new_tender(self) -> DeploymentReconciler:
+        return DeploymentReconciler(
             self.row.pk,
             actor=Actor.system("agent:local"),
             launcher=self.launcher,

@@ -11,24 +11,24 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-import validators.deployment
-import validators.run
+import validators.execution.run
+import validators.execution.staging
 from accounts.core.access import Actor, Role
 from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.core.canonical import sha256_of
 from ledger.models import Event, Job
-from registry import signing
 from registry.core import oms
 from registry.core.attestations import GATES_TYPE
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.fakes import FakeInferenceServer, FakeModel
+from registry.signing import installation_keys
 from serving.models import Deployment, Environment, Route, Server
 from serving.ports import InferenceError
 from tests.factories import make_actor, make_environment, make_model, make_node, make_release, make_server
+from tests.fakes.ports import FakeInferenceServer, FakeModel
 from validators import actions, queries
+from validators.execution.run import ACTOR, run_validation
 from validators.models import GateRun, GoldenSet, Report, Validation
-from validators.run import ACTOR, run_validation
 
 pytestmark = pytest.mark.django_db
 Arrays = dict[str, Any]
@@ -101,8 +101,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage()
     make_node()
     make_environment("staging", is_routed=False)
-    monkeypatch.setattr(validators.deployment, "sleep", made.tick)
-    monkeypatch.setattr(validators.run, "inference_server", made.client)
+    monkeypatch.setattr(validators.execution.staging, "sleep", made.tick)
+    monkeypatch.setattr(validators.execution.run, "inference_server", made.client)
     return made
 
 
@@ -259,7 +259,7 @@ def test_its_report_is_canonical_signed_and_names_what_was_judged(
     report = validated(developer, release).report
     body = json.loads(report.body)
     assert sha256_of(report.body.encode()) == report.digest
-    assert signing.verify(report.digest, report.signature, report.key_id)
+    assert installation_keys.verify(report.digest, report.signature, report.key_id)
     assert queries.is_authentic(report)
     assert queries.latest_report(release) == report
     assert body["schema"] == "sluicegate/report/v1"
@@ -277,7 +277,7 @@ def test_its_report_is_canonical_signed_and_names_what_was_judged(
 def test_its_evidence_is_attested_with_numbers(stage: Stage, developer: Actor, release: Release) -> None:
     report = validated(developer, release).report
     made = release.attestations.get(predicate_type=GATES_TYPE)
-    statement = oms.read_statement(signing.verify_bundle(made.bundle)[0])
+    statement = oms.read_statement(installation_keys.verify_bundle(made.bundle)[0])
     said = statement["predicate"]
     assert made.about == report.digest == said["report"]
     assert statement["subject"][0]["digest"] == {"sha256": str(release.digest).removeprefix("sha256:")}
@@ -484,7 +484,7 @@ def test_a_gate_that_breaks_is_errored_and_keeps_folders_to_itself(
     def broken(*_: Any) -> None:
         raise RuntimeError("cannot open /home/someone/secret/place/file.json")
 
-    monkeypatch.setattr(validators.run, "run_gate", broken)
+    monkeypatch.setattr(validators.execution.run, "run_gate", broken)
     contract = validated(developer, release).gate_runs.get(gate="contract")
     assert contract.verdict == "errored"
     assert "RuntimeError: cannot open file.json" in contract.reason
@@ -509,7 +509,7 @@ def test_the_next_worker_keeps_the_verdicts_that_are_there(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validation = actions.request_validation(actor=developer, release=release)
-    run_gate = validators.run.run_gate
+    run_gate = validators.execution.run.run_gate
 
     class Killed(BaseException):
         pass
@@ -519,7 +519,7 @@ def test_the_next_worker_keeps_the_verdicts_that_are_there(
             raise Killed
         return run_gate(name, context)
 
-    monkeypatch.setattr(validators.run, "run_gate", dies_in_golden)
+    monkeypatch.setattr(validators.execution.run, "run_gate", dies_in_golden)
     with pytest.raises(Killed):
         run_validation(validation.pk, beat)
     validation.refresh_from_db()
@@ -527,7 +527,9 @@ def test_the_next_worker_keeps_the_verdicts_that_are_there(
     ended = validation.gate_runs.get(gate="contract").ended_at
 
     again: list[str] = []
-    monkeypatch.setattr(validators.run, "run_gate", lambda name, context: again.append(name) or run_gate(name, context))
+    monkeypatch.setattr(
+        validators.execution.run, "run_gate", lambda name, context: again.append(name) or run_gate(name, context)
+    )
     run_validation(validation.pk, beat)
     validation.refresh_from_db()
     assert again == ["golden", "load"]

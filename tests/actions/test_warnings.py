@@ -8,10 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from rollouts.actions.recording import FREELY_SAID, WARNED_WITHIN_S, Tick, outcome_of
-from rollouts.core.carry import Carry
+from rollouts.actions.tick_records import FREELY_SAID, WARNED_WITHIN_S, Tick, outcome_of
 from rollouts.core.decision import Action, Code, Decision
-from rollouts.core.history import Open
+from rollouts.core.engine_state import EngineState
+from rollouts.core.tick_history import OpenSegment
 from rollouts.models import Rollout
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -21,8 +21,8 @@ def is_recorded(code: Code, *, after_s: float, **facts: Any) -> bool:
     """Whether the engine, having held for changing reasons for long, records this one so long after the last."""
     last = NOW - timedelta(seconds=after_s)
     tick = Tick(
-        Rollout(pk=1), Mock(), Carry(said="hold:need_more"), Mock(), Decision(Action.HOLD, code, "Holding.", facts),
-        fence=1, at=NOW, number=9, history=Open(spoken=(FREELY_SAID + 30, last.timestamp())),
+        Rollout(pk=1), Mock(), EngineState(said="hold:need_more"), Mock(), Decision(Action.HOLD, code, "Holding.", facts),
+        fence=1, at=NOW, number=9, history=OpenSegment(spoken=(FREELY_SAID + 30, last.timestamp())),
     )  # fmt: skip
     return outcome_of(tick).decision is not None
 

@@ -65,7 +65,7 @@ def test_a_release_in_use_says_by_whom(run: Run, pushed: dict[str, Any]) -> None
 
 
 def test_long_plans_come_in_pages(run: Run, pushed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.api.collection.MOST_ITEMS", 1)
+    monkeypatch.setattr("registry.api.garbage_collection.MOST_ITEMS", 1)
     assert len(run("admin", "registry", "gc", "--all")[1]["items"]) == 3
 
 

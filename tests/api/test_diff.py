@@ -13,8 +13,9 @@ from django.test import Client
 
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor
-from registry import actions, comparing
+from registry import actions
 from registry.models import Inspection, Release, ServedModel
+from registry.queries import release_diff
 from tests.factories import make_environment
 from tests.model_files import onnx_file, tokenizer_file
 from tests.registry_samples import draft_with, person, served_model, sha256
@@ -105,7 +106,7 @@ def test_the_same_release_and_one_of_another_model(dev: Client, releases: tuple[
 def test_headers_come_from_what_was_remembered(
     dev: Client, releases: tuple[Release, Release], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "inspect", None)  # would fail if it were called
+    monkeypatch.setattr(release_diff, "inspect", None)  # would fail if it were called
     assert dev.get(f"{URL}?against=r1").json()["tensors"]
     monkeypatch.undo()
     Inspection.objects.all().delete()

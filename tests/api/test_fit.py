@@ -17,8 +17,8 @@ from registry import actions
 from registry.core.node_facts import from_agent
 from registry.models import Release
 from serving.actions import ensure_deployment
-from serving.fitting import fit_of, nodes_for
-from serving.hardware import hardware
+from serving.agent.hardware import hardware
+from serving.queries.node_fit import fit_of, nodes_for
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.fit import read_labels
 from tests.factories import make_environment, make_node

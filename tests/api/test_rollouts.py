@@ -13,11 +13,11 @@ from accounts.core.access import Role
 from accounts.models import User
 from ledger.models import Event
 from registry.models import ServedModel
-from rollouts.core.counting import Arms, Counts
-from rollouts.core.history import Mark, Open, Row
+from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
 from rollouts.models import Observation, Rollout
+from serving.actions.routes import set_route
 from serving.models import Environment
-from serving.routing import set_route
 from tests.factories import make_environment, make_model, make_release, make_team, make_user
 
 pytestmark = pytest.mark.django_db
@@ -256,11 +256,11 @@ def with_history(client: APIClient, body: dict[str, Any], bad_per_tick: int) -> 
     environment = Environment.objects.get(slug="production")
     set_route(actor=admin, environment=environment, model=stable.model, stable=stable, reason="test")
     view = client.post("/api/v1/rollouts", {**body, "candidate": candidate.name}, format="json").data
-    began, history = 1_700_000_000.0, Open()
-    mark = Mark("shifting", 0, 500, step_started_at=began)
+    began, history = 1_700_000_000.0, OpenSegment()
+    mark = TickContext("shifting", 0, 500, step_started_at=began)
     for tick in range(1, 61):
         arms = Arms(Counts(10, 10, {"errors": bad_per_tick}), Counts(190, 190, {"errors": 0}))
-        history = history.after(Row(mark, tick, began + tick, began + tick, arms))
+        history = history.after(TickRecord(mark, tick, began + tick, began + tick, arms))
     block = history.block()
     at = [datetime.fromtimestamp(seconds, UTC) for seconds in (block.from_at, block.at)]
     Observation.objects.create(

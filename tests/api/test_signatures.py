@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from registry import signing
 from registry.core import oms
+from registry.signing import installation_keys
 from sluicegate.cli import exits
 from sluicegate.cli.main import main
 from tests.api.test_cli import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
@@ -42,7 +42,7 @@ def test_a_fetched_folder_is_verified_offline(
     monkeypatch.delenv("SLUICEGATE_TOKEN")
     code, told = offline(capsys, copy)
     assert (code, told["ok"], told["release"]) == (exits.OK, True, "sentiment/r1")
-    assert told["signed_by"] == signing.present_key(signing.Use.RELEASES).key_id
+    assert told["signed_by"] == installation_keys.present_key(installation_keys.Use.RELEASES).key_id
     assert offline(capsys, copy, "--expect", "sentiment/r1")[0] == exits.OK
     assert offline(capsys, copy, "--expect", told["digest"])[0] == exits.OK
     code, told = offline(capsys, copy, "--expect", "sentiment/r2")
@@ -106,7 +106,7 @@ def test_verify_online_finds_a_signature_of_another_key(
     settings: Any,
 ) -> None:
     settings.RELEASE_KEY_FILE = str(tmp_path / "stranger.pem")
-    (tmp_path / "strange-key.pem").write_text(signing.public_key_pem(signing.Use.RELEASES))
+    (tmp_path / "strange-key.pem").write_text(installation_keys.public_key_pem(installation_keys.Use.RELEASES))
     code, told = run("ada", "release", "verify", "sentiment/r1", "--key", str(tmp_path / "strange-key.pem"))
     assert code == exits.FAILED and "not known here" in told["wrong"][0]
 

@@ -22,7 +22,7 @@ from registry import actions
 from registry.core.uploads import PartTicket
 from registry.models import Blob, Release, ReleaseFile, Upload
 from registry.storage import adapter
-from sluicegate.part_door import PartDoor
+from sluicegate.upload_middleware import UploadMiddleware
 from tests.factories import make_user
 from tests.registry_samples import ONNX, announced, person, release_yaml, served_model, sha256
 from tests.uploading import begin, complete, pieces, put, send, sign, some_bytes, upload
@@ -469,7 +469,7 @@ def door() -> Iterator[Callable[..., httpx.Response]]:
         await send({"type": "http.response.start", "status": 299, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    app = PartDoor(django)
+    app = UploadMiddleware(django)
 
     def call(method: str, url: str, body: Any = b"", headers: Any = None) -> httpx.Response:
         async def run() -> httpx.Response:
@@ -516,7 +516,7 @@ def test_a_part_that_breaks_off_does_not_count(dev: Any) -> None:
         said.append(message)
 
     scope = {"type": "http", "method": "PUT", "path": url.path, "query_string": url.query.encode(), "headers": []}
-    asyncio.run(PartDoor(None)(scope, receive, told_back))  # type: ignore[arg-type]
+    asyncio.run(UploadMiddleware(None)(scope, receive, told_back))  # type: ignore[arg-type]
     assert said[0]["status"] == 422 and b"upload_cut_short" in said[1]["body"]
     assert dev.get(told["links"]["self"]).json()["held"] == []
     assert put(dev, signed, DATA[:PART]).status_code == 200  # its place is free again

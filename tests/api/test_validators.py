@@ -14,8 +14,8 @@ from registry.models import ServedModel
 from tests.factories import make_environment, make_model, make_release, make_user
 from validators.actions import begin_validation, finish_validation, record_judgement
 from validators.core.verdict import Judgement, Verdict
+from validators.execution.run import ACTOR
 from validators.models import Validation
-from validators.run import ACTOR
 
 pytestmark = pytest.mark.django_db
 Api = Callable[..., Any]

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ledger.core.canonical import digest_of
-from serving import runtime
+from serving.agent import runtime_image
 from serving.ports import LaunchSpec
 
 VENV = Path(__file__).resolve().parents[2] / ".venv-serving"
@@ -152,7 +152,7 @@ def manifest(
             {"path": path, "role": roles[path.partition("/")[0]], "sha256": blobs.put(data), "size_bytes": len(data)}
             for path, data in files.items()
         ],
-        "runtime": {"image": image or runtime.describe(VENV)["image"], "server": "triton", "backend": backend},
+        "runtime": {"image": image or runtime_image.describe(VENV)["image"], "server": "triton", "backend": backend},
         "serving": own,
         "envelope": {},
         "provenance": {},

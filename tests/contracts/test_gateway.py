@@ -19,12 +19,12 @@ import grpc
 import pytest
 from django.utils import timezone
 
+from serving.adapters.envoy_bootstrap import FLUSH_S
+from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.buckets import EDGES_US, SIZE_EDGES
 from serving.core.routes import Limits
-from serving.envoy import EnvoyCounters
-from serving.envoy_bootstrap import FLUSH_S
-from serving.fake_gateway import FakeGateway, envoy_page
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from tests.fakes.gateway import FakeGateway, envoy_page
 from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
@@ -389,7 +389,7 @@ def test_the_fakes_page_says_what_the_fake_counted() -> None:
 
 def test_a_page_that_is_no_longer_brought_up_to_date_is_dated_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("serving.envoy.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("serving.adapters.envoy_counters.time.monotonic", lambda: clock[0])
     uptime = [7]
     began = datetime(2030, 1, 1, tzinfo=UTC)
     counters = EnvoyCounters(now=lambda: began + timedelta(seconds=clock[0] - 1000))

@@ -13,13 +13,13 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.blob_cache import BlobCache
-from serving.fakes import FakeInferenceServer, FakeModel
-from serving.local_launcher import LocalLauncher
+from serving.adapters.triton import TritonServer, redacted
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from serving.ports import Inference, InferenceError, InferenceServer, LaunchError, TensorSpec
-from serving.triton import TritonServer, redacted
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+from tests.fakes.ports import FakeInferenceServer, FakeModel
 
 
 def _compute_code(arrays: dict[str, Any]) -> dict[str, Any]:

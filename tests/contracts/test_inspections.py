@@ -10,7 +10,7 @@ import pytest
 
 from accounts.core.errors import NotFound
 from registry.core.formats import inspect
-from registry.headers import Ranged
+from registry.queries.file_headers import RangedReader
 from registry.storage import BlobStore, FolderStore
 from tests.contracts.test_blob_store import s3_store, seaweed  # noqa: F401 - a fixture
 from tests.model_files import gguf_file, onnx_file, safetensors_file
@@ -43,7 +43,7 @@ def test_a_header_is_read_by_ranges(blobs: BlobStore, path: str, monkeypatch: py
         return found
 
     monkeypatch.setattr(blobs, "read_range", counted)
-    found = inspect(path, Ranged(blobs, key), size)
+    found = inspect(path, RangedReader(blobs, key), size)
     assert found == inspect(path, io.BytesIO(data), size) and len(found.facts["tensors"]) == len(MANY)
     assert size > 24 << 20 and sum(taken) < 3 << 20 and len(taken) < 40
 
@@ -51,10 +51,10 @@ def test_a_header_is_read_by_ranges(blobs: BlobStore, path: str, monkeypatch: py
 def test_a_file_that_is_shorter_than_it_is_said_to_be(blobs: BlobStore) -> None:
     data = FILES["artifact/w.safetensors"][:1000]
     key, _ = blobs.put_stream(io.BytesIO(data))
-    (problem,) = inspect("artifact/w.safetensors", Ranged(blobs, key), 5000).problems
+    (problem,) = inspect("artifact/w.safetensors", RangedReader(blobs, key), 5000).problems
     assert "its size was given as 5000" in problem.message
 
 
 def test_bytes_that_are_not_there(blobs: BlobStore) -> None:
     with pytest.raises(NotFound):
-        inspect("artifact/w.safetensors", Ranged(blobs, "0" * 64), 5000)
+        inspect("artifact/w.safetensors", RangedReader(blobs, "0" * 64), 5000)

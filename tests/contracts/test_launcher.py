@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving import keeper, model_repository, runtime
-from serving.blob_cache import BlobCache
-from serving.local_launcher import LocalLauncher
+from serving.adapters.triton import TritonServer
+from serving.agent import model_repository, runtime_image, server_shim
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from serving.ports import LaunchError, RunningServer
-from serving.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 
@@ -73,7 +73,7 @@ def processes_of(folder: Path) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if str(folder).encode() in path.read_bytes() and keeper.started_at_ticks(int(path.parent.name)):
+            if str(folder).encode() in path.read_bytes() and server_shim.started_at_ticks(int(path.parent.name)):
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -195,16 +195,16 @@ def test_files_are_checked_while_they_are_written(tmp_path: Path, blobs: MemoryB
 
 
 def test_the_runtime_is_the_same_each_time_and_knows_its_versions() -> None:
-    first, second = runtime.describe(VENV), runtime.describe(VENV)
+    first, second = runtime_image.describe(VENV), runtime_image.describe(VENV)
     assert first == second
     assert first["image"].startswith("local/triton-onnx@sha256:") and first["versions"]["numpy"].startswith("1.")
 
 
 def test_a_change_of_the_runner_is_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = runtime.describe(VENV)["image"]
+    before = runtime_image.describe(VENV)["image"]
     (tmp_path / "onnx_runner.py").write_text("# changed")
-    monkeypatch.setattr(runtime, "RUNNER", tmp_path)
-    assert runtime.describe(VENV)["image"] != before
+    monkeypatch.setattr(runtime_image, "RUNNER", tmp_path)
+    assert runtime_image.describe(VENV)["image"] != before
 
 
 # a life of a server
@@ -250,7 +250,7 @@ def test_a_server_listens_on_loopback_only_and_has_no_secrets(
     monkeypatch.setenv("SLUICEGATE_SECRET_KEY", "hush")
     running = start(launcher, made.doubling(blobs))
     assert b"hush" not in Path(f"/proc/{running.pid}/environ").read_bytes()
-    record = json.loads((running.folder / keeper.KEEPER_FILE).read_text())
+    record = json.loads((running.folder / server_shim.KEEPER_FILE).read_text())
     assert b"hush" not in Path(f"/proc/{record['pid']}/environ").read_bytes()
     ports = {f"{port:04X}" for port in (running.http_port, running.grpc_port, running.metrics_port)}
 
@@ -285,7 +285,7 @@ def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLaunch
     os.kill(running.pid, signal.SIGKILL)
     assert eventually(lambda: not launcher.is_alive(running))
     assert eventually(lambda: processes_of(running.folder) == [] and shared_memory_of(running) == [])
-    assert json.loads((running.folder / keeper.KEEPER_FILE).read_text())["exit_code"] == -signal.SIGKILL
+    assert json.loads((running.folder / server_shim.KEEPER_FILE).read_text())["exit_code"] == -signal.SIGKILL
     launcher.stop(running, grace_s=5)
     assert not running.folder.exists()
 
@@ -295,7 +295,7 @@ def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(
 ) -> None:
     running = start(launcher, made.doubling(blobs))
     double(running)
-    os.kill(json.loads((running.folder / keeper.KEEPER_FILE).read_text())["pid"], signal.SIGKILL)
+    os.kill(json.loads((running.folder / server_shim.KEEPER_FILE).read_text())["pid"], signal.SIGKILL)
     assert eventually(lambda: processes_of(running.folder) == [])
     other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=BlobCache(launcher.servers / "../cache", blobs))
     assert other.adopt(running.folder) is None
@@ -320,15 +320,15 @@ def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(
     for running in (one, two):
         assert eventually(lambda: processes_of(running.folder) == [] and not running.folder.exists())  # noqa: B023
         assert shared_memory_of(running) == []
-    assert not keeper.is_locked(tmp_path / "stack.lock")  # the next stack can start
+    assert not server_shim.is_locked(tmp_path / "stack.lock")  # the next stack can start
     assert launcher.sweep(set()) == []
 
 
 _STARTER = """
 import json, sys
 from pathlib import Path
-from serving.blob_cache import BlobCache
-from serving.local_launcher import LocalLauncher
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from tests.contracts import serving_models as made
 blobs = made.MemoryBlobs()
 cache = BlobCache(Path(sys.argv[1]) / "../cache", blobs)
@@ -361,12 +361,12 @@ def test_a_server_survives_its_starter_and_is_adopted(launcher: LocalLauncher) -
 
 
 def test_a_pid_given_to_another_process_is_not_taken_for_ours() -> None:
-    own = keeper.started_at_ticks(os.getpid())
+    own = server_shim.started_at_ticks(os.getpid())
     assert own is not None
-    assert keeper.is_running(os.getpid(), own)
-    assert not keeper.is_running(os.getpid(), own + 1)
+    assert server_shim.is_running(os.getpid(), own)
+    assert not server_shim.is_running(os.getpid(), own + 1)
 
 
 def test_a_short_prefix_never_clears_shared_memory() -> None:
     with pytest.raises(ValueError, match="too short"):
-        keeper.clear_shared_memory("sg")
+        server_shim.clear_shared_memory("sg")

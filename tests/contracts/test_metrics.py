@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from serving.fakes import FakeMetrics
+from serving.adapters.prometheus import Prometheus
 from serving.ports import CounterQuery, CounterSample, ExternalMetrics, MetricsError
-from serving.prometheus import Prometheus
+from tests.fakes.ports import FakeMetrics
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.prometheus_rig import PrometheusProcess, prometheus_process
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from registry.core.triton_tree import tree_of
-from serving import model_repository
-from serving.blob_cache import BlobCache
-from serving.local_launcher import LocalLauncher
-from serving.triton import TritonServer
+from serving.adapters.triton import TritonServer
+from serving.agent import model_repository
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec, manifest, serving
 
 CODE = b"""

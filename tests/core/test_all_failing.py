@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from rollouts.core.carry import Carry
-from rollouts.core.counting import COMMON, ERRORS, SAVED, Arms, Counts
+from rollouts.core.all_failing import CHANCE, Failures
+from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms, Counts
 from rollouts.core.decision import Action, Code, Decision
-from rollouts.core.failing import CHANCE, Failures
-from rollouts.core.policy import parse_policy
+from rollouts.core.engine_state import EngineState
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
 
 #: Guards that nothing can breach, so that only the hard rule speaks.
@@ -129,5 +129,5 @@ def test_the_row_survives_json() -> None:
     for at, failed in ((3.5, 4), (4.25, 2)):
         row = row.after(at, Arms(Counts(failed, failed, {ERRORS: failed}), Counts(8, 8, {ERRORS: 1})))
     assert (row.attempts, row.spread_s, row.good, row.bad) == (6, 0.75, 14, 2)
-    kept = Carry(failures=row, has_failed=True, gone_since=7.0, asked_at=1.0)
-    assert Carry.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+    kept = EngineState(failures=row, has_failed=True, gone_since=7.0, asked_at=1.0)
+    assert EngineState.from_json(json.loads(json.dumps(kept.to_json()))) == kept

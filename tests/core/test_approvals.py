@@ -10,7 +10,7 @@ import pytest
 
 from rollouts.core.approvals import Approval, Digests, Void, missing, stages_ahead, stages_of, valid, void_because
 from rollouts.core.lifecycle import FINAL, RolloutState
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 
 S = RolloutState
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

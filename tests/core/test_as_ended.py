@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.as_ended import worst_as_ended
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 
 BEGIN, LASTS_S = 1_800_000_000.0, 60
 POLICY = parse_policy({"preset": "fast", "guards": [{"indicator": "errors"}]}, {"errors_max_frac": 0.05})

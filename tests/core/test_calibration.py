@@ -9,7 +9,7 @@ from benchmarks.calibration.cells import EIGHT, FIVE, HELD, NORMAL, OBJECTIVES, 
 from benchmarks.calibration.product import LIVE, PROMOTED, ROLLED_BACK
 from benchmarks.calibration.simulate import Cell, Told, measured, simulate
 from benchmarks.calibration.traffic import Clump, Latency, Scenario
-from rollouts.core.counting import Arms, Counts
+from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Action, Code
 from rollouts.core.replay import Walk, walk
 

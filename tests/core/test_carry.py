@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from rollouts.core.carry import Carry, absorb
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.counter_deltas import Counts, Reading
+from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evidence import Tolerance
-from rollouts.core.plan import Guard, Policy
-from rollouts.core.policy import parse_policy
+from rollouts.core.guard_tracker import GuardTracker, Recent
+from rollouts.core.policy import Guard, Policy
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.snapshot import judge, judged_all
-from rollouts.core.watch import Recent, Watch
 
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.05}}
 SLOW = ("slow_100ms", "slow_250ms", "slow_500ms")
@@ -41,18 +41,18 @@ def probes(at: float, calls: int, wrong: int) -> Reading:
 
 
 def take(
-    carry: Carry, tick: int, *readings: Reading, policy: Policy = POLICY, has_stable: bool = True, **more
-) -> Carry:
+    carry: EngineState, tick: int, *readings: Reading, policy: Policy = POLICY, has_stable: bool = True, **more
+) -> EngineState:
     named = {f"gateway{i}": one for i, one in enumerate(readings)}
-    return absorb(carry, tick=tick, readings=named, policy=policy, has_stable=has_stable, **more)
+    return update_state(carry, tick=tick, readings=named, policy=policy, has_stable=has_stable, **more)
 
 
 def watched(
     seconds: int, *, bad: int = 0, slow: dict[str, int] | None = None, policy: Policy = POLICY, has_stable: bool = True
-) -> Carry:
+) -> EngineState:
     """After so many seconds of 10 attempts of the candidate and 90 of stable, `bad` and `slow` of the candidate's bad each."""
     slow = slow or {}
-    carry = Carry(readings={"gateway0": reading(1000.0, 0, 0, 0)})
+    carry = EngineState(readings={"gateway0": reading(1000.0, 0, 0, 0)})
     for t in range(1, seconds + 1):
         now = reading(1000.0 + t, 10 * t, bad * t, 90 * t, **{name: count * t for name, count in slow.items()})
         carry = take(carry, t, now, policy=policy, has_stable=has_stable)
@@ -96,7 +96,7 @@ def test_the_promote_side_needs_every_point() -> None:
 
 def test_a_point_that_no_gateway_counts_is_left_out() -> None:
     old = Counts(100, 100, {"errors": 0, "slow_250ms": 2})
-    carry = Carry(readings={"gateway0": Reading("one", 1000.0, Counts(), Counts())})
+    carry = EngineState(readings={"gateway0": Reading("one", 1000.0, Counts(), Counts())})
     carry = take(carry, 1, Reading("one", 1001.0, old, old))
     assert set(carry.watches["slow_250ms"].evidence.points) == {"slow_250ms"}
     slow = judged_all(carry, POLICY, has_stable=True)[1]
@@ -168,7 +168,7 @@ def test_slowness_that_is_over_is_no_longer_recent() -> None:
 
 
 def test_an_empty_state_and_one_of_an_older_version_can_be_read() -> None:
-    assert Carry.from_json({}) == Carry()
+    assert EngineState.from_json({}) == EngineState()
     old = {
         "readings": {"gateway0": reading(1000.0, 10, 1, 90).to_json()},
         "step": {"candidate": Counts(5, 5, {}).to_json(), "stable": Counts(6, 6, {}).to_json()},
@@ -181,7 +181,7 @@ def test_an_empty_state_and_one_of_an_older_version_can_be_read() -> None:
         },
         "said": "hold:need_more",
     }
-    carry = Carry.from_json(old)
+    carry = EngineState.from_json(old)
     assert carry.said == "hold:need_more" and carry.step.candidate.attempts == 5
     assert carry.watches["errors"].first_bad_at == 12.5 and carry.watches["errors"].evidence.candidate == 0
     assert take(carry, 8, reading(1001.0, 20, 2, 180)).watches["errors"].evidence.candidate == 10
@@ -191,7 +191,7 @@ def test_a_rollout_read_back_from_json_goes_on_the_same_way() -> None:
     kept = stored = watched(50, bad=1, slow={"slow_100ms": 2})
     for t in range(51, 61):
         now = reading(1000.0 + t, 10 * t, t, 90 * t, slow_100ms=2 * t)
-        kept, stored = take(kept, t, now), take(Carry.from_json(json.loads(json.dumps(stored.to_json()))), t, now)
+        kept, stored = take(kept, t, now), take(EngineState.from_json(json.loads(json.dumps(stored.to_json()))), t, now)
     for one, other in zip(
         judged_all(kept, POLICY, has_stable=True), judged_all(stored, POLICY, has_stable=True), strict=True
     ):
@@ -214,15 +214,15 @@ def test_the_state_stays_small() -> None:
 
 
 def test_blindness_does_not_count_on_while_no_engine_looked() -> None:
-    blind = Carry().blinded(100.0, is_blind=True).blinded(101.0, is_blind=True)
+    blind = EngineState().blinded(100.0, is_blind=True).blinded(101.0, is_blind=True)
     assert blind.blind_since == 100.0
     assert blind.blinded(701.0, is_blind=True).blind_since == 701.0
     assert blind.blinded(102.0, is_blind=False).blind_since is None
-    assert Carry.from_json(blind.to_json()).blinded(102.0, is_blind=True).blind_since == 100.0
+    assert EngineState.from_json(blind.to_json()).blinded(102.0, is_blind=True).blind_since == 100.0
 
 
 def test_warm_up_is_dropped_only_so_often_in_one_stage() -> None:
-    carry = Carry(watches={"slow_250ms": Watch()}).forgetting("slow_250ms").forgetting("slow_250ms")
+    carry = EngineState(watches={"slow_250ms": GuardTracker()}).forgetting("slow_250ms").forgetting("slow_250ms")
     assert carry.forgotten == 2 and carry.forgetting("unknown").forgotten == 2
     assert carry.entering("another", 5.0, POLICY).forgotten == 0
 
@@ -237,17 +237,19 @@ def counts(n: int, bad: int = 0, common: int = 0, **more: int) -> Counts:
 ERRORS_ONLY = parse_policy({"guards": [{"indicator": "errors"}]})
 
 
-def after(seconds: int, candidate: Counts, stable: Counts, *, policy: Policy = ERRORS_ONLY, carry: Carry | None = None):
+def after(
+    seconds: int, candidate: Counts, stable: Counts, *, policy: Policy = ERRORS_ONLY, carry: EngineState | None = None
+):
     """So many seconds in each of which these were counted."""
-    carry = carry or Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())})
+    carry = carry or EngineState(readings={"one": Reading("one", 0.0, Counts(), Counts())})
     for _ in range(seconds):
         before = carry.readings["one"]
         now = Reading("one", before.at + 1, before.candidate + candidate, before.stable + stable)
-        carry = absorb(carry, tick=carry.tick + 1, readings={"one": now}, policy=policy, has_stable=True)
+        carry = update_state(carry, tick=carry.tick + 1, readings={"one": now}, policy=policy, has_stable=True)
     return carry
 
 
-def log_e(carry: Carry) -> float:
+def log_e(carry: EngineState) -> float:
     return judged_all(carry, ERRORS_ONLY, has_stable=True)[0].log_e_worse
 
 
@@ -261,7 +263,7 @@ def test_requests_that_fail_wherever_they_go_are_nobodys_regression() -> None:
 def test_a_regression_beside_them_is_found_as_soon_as_without() -> None:
     """The candidate's own 8 % beside 4 % that nobody can answer."""
 
-    def ticks(candidate: Counts, stable: Counts, carry: Carry) -> int:
+    def ticks(candidate: Counts, stable: Counts, carry: EngineState) -> int:
         for tick in range(1, 200):
             carry = after(1, candidate, stable, carry=carry)
             if log_e(carry) >= ERRORS_ONLY.bar_worse:
@@ -295,14 +297,14 @@ def test_the_budget_counts_a_regression_beside_them_too() -> None:
 
 def test_gateways_that_follow_other_weights_are_compared_each_by_itself() -> None:
     """One region fails 8 %, the other 0.5 %; one gateway sends the candidate half of its traffic, the other a twentieth."""
-    carry = Carry(readings={name: Reading(name, 0.0, Counts(), Counts()) for name in ("a", "b")})
+    carry = EngineState(readings={name: Reading(name, 0.0, Counts(), Counts()) for name in ("a", "b")})
     news = {"a": (counts(50, 4), counts(50, 4)), "b": (counts(10, 0), counts(190, 1))}
     for _ in range(300):
         now = {
             name: Reading(name, was.at + 1, was.candidate + news[name][0], was.stable + news[name][1])
             for name, was in carry.readings.items()
         }
-        carry = absorb(carry, tick=carry.tick + 1, readings=now, policy=ERRORS_ONLY, has_stable=True)
+        carry = update_state(carry, tick=carry.tick + 1, readings=now, policy=ERRORS_ONLY, has_stable=True)
     judged = judged_all(carry, ERRORS_ONLY, has_stable=True)[0]
     assert judged.rate_candidate > 2 * judged.rate_stable and judged.log_e_worse < 0
 
@@ -310,24 +312,24 @@ def test_gateways_that_follow_other_weights_are_compared_each_by_itself() -> Non
 def test_while_answers_are_on_their_way_nothing_is_held_against_anybody() -> None:
     """Failures end at once, successes after ten seconds."""
     nothing = Reading("one", 0.0, Counts(), Counts(), others={1: (Counts(), Counts())})
-    carry = Carry(readings={"one": nothing})
+    carry = EngineState(readings={"one": nothing})
     for second in range(1, 15):
         now = Reading("one", float(second), counts(5 * second, 5 * second), counts(20, 1), slot=1, answer_s=10.0)
-        carry = absorb(carry, tick=second, readings={"one": now}, policy=ERRORS_ONLY, has_stable=True)
+        carry = update_state(carry, tick=second, readings={"one": now}, policy=ERRORS_ONLY, has_stable=True)
     assert log_e(carry) == 0.0 and carry.step.candidate.attempts == 70
     later = Reading("one", 17.0, counts(90, 90), counts(60, 1), slot=1, answer_s=10.0)
-    assert log_e(absorb(carry, tick=15, readings={"one": later}, policy=ERRORS_ONLY, has_stable=True)) > 0
+    assert log_e(update_state(carry, tick=15, readings={"one": later}, policy=ERRORS_ONLY, has_stable=True)) > 0
 
 
 def test_answers_that_set_in_after_failures_are_no_clump() -> None:
     """Slow answers: for nine seconds only failures have ended; then answers come at their full rate."""
-    carry, total = Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())}), [0, 0]
+    carry, total = EngineState(readings={"one": Reading("one", 0.0, Counts(), Counts())}), [0, 0]
     for second in range(1, 61):
         n = 100 if second > 9 else 1
         total = [total[0] + n, total[1] + 1]
         arm = counts(total[0], total[1])
         now = Reading("one", float(second), counts(second), arm, slot=1, answer_s=9.0)
-        carry = absorb(carry, tick=second, readings={"one": now}, policy=ERRORS_ONLY, has_stable=True)
+        carry = update_state(carry, tick=second, readings={"one": now}, policy=ERRORS_ONLY, has_stable=True)
     assert carry.watches["errors"].dispersion.phi("errors") == 1.0
 
 
@@ -341,7 +343,7 @@ def test_being_better_than_tolerated_is_no_credit() -> None:
 
 
 def test_bursts_before_the_rollout_do_not_blind_it() -> None:
-    carry = Carry(readings={"one": Reading("one", 0.0, Counts(), Counts())})
+    carry = EngineState(readings={"one": Reading("one", 0.0, Counts(), Counts())})
     for burst in range(3):
         carry = after(19, Counts(), counts(190, burst % 2), carry=carry)
         carry = after(1, Counts(), counts(390, 200), carry=carry)

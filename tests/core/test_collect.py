@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from registry.core.collect import BlobFacts, Fate, Kind, ReleaseFacts, Rules, StrayFacts, make_plan
+from registry.core.garbage_collection import BlobFacts, Fate, Kind, ReleaseFacts, Rules, StrayFacts, make_plan
 from registry.core.lifecycle import ReleaseState
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

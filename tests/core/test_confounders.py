@@ -11,9 +11,9 @@ from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.freeze import FreezeWindow
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.mix import Mix, mix_of
-from rollouts.core.plan import OnUndecided
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import OnUndecided
+from rollouts.core.policy_schema import parse_policy
+from rollouts.core.request_mix import Mix, mix_of
 from rollouts.core.snapshot import Judged, Snapshot
 from tests.core.test_decide import ALONE, OBJECTIVES, POLICY, STEPS, judged, snapshot
 

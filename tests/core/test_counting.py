@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from rollouts.core.counting import MOST_S, SLOTS, Counts, Reading, difference, has_lost
+from rollouts.core.counter_deltas import MOST_S, SLOTS, Counts, Reading, difference, has_lost
 
 
 def reading(attempts: int, slow: int = 0, *, epoch: str = "one") -> Reading:

@@ -10,8 +10,8 @@ import pytest
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.plan import Source
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import Source
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.snapshot import Judged, Snapshot
 from tests.core.test_decide import judged, snapshot
 

@@ -15,8 +15,8 @@ from rollouts.core.confounders import is_split_off
 from rollouts.core.decide import decide
 from rollouts.core.decision import IGNORANCE, Action, Code
 from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.plan import OnUndecided
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import OnUndecided
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.snapshot import Judged, Snapshot
 
 S = RolloutState

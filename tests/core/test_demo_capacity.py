@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.presets import PRESETS, ROLL_BACK_OVER
 from rollouts.core.preview import preview
 from sluicegate.cli import exits
@@ -37,10 +37,10 @@ from sluicegate.demo.capacity import (
     check_graph,
     plan_for,
 )
-from sluicegate.demo.crowd import Crowd
+from sluicegate.demo.corpus import read_sentences, write_one
 from sluicegate.demo.releases import GOLDEN_FILE
-from sluicegate.demo.texts import read_sentences, write_one
 from sluicegate.demo.traffic import Record
+from sluicegate.demo.traffic_process import Crowd
 from sluicegate.stack import child
 from validators.core.load import Attempt, judge_load, poisson_schedule, summarise
 from validators.core.policy import parse_policy as parse_gates

@@ -16,8 +16,8 @@ import pytest
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
 from sluicegate.demo import report, story
-from sluicegate.demo.patience import PAUSE_S, STAGE_S, Patience
-from sluicegate.demo.texts import LETTER_BYTES, MIX, PARAGRAPH_WORDS, write_one
+from sluicegate.demo.corpus import LETTER_BYTES, MIX, PARAGRAPH_WORDS, write_one
+from sluicegate.demo.timeouts import PAUSE_S, STAGE_S, Patience
 from sluicegate.demo.traffic import Record
 from sluicegate.stack.lock import StackLock
 
@@ -317,7 +317,7 @@ def test_a_rollout_that_was_left_is_in_the_report(monkeypatch: pytest.MonkeyPatc
     tale, _ = tale_of(monkeypatch, [])
     now = {"id": 2, "state": "paused", "weight_bp": 10_000}
     client = Mock(**{"get.return_value": now, "pages.return_value": [{"tick": 1}]})
-    monkeypatch.setattr("sluicegate.demo.patience.PAUSE_S", 0.0)
+    monkeypatch.setattr("sluicegate.demo.timeouts.PAUSE_S", 0.0)
     with pytest.raises(CommandError, match="left its path"):
         story._follow(tale, client, client, {"id": 2, "state": "preparing"})
     assert tale.rollouts == [now]

@@ -9,7 +9,7 @@ import pytest
 
 from registry.core.contract import OBJECTIVES
 from registry.core.envelope import ENVELOPE, batching_of
-from registry.core.fields import Many, Record, Table
+from registry.core.schema import ListOf, Object, Record
 from registry.core.spec import DOCUMENT, parse_spec, read_spec
 from tests.registry_samples import release_yaml
 
@@ -180,7 +180,7 @@ def test_batching_is_derived_from_serving() -> None:
 
 
 def _names(kind: Any) -> set[str]:
-    if isinstance(kind, Many | Table):
+    if isinstance(kind, ListOf | Object):
         return _names(kind.of)
     if isinstance(kind, Record):
         return set(kind.members) | {name for member in kind.members.values() for name in _names(member.kind)}

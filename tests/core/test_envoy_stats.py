@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from serving.adapters.envoy_stats import parse
 from serving.core.buckets import EDGES_US
-from serving.envoy_stats import parse
 from serving.ports import ArmCounters
 
 DRAWN, OTHER = "sha256:" + "2b" * 32, "sha256:" + "1a" * 32

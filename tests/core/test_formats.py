@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from registry.core.artifact import DATA_ENDINGS, PICKLE_ENDINGS
-from registry.core.fields import Json
 from registry.core.formats import KINDS, Findings, inspect, kind_of
 from registry.core.formats import safetensors as safetensors_reader
 from registry.core.formats.pickles import HIDDEN
+from registry.core.schema import Json
 from tests.model_files import (
     gguf_file,
     onnx_file,

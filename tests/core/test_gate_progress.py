@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from serving.fakes import FakeInferenceServer, FakeModel
-from validators import gates
+from tests.fakes.ports import FakeInferenceServer, FakeModel
 from validators.core.golden_set import GoldenItem
 from validators.core.load import Attempt, Burst
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict
+from validators.execution import gates
 
 SERVING = {
     "max_batch_size": 4,

@@ -6,25 +6,33 @@ from collections.abc import Iterable
 
 import pytest
 
-from serving.core.health import HUNG_AFTER_LAST_STABLE_S, HUNG_AFTER_S, Health, Look, Probe, Watch, verdict
+from serving.core.health import (
+    HUNG_AFTER_LAST_STABLE_S,
+    HUNG_AFTER_S,
+    Health,
+    HealthTracker,
+    Probe,
+    ProbeResult,
+    verdict,
+)
 
 H, P = Health, Probe
 
 
-def healths(looks: Iterable[Look], hung_after_s: float = 10.0) -> list[Health]:
-    watch, found = Watch(), []
+def healths(looks: Iterable[ProbeResult], hung_after_s: float = 10.0) -> list[Health]:
+    watch, found = HealthTracker(), []
     for look in looks:
         watch = watch.after(look)
         found.append(verdict(watch, look, hung_after_s=hung_after_s))
     return found
 
 
-def late(sent_at: float, finished: int | None, took_s: float = 2.0) -> Look:
-    return Look(P.LATE, sent_at, sent_at + took_s, finished)
+def late(sent_at: float, finished: int | None, took_s: float = 2.0) -> ProbeResult:
+    return ProbeResult(P.LATE, sent_at, sent_at + took_s, finished)
 
 
-def quick(*probes: Probe) -> list[Look]:
-    return [Look(probe, float(n), n + 0.1) for n, probe in enumerate(probes)]
+def quick(*probes: Probe) -> list[ProbeResult]:
+    return [ProbeResult(probe, float(n), n + 0.1) for n, probe in enumerate(probes)]
 
 
 def test_right_answers_are_well() -> None:
@@ -61,7 +69,7 @@ def test_the_window_begins_anew_with_whatever_finishes() -> None:
 
 
 def test_a_right_answer_begins_anew() -> None:
-    looks = [late(0.0, 7), late(6.0, 7), Look(P.RIGHT, 8.0, 8.1), late(9.0, 8), late(15.0, 8)]
+    looks = [late(0.0, 7), late(6.0, 7), ProbeResult(P.RIGHT, 8.0, 8.1), late(9.0, 8), late(15.0, 8)]
     assert healths(looks) == [H.SLOW, H.SLOW, H.WELL, H.SLOW, H.SLOW]
 
 
@@ -80,7 +88,7 @@ def test_one_unreadable_count_does_not_hide_what_finished_meanwhile() -> None:
 
 
 def test_an_agent_that_was_away_blames_nobody_for_the_gap() -> None:
-    assert healths([Look(P.RIGHT, 0.0, 0.1), late(500.0, 7)]) == [H.WELL, H.SLOW]
+    assert healths([ProbeResult(P.RIGHT, 0.0, 0.1), late(500.0, 7)]) == [H.WELL, H.SLOW]
 
 
 def test_only_hung_broken_and_dead_are_lost() -> None:

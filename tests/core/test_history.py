@@ -12,13 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.core.counting import Arms, Counts
+from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Action
-from rollouts.core.history import BLOCK_ROWS, Block, Mark, Open, Row, joined, rows_of, to_join
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, replay, uncounted, walk
+from rollouts.core.tick_history import (
+    BLOCK_ROWS,
+    OpenSegment,
+    Segment,
+    TickContext,
+    TickRecord,
+    joined,
+    rows_of,
+    to_join,
+)
 
-SHIFTING = Mark(state="shifting", step_index=0, weight_bp=2500, step_started_at=0.0)
+SHIFTING = TickContext(state="shifting", step_index=0, weight_bp=2500, step_started_at=0.0)
 
 
 def arms(candidate: int, bad: int = 0, stable: int = 0, **more: int) -> Arms:
@@ -28,17 +37,17 @@ def arms(candidate: int, bad: int = 0, stable: int = 0, **more: int) -> Arms:
     )
 
 
-def filled(rows: list[Row], block: Open | None = None) -> Open:
-    block = block or Open()
+def filled(rows: list[TickRecord], block: OpenSegment | None = None) -> OpenSegment:
+    block = block or OpenSegment()
     for row in rows:
         block = block.after(row)
     return block
 
 
-def ticks(count: int, *, first: int = 1, seed: int = 1, **mark: Any) -> list[Row]:
+def ticks(count: int, *, first: int = 1, seed: int = 1, **mark: Any) -> list[TickRecord]:
     draw = random.Random(seed)
     return [
-        Row(
+        TickRecord(
             replace(SHIFTING, **mark), tick, 1000.0 + tick, 1000.0 + tick + 0.25,
             arms(draw.randrange(9), draw.randrange(3), draw.randrange(90), slow_250ms=draw.randrange(2)),
         )
@@ -46,7 +55,7 @@ def ticks(count: int, *, first: int = 1, seed: int = 1, **mark: Any) -> list[Row
     ]  # fmt: skip
 
 
-def back(block: Block) -> list[Row]:
+def back(block: Segment) -> list[TickRecord]:
     """The rows after a way through JSON."""
     return list(rows_of(block.first_tick, block.from_at, json.loads(json.dumps(block.ticks))))
 
@@ -56,7 +65,7 @@ counts = st.builds(
     *[st.integers(0, 10**9)] * 4,
 )
 marks = st.builds(
-    Mark,
+    TickContext,
     state=st.sampled_from(["shadowing", "shifting", "paused", "baking"]),
     step_index=st.integers(-1, 5),
     weight_bp=st.integers(0, 10_000),
@@ -69,12 +78,12 @@ tellings = st.lists(
 )
 
 
-def told(telling: list[Any]) -> list[Row]:
+def told(telling: list[Any]) -> list[TickRecord]:
     at, rows = 1_900_000_000.0, []
     for tick, (mark, news, is_read, ms) in enumerate(telling, 7):
         at = round(at + ms / 1000, 3)
         external = {"wrong": Arms(Counts(tick, bad={"wrong": 1}), Counts(3, bad={"wrong": 0}))} if tick % 3 == 0 else {}
-        rows.append(Row(mark, tick, at, at - 0.125 if is_read else None, news, external))
+        rows.append(TickRecord(mark, tick, at, at - 0.125 if is_read else None, news, external))
     return rows
 
 
@@ -94,22 +103,22 @@ def test_what_is_stored_is_what_was_seen(telling: list[Any]) -> None:
 @given(tellings, st.integers(0, 40))
 def test_an_engine_that_takes_over_fills_the_same_block(telling: list[Any], at: int) -> None:
     rows = told(telling)
-    half = filled(rows[:at], Open(spoken=(2, 5.0)))
-    again = Open.from_json(json.loads(json.dumps(half.to_json())))
-    whole, other = filled(rows[at:], again), filled(rows, Open(spoken=(2, 5.0)))
+    half = filled(rows[:at], OpenSegment(spoken=(2, 5.0)))
+    again = OpenSegment.from_json(json.loads(json.dumps(half.to_json())))
+    whole, other = filled(rows[at:], again), filled(rows, OpenSegment(spoken=(2, 5.0)))
     assert whole.block().arms == other.block().arms and whole.problem == other.problem
     assert back(whole.block()) == back(other.block())
     assert (whole.spoken, whole.rows) == ((2, 5.0), len(rows))
-    assert whole.stored() == Open(spoken=(2, 5.0))
+    assert whole.stored() == OpenSegment(spoken=(2, 5.0))
 
 
 def test_a_quiet_tick_is_short() -> None:
-    quiet = [Row(SHIFTING, tick, 1000.0 + tick, 1000.0 + tick, arms(0)) for tick in range(1, 16)]
+    quiet = [TickRecord(SHIFTING, tick, 1000.0 + tick, 1000.0 + tick, arms(0)) for tick in range(1, 16)]
     assert len(json.dumps(filled(quiet).block().ticks)) < 600
 
 
 def test_names_that_come_later_are_told_where_they_come() -> None:
-    rows = [Row(SHIFTING, 1, 1.0, 1.0, Arms()), *ticks(2, first=2)]
+    rows = [TickRecord(SHIFTING, 1, 1.0, 1.0, Arms()), *ticks(2, first=2)]
     found = back(filled(rows).block())
     assert found[0].arms == Arms() and [one.arms for one in found[1:]] == [one.arms for one in rows[1:]]
 
@@ -117,7 +126,7 @@ def test_names_that_come_later_are_told_where_they_come() -> None:
 # -- coarser -----------------------------------------------------------------------------------------------------------
 
 
-def blocks_of(rows: list[Row], size: int = BLOCK_ROWS) -> list[Block]:
+def blocks_of(rows: list[TickRecord], size: int = BLOCK_ROWS) -> list[Segment]:
     return [filled(rows[i : i + size]).block() for i in range(0, len(rows), size)]
 
 
@@ -188,7 +197,7 @@ POLICY = parse_policy(
 )
 
 
-def lived(error_frac: float, seed: int = 3, most: int = 200) -> tuple[list[Walk], list[Row]]:
+def lived(error_frac: float, seed: int = 3, most: int = 200) -> tuple[list[Walk], list[TickRecord]]:
     """A rollout as the engine's own functions walk it, and what would have been stored of it."""
     draw, seen = random.Random(seed), {}
 
@@ -205,8 +214,8 @@ def lived(error_frac: float, seed: int = 3, most: int = 200) -> tuple[list[Walk]
     walks = list(walk(POLICY, feed))
     rows, state, index, weight, began = [], "shifting", 0, POLICY.steps[0].weight_bp, 0.0
     for step in walks:
-        mark = Mark(state=state, step_index=index, weight_bp=weight, step_started_at=began)
-        rows.append(Row(mark, step.tick, float(step.tick), float(step.tick), seen[step.tick]))
+        mark = TickContext(state=state, step_index=index, weight_bp=weight, step_started_at=began)
+        rows.append(TickRecord(mark, step.tick, float(step.tick), float(step.tick), seen[step.tick]))
         if (step.state, step.step_index, step.weight_bp) != (state, index, weight):
             state, index, weight, began = str(step.state), step.step_index, step.weight_bp, float(step.tick)
     return walks, rows
@@ -246,8 +255,8 @@ def test_a_coarse_history_still_tells_good_from_bad() -> None:
 def test_a_row_that_the_engine_left_out_is_left_out_again() -> None:
     """A slow model: only failures have ended yet."""
     one = arms(8, 8, 30, slow_250ms=0)
-    waits = [Row(replace(SHIFTING, is_settling=True), n, float(n), float(n), one) for n in range(1, 13)]
-    after = [Row(SHIFTING, n, float(n), float(n), one) for n in range(13, 21)]
+    waits = [TickRecord(replace(SHIFTING, is_settling=True), n, float(n), float(n), one) for n in range(1, 13)]
+    after = [TickRecord(SHIFTING, n, float(n), float(n), one) for n in range(13, 21)]
     *walks, last = replay(blocks_of([*waits, *after]), POLICY)
     waited = [one.decision for one in walks[: len(waits)]]
     assert {one.action for one in waited} == {Action.HOLD}
@@ -266,7 +275,7 @@ def test_a_coarse_row_makes_no_evidence_of_what_was_none() -> None:
         assert all(row.mark.is_settling for row in all_joined(turns) if row.ticks >= 3)
 
 
-def all_joined(rows: list[Row]) -> list[Row]:
+def all_joined(rows: list[TickRecord]) -> list[TickRecord]:
     block, *others = blocks_of(rows)
     for other in others:
         block = joined(block, other)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from registry.core.envelope import ENVELOPE
-from registry.core.fields import Flag, Instant, Json, Many, Number, Problem, Record, Table, Text, Whole, may, need
 from registry.core.json_schema import envelope_schema, schema_of
+from registry.core.schema import Flag, Instant, Integer, Json, ListOf, Number, Object, Problem, Record, Text, may, need
 from tests.core.test_envelope import FULL
 
 SCHEMA = envelope_schema()
@@ -95,14 +95,14 @@ PAIR = Record({"a": need(Flag()), "b": may(Flag(), None)})
         (Text(5), ["", "abc", "a\nb"], ["abcdef", 1, "a\x00"]),
         (Text(pattern=r"a+"), ["aa"], ["b", "aab", "baa"]),
         (Text(one_of=("a", "b")), ["a"], ["c", 1]),
-        (Whole(1, 8, besides=(-1,)), [1, 8, -1], [0, 9, "1", True]),
+        (Integer(1, 8, besides=(-1,)), [1, 8, -1], [0, 9, "1", True]),
         (Number(1, 2), [1, 1.5, 2], [0.9, 2.1, "1"]),
         (Number(1, above=True), [1.1], [1]),
         (Flag(), [True], [1, "true"]),
         (Instant(), ["2026-03-01"], [1]),
         (Json(), [None, {"a": [1]}], []),
-        (Many(Flag(), least=1, most=2), [[True]], [[], [True] * 3, [1], True]),
-        (Table(Flag()), [{"a": True}], [{"": True}, {"a": 1}, []]),
+        (ListOf(Flag(), least=1, most=2), [[True]], [[], [True] * 3, [1], True]),
+        (Object(Flag()), [{"a": True}], [{"": True}, {"a": 1}, []]),
         (PAIR, [{"a": True}, {"a": True, "b": None}], [{}, {"a": None}, {"a": True, "c": 1}]),
     ],
 )  # fmt: skip

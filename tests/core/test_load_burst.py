@@ -11,11 +11,11 @@ import pytest
 
 from serving.ports import Inference, InferenceError, InferenceServer
 from tests.core.test_gate_progress import context
-from validators import gates
 from validators.core.load import Attempt, Burst, burst_of, judge_full
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
-from validators.runners.load import all_at_once
+from validators.execution import gates
+from validators.execution.runners.load import all_at_once
 
 FOUND = Judgement(Verdict.PASSED, "Proven.", {"requests": 5})
 FULL = "[request id: <id_unknown>] Exceeds maximum queue size [full]"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from accounts.core.errors import Invalid
+from registry.adapters.pbtxt import check, parse
 from registry.core.pbtxt import Place, places, render
 from registry.core.serving import DATA_TYPES
 from registry.core.spec import parse_spec
-from registry.pbtxt import check, parse
 from tests.registry_samples import release_yaml
 
 SPEC = parse_spec(release_yaml())

@@ -6,8 +6,8 @@ import pytest
 
 from accounts.core.errors import Invalid
 from rollouts.core.evidence import Tolerance
-from rollouts.core.plan import OnUndecided
-from rollouts.core.policy import parse_policy, stored_policy
+from rollouts.core.policy import OnUndecided
+from rollouts.core.policy_schema import parse_policy, stored_policy
 from rollouts.core.presets import PRESETS
 from serving.core.buckets import EDGES_US
 

@@ -33,7 +33,7 @@ from benchmarks.calibration.premises.walking import OTHERS, Ran, Run
 from benchmarks.calibration.premises.world import CANDIDATE, STABLE, Begun, World
 from benchmarks.calibration.traffic import Latency, Spells
 from registry.core.contract import OBJECTIVES
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 
 FAST = {"preset": "fast", "bake": SHORT}
 PLAIN = Scenario("test", "plain", 10.0, FAST, horizon_s=600)

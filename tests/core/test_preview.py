@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollouts.core.counting import ERRORS, Arms, Counts
-from rollouts.core.policy import parse_policy
+from rollouts.core.counter_deltas import ERRORS, Arms, Counts
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.preview import preview
 from rollouts.core.replay import walk
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
+from serving.control_plane.virtual_hosts import vhost
 from serving.core.buckets import EDGES_US, is_failure
 from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable, TableRefused, admit
-from serving.xds.clusters import PROBER_CLUSTER, clusters, endpoints
-from serving.xds.vhosts import vhost
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
 B = Arm("r2", "sha256:" + "b" * 64, (Endpoint("127.0.0.1", 9011, 9012),))

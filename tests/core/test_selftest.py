@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.selftest import BEGIN, QUIET, Traffic, alone, clumps, fed, spells, swinging
-from rollouts.core import selftest as module
-from rollouts.core.counting import ERRORS, Counts
-from rollouts.core.selftest import Pair, SelfTest
+from rollouts.core import aa_test as module
+from rollouts.core.aa_test import AATest, Pair
+from rollouts.core.counter_deltas import ERRORS, Counts
 
 HOUR_S = 3600
 
@@ -22,7 +22,7 @@ def counts(attempts: int, errors: int) -> Counts:
     return Counts(attempts, attempts, {ERRORS: errors})
 
 
-def steady(test: SelfTest, begin: int, last_s: int, *, attempts: int = 50, errors: int = 0) -> SelfTest:
+def steady(test: AATest, begin: int, last_s: int, *, attempts: int = 50, errors: int = 0) -> AATest:
     """With so many seconds more that are all alike."""
     for second in range(begin, begin + last_s):
         test = test.after(second, BEGIN + second, counts(attempts, errors))
@@ -109,7 +109,7 @@ def test_one_incident_is_one_rejection_even_at_the_end_of_an_episode() -> None:
     ("hours", "rejections", "alarms"), [(1, 3, True), (3, 3, False), (3, 4, True), (24, 10, False), (24, 11, True)]
 )
 def test_so_many_episodes_that_reject_make_the_alarm(hours: int, rejections: int, alarms: bool) -> None:
-    episodes, test, has_alarmed = 6 * hours, SelfTest(), False
+    episodes, test, has_alarmed = 6 * hours, AATest(), False
     rejecting = {int((i + 0.5) * episodes / rejections) for i in range(rejections)}
     for episode in range(episodes):
         at = 1.0 if episode in rejecting else None
@@ -119,7 +119,7 @@ def test_so_many_episodes_that_reject_make_the_alarm(hours: int, rejections: int
 
 
 def test_weak_evidence_in_most_episodes_alarms_too() -> None:
-    test = SelfTest()
+    test = AATest()
     for episode in range(18):
         test = replace(test, evidence=(math.log(2.5),) * len(test.evidence))._ended(float(episode))
     assert test.rejections == 0 and test.alarm
@@ -136,18 +136,18 @@ def test_three_incidents_in_an_hour_alarm() -> None:
 @pytest.mark.slow
 def test_an_alarm_ends_within_a_day_after_the_spells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EPISODE_S", 10.0)
-    loud = replace(SelfTest(), log_m=(module._ALARM + module.MOST_OVER,) * 4, episodes=50, rejections=40)
+    loud = replace(AATest(), log_m=(module._ALARM + module.MOST_OVER,) * 4, episodes=50, rejections=40)
     assert loud.alarm
     assert steady(loud, 0, 150).alarm  # 15 episodes
     assert not steady(loud, 0, 1440).alarm  # 144 episodes: a day, without an error that could tell anything
 
 
 def test_seconds_that_are_not_in_a_row_are_let_go() -> None:
-    test = SelfTest()
+    test = AATest()
     for tick in range(1, 60):
         test = test.after(tick, BEGIN + 10 * tick, counts(100, tick % 7))
     assert test.pairs == 0 and test.seconds.known_s == 0
-    whole = steady(SelfTest(), 0, 600)
+    whole = steady(AATest(), 0, 600)
     after = whole.after(700, BEGIN + 700, counts(5000, 5000))  # what was counted in a hundred seconds
     assert (after.seconds.errors, after.open) == (0.0, ())
     assert whole.after(599, BEGIN + 599, counts(50, 50)).seconds.errors == 0.0  # the same second once more
@@ -158,7 +158,7 @@ def test_the_state_is_small_and_goes_on_from_json() -> None:
     whole, alarmed_s = fed(traffic)
     text = json.dumps(whole.to_json())
     assert len(text) < 3000 and alarmed_s is not None
-    again = SelfTest.from_json(json.loads(text))
+    again = AATest.from_json(json.loads(text))
     assert (again.episodes, again.rejections, again.alarm) == (whole.episodes, whole.rejections, whole.alarm)
     assert again.log_e == pytest.approx(whole.log_e, abs=0.01) and again.open == ()
     begin = 2 * HOUR_S + 1
@@ -166,7 +166,7 @@ def test_the_state_is_small_and_goes_on_from_json() -> None:
     assert (one.episodes, one.rejections) == (other.episodes, other.rejections)
     assert one.log_e == pytest.approx(other.log_e, abs=0.5)
     assert 0 < whole.pairs < other.pairs <= one.pairs
-    assert SelfTest.from_json({}) == SelfTest()
+    assert AATest.from_json({}) == AATest()
 
 
 def test_a_state_of_the_test_before_begins_anew_but_for_the_share_of_errors() -> None:
@@ -174,9 +174,9 @@ def test_a_state_of_the_test_before_begins_anew_but_for_the_share_of_errors() ->
         "seed": "1:2", "episodes": 40, "rejections": 1, "began_at": 1.0, "has_rejected": False, "pairs": 12_000, "arms": {},
         "carry": {}, "error_frac": 0.01, "rate_per_s": 20.0,
     }  # fmt: skip
-    assert SelfTest.from_json(old) == SelfTest(error_frac=0.01)
-    short = {**SelfTest().to_json(), "weights": [0.0]}
-    assert SelfTest.from_json(short) == SelfTest()
-    lacking = SelfTest(episodes=3).to_json()
+    assert AATest.from_json(old) == AATest(error_frac=0.01)
+    short = {**AATest().to_json(), "weights": [0.0]}
+    assert AATest.from_json(short) == AATest()
+    lacking = AATest(episodes=3).to_json()
     del lacking["rejected_at"]
-    assert SelfTest.from_json(lacking).episodes == 3
+    assert AATest.from_json(lacking).episodes == 3

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 from registry.core.uploads import (
     MIB,
     MOVES,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rollouts.core.breach import FAILING_OVER_S
-from rollouts.engine import EARLY_S, LOOK_AGAIN_S, Engine
-from serving.fake_gateway import FakeGateway
+from rollouts.engine.loop import EARLY_S, LOOK_AGAIN_S, Engine
+from tests.fakes.gateway import FakeGateway
 
 
 class Paced(Engine):
@@ -24,10 +24,10 @@ class Paced(Engine):
         self.ticks.append(time.monotonic())
         return True
 
-    def glance(self) -> bool:
+    def poll_pending(self) -> bool:
         return self.step()
 
-    def _keep_house(self) -> None:
+    def _housekeeping(self) -> None:
         """There is no house."""
 
 

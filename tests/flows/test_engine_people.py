@@ -14,10 +14,10 @@ from accounts.core.access import Actor, Role
 from accounts.models import Membership
 from ledger.models import Event
 from rollouts import actions
-from rollouts import engine as engine_module
+from rollouts.engine import loop as engine_module
 from rollouts.models import Decision, Rollout
-from rollouts.replayed import replayed
-from rollouts.way_back import is_open
+from rollouts.queries.replay import replayed
+from rollouts.queries.undo_window import is_open
 from serving.models import Deployment
 from tests.factories import make_actor, make_release, make_user
 from tests.flows.test_engine_story import POLICY, Story, _no_waiting  # noqa: F401
@@ -103,8 +103,8 @@ def test_promote_now_of_a_candidate_that_breaks_is_rolled_back() -> None:
 def test_the_way_back_stays_open_for_its_window_and_takes_the_traffic_in_one_write() -> None:
     story = Story(instant_window_s=600)
     promoted = story.until("promoted")
-    assert story.stable is not None and is_open(promoted) and promoted.warm_until is not None
-    until = f"{promoted.warm_until:%Y-%m-%d %H:%M:%S} UTC"
+    assert story.stable is not None and is_open(promoted) and promoted.undo_until is not None
+    until = f"{promoted.undo_until:%Y-%m-%d %H:%M:%S} UTC"
     assert promoted.reason.endswith(f"now serves everything. One step goes back to {story.stable.name} until {until}.")
     assert Deployment.objects.get(release=story.stable).is_wanted
     done = actions.roll_back_model(actor=manager(), model=story.model, environment=story.environment, reason="Back.")
@@ -118,10 +118,10 @@ def test_after_the_window_the_release_before_is_let_go(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine_module, "SWEEP_EVERY_S", 0.0)
     story = Story(instant_window_s=600)
     promoted = story.until("promoted")
-    Rollout.objects.filter(pk=promoted.pk).update(warm_until=timezone.now() - timedelta(seconds=1))
+    Rollout.objects.filter(pk=promoted.pk).update(undo_until=timezone.now() - timedelta(seconds=1))
     story.engine.step()
     promoted.refresh_from_db()
-    assert promoted.warm_until is None and not Deployment.objects.get(release=story.stable).is_wanted
+    assert promoted.undo_until is None and not Deployment.objects.get(release=story.stable).is_wanted
 
 
 def test_the_release_before_that_is_rolled_out_anew_is_not_let_go_under_it() -> None:

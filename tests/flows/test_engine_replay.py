@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollouts import engine as engine_module
-from rollouts.actions.recording import ENGINE
-from rollouts.core.history import rows_of
+from rollouts.actions.tick_records import ENGINE
 from rollouts.core.replay import replay
+from rollouts.core.tick_history import rows_of
+from rollouts.engine import loop as engine_module
 from rollouts.models import Decision
-from rollouts.replayed import history_of, replayed
+from rollouts.queries.replay import history_of, replayed
 from tests.telemetry_world import SECONDS, World
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,18 +15,19 @@ from accounts.core.access import Actor
 from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts import actions
-from rollouts import engine as engine_module
-from rollouts.actions import conduct, recording
+from rollouts.actions import engine_effects, tick_records
 from rollouts.core import breach as breach_module
-from rollouts.core.history import rows_of
-from rollouts.engine import Engine, lead, taking_back
-from rollouts.engine.book import Known
+from rollouts.core.tick_history import rows_of
+from rollouts.engine import leadership, rollback
+from rollouts.engine import loop as engine_module
+from rollouts.engine.loop import Engine
+from rollouts.engine.world import RolloutEntry
 from rollouts.models import Decision, Observation, Rollout
-from rollouts.queries import live_view
-from serving.fake_gateway import FakeGateway
+from rollouts.queries import view_of
+from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Gateway, Route, Server
-from serving.routing import set_route
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
+from tests.fakes.gateway import FakeGateway
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -150,7 +151,7 @@ def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, f
     assert story.route().candidate_id is None and story.route().stable_id == story.stable.pk
     assert not Deployment.objects.get(release=story.candidate).is_wanted
     assert Deployment.objects.get(release=story.stable).is_wanted
-    view = live_view(done)
+    view = view_of(done)
     assert view["clock"]["decision_to_zero_s"] < 2
     assert view["users"]["errors"] == 0 and view["users"]["requests"] > 0
 
@@ -161,7 +162,7 @@ def test_a_candidate_that_fails_every_attempt_is_gone_within_two_ticks() -> None
     story.turn()
     story.gateway.set_arm(story.candidate.digest, is_up=False)
     story.until("rolling_back", turns=2, requests=100)
-    assert live_view(story.rollout)["clock"]["bad_candidate_attempts"] > 10
+    assert view_of(story.rollout)["clock"]["bad_candidate_attempts"] > 10
 
 
 def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
@@ -239,11 +240,11 @@ def test_a_gateway_that_restarts_loses_no_evidence_and_invents_none() -> None:
     story = Story()
     story.until("shifting")
     story.turn(300)
-    before = live_view(story.rollout)["arms"]["total"]["candidate"]["attempts"]
+    before = view_of(story.rollout)["arms"]["total"]["candidate"]["attempts"]
     story.gateway.restart()
     story.gateway.obey()
     story.turn(100)
-    after = live_view(story.rollout)["arms"]["total"]["candidate"]["attempts"]
+    after = view_of(story.rollout)["arms"]["total"]["candidate"]["attempts"]
     assert before < after <= before + 100
     story.until("promoted")
 
@@ -303,7 +304,7 @@ def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway
 
 
 def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking_back, "CONFIRM_WITHIN_S", 0.0)
+    monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 0.0)
     story = Story()
     story.until("shifting")
     story.turn()
@@ -325,7 +326,7 @@ def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: py
 
 def test_answers_that_come_late_do_not_make_a_rollback_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow model, or streams: what began before weight 0 ends on the candidate for as long as it likes."""
-    monkeypatch.setattr(taking_back, "CONFIRM_WITHIN_S", 3600.0)
+    monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 3600.0)
     story = Story()
     story.until("shifting")
     story.turn()
@@ -336,7 +337,7 @@ def test_answers_that_come_late_do_not_make_a_rollback_stuck(monkeypatch: pytest
     assert story.route().slot != before
     for is_over in (False, True):
         if is_over:
-            monkeypatch.setattr(taking_back, "CONFIRM_WITHIN_S", 0.0)
+            monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 0.0)
         for _ in range(1 if is_over else 4):
             story.gateway.set_route(story.model.slug, stable=story.stable.digest, slot=before)
             story.gateway.count(story.model.slug, story.candidate.digest, attempts=3)
@@ -355,7 +356,7 @@ def test_a_rollout_whose_stored_policy_nobody_may_ask_for_today_goes_on() -> Non
     tick = story.rollout.tick
     assert story.turn().tick > tick and story.rollout.state == "shifting"
     assert story.engine.book.broken == {} and story.rollout.pk in story.engine.book.known
-    assert all(guard["dry_run"] for guard in live_view(Rollout.objects.get(pk=story.rollout.pk))["policy"]["guards"])
+    assert all(guard["dry_run"] for guard in view_of(Rollout.objects.get(pk=story.rollout.pk))["policy"]["guards"])
 
 
 def test_a_lock_that_one_rollout_did_not_get_costs_neither_the_others_nor_the_lead(
@@ -366,7 +367,7 @@ def test_a_lock_that_one_rollout_did_not_get_costs_neither_the_others_nor_the_le
     held = actions.start_rollout(actor=story.admin, candidate=make_release(other), environment=story.environment)
     judge = engine_module.judge
 
-    def waiting_in_vain(known: Known, *args: Any, **kwargs: Any) -> Any:
+    def waiting_in_vain(known: RolloutEntry, *args: Any, **kwargs: Any) -> Any:
         if known.rollout.pk == held.pk:
             raise OperationalError("canceling statement due to lock timeout")
         return judge(known, *args, **kwargs)
@@ -406,7 +407,7 @@ def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_ou
     assert second.token == (first.token or 0) + 1
     tick = Rollout.objects.get(pk=story.rollout.pk).tick
     with monkeypatch.context() as asleep:
-        asleep.setattr(lead, "renew", lambda *args: True)  # it believes to lead still
+        asleep.setattr(leadership, "renew", lambda *args: True)  # it believes to lead still
         assert not first.step()
     assert first.token is None
     assert not first.step()
@@ -418,10 +419,10 @@ def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_ou
 @pytest.mark.parametrize(
     ("where", "line"),
     [
-        (conduct, "move"),
-        (conduct, "set_route"),
-        (recording, "reread"),
-        (recording, "_row_of"),
+        (engine_effects, "move"),
+        (engine_effects, "set_route"),
+        (tick_records, "reread"),
+        (tick_records, "_row_of"),
         (Decision.objects, "bulk_create"),
         (Observation.objects, "bulk_create"),
     ],
@@ -449,7 +450,7 @@ def test_dying_in_the_middle_of_a_tick_leaves_it_whole_or_undone(
     assert [row.tick for block in blocks for row in rows_of(block.first_tick, 0.0, block.ticks)] == list(
         range(blocks[0].first_tick, story.rollout.tick + 1)
     )
-    counted = live_view(story.rollout)["users"]["requests"]
+    counted = view_of(story.rollout)["users"]["requests"]
     slug = story.model.slug
     seen = story.gateway.read(gateway="gateway-1", admin_url="", models=[slug], timeout_s=1)[slug].user_requests
     assert counted <= seen and counted >= seen - 400  # the first reading is the baseline; nothing counted twice

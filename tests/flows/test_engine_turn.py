@@ -19,23 +19,24 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.models import Event, Lease
 from rollouts import actions
-from rollouts import engine as engine_module
-from rollouts.actions import recording
-from rollouts.actions.recording import block_of, join_old_blocks
+from rollouts.actions import tick_records
+from rollouts.actions.tick_records import block_of, join_old_blocks
 from rollouts.core import breach as breach_module
-from rollouts.core.carry import Carry
 from rollouts.core.decision import Action
-from rollouts.core.history import BLOCK_ROWS, Open, rows_of
+from rollouts.core.engine_state import EngineState
 from rollouts.core.replay import replay
-from rollouts.engine import Engine, writing
-from rollouts.engine.pace import Pace, last_figures
+from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, rows_of
+from rollouts.engine import loop as engine_module
+from rollouts.engine import tick_writer
+from rollouts.engine.lag_metrics import LagMetrics, last_figures
+from rollouts.engine.loop import Engine
 from rollouts.models import Decision, Observation, Rollout
-from serving.fake_gateway import FakeGateway
+from serving.actions.routes import set_route
+from serving.control_plane import store
 from serving.models import Deployment, Gateway, Route, Server
 from serving.ports import GatewayCounters, GatewayError
-from serving.routing import set_route
-from serving.xds import store
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
+from tests.fakes.gateway import FakeGateway
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -177,12 +178,12 @@ def test_a_slow_gateway_is_heard_a_turn_later(monkeypatch: pytest.MonkeyPatch) -
     world.turn()
     assert "has not told its counters yet" in world.rollouts[0].reason
     time.sleep(1.0)
-    total = Carry.from_json(world.rollouts[0].engine_state).total.candidate.attempts
+    total = EngineState.from_json(world.rollouts[0].engine_state).total.candidate.attempts
     began = time.monotonic()
     world.turn()
     assert time.monotonic() - began < 1.3
     assert "counters" not in world.rollouts[0].reason
-    assert Carry.from_json(world.rollouts[0].engine_state).total.candidate.attempts > total
+    assert EngineState.from_json(world.rollouts[0].engine_state).total.candidate.attempts > total
 
 
 def test_a_gateway_that_repeats_itself_is_stale() -> None:
@@ -282,7 +283,7 @@ def test_a_person_who_comes_between_the_look_and_the_write_wins(monkeypatch: pyt
     world.until_shifting()
     world.turn()
     paused, other = world.rollouts
-    commit = recording.commit_holds
+    commit = tick_records.commit_holds
 
     def late(holds: Any, *, fence: int) -> set[int]:
         if paused.state == "shifting":
@@ -290,7 +291,7 @@ def test_a_person_who_comes_between_the_look_and_the_write_wins(monkeypatch: pyt
             paused.refresh_from_db()
         return commit(holds, fence=fence)
 
-    monkeypatch.setattr(writing, "commit_holds", late)
+    monkeypatch.setattr(tick_writer, "commit_holds", late)
     before = (paused.tick, other.tick)
     world.turn()
     assert (paused.state, paused.tick) == ("paused", before[0]) and "Lunch" in paused.reason
@@ -306,12 +307,12 @@ def test_a_rollback_is_written_before_any_hold(monkeypatch: pytest.MonkeyPatch) 
     broken = world.rollouts[-1]  # the last in every list
     world.fake_of(broken).set_arm(str(broken.candidate.digest), is_up=False)
     order: list[str] = []
-    commit_tick, commit_holds = engine_module.commit_tick, recording.commit_holds
+    commit_tick, commit_holds = engine_module.commit_tick, tick_records.commit_holds
     monkeypatch.setattr(
         engine_module, "commit_tick", lambda tick: (order.append(tick.decision.action.value), commit_tick(tick))[1]
     )
     monkeypatch.setattr(
-        writing, "commit_holds", lambda holds, fence: (order.append("holds"), commit_holds(holds, fence=fence))[1]
+        tick_writer, "commit_holds", lambda holds, fence: (order.append("holds"), commit_holds(holds, fence=fence))[1]
     )
     for _ in range(4):
         world.turn()
@@ -372,7 +373,7 @@ def test_a_lead_that_is_lost_within_a_turn_ends_it(monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were very many rollouts."""
-    monkeypatch.setattr(writing, "HOLDS_A_TURN", 1)
+    monkeypatch.setattr(tick_writer, "HOLDS_A_TURN", 1)
 
 
 def test_quiet_ticks_of_a_crowd_are_written_in_turns_and_no_count_is_lost(crowded: None) -> None:
@@ -381,7 +382,7 @@ def test_quiet_ticks_of_a_crowd_are_written_in_turns_and_no_count_is_lost(crowde
     for _ in range(12):
         world.turn()
     behind = [world.engine.book.known[one.pk].ahead for one in world.rollouts]
-    assert 0 < max(behind) < writing.WRITTEN_EVERY and len(set(behind)) > 1
+    assert 0 < max(behind) < tick_writer.WRITTEN_EVERY and len(set(behind)) > 1
     world.engine = Engine(world.gateways, tick_s=1.0, lease_s=60)  # the first one died
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     world.engine.step()
@@ -436,10 +437,10 @@ def test_ticks_are_stored_in_blocks_and_the_open_one_with_the_rollout() -> None:
     spans = [(one.first_tick, one.tick) for one in stored]
     assert all(later[0] == earlier[1] + 1 for earlier, later in pairwise(spans))
     assert max(last - first + 1 for first, last in spans) == BLOCK_ROWS
-    half = Open.from_json(rollout.engine_state["history"])
+    half = OpenSegment.from_json(rollout.engine_state["history"])
     assert half.first_tick == spans[-1][1] + 1 and half.tick == rollout.tick
     summed = sum(one.candidate["attempts"] for one in stored) + half.arms.candidate.attempts
-    assert summed == Carry.from_json(rollout.engine_state).total.candidate.attempts
+    assert summed == EngineState.from_json(rollout.engine_state).total.candidate.attempts
     assert set(stored[-1].evidence) == {"errors", "slow_250ms"} and stored[-1].state == "shifting"
     for one in stored:
         rows = list(rows_of(one.first_tick, one.from_at.timestamp(), one.ticks))
@@ -485,7 +486,7 @@ def test_old_blocks_join_into_coarser_ones_and_nothing_is_lost() -> None:
 def test_the_engine_joins_blocks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "MOST_BLOCKS", 3)
     monkeypatch.setattr(engine_module, "BLOCKS_OVER", 1)
-    monkeypatch.setattr(recording, "MOST_BLOCKS", 3)
+    monkeypatch.setattr(tick_records, "MOST_BLOCKS", 3)
     monkeypatch.setattr(
         engine_module, "join_old_blocks", lambda rollout, fence: join_old_blocks(rollout, fence=fence, most=3)
     )
@@ -504,7 +505,7 @@ def test_an_engine_that_was_fenced_out_joins_nothing() -> None:
 
 
 def test_reasons_that_take_turns_for_days_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "FREELY_SAID", 6)
+    monkeypatch.setattr(tick_records, "FREELY_SAID", 6)
     world = World()
     world.until_shifting()
     (rollout,) = world.rollouts
@@ -538,7 +539,7 @@ def test_a_stored_rollout_is_judged_again_as_the_engine_judged_it() -> None:
     assert rollout.state == "rolled_back"
     told = {
         one.tick: (one.action, one.code)
-        for one in Decision.objects.filter(rollout=rollout, actor=recording.ENGINE.name)
+        for one in Decision.objects.filter(rollout=rollout, actor=tick_records.ENGINE.name)
     }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value)
@@ -561,12 +562,12 @@ def test_the_old_release_is_let_go_when_nobody_can_go_back_to_it_any_more(monkey
         world.turn(200)
         if rollout.state == "promoted":
             break
-    assert rollout.warm_until is not None
+    assert rollout.undo_until is not None
     old = Deployment.objects.get(release=rollout.stable)
     world.turn()
     old.refresh_from_db()
     assert old.is_wanted
-    Rollout.objects.filter(pk=rollout.pk).update(warm_until=timezone.now() - timedelta(seconds=1))
+    Rollout.objects.filter(pk=rollout.pk).update(undo_until=timezone.now() - timedelta(seconds=1))
     world.turn()
     old.refresh_from_db()
     assert not old.is_wanted
@@ -611,7 +612,7 @@ def test_a_glance_looks_only_at_those_that_wait_for_something() -> None:
     Server.objects.filter(deployment__release=restless.candidate).update(is_serving=False)
     world.turn()  # seen to be without a server
     ticks = (quiet.tick, restless.tick)
-    assert world.engine.glance()
+    assert world.engine.poll_pending()
     for one in world.rollouts:
         one.refresh_from_db()
     assert (quiet.tick, restless.tick) == (ticks[0], ticks[1] + 1)
@@ -619,7 +620,7 @@ def test_a_glance_looks_only_at_those_that_wait_for_something() -> None:
 
 
 def test_the_engine_tells_how_well_it_keeps_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pace = Pace("one", tmp_path / "pace.json")
+    pace = LagMetrics("one", tmp_path / "pace.json")
     began = datetime(2030, 1, 1, tzinfo=UTC)
     assert last_figures(tmp_path / "pace.json") is None
     for second in range(61):
@@ -641,7 +642,7 @@ def _nobody_hangs() -> Iterator[None]:
 
 
 def test_acknowledgements_of_many_routes_are_those_of_each() -> None:
-    from serving.routing import acknowledged, acknowledgements
+    from serving.actions.routes import acknowledged, acknowledgements
 
     world = World(models=2, environments=2)
     world.obey()

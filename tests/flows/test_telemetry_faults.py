@@ -12,7 +12,7 @@ import pytest
 
 from ledger.models import Event
 from rollouts import actions
-from rollouts import engine as engine_module
+from rollouts.engine import loop as engine_module
 from rollouts.models import Decision
 from serving.models import Server
 from tests.telemetry_world import BAD, SECONDS, TOTAL, World
@@ -127,7 +127,7 @@ def test_a_look_between_two_ticks_forgets_no_reading() -> None:
     world = World(external=True)
     world.bring("shifting")
     before = world.reader.latest(world.rollout.pk)["external_checkout"]
-    assert world.engine.glance()  # at those rollouts alone that more than time may move on: none of them
+    assert world.engine.poll_pending()  # at those rollouts alone that more than time may move on: none of them
     assert world.reader.latest(world.rollout.pk)["external_checkout"] == before
     assert not isinstance(before, str)
 

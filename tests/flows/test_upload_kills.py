@@ -30,7 +30,7 @@ from registry import actions
 from registry.core.uploads import UploadState
 from registry.models import Blob, Release, ReleaseFile, Upload
 from registry.queries import place_of
-from registry.reachability import present_plan
+from registry.queries.gc_plan import present_plan
 from registry.storage import FolderStore, HeldPart, adapter
 from registry.storage.folder import PartWriter
 from registry.storage.s3 import S3Store

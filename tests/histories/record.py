@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rollouts.core.counting import Arms, Counts
-from rollouts.core.policy import parse_policy
+from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import walk
 
 HERE = Path(__file__).parent

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.core.counting import Arms, Counts
-from rollouts.core.policy import parse_policy
+from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, walk
 
 HISTORIES = sorted(Path(__file__).parent.glob("*.jsonl"))

@@ -154,7 +154,7 @@ def some(victims: list[Victim], seed: int, most: int) -> list[Victim]:
 
 
 def changed_first(chosen: list[Target], modules: Iterable[str]) -> list[Target]:
-    """The same in another order: first the sites in these modules (`rollouts.actions.moving`), where a mistake may be new."""
+    """The same in another order: first the sites in these modules (`rollouts.actions.transitions`), where a mistake may be new."""
     marks = tuple(f" @ {module}." for module in modules)
     return sorted(chosen, key=lambda target: not any(mark in target[1].site for mark in marks))
 

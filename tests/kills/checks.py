@@ -10,7 +10,7 @@ from ledger.audit import verify_chain
 from ledger.models import Event
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import Decision, Rollout
-from rollouts.queries import live_view
+from rollouts.queries import view_of
 from serving.models import Deployment, Route
 from validators.models import GateRun, Report, Validation
 
@@ -147,7 +147,7 @@ def users_harmed(truth: dict[str, Any]) -> list[str]:
 
 def miscounted(truth: dict[str, Any], rollout: Rollout, *, most_unseen: int) -> list[str]:
     """Whether the engine counted a user twice, or forgot some: the first reading is where it begins, the last where it ends."""
-    seen, real = live_view(rollout)["users"]["requests"], truth["user_requests"]
+    seen, real = view_of(rollout)["users"]["requests"], truth["user_requests"]
     if seen > real:
         return [f"the engine counted {seen} users, but there were {real}"]
     return [f"the engine counted {seen} of {real} users"] if seen < real - most_unseen else []

@@ -32,7 +32,7 @@ AFTERMATH_S = 0.12
 
 def engine(trace: Path, at: Point | None, *, is_torn: bool = False) -> None:
     """`manage.py engine` in this process, at the pace of a test."""
-    from rollouts import engine as module
+    from rollouts.engine import loop as module
 
     Points(str(trace), at, is_torn=is_torn).watch()
     settings.ENGINE_TICK_S, settings.ENGINE_LEASE_S = TICK_S, LEASE_S

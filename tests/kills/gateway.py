@@ -20,10 +20,10 @@ from typing import Any
 
 from django.db import connections
 
-from serving.fake_gateway import FakeGateway, envoy_page
+from serving.control_plane import change_listener
 from serving.models import Route, RouteAck
 from serving.ports import GatewayCounters
-from serving.xds import notices
+from tests.fakes.gateway import FakeGateway, envoy_page
 from tests.kills.process import Child, fork
 
 NAME = "gateway-1"
@@ -173,7 +173,7 @@ def start(
     def work() -> None:
         _Face.gate = Gate(rate=rate, follows=follows)
         beside()
-        notices.listen(_Face.gate.obey)
+        change_listener.listen(_Face.gate.obey)
         threading.Thread(target=_Face.gate.beat, daemon=True).start()
         server.server_activate()
         server.serve_forever(poll_interval=0.05)

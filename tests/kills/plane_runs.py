@@ -15,9 +15,9 @@ from django.core.management import call_command, load_command_class
 from envoy.service.discovery.v3 import discovery_pb2
 
 from rollouts.models import Rollout
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
+from serving.control_plane.server import SERVICE
 from serving.models import Route, RouteAck
-from serving.xds.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
-from serving.xds.server import SERVICE
 from tests.gateway_rig import free_port
 from tests.kills import databases, gateway
 from tests.kills.campaign import Played

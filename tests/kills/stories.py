@@ -16,8 +16,8 @@ from registry.models import Release
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL
 from rollouts.models import Decision, ProbeTally, Rollout
+from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Gateway
-from serving.routing import set_route
 from tests.factories import (
     make_admin,
     make_deployment,

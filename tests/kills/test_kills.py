@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.buckets import EDGES_US
-from serving.envoy import EnvoyCounters
 from serving.ports import GatewayCounters
 from sluicegate.settings import BASE_DIR
 from tests.gateway_rig import wait_until
@@ -69,7 +69,7 @@ def test_who_was_frozen_while_another_took_over_does_nothing_more(victim: str, s
 
 def test_transactions_that_are_torn_are_found_out(tmp_path: Path) -> None:
     """The test of the test: with commits in the middle of its transactions, an engine's death does lose and double things."""
-    code, found = kills(tmp_path, "--torn", "--site", "@ rollouts.actions.moving")
+    code, found = kills(tmp_path, "--torn", "--site", "@ rollouts.actions.transitions")
     said = " ".join(problem for run in found["wrong"] for problem in run["problems"])
     assert code == 1 and len(found["wrong"]) >= 3
     assert "had arrived in" in said or "after" in said
@@ -107,8 +107,12 @@ def test_what_the_last_commit_changed_comes_first_and_the_rest_in_its_order() ->
     def at(site: str) -> campaign.Target:
         return "engine, breach", Point(site, 1, BEFORE)
 
-    chosen = [at("a @ rollouts.queries.x"), at("b @ rollouts.actions.moving.move < y"), at("c @ ledger.leases.z")]
-    assert campaign.changed_first(chosen, ["rollouts.actions.moving", "web.pages"]) == [chosen[1], chosen[0], chosen[2]]
+    chosen = [at("a @ rollouts.queries.x"), at("b @ rollouts.actions.transitions.move < y"), at("c @ ledger.leases.z")]
+    assert campaign.changed_first(chosen, ["rollouts.actions.transitions", "web.pages"]) == [
+        chosen[1],
+        chosen[0],
+        chosen[2],
+    ]
     assert campaign.changed_first(chosen, ["rollouts.actions.mov"]) == chosen
     assert campaign.changed_first(chosen, []) == chosen
 

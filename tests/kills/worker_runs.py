@@ -14,14 +14,14 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-import validators.run
+import validators.execution.run
 import validators.tasks
 from ledger.core.lifecycle import JobState
 from ledger.models import Job
 from ledger.tasks import run_job
-from serving.fakes import FakeInferenceServer, FakeModel
 from serving.models import Deployment, Server
 from tests.factories import make_admin, make_environment, make_model, make_node, make_release
+from tests.fakes.ports import FakeInferenceServer, FakeModel
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, sites_in
@@ -85,7 +85,7 @@ def worker(trace: Path, at: Point | None, job_id: str) -> None:
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S = LEASE_S
     databases.let_go_after(0.4)
-    validators.run.inference_server = client
+    validators.execution.run.inference_server = client
     run_job(job_id)
 
 

@@ -9,7 +9,7 @@ from django.urls import reverse
 from accounts.core.access import Actor
 from registry import actions
 from registry.models import Release
-from serving.routing import set_route
+from serving.actions.routes import set_route
 from tests.factories import make_environment
 from tests.model_files import onnx_file, tokenizer_file
 from tests.registry_samples import draft_with, person, served_model

@@ -15,10 +15,10 @@ from ledger.actions import append_event
 from ledger.core.canonical import digest_of
 from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Decision, Rollout
+from serving.actions.routes import set_route
 from serving.models import Environment
-from serving.routing import set_route
 from tests.factories import make_environment, make_model, make_release, make_team, make_user
 from validators.models import Validation
 

@@ -14,11 +14,11 @@ from accounts.core.access import Actor, Role
 from accounts.models import User
 from registry.models import Release
 from rollouts import actions
-from rollouts.actions import conduct
-from rollouts.core.carry import Carry
-from rollouts.core.counting import Arms, Counts
+from rollouts.actions import engine_effects
+from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.engine_state import EngineState
 from rollouts.models import Mismatch, Rollout
-from rollouts.queries import live_view
+from rollouts.queries import view_of
 from serving.models import Route
 from tests.factories import make_actor, make_model, make_release, make_user
 from tests.rollout_setup import (
@@ -198,18 +198,18 @@ def test_only_guards_count_what_is_bad_and_what_nobody_tried_has_no_rate() -> No
     rollout, _ = with_stable()
     bad = {"errors": 2, "bytes_512": 991, "slow_50ms": 7557}
     arms = Arms(candidate=Counts(1000, 1000, bad))
-    put(rollout, "shifting", engine_state={**Carry().to_json(), "step": arms.to_json(), "total": arms.to_json()})
+    put(rollout, "shifting", engine_state={**EngineState().to_json(), "step": arms.to_json(), "total": arms.to_json()})
     page = page_of(manager(), rollout)
     assert "errors 2" in page and "bytes_512" not in page and "slow_50ms" not in page
     assert '<td class="num">–</td><td class="num">–</td>' in page
-    assert live_view(rollout)["clock"]["bad_candidate_attempts_by_guard"] == {"errors": 2}
+    assert view_of(rollout)["clock"]["bad_candidate_attempts_by_guard"] == {"errors": 2}
 
 
 def test_a_guard_that_is_over_its_limit_and_no_worse_than_stable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rollout, _ = with_stable()
     shared = "what both share is to blame"
     assert shared not in page_of(manager(), rollout)
-    live = live_view(rollout)
+    live = view_of(rollout)
     for guard in live["guards"]:
         guard |= {"worse_progress": 1.0, "fine_progress": 1.0}
     monkeypatch.setattr("web.pages.rollouts.live_view", lambda _: live)
@@ -261,7 +261,7 @@ def test_what_was_reverted_is_not_told_as_promoted() -> None:
     rollout, _ = promoted()
     client, form = manager(), {"environment": "production", "reason": "Conversion fell."}
     client.post(reverse("model_roll_back", args=[rollout.model.slug]), form)
-    assert live_view(Rollout.objects.get())["state"] == "reverted"
+    assert view_of(Rollout.objects.get())["state"] == "reverted"
     for page in (
         page_of(client, rollout),
         *(client.get(reverse(name)).content.decode() for name in ("overview", "rollouts")),
@@ -275,7 +275,7 @@ def test_the_rollout_of_a_first_release_is_ended_and_never_rolled_back() -> None
     assert "End the rollout" in page_of(client, rollout) and "Roll back" not in page_of(client, rollout)
     page = press(client, rollout, "abort", reason="Nobody else acts.")
     assert rollout.state == "rolling_back" and ": Nobody else acts. r1 keeps its traffic until another" in page
-    conduct.finish_rollback(rollout, confirmed_at=None, fence=rollout.fence)
+    engine_effects.finish_rollback(rollout, confirmed_at=None, fence=rollout.fence)
     rollout.refresh_from_db()
     assert "</span> ended</span>" in page_of(client, rollout) and "rolled back" not in page_of(client, rollout)
 

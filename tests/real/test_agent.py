@@ -26,11 +26,12 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from registry.storage import FolderStore
-from serving import actions, keeper, queries
+from serving import actions, queries
+from serving.adapters.triton import TritonServer
+from serving.agent import server_shim
+from serving.control_plane.change_listener import CHANNEL
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError
-from serving.triton import TritonServer
-from serving.xds.notices import CHANNEL
 from tests.contracts import serving_models as made
 
 pytestmark = pytest.mark.real("triton")
@@ -159,7 +160,7 @@ def processes_under(state: Path) -> list[str]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().replace(b"\0", b" ").decode()
-            if str(state / "servers") in command and keeper.started_at_ticks(int(path.parent.name)):
+            if str(state / "servers") in command and server_shim.started_at_ticks(int(path.parent.name)):
                 found.append(command)
         except OSError:
             continue

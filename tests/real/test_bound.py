@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
+from serving.adapters.envoy_bootstrap import FLUSH_S
+from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.routes import Arm, Limits
-from serving.envoy import EnvoyCounters
-from serving.envoy_bootstrap import FLUSH_S
 from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Backend, Rig, Traffic, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(60)]

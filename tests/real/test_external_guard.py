@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollouts import engine as engine_module
+from rollouts.engine import loop as engine_module
 from rollouts.models import Decision
-from serving.prometheus import Prometheus
+from serving.adapters.prometheus import Prometheus
 from tests.prometheus_rig import PrometheusProcess, prometheus_process
 from tests.telemetry_world import SECONDS, World
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from serving.blob_cache import BlobCache
-from serving.local_launcher import LocalLauncher
-from serving.triton import TritonServer
+from serving.adapters.triton import TritonServer
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from validators.core.golden_set import GoldenItem
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict
-from validators.gates import Baseline, GateContext, run_gate
+from validators.execution.gates import Baseline, GateContext, run_gate
 
 pytestmark = pytest.mark.real("triton", "onnx")
 

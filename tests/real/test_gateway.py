@@ -13,9 +13,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from serving.adapters.envoy_bootstrap import FLUSH_S
+from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.routes import Arm, Limits
-from serving.envoy import EnvoyCounters
-from serving.envoy_bootstrap import FLUSH_S
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
 from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
@@ -349,7 +349,7 @@ def test_a_second_gateway_on_the_same_port_is_refused_and_opens_when_the_port_is
     parts: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With SO_REUSEPORT the kernel would let both in, and each would get half of the connections."""
-    monkeypatch.setattr("serving.xds.stream.RETRY_S", 0.5)
+    monkeypatch.setattr("serving.control_plane.stream.RETRY_S", 0.5)
     parts.apply(0)
     (tmp_path / "other").mkdir()
     with rig(tmp_path / "other", port=parts.envoy.port) as other:
@@ -372,7 +372,7 @@ def test_a_listener_that_changes_keeps_its_port_and_its_callers(parts: Rig, monk
     parts.apply(0)
     traffic = Traffic(parts.envoy, clients=8)
     time.sleep(0.3)
-    monkeypatch.setattr("serving.xds.listener.MAX_BODY_BYTES", 2**20)
+    monkeypatch.setattr("serving.control_plane.listener.MAX_BODY_BYTES", 2**20)
     gateway = parts.plane.gateway("gateway-1")
     assert gateway is not None
     # Its stream ends, so it comes again and is given the new listener.

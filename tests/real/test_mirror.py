@@ -20,10 +20,10 @@ import grpc
 import numpy as np
 import pytest
 
+from serving.adapters.envoy_bootstrap import FLUSH_S
+from serving.adapters.envoy_counters import EnvoyCounters
+from serving.control_plane.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBER_CLUSTER
 from serving.core.routes import Arm, Limits, Prober
-from serving.envoy import EnvoyCounters
-from serving.envoy_bootstrap import FLUSH_S
-from serving.xds.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBER_CLUSTER
 from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(120)]

@@ -16,13 +16,13 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.blob_cache import BlobCache
+from serving.adapters.envoy_bootstrap import FLUSH_S
+from serving.adapters.envoy_counters import EnvoyCounters
+from serving.adapters.triton import TritonServer
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
-from serving.envoy import EnvoyCounters
-from serving.envoy_bootstrap import FLUSH_S
-from serving.local_launcher import LocalLauncher
 from serving.ports import ArmCounters
-from serving.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Answer, Rig, rig

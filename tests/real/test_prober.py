@@ -29,12 +29,12 @@ from registry.models import Release
 from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.prober.readings import STALE_S, wrong_readings
-from serving.blob_cache import BlobCache
+from serving.adapters.triton import TritonServer
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint, Prober
-from serving.local_launcher import LocalLauncher
 from serving.models import Route
 from serving.ports import RunningServer
-from serving.triton import TritonServer
 from tests.contracts import serving_models as made
 from tests.factories import make_actor, make_deployment, make_environment, make_model, make_server
 from tests.gateway_rig import Rig, free_port, rig, wait_until

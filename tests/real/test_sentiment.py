@@ -18,11 +18,11 @@ from ledger.core.canonical import digest_of
 from registry.core import manifest as manifests
 from registry.core.artifact import role_of
 from registry.core.spec import parse_spec
-from serving import runtime
-from serving.blob_cache import BlobCache
-from serving.local_launcher import LocalLauncher
+from serving.adapters.triton import TritonServer
+from serving.agent import runtime_image
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
 from serving.ports import InferenceError, LaunchSpec
-from serving.triton import TritonServer
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE, VENV = ROOT / "examples" / "sentiment", ROOT / ".venv-serving"
@@ -44,7 +44,7 @@ class FolderBlobs:
 def built() -> Path:
     """The folder with r1 … r5, built for this machine's runtime (weights are fetched on the first run)."""
     out = ROOT / ".build" / "sentiment"
-    image = runtime.describe(VENV)["image"]
+    image = runtime_image.describe(VENV)["image"]
     done = subprocess.run(
         [sys.executable, str(EXAMPLE / "build.py"), "--runtime", image, "--out", str(out)],
         capture_output=True,
@@ -114,7 +114,7 @@ def test_the_golden_set_is_stratified_and_the_model_names_it() -> None:
 
 
 def test_a_second_build_converts_nothing_anew(built: Path) -> None:
-    image = runtime.describe(VENV)["image"]
+    image = runtime_image.describe(VENV)["image"]
     argv = [sys.executable, str(EXAMPLE / "build.py"), "--runtime", image, "--out", str(built)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=10)
     assert done.returncode == 0

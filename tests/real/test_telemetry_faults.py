@@ -16,13 +16,14 @@ from django.db import connection
 from ledger.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
-from rollouts.engine import Engine, taking_back
+from rollouts.engine import rollback
+from rollouts.engine.loop import Engine
 from rollouts.models import Decision, Rollout
-from rollouts.queries import live_view
-from serving.envoy import EnvoyCounters
-from serving.envoy_bootstrap import FLUSH_S
+from rollouts.queries import view_of
+from serving.actions.routes import register_gateway, set_route
+from serving.adapters.envoy_bootstrap import FLUSH_S
+from serving.adapters.envoy_counters import EnvoyCounters
 from serving.ports import GatewayCounters, GatewayError
-from serving.routing import register_gateway, set_route
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Rig, Traffic, rig, wait_until
@@ -231,7 +232,7 @@ class Stage:
         return seen
 
     def counted(self) -> int:
-        return int(live_view(self.rollout)["arms"]["total"]["candidate"]["attempts"])
+        return int(view_of(self.rollout)["arms"]["total"]["candidate"]["attempts"])
 
     def served(self) -> int:
         """What Envoy itself says, asked without the proxy: attempts of the candidate since it started."""
@@ -300,7 +301,7 @@ def test_a_restart_in_the_dark_is_counted_from_zero(stage: Stage) -> None:
 def test_an_abort_in_the_dark_is_in_force_at_once_and_says_what_could_not_be_seen(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking_back, "CONFIRM_WITHIN_S", 2.0)
+    monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 2.0)
     stage.until(lambda rollout: rollout.weight_bp == 2000)
     stage.blind("refuse", 1.0)
     began = time.monotonic()

@@ -23,18 +23,18 @@ from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import queries
-from serving.blob_cache import BlobCache
-from serving.local_launcher import LocalLauncher
+from serving.adapters.triton import TritonServer
+from serving.agent.blob_cache import BlobCache
+from serving.agent.launcher import LocalLauncher
+from serving.agent.reconciler import AgentTimings, DeploymentReconciler
 from serving.models import Deployment, Environment, Node, Route
 from serving.ports import InferenceError, RunningServer
-from serving.tender import Pace, Tender
-from serving.triton import TritonServer
 from tests.contracts import serving_models as made
 
 pytestmark = [pytest.mark.real("triton"), pytest.mark.django_db]
 SYSTEM = Actor.system("agent:here")
 #: Every window shorter than in use, but longer than what the overloaded model takes for one request.
-PACE = Pace(patient_timeout=2.0, hung_after=5.0, hung_after_last_stable=8.0, stop_grace=5.0)
+PACE = AgentTimings(patient_timeout=2.0, hung_after=5.0, hung_after_last_stable=8.0, stop_grace=5.0)
 SLEEPS = """
 import time
 import numpy as np
@@ -55,7 +55,7 @@ _numbers = itertools.count(1)
 class World:
     """A model that sleeps as many seconds as a request says, on a real server, and the tender of its deployment."""
 
-    def __init__(self, folder: Path, pace: Pace, **serving: Any) -> None:
+    def __init__(self, folder: Path, pace: AgentTimings, **serving: Any) -> None:
         blobs, model = made.MemoryBlobs(), f"sleeper-{uuid.uuid4().hex[:6]}"
         one_at_a_time = {"max_batch_size": 1, **serving}
         manifest = made.manifest(
@@ -77,7 +77,7 @@ class World:
         self.launcher = LocalLauncher(
             servers=folder / "servers", venv=made.VENV, blobs=BlobCache(folder / "cache", blobs)
         )
-        self.tender = Tender(
+        self.tender = DeploymentReconciler(
             self.row.pk,
             actor=SYSTEM,
             launcher=self.launcher,
@@ -162,7 +162,7 @@ class World:
 def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
     made_worlds: list[World] = []
 
-    def start(pace: Pace = PACE, **serving: Any) -> World:
+    def start(pace: AgentTimings = PACE, **serving: Any) -> World:
         made_worlds.append(World(tmp_path, pace, **serving))
         return made_worlds[-1]
 
@@ -205,7 +205,7 @@ def test_a_model_that_sleeps_for_ever_is_taken_out_after_the_window_and_comes_ba
 
 
 def test_a_hang_is_noticed_within_12_s_by_the_paces_in_use(make: Callable[..., World]) -> None:
-    world = make(Pace())
+    world = make(AgentTimings())
     world.crowd(1, sleep_s=600.0, timeout_s=0.5)
     assert 10 <= world.tend(lambda: world.state == "loading", 20) < 12
 

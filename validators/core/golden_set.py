@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accounts.core.errors import Invalid
-from registry.core.fields import BAD, Json
+from registry.core.schema import INVALID, Json
 from validators.core.contract import Tensor
 from validators.core.inputs import item_arrays
 
@@ -100,7 +100,7 @@ def _item(line: str, inputs: Sequence[Tensor]) -> GoldenItem:
     part = read.get("slice", REST)
     if not isinstance(part, str) or not 0 < len(part) <= 100:
         raise _Mistake("slice is not a text of 1 to 100 characters", "Name the slice, or leave it out.")
-    if Json().read([read["id"], part, label if isinstance(label, str) else ""], "", []) is BAD:
+    if Json().read([read["id"], part, label if isinstance(label, str) else ""], "", []) is INVALID:
         raise _Mistake("id, label or slice holds NUL or half a character", "Use whole characters.")
     if inputs:
         try:

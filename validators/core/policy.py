@@ -14,7 +14,7 @@ from typing import Any
 
 from accounts.core.errors import Invalid
 from ledger.core.canonical import digest_of
-from registry.core.fields import Flag, Kind, Many, Number, Problem, Record, Text, Whole, may
+from registry.core.schema import Flag, Integer, ListOf, Number, Problem, Record, SchemaType, Text, may
 from validators.core.slo import DISPERSION_SAFETY, least_requests
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load")
@@ -36,14 +36,14 @@ class _BatchSize:
     """A batch size, or "max" for the largest that the release declares."""
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
-        return value if value == "max" else Whole(1, 65_536, unit="items").read(value, at, problems)
+        return value if value == "max" else Integer(1, 65_536, unit="items").read(value, at, problems)
 
 
 @dataclass(frozen=True)
 class _OrNone:
     """The kind, or null: nothing is asked, or, in the load section, nothing is stated and the model's objective holds."""
 
-    kind: Kind
+    kind: SchemaType
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         return None if value is None else self.kind.read(value, at, problems)
@@ -51,14 +51,14 @@ class _OrNone:
 
 _CONTRACT = Record(
     {
-        "batch_sizes": may(Many(_BatchSize(), least=1, most=16), [1, 2, "max"]),
+        "batch_sizes": may(ListOf(_BatchSize(), least=1, most=16), [1, 2, "max"]),
         "timeout_s": may(_SECONDS, 30),
     }
 )
 _COLD_START = Record(
     {
         "max_s": may(_SECONDS, 60),
-        "inferences": may(Whole(5, 1000), 20),
+        "inferences": may(Integer(5, 1000), 20),
         "max_first_excess_ms": may(_MILLISECONDS, 1000),
         "timeout_s": may(_SECONDS, 30),
     }
@@ -69,17 +69,17 @@ _GOLDEN = Record(
             Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says="a golden set's digest"), None
         ),
         "output": may(Text(200), None),
-        "labels": may(Many(Text(200), least=1, most=10_000), None),
+        "labels": may(ListOf(Text(200), least=1, most=10_000), None),
         "min_accuracy": may(_FRACTION, None),
         "min_agreement": may(_OrNone(_FRACTION), 0.95),
         "max_accuracy_drop": may(_OrNone(_FRACTION), 0.02),
         "max_slice_drop": may(_OrNone(_FRACTION), 0.05),
-        "min_slice_items": may(Whole(1, 1_000_000, unit="items"), 20),
+        "min_slice_items": may(Integer(1, 1_000_000, unit="items"), 20),
         "max_batch_flips": may(_FRACTION, None),
         "rule": may(Text(one_of=("measured", "certified"), says="a rule"), "measured"),
         "confidence": may(_CONFIDENCE, 0.95),
-        "batch_size": may(Whole(1, 65_536, unit="items"), 16),
-        "alone_items": may(Whole(0, 100_000, unit="items"), 64),
+        "batch_size": may(Integer(1, 65_536, unit="items"), 16),
+        "alone_items": may(Integer(0, 100_000, unit="items"), 64),
         "timeout_s": may(_SECONDS, 60),
     }
 )
@@ -95,14 +95,14 @@ _LOAD = Record(
         "max_error_frac": may(_OrNone(_FRACTION), None),
         "max_lag_ms": may(_MILLISECONDS, None),
         "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "allow"),
-        "seed": may(Whole(0), 1),
+        "seed": may(Integer(0), 1),
         "timeout_s": may(_SECONDS, 10),
     }
 )
-_SECTIONS: dict[str, Kind] = {"contract": _CONTRACT, "cold_start": _COLD_START, "golden": _GOLDEN, "load": _LOAD}
+_SECTIONS: dict[str, SchemaType] = {"contract": _CONTRACT, "cold_start": _COLD_START, "golden": _GOLDEN, "load": _LOAD}
 _POLICY = Record(
     {
-        "gates": may(Many(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),
+        "gates": may(ListOf(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),
         "gate_timeout_s": may(Number(1, 86_400, unit="seconds"), 900),
         "stop_at_first_failure": may(Flag(), True),
         **{name: may(kind, {}) for name, kind in _SECTIONS.items()},

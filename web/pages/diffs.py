@@ -8,7 +8,7 @@ from django.shortcuts import render
 
 from registry.queries import get_release, releases_of
 from serving.models import Route
-from validators.comparing import whole_diff
+from validators.queries.release_diff import whole_diff
 from web.pages.models import readable_model
 
 

@@ -16,7 +16,7 @@ from registry.models import Release, ServedModel
 from registry.queries import visible_model
 from rollouts import actions
 from rollouts.models import Rollout
-from rollouts.way_back import open_way_back
+from rollouts.queries.undo_window import open_undo_window
 from serving.models import Environment, Route
 from validators.models import Validation
 from web.pages.forms import act, reason_in
@@ -62,7 +62,7 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
         {
             "model": served,
             "page": page,
-            "routes": [(route, open_way_back(served, route.environment)) for route in routes],
+            "routes": [(route, open_undo_window(served, route.environment)) for route in routes],
             "rollouts": Rollout.objects.filter(model=served).select_related(
                 "model", "environment", "candidate", "stable"
             )[:5],

@@ -12,9 +12,9 @@ from django.urls import reverse
 from accounts.api import actor_of
 from accounts.core.access import Verb, may
 from registry.actions import grant_waiver
-from registry.headers import imports_of
 from registry.models import Release
 from registry.queries import get_release, waivers_missing
+from registry.queries.file_headers import imports_of
 from validators.actions import request_validation
 from web.pages.forms import act, reason_in
 from web.pages.models import readable_model

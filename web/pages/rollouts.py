@@ -17,11 +17,11 @@ from accounts.core.errors import DomainError, Invalid, NotFound
 from registry.models import Release
 from registry.queries import get_release, newest_releases
 from rollouts import actions
-from rollouts.approvals import excluded_from
 from rollouts.core.lifecycle import FINAL, LIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
-from rollouts.queries import live_view
-from rollouts.replayed import replayed
+from rollouts.queries import view_of
+from rollouts.queries.approvals import excluded_from
+from rollouts.queries.replay import replayed
 from web.pages.forms import act, reason_in, refused, version_in
 from web.pages.overview import visible_models
 from web.pages.starting import CHOICES
@@ -57,7 +57,7 @@ def _rollout(request: HttpRequest, pk: int) -> Rollout:
 
 
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
-    actor, live = actor_of(request), live_view(rollout)
+    actor, live = actor_of(request), view_of(rollout)
     return {
         "rollout": rollout,
         "live": live,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from benchmarks.calibration.premises.scenario import Answers
 from benchmarks.calibration.premises.world import CANDIDATE, STABLE, Begun
 from benchmarks.calibration.traffic import EDGES_MS, ERRORS, SLOW
-from rollouts.core.counting import COMMON, SAVED, SHED, SLOTS, TIMED, Counts, Reading
+from rollouts.core.counter_deltas import COMMON, SAVED, SHED, SLOTS, TIMED, Counts, Reading
 from serving.core.buckets import EDGES_US
 
 Floats = npt.NDArray[np.float64]

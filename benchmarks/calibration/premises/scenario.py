@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.calibration.traffic import Latency, Spells
-from rollouts.core.plan import Policy
-from rollouts.core.policy import parse_policy
+from rollouts.core.policy import Policy
+from rollouts.core.policy_schema import parse_policy
 
 
 @dataclass(frozen=True)

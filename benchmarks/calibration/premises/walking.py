@@ -12,14 +12,14 @@ from benchmarks.calibration.premises.gateway import Gateway
 from benchmarks.calibration.premises.scenario import Scenario
 from benchmarks.calibration.premises.world import CANDIDATE, World
 from benchmarks.calibration.rivals import BIN_S, Binned, rivals
-from rollouts.core.carry import Carry, absorb
-from rollouts.core.counting import Counts, Reading
+from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code, Decision
-from rollouts.core.history import stage_name
+from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.plan import FULL_BP, Policy
+from rollouts.core.policy import FULL_BP, Policy
 from rollouts.core.snapshot import Snapshot, counted
+from rollouts.core.tick_history import stage_name
 
 S = RolloutState
 #: As in the engine: a candidate without a server is gone when it still has none after so long; one that failed before, at once.
@@ -40,7 +40,7 @@ class Engine:
     change: int = 0
     began_at: float = 0.0
     step_started_at: float | None = None
-    carry: Carry = field(default_factory=Carry)
+    carry: EngineState = field(default_factory=EngineState)
     tick: int = 0
 
     def start(self, at: float) -> None:
@@ -87,10 +87,12 @@ class Engine:
         self._applied(decision)
         return decision
 
-    def _absorbed(self, carry: Carry, readings: Mapping[str, Reading], external: Mapping[str, Reading]) -> Carry:
+    def _absorbed(
+        self, carry: EngineState, readings: Mapping[str, Reading], external: Mapping[str, Reading]
+    ) -> EngineState:
         self.tick += 1
         policy = self.policy
-        return absorb(carry, tick=self.tick, readings=readings, policy=policy, has_stable=True, external=external)
+        return update_state(carry, tick=self.tick, readings=readings, policy=policy, has_stable=True, external=external)
 
     def _applied(self, decision: Decision) -> None:
         if decision.action is Action.ADVANCE:

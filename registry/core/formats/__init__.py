@@ -11,13 +11,13 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from registry.core.artifact import ending_of
-from registry.core.fields import Json, Problem
 from registry.core.formats import gguf, jsons, onnx, pickles, safetensors, tensorrt, torchscript
 from registry.core.formats.findings import Findings, Malformed, shown
 from registry.core.formats.tokenizers import LONGEST as LONGEST_JSON
 from registry.core.formats.tokenizers import facts_of, of_document
 from registry.core.formats.torchscript import MOST_READ, zipped_imports
 from registry.core.formats.window import Seekable, Window
+from registry.core.schema import Json, Problem
 
 #: Grows when a reader tells more or other facts, so that what was remembered before is read again.
 READER: Final = 2

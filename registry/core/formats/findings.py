@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from registry.core.fields import Problem
+from registry.core.schema import Problem
 
 #: Tensors of one file that are read; a checkpoint split into files holds fewer in each.
 MOST_TENSORS: Final = 100_000

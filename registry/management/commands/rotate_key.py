@@ -10,7 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from accounts.core.access import Actor
 from accounts.core.errors import DomainError
-from registry import actions, signing
+from registry import actions
+from registry.signing import installation_keys
 
 
 class Command(BaseCommand):
@@ -20,11 +21,13 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("use", choices=[use.value for use in signing.Use], help="what the key signs")
+        parser.add_argument("use", choices=[use.value for use in installation_keys.Use], help="what the key signs")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            before, after = actions.rotate_key(actor=Actor.system("rotate_key"), use=signing.Use(options["use"]))
+            before, after = actions.rotate_key(
+                actor=Actor.system("rotate_key"), use=installation_keys.Use(options["use"])
+            )
         except DomainError as error:
             raise CommandError(error.message) from error
         if before is not None:

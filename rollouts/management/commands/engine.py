@@ -14,14 +14,14 @@ from django.db import connection
 
 from ledger.clock import DatabaseClock
 from ledger.leases import holder
-from rollouts.engine import Engine
-from rollouts.engine.lead import LEASE
-from rollouts.engine.pace import PACE_FILE
-from rollouts.external import ExternalReader
-from rollouts.selftests import SelfTests
-from serving.envoy import EnvoyCounters
+from rollouts.engine.aa_tests import AATests
+from rollouts.engine.lag_metrics import PACE_FILE
+from rollouts.engine.leadership import LEASE
+from rollouts.engine.loop import Engine
+from rollouts.engine.prometheus_reader import PrometheusReader
+from serving.adapters.envoy_counters import EnvoyCounters
+from serving.control_plane import change_listener
 from serving.wiring import external_metrics
-from serving.xds import notices
 
 
 class Command(BaseCommand):
@@ -34,13 +34,13 @@ class Command(BaseCommand):
         engine = Engine(
             EnvoyCounters(now=clock.now),
             clock=clock,
-            external=ExternalReader(external_metrics()),
+            external=PrometheusReader(external_metrics()),
             pace_file=settings.STATE_DIR / PACE_FILE,
         )
 
         stopping = threading.Event()
         # The lease itself is asked: one that slept believes to lead until its next turn.
-        tests = SelfTests(EnvoyCounters(now=clock.now), leads=lambda s: holder(LEASE, for_s=s) == engine.owner)
+        tests = AATests(EnvoyCounters(now=clock.now), leads=lambda s: holder(LEASE, for_s=s) == engine.owner)
         threading.Thread(target=tests.run, args=(stopping,), name="self-tests", daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
@@ -49,7 +49,7 @@ class Command(BaseCommand):
 
         signal.signal(signal.SIGTERM, on_signal)
         signal.signal(signal.SIGINT, on_signal)
-        notices.listen(engine.wake)
+        change_listener.listen(engine.wake)
         self.stdout.write(f"engine {engine.owner}: a tick every {engine.tick_s:g} s, lease {engine.lease_s:g} s")
         engine.run()
 

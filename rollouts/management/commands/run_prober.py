@@ -11,7 +11,7 @@ import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from rollouts.prober.door import Door
+from rollouts.prober.endpoint import MirrorEndpoint
 from rollouts.prober.prober import Prober
 from serving.core.routes import Prober as Address
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             raise CommandError("give --address as host:port")
         prober = Prober()
         config = uvicorn.Config(
-            Door(prober),
+            MirrorEndpoint(prober),
             host=address.host,
             port=address.port,
             loop="uvloop",

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from serving import wiring
-from serving.agent import Agent
+from serving.agent.node_agent import Agent
 
 
 class Command(BaseCommand):

@@ -12,8 +12,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from serving.xds import notices
-from serving.xds.plane import ControlPlane
+from serving.control_plane import change_listener
+from serving.control_plane.plane import ControlPlane
 
 
 class Command(BaseCommand):
@@ -32,7 +32,7 @@ class Command(BaseCommand):
     async def _serve(self, address: str) -> None:
         loop = asyncio.get_running_loop()
         plane = ControlPlane()
-        notices.listen(lambda: loop.call_soon_threadsafe(plane.notice.set))
+        change_listener.listen(lambda: loop.call_soon_threadsafe(plane.notice.set))
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,131 @@
+"""The REST doors to retirement and collection: retire, restore, see what would go and why, let it go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import StrictSerializer, actor_of, expected_version
+from accounts.core.access import Verb, require
+from registry import actions, queries
+from registry.api.answers import IF_MATCH, versioned
+from registry.api.serializers import ReleaseOut, body_of
+from registry.core.garbage_collection import Fate, Item
+from registry.core.schema import Problem
+from registry.core.spec import refuse
+from registry.queries import gc_plan
+
+MOST_ITEMS = 1000
+_KEPT = (Fate.KEEP, Fate.RETIRED, Fate.GONE)
+
+
+class ReleaseReasonIn(StrictSerializer):
+    reason = serializers.CharField(max_length=2000)
+
+
+class ItemOut(serializers.Serializer[Any]):
+    """A release, a blob (by its sha256) or bytes that no blob names (by their key), what becomes of it, and why."""
+
+    kind = serializers.CharField(help_text="release, blob or bytes")
+    subject = serializers.CharField()
+    fate = serializers.ChoiceField(choices=[fate.value for fate in Fate])
+    reason = serializers.CharField()
+    size_bytes = serializers.IntegerField()
+    until = serializers.DateTimeField(allow_null=True)
+
+    def to_representation(self, item: Item) -> dict[str, Any]:
+        return {
+            "kind": item.kind.value,
+            "subject": item.subject,
+            "fate": item.fate.value,
+            "reason": item.reason,
+            "size_bytes": item.size_bytes,
+            "until": item.until.isoformat() if item.until else None,
+        }
+
+
+class PlanOut(serializers.Serializer[Any]):
+    totals = serializers.DictField(help_text="{fate: {releases, blobs, bytes}}")
+    items = ItemOut(many=True)
+    more = serializers.IntegerField(help_text="how many items follow; ask again with `from` grown by those shown")
+
+
+class CollectedOut(serializers.Serializer[Any]):
+    drafts = serializers.IntegerField(help_text="abandoned drafts that were discarded")
+    marked = serializers.IntegerField()
+    restored = serializers.IntegerField(help_text="marks taken away, because something needs the bytes again")
+    deleted = serializers.IntegerField()
+    freed_bytes = serializers.IntegerField()
+    left = serializers.IntegerField(help_text="what this run did not get to; run again")
+
+
+class RetireView(APIView):
+    @extend_schema(operation_id="releases_retire", request=ReleaseReasonIn, responses=ReleaseOut, parameters=[IF_MATCH])
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        """Nothing may begin to use the release any more, and its bytes may be collected. 409 while anything uses it."""
+        return _decided(request, slug, name, actions.retire)
+
+
+class RestoreView(APIView):
+    @extend_schema(
+        operation_id="releases_restore", request=ReleaseReasonIn, responses=ReleaseOut, parameters=[IF_MATCH]
+    )
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        """Takes a retirement back, while the release's bytes are there."""
+        return _decided(request, slug, name, actions.restore)
+
+
+def _decided(request: Request, slug: str, name: str, verb: Any) -> Response:
+    actor = actor_of(request)
+    release = queries.visible_release(actor, slug, name)
+    body = ReleaseReasonIn(data=body_of(request.data))
+    body.is_valid(raise_exception=True)
+    done = verb(
+        actor=actor,
+        release=release,
+        expected_version=expected_version(request),
+        reason=body.validated_data["reason"],
+    )
+    return versioned(ReleaseOut(done))
+
+
+class CollectionView(APIView):
+    @extend_schema(
+        operation_id="registry_collection_plan",
+        responses=PlanOut,
+        parameters=[
+            OpenApiParameter("all", bool, description="also what stays, with its reason"),
+            OpenApiParameter("from", int, description="how many items to leave out at the beginning"),
+        ],
+    )
+    def get(self, request: Request) -> Response:
+        """What a collection would do now, and why; it changes nothing."""
+        require(actor_of(request), Verb.ADMINISTER, "")
+        start = _number(request.query_params.get("from", "0"))
+        plan = gc_plan.present_plan()
+        is_all = request.query_params.get("all", "") in {"1", "true", "yes"}
+        items = [item for item in plan.items if is_all or item.fate not in _KEPT]
+        shown = items[start : start + MOST_ITEMS]
+        return Response(
+            {
+                "totals": plan.totals(),
+                "items": ItemOut(shown, many=True).data,
+                "more": max(0, len(items) - start - len(shown)),
+            }
+        )
+
+    @extend_schema(operation_id="registry_collection_run", request=None, responses=CollectedOut)
+    def post(self, request: Request) -> Response:
+        """Does it, for up to 1,000 blobs a call: `left` says whether to call again."""
+        return Response(actions.collect_unused(actor=actor_of(request)).as_json())
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        refuse("invalid", "The request", [Problem("from", f"{text!r} is no number.", "Write 0 or more.")])
+    return int(text)

@@ -1,0 +1,1 @@
+"""What apps above the registry register with it."""

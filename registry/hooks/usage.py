@@ -1,0 +1,28 @@
+"""Who uses a release, asked before it is retired and when bytes are collected.
+
+Routes, deployments, rollouts and validations live in rooms above this one: they call `register_usage_source` when Django is ready.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from uuid import UUID
+
+#: Given the ids of releases, or None for all: (id, what holds it, such as `stable in production`) for each that is in use.
+Source = Callable[[Collection[UUID] | None], Iterable[tuple[UUID, str]]]
+_sources: dict[str, Source] = {}
+
+
+def register_usage_source(name: str, source: Source) -> None:
+    """From now on this source is asked as well. A name that is there already is replaced."""
+    _sources[name] = source
+
+
+def usages_of(releases: Collection[UUID] | None = None) -> dict[UUID, list[str]]:
+    """What uses each of these releases, or any release at all. One that nothing uses is not in it."""
+    found: dict[UUID, list[str]] = defaultdict(list)
+    for source in _sources.values():
+        for release, what in source(releases):
+            found[release].append(what)
+    return {release: sorted(set(whats)) for release, whats in found.items()}

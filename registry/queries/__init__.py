@@ -1,0 +1,51 @@
+"""Named reads of models, releases and their files."""
+
+from __future__ import annotations
+
+from registry.queries.releases import (
+    LARGE,
+    get_file,
+    get_model,
+    get_release,
+    has_code_waiver,
+    has_visible_model,
+    manifest_of,
+    missing_files,
+    newest_releases,
+    place_of,
+    received_parts,
+    releases_of,
+    signature_of,
+    unverified_uploads,
+    visible_model,
+    visible_models,
+    visible_release,
+    visible_release_by_id,
+    visible_upload,
+    waivers_missing,
+    waivers_needed,
+)
+
+__all__ = [
+    "LARGE",
+    "get_file",
+    "get_model",
+    "get_release",
+    "has_code_waiver",
+    "has_visible_model",
+    "manifest_of",
+    "missing_files",
+    "newest_releases",
+    "place_of",
+    "received_parts",
+    "releases_of",
+    "signature_of",
+    "unverified_uploads",
+    "visible_model",
+    "visible_models",
+    "visible_release",
+    "visible_release_by_id",
+    "visible_upload",
+    "waivers_missing",
+    "waivers_needed",
+]

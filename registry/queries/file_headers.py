@@ -1,0 +1,47 @@
+"""What the files of a release say of themselves: read by ranges of the stored bytes, and remembered at the seal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from registry.core.formats import READER, kind_of
+from registry.models import Inspection, Release
+from registry.storage import BlobStore
+
+
+class RangedReader:
+    """A stored file of which only what is asked for moves: one ranged read of the store for each `read`."""
+
+    def __init__(self, keys: BlobStore, key: str) -> None:
+        self._keys, self._key, self._at = keys, key, 0
+
+    def seek(self, offset: int, /) -> int:
+        self._at = offset
+        return offset
+
+    def read(self, size: int, /) -> bytes:
+        """Raises NotFound for bytes that are not in the store."""
+        data = self._keys.read_range(self._key, self._at, size)
+        self._at += len(data)
+        return data
+
+
+def headers_of(release: Release) -> dict[str, dict[str, Any]]:
+    """path → {"kind", …facts}, in the order of the paths. Files whose header was never read are left out."""
+    files = list(release.files.values_list("path", "blob_id"))
+    known = {
+        (sha256, kind): facts
+        for sha256, kind, facts in Inspection.objects.filter(
+            blob__in={sha256 for _, sha256 in files}, reader=READER
+        ).values_list("blob_id", "kind", "facts")
+    }
+    wanted = {path: (sha256, kind_of(path)) for path, sha256 in files}
+    return {path: {"kind": key[1], **known[key]} for path, key in wanted.items() if key in known}
+
+
+def imports_of(release: Release) -> Mapping[str, list[str]]:
+    """path → what loading the pickle in it would import, for whoever judges a waiver; nothing for a release without code."""
+    if not release.is_code_bearing:
+        return {}
+    return {path: facts["imports"] for path, facts in headers_of(release).items() if facts.get("imports")}

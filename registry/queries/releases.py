@@ -1,0 +1,199 @@
+"""Named reads of models, releases and their files."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from accounts.core.access import Actor, Verb, may
+from accounts.core.errors import NotFound, StateChanged
+from registry.core.artifact import path_problems
+from registry.core.artifact import waivers_needed as waivers_for
+from registry.core.lifecycle import ReleaseState
+from registry.core.oms import SIGNATURE_TYPE
+from registry.core.uploads import UploadState
+from registry.models import Attestation, Release, ReleaseFile, ServedModel, Upload
+from registry.storage import Place, store
+
+#: Columns of a release that no list shows.
+LARGE = ("manifest", "spec", "expected_files")
+
+
+def get_model(slug: str) -> ServedModel:
+    """Raises NotFound."""
+    model = ServedModel.objects.select_related("team").filter(slug=slug).first()
+    return model or _no_model(slug)
+
+
+def get_release(model_slug: str, name: str | int) -> Release:
+    """A sealed or retired release by its name (`r14`) or number. Raises NotFound."""
+    number = _number(name)
+    release = Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
+    if release is None or number is None:
+        raise NotFound(
+            "no_such_release",
+            f"{model_slug} has no release {name}. List its releases; their names are r1, r2, …",
+            release=str(name),
+        )
+    return release
+
+
+def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
+    """Sealed and retired releases, the newest first."""
+    return list(releases_of(model)[:limit])
+
+
+def releases_of(model: ServedModel) -> QuerySet[Release]:
+    """All but drafts, the newest first, without what only one release by itself is asked for: a manifest may be megabytes."""
+    # Asked of the model, each release knows it without a look, which spares a third of a long page.
+    numbered = model.releases.filter(number__isnull=False).select_related("author")
+    return numbered.defer(*LARGE).order_by("-number")
+
+
+def manifest_of(release: Release) -> dict[str, Any]:
+    """The sealed manifest. Raises StateChanged for a draft."""
+    if release.state == ReleaseState.DRAFT:
+        raise StateChanged("not_sealed", "A draft has no manifest yet. Seal it first.", state=release.state)
+    manifest: dict[str, Any] = json.loads(release.manifest)
+    return manifest
+
+
+def waivers_needed(release: Release) -> frozenset[str]:
+    """The kinds of waiver without which the release may not run, given or not."""
+    found = waivers_for(release.files.values_list("path", flat=True))
+    return found or frozenset({"code"} if release.is_code_bearing else ())
+
+
+def waivers_missing(release: Release) -> frozenset[str]:
+    """Those of the kinds that no release manager has given for just these contents."""
+    given = release.waivers.filter(manifest_digest=release.digest) if release.digest else release.waivers.none()
+    return waivers_needed(release) - set(given.values_list("kind", flat=True))
+
+
+def has_code_waiver(release: Release) -> bool:
+    """Whether a release manager waived all code of just these contents: source and archives, and pickles."""
+    return bool(waivers_needed(release)) and not waivers_missing(release)
+
+
+def signature_of(release: Release) -> Attestation:
+    """The release's newest signature. Raises NotFound for one that was sealed before releases were signed."""
+    found = release.attestations.filter(predicate_type=SIGNATURE_TYPE).order_by("-pk").first()
+    if found is None:
+        raise NotFound(
+            "not_signed",
+            f"{release.model.slug} {release.name} was sealed before releases were signed. "
+            f"Sign it from its stored digests: sluicegate release sign {release.model.slug}/{release.name}.",
+            release=release.name,
+        )
+    return found
+
+
+def missing_files(release: Release) -> list[str]:
+    """The announced paths that were not uploaded yet."""
+    present = set(release.files.values_list("path", flat=True))
+    return [file["path"] for file in release.expected_files if file["path"] not in present]
+
+
+def unverified_uploads(release: Release) -> list[Upload]:
+    """The uploads, one of each path, whose parts are all here and whose bytes are being verified or were found wrong."""
+    over = release.uploads.filter(state__in=[UploadState.VERIFYING, UploadState.QUARANTINED])
+    have = dict(release.files.values_list("path", "blob_id"))
+    newest = over.order_by("path", "-created_at").distinct("path")
+    return [upload for upload in newest if have.get(upload.path) != upload.sha256]
+
+
+def place_of(upload: Upload) -> Place:
+    """Where the upload's bytes go."""
+    return Place(upload.store_key, upload.size_bytes, upload.part_size, upload.store_id)
+
+
+def received_parts(upload: Upload) -> list[tuple[int, str]]:
+    """(number, sha256) of the parts of an open upload that the store has, in order. Empty for one that is not open."""
+    if upload.state != UploadState.OPEN or not upload.is_begun:
+        return []
+    held = store().keys.held_parts(place_of(upload))
+    known = dict(upload.parts.values_list("number", "sha256"))
+    return [(number, part.sha256 or known.get(number, "")) for number, part in sorted(held.items())]
+
+
+def visible_upload(actor: Actor, upload_id: UUID) -> Upload:
+    """Raises NotFound, also when the actor may not see its model or its draft is gone."""
+    upload = Upload.objects.select_related("release__model__team").filter(pk=upload_id).first()
+    if upload is None or upload.release is None or not may(actor, Verb.READ, upload.release.model.team.slug):
+        raise NotFound(
+            "no_such_upload",
+            f"There is no upload {upload_id}. Its draft may have been discarded; push again.",
+            upload=str(upload_id),
+        )
+    return upload
+
+
+def get_file(release: Release, path: str) -> ReleaseFile:
+    """Raises NotFound."""
+    is_path = not path_problems(path)  # what cannot be a path must not reach the database either
+    file = release.files.select_related("blob").filter(path=path).first() if is_path else None
+    if file is None:
+        raise NotFound("no_such_file", f"{release.name} has no file {path}. Its manifest lists its files.", path=path)
+    if file.blob.collected_at is not None:
+        raise NotFound(
+            "bytes_collected",
+            f"{release.name} is {release.state}, and the bytes of {path} were deleted on {file.blob.collected_at:%Y-%m-%d}. "
+            "Its manifest and signatures are still there; push the bytes again as a new release.",
+            path=path,
+        )
+    return file
+
+
+def visible_models(actor: Actor) -> QuerySet[ServedModel]:
+    """The models of the teams in which the actor may read; all of them for an administrator."""
+    models = ServedModel.objects.select_related("team").order_by("slug")
+    if actor.is_admin or actor.is_system:
+        return models
+    return models.filter(team__slug__in={team for team, _ in actor.roles if may(actor, Verb.READ, team)})
+
+
+def visible_model(actor: Actor, slug: str) -> ServedModel:
+    """Raises NotFound for a model that is not there and, in the same words, for one that the actor may not see."""
+    model = ServedModel.objects.select_related("team").filter(slug=slug).first()
+    return model if model is not None and may(actor, Verb.READ, model.team.slug) else _no_model(slug)
+
+
+def has_visible_model(actor: Actor, slug: str) -> bool:
+    """Whether the actor may see a model of this name."""
+    return slug.isprintable() and visible_models(actor).filter(slug=slug).exists()
+
+
+def visible_release(actor: Actor, slug: str, name: str | int) -> Release:
+    """As `visible_model`, then as `get_release`."""
+    visible_model(actor, slug)
+    return get_release(slug, name)
+
+
+def visible_release_by_id(actor: Actor, release_id: UUID) -> Release:
+    """A draft or a release by its id. Raises NotFound, also when the actor may not see it."""
+    release = Release.objects.select_related("model__team").filter(pk=release_id).first()
+    if release is None or not may(actor, Verb.READ, release.model.team.slug):
+        raise NotFound(
+            "no_such_release",
+            f"There is no release {release_id}. A draft may have been discarded, or become another release "
+            "when it was sealed; list the model's releases.",
+            release=str(release_id),
+        )
+    return release
+
+
+def _number(name: str | int) -> int | None:
+    match = re.fullmatch(r"r?([1-9]\d{0,8})", str(name))
+    return int(match[1]) if match else None
+
+
+def _no_model(slug: str) -> ServedModel:
+    raise NotFound(
+        "no_such_model",
+        f"There is no model {slug} that you may see. List the models, or ask its team for a role.",
+        model=slug,
+    )

@@ -1,0 +1,1 @@
+"""Signatures: public keys and this installation's own keys."""

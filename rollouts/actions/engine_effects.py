@@ -1,0 +1,287 @@
+"""The engine's verbs: what one tick writes, all in one transaction, so that dying at any line leaves a tick whole or undone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+
+from accounts.core.errors import DomainError, Stale, StateChanged
+from ledger.actions import append_event
+from registry.models import Release
+from rollouts.actions.tick_records import ENGINE, Outcome, Tick, outcome_of, write
+from rollouts.actions.transitions import move, named, record, reread, shut
+from rollouts.core.decision import Action, Code
+from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.policy import FULL_BP
+from rollouts.models import Rollout
+from serving.actions import drain_deployment, ensure_deployment
+from serving.actions.routes import lock_routes, set_route
+from serving.models import Deployment, Route
+from serving.queries import deployment_of
+
+S = RolloutState
+
+
+@transaction.atomic
+def commit_tick(tick: Tick) -> Outcome:
+    """One rollout's tick: counters, evidence, observation, at most one effect, and the decision if it says something new.
+
+    Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes it: nothing is written then.
+    """
+    rollout, outcome = tick.rollout, outcome_of(tick)
+    warning = tick.warning if outcome.decision is not None else ""
+    write(tick, outcome)
+    if tick.is_effect:
+        lock_routes(rollout.environment)  # before the first event: whoever takes both locks takes the log's last
+        _apply(tick)
+    if outcome.decision is not None:
+        outcome.decision.save(force_insert=True)
+    if warning:
+        append_event(
+            verb=warning, subject_type="rollout", subject_id=rollout.pk, actor=ENGINE, reason=tick.decision.reason,
+            facts={**named(rollout), "code": tick.decision.code.value},
+        )  # fmt: skip
+    return outcome
+
+
+def _apply(tick: Tick) -> None:
+    rollout, decision = tick.rollout, tick.decision
+    action = decision.action
+    if action is Action.SHADOW:
+        mirror_bp = tick.policy.shadow.sample_bp if tick.policy.shadow else 0
+        _weigh(tick, S.SHADOWING, 0, verb="rollout.shadowing", mirror_bp=mirror_bp)
+    elif action in {Action.START, Action.ADVANCE}:
+        index = 0 if action is Action.START else rollout.step_index + 1
+        verb = "rollout.started" if action is Action.START else "rollout.advanced"
+        _weigh(tick, S.SHIFTING, tick.policy.steps[index].weight_bp, verb=verb, step_index=index)
+    elif action is Action.BAKE:
+        _weigh(tick, S.BAKING, tick.policy.bake.weight_bp, verb="rollout.baking")
+    elif action is Action.PROMOTE:
+        _promote(tick)
+    elif action is Action.PAUSE:
+        move(rollout, S.PAUSED, actor=ENGINE, reason=decision.reason, facts=decision.facts, resume_state=rollout.state)
+    elif action is Action.ROLL_BACK:
+        _roll_back(tick)
+    elif action is Action.CANCEL:
+        move(rollout, S.CANCELLED, actor=ENGINE, reason=decision.reason, facts=decision.facts)
+        drain(rollout, decision.reason)
+
+
+def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes: Any) -> None:
+    """Writes a weight; the step's clock starts when the gateways have acknowledged it."""
+    rollout, reason = tick.rollout, tick.decision.reason
+    mirror_bp = changes.get("mirror_bp", rollout.mirror_bp)
+    write_route(rollout, weight_bp, fence=tick.fence, reason=reason, mirror_bp=mirror_bp)
+    move(
+        rollout,
+        to,
+        actor=ENGINE,
+        reason=reason,
+        verb=verb,
+        facts={**tick.decision.facts, "weight_bp": weight_bp},
+        weight_bp=weight_bp,
+        step_started_at=None,
+        due_at=None,
+        **changes,
+    )
+
+
+@transaction.atomic
+def write_route(
+    rollout: Rollout,
+    weight_bp: int,
+    *,
+    fence: int,
+    reason: str,
+    is_promoting: bool = False,
+    mirror_bp: int | None = None,
+) -> None:
+    """What the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
+
+    Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
+    """
+    _hold(rollout, fence)
+    stable = None if is_promoting else rollout.stable
+    mirror_bp = rollout.mirror_bp if mirror_bp is None else mirror_bp
+    set_route(
+        actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,
+        candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0,
+        mirror_bp=mirror_bp if stable else 0, fence=fence, reason=reason,
+    )  # fmt: skip
+
+
+@transaction.atomic
+def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
+    """The candidate's deployment, asked for unless it is there. Raises what `ensure_deployment` does, and StateChanged.
+
+    A rollout that was cancelled meanwhile asks for nothing: nobody would drain it.
+    """
+    _hold(rollout, fence)
+    return ensure_deployment(
+        actor=ENGINE,
+        release=rollout.candidate,
+        environment=rollout.environment,
+        reason=f"Rollout {rollout.pk} prepares it.",
+    )
+
+
+def _hold(rollout: Rollout, fence: int) -> None:
+    """Locks the row as it was read, until the transaction ends. Raises StateChanged when it moved since, Stale when a
+    newer engine leads."""
+    seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
+    current = seen.values_list("fence", flat=True).first()
+    if current is None:
+        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} moved meanwhile; the next tick reads it again.")
+    if current > fence:
+        raise Stale(
+            "fence_outdated",
+            f"Another engine (token {current}) has led since token {fence}; stop, and let it write the rollout.",
+            fence=fence,
+            current=current,
+        )
+
+
+def lift_rollout_fences(fence: int) -> None:
+    """From now on no engine with an older token writes any rollout. For a new leader, once."""
+    active = sorted(state.value for state in ACTIVE)
+    Rollout.objects.filter(state__in=active, fence__lt=fence).update(fence=fence)
+
+
+def _promote(tick: Tick) -> None:
+    """First the route, with the old stable still warm; once every gateway has acknowledged it, the end."""
+    rollout, reason = tick.rollout, tick.decision.reason
+    if not tick.carry.is_promoting:
+        write_route(rollout, FULL_BP, fence=tick.fence, reason=reason, is_promoting=True)
+        Rollout.objects.filter(pk=rollout.pk).update(weight_bp=FULL_BP, reason=reason)
+        reread(rollout)
+        return
+    window_s = tick.policy.instant_window_s if rollout.stable is not None else 0
+    undo_until = tick.at + timedelta(seconds=window_s) if window_s else None
+    facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
+    changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until}
+    if rollout.stable is not None and undo_until is not None:
+        reason = f"{reason} One step goes back to {rollout.stable.name} until {undo_until:%Y-%m-%d %H:%M:%S} UTC."
+    move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
+    if rollout.stable is not None and undo_until is None:
+        _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} was promoted over it.")
+
+
+@transaction.atomic
+def release_previous(rollout: Rollout) -> None:
+    """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
+    lock_routes(
+        rollout.environment
+    )  # before the row, as who goes back to that release does; or each waits for the other
+    kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
+    if kept.update(undo_until=None) and rollout.stable is not None and not _is_routed(rollout, rollout.stable):
+        _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
+
+
+def _is_routed(rollout: Rollout, release: Release) -> bool:
+    """Whether the release serves again, or is about to: somebody went back to it, or rolls it out anew."""
+    route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
+    active = Rollout.objects.filter(environment_id=rollout.environment_id, state__in=sorted(s.value for s in ACTIVE))
+    is_wanted = active.filter(Q(candidate=release) | Q(stable=release)).exists()
+    return is_wanted or (route is not None and release.pk in {route.stable_id, route.candidate_id})
+
+
+def _roll_back(tick: Tick) -> None:
+    """Weight 0, in the same transaction as the decision."""
+    rollout, decision = tick.rollout, tick.decision
+    shut(rollout, actor=ENGINE, reason=decision.reason, fence=tick.fence)
+    move(
+        rollout,
+        S.ROLLING_BACK,
+        actor=ENGINE,
+        reason=decision.reason,
+        facts=decision.facts,
+        weight_bp=0,
+        decided_at=tick.at,
+        first_bad_at=_first_bad_at(tick),
+        step_started_at=None,
+        due_at=None,
+    )
+
+
+def _first_bad_at(tick: Tick) -> datetime | None:
+    """The earliest instant that can have shown the fault behind this decision; the last reading's where nothing was counted."""
+    guard = tick.decision.facts.get("guard", "errors")
+    watch = tick.carry.watches.get(guard)
+    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.carry.read_at
+    if at is None or "breach" not in tick.decision.facts:
+        return None
+    return datetime.fromtimestamp(at, UTC)
+
+
+@transaction.atomic
+def note_acknowledged_zero(rollout: Rollout, acked_at: datetime, *, fence: int) -> None:
+    """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on."""
+    _hold(rollout, fence)
+    zero_at = max(acked_at, rollout.decided_at or acked_at)
+    Rollout.objects.filter(pk=rollout.pk, zero_at=None).update(zero_at=zero_at)
+    reread(rollout)
+    if rollout.state == S.STUCK:
+        move(rollout, S.ROLLING_BACK, actor=ENGINE, reason="The gateways have acknowledged weight 0 after all.")
+
+
+@transaction.atomic
+def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
+    """Loudly: the rollback cannot be verified. The engine keeps trying. `why` is a sentence without its full stop."""
+    _hold(rollout, fence)
+    reason = f"{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
+    move(rollout, S.STUCK, actor=ENGINE, reason=reason)
+    record(rollout, actor=ENGINE, action="hold", code=Code.STUCK, reason=reason)
+
+
+@transaction.atomic
+def finish_rollback(
+    rollout: Rollout, *, confirmed_at: datetime | None, fence: int, are_answers_due: bool = False
+) -> None:
+    """Traffic is back: drain the candidate, take it out of the route, end. A first release keeps its traffic.
+
+    `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
+    """
+    _hold(rollout, fence)
+    if rollout.stable is None:
+        move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
+        return
+    seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
+    if confirmed_at is None and are_answers_due:
+        seen += f": answers of {rollout.candidate.name} to requests from before are still on their way"
+    reason = f"{rollout.reason.rstrip()} Every gateway has acknowledged weight 0, {seen}."
+    set_route(
+        actor=ENGINE,
+        environment=rollout.environment,
+        model=rollout.model,
+        stable=rollout.stable,
+        fence=fence,
+        reason=f"{rollout.candidate.name} is drained.",
+    )
+    move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at)
+    drain(rollout, reason)
+
+
+def drain(rollout: Rollout, reason: str) -> None:
+    """Lets the candidate's servers end."""
+    _drain_release(rollout, rollout.candidate, reason)
+
+
+def _drain_release(rollout: Rollout, release: Release, reason: str) -> None:
+    deployment = deployment_of(release, rollout.environment)
+    if deployment is None:
+        return
+    try:
+        with transaction.atomic():
+            drain_deployment(actor=ENGINE, deployment=deployment, reason=reason)
+    except DomainError as error:  # a server that stays warm costs memory; it must not hold up the end of a rollout
+        record(
+            rollout,
+            actor=ENGINE,
+            action="hold",
+            code=Code.STAYS_LOADED,
+            reason=f"{release.name} stays loaded: {error.message}",
+            facts={"release": release.name, "because": error.code},
+        )

@@ -1,0 +1,119 @@
+"""Going back to the release before, in one step and without gates: the active rollout's stable one, or the one still warm."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import DomainError, NotFound, StateChanged
+from ledger.actions import enqueue
+from ledger.jobs import Again
+from registry.models import Release, ServedModel
+from rollouts.actions.operator_commands import abort
+from rollouts.actions.preconditions import require_reason
+from rollouts.actions.transitions import move, record
+from rollouts.core.decision import Code
+from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
+from rollouts.models import Rollout
+from rollouts.queries.undo_window import is_open, last_promoted, serves
+from serving.actions import drain_deployment
+from serving.actions.routes import acknowledged, lock_routes, set_route
+from serving.models import Environment, Route
+from serving.queries import deployment_of, ready_server
+
+S = RolloutState
+_ACTIVE = sorted(state.value for state in ACTIVE)
+#: The release that was taken back keeps its servers so long: what gateways had begun to send there is answered.
+LET_GO_AFTER_S = 60.0
+DRAIN_REVERTED = "rollouts.let_go"
+_RETRY_S = 30.0
+
+
+def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environment, reason: str) -> Rollout:
+    """Takes the model's traffic back, whatever there is to take back: the active rollout, or the last promoted one.
+
+    A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
+    Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
+    Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm.
+    """
+    require(actor, Verb.ROLL_BACK, model.team.slug)
+    of_model = Rollout.objects.filter(environment=environment, model=model)
+    with transaction.atomic():
+        # Held, so that the engine cannot move it on between this look and the abort: who shuts needs no version.
+        active = of_model.select_for_update(no_key=True).filter(state__in=_ACTIVE).first()
+        if active is not None and active.state == S.ROLLING_BACK:
+            return active
+        if active is not None:
+            ended = abort(actor=actor, rollout=active, expected_version=active.version, reason=reason)
+            last = last_promoted(model, environment) if active.state in WITHOUT_TRAFFIC else None
+            return ended if last is None or not is_open(last) else _instantly_back(actor, last, reason)
+        lock_routes(environment)  # what is warm now stays so until the route is written
+        if of_model.filter(state__in=_ACTIVE).exists():
+            raise StateChanged("rollout_active", f"A rollout of {model.slug} was started just now. Roll back again.")
+        last = last_promoted(model, environment)
+        if last is None:
+            raise _nothing(model, environment, "There is nothing to take back.")
+        return _instantly_back(actor, last, reason)
+
+
+def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
+    """The last promoted rollout, undone while the release before it is still warm. In a transaction that holds the routes."""
+    model, environment, before = last.model, last.environment, last.stable
+    if before is None:
+        raise _nothing(model, environment, f"{last.candidate.name} was the first release there.")
+    if last.state == S.REVERTED or not serves(last):
+        raise _nothing(model, environment, f"{last.candidate.name} does not serve any more: it was taken back already.")
+    if ready_server(before, environment) is None:
+        raise _nothing(
+            model, environment, f"{before.name}, the release before, is no longer warm: start a rollout of it."
+        )
+    said = f"{actor.name} went back to {before.name}, still warm: {require_reason(reason)}"
+    set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
+    arms = {"from": last.candidate.name, "to": before.name}
+    # Without a `undo_until`, what was kept warm is wanted again for good.
+    move(last, S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, undo_until=None)
+    record(last, actor=actor, action="roll_back", reason=said, code=Code.INSTANT)
+    enqueue(
+        kind=DRAIN_REVERTED,
+        key=f"{last.pk}",
+        args={"rollout": last.pk},
+        due_at=timezone.now() + timedelta(seconds=LET_GO_AFTER_S),
+    )
+    return last
+
+
+def _nothing(model: ServedModel, environment: Environment, why: str) -> NotFound:
+    return NotFound("no_active_rollout", f"No rollout of {model.slug} is active in {environment.slug}. {why}")
+
+
+def drain_reverted(rollout: Rollout) -> None:
+    """Drains the candidate of a reverted rollout, unless it serves again or is rolled out again.
+
+    Raises Again while a gateway may still follow the route of before.
+    """
+    candidate, environment = rollout.candidate, rollout.environment
+    with transaction.atomic():
+        lock_routes(environment)
+        if _is_in_use(candidate, environment):
+            return
+        route = Route.objects.filter(environment=environment, model=rollout.model).first()
+        if route is not None and not acknowledged(route).all_acked:
+            raise Again(_RETRY_S, f"Not every gateway has acknowledged the way back from {candidate.name} yet.")
+        deployment = deployment_of(candidate, environment)
+        if deployment is None:
+            return
+        try:
+            drain_deployment(
+                actor=Actor.system("rollouts"), deployment=deployment, reason=f"Taken back: {rollout.reason}"
+            )
+        except DomainError as error:  # a server that stays warm costs memory, and nothing else
+            raise Again(_RETRY_S, error.message) from error
+
+
+def _is_in_use(release: Release, environment: Environment) -> bool:
+    routes = Route.objects.filter(environment=environment)
+    rollouts = Rollout.objects.filter(environment=environment, candidate=release, state__in=_ACTIVE)
+    return routes.filter(stable=release).exists() or rollouts.exists()

@@ -1,0 +1,213 @@
+"""People's verbs on a running rollout. Each is checked: permission, version, state. Shutting is easier than opening."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+
+from accounts.core.access import Actor, Verb
+from accounts.core.errors import StateChanged
+from ledger import clock
+from rollouts.actions.preconditions import (
+    lock_and_check,
+    refuse_frozen,
+    refuse_unapproved,
+    require_reason,
+    transition_with_record,
+)
+from rollouts.actions.transitions import drain_candidate, shut
+from rollouts.core.approvals import BAKE, PROMOTE
+from rollouts.core.lifecycle import ACTIVE, LIVE, WITHOUT_TRAFFIC, RolloutState
+from rollouts.core.policy import Policy, Step
+from rollouts.models import Rollout
+from rollouts.queries.approvals import ahead_of
+from serving.actions.routes import lock_routes, set_route
+
+S = RolloutState
+_FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
+
+
+@transaction.atomic
+def pause(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+    """The weight stays, nothing advances; a breach still rolls back. A promotion that was asked for is asked for no longer."""
+    rollout = lock_and_check(actor, Verb.PAUSE_ROLLOUT, rollout, expected_version, _FORWARD, "pause")
+    said = f"Paused by {actor.name} at {rollout.weight_bp / 100:g} %: {require_reason(reason)}"
+    return transition_with_record(
+        rollout, S.PAUSED, actor, "pause", said, resume_state=rollout.state, promote_now=False
+    )
+
+
+@transaction.atomic
+def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+    """Back to where it was paused. The stage's clock starts again; its evidence is kept. Raises Refused("frozen")."""
+    rollout = lock_and_check(actor, Verb.RESUME_ROLLOUT, rollout, expected_version, {S.PAUSED}, "resume")
+    to, plan, why = S(rollout.resume_state or S.SHIFTING), rollout.plan, require_reason(reason)
+    refuse_frozen(plan, "Resume")
+    now = clock.now()
+    due_at = now + timedelta(seconds=_stage_in(plan, to, rollout.step_index).deadline_s)
+    # without an acknowledgement the clock has not begun yet: it begins with that
+    begun: dict[str, Any] = {"step_started_at": now, "due_at": due_at} if rollout.step_started_at else {}
+    said = f"Resumed by {actor.name} at {rollout.weight_bp / 100:g} %: {why}"
+    return transition_with_record(
+        rollout, to, actor, "resume", said, verb="rollout.resumed", resume_state="", promote_now=False, **begun
+    )
+
+
+def _stage_in(plan: Policy, state: RolloutState, step_index: int) -> Step:
+    if state is S.BAKING:
+        return plan.bake
+    if state is S.SHADOWING and plan.shadow is not None:
+        return plan.shadow.as_step
+    return plan.steps[min(max(step_index, 0), len(plan.steps) - 1)]
+
+
+@transaction.atomic
+def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+    """To the next stage without waiting for proof: from shadowing to the first step, from the last one to the bake.
+
+    Breach is watched as before. Raises Refused("frozen", "approval_missing") and, while baking,
+    StateChanged("still_baking"): what promotes is evidence, or `promote_now`.
+    """
+    rollout = lock_and_check(actor, Verb.ADVANCE_ROLLOUT, rollout, expected_version, _FORWARD, "advance")
+    if rollout.state == S.BAKING:
+        raise StateChanged(
+            "still_baking",
+            "The bake is the last look before stable is let go; it ends by evidence. Wait for it, promote now, or abort.",
+        )
+    plan, why = rollout.plan, require_reason(reason)
+    index = 0 if rollout.state == S.SHADOWING else rollout.step_index + 1
+    is_last = index >= len(plan.steps)
+    weight_bp = plan.bake.weight_bp if is_last else plan.steps[index].weight_bp
+    refuse_frozen(plan, "Advance")
+    refuse_unapproved(rollout, plan, [BAKE if is_last else plan.stage_name(index)], "Advancing")
+    said = f"Advanced to {weight_bp / 100:g} % by {actor.name} without waiting for proof: {why}"
+    return _opened(
+        rollout,
+        S.BAKING if is_last else S.SHIFTING,
+        actor,
+        "advance",
+        said,
+        weight_bp,
+        verb="rollout.advanced",
+        facts={"to_index": index},
+        step_index=rollout.step_index if is_last else index,
+    )
+
+
+@transaction.atomic
+def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+    """Straight to the bake's weight, and from there to the promotion, unless something is proven broken or cannot be told.
+
+    What is skipped is the wait: every stage on the way that needs approvals must have them.
+    Raises Refused("frozen", "approval_missing") and StateChanged("already_promoting").
+    """
+    rollout = lock_and_check(actor, Verb.PROMOTE_NOW, rollout, expected_version, _FORWARD, "promote now")
+    if rollout.promote_now:
+        raise StateChanged(
+            "already_promoting",
+            f"Rollout {rollout.pk} is being promoted already; its reason says what it waits for: {rollout.reason}",
+        )
+    plan, why = rollout.plan, require_reason(reason)
+    refuse_frozen(plan, "Promote")
+    refuse_unapproved(rollout, plan, ahead_of(rollout, plan), "Promoting now")
+    said = f"{actor.name} promotes {rollout.candidate.name} without waiting for proof: {why}"
+    facts = {"from_state": str(rollout.state), "stage": PROMOTE, "to_index": len(plan.steps)}
+    if rollout.state == S.BAKING:
+        verb = "rollout.promoting"
+        return transition_with_record(
+            rollout, S.BAKING, actor, "promote_now", said, verb=verb, facts=facts, promote_now=True
+        )
+    return _opened(
+        rollout,
+        S.BAKING,
+        actor,
+        "promote_now",
+        said,
+        plan.bake.weight_bp,
+        verb="rollout.promoting",
+        facts=facts,
+        step_index=len(plan.steps) - 1,
+        promote_now=True,
+    )
+
+
+def _opened(
+    rollout: Rollout,
+    to: RolloutState,
+    actor: Actor,
+    action: str,
+    said: str,
+    weight_bp: int,
+    *,
+    verb: str,
+    facts: dict[str, Any],
+    **changes: Any,
+) -> Rollout:
+    """More weight, in the route and in the row. The stage's clock begins when the gateways acknowledge it."""
+    if rollout.stable is not None:
+        set_route(
+            actor=actor,
+            environment=rollout.environment,
+            model=rollout.model,
+            stable=rollout.stable,
+            candidate=rollout.candidate,
+            candidate_bp=weight_bp,
+            mirror_bp=rollout.mirror_bp,
+            reason=said,
+        )
+    clock = {"step_started_at": None, "due_at": None}
+    return transition_with_record(
+        rollout, to, actor, action, said, verb=verb, facts=facts, weight_bp=weight_bp, **clock, **changes
+    )
+
+
+@transaction.atomic
+def cancel(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+    """Drops a rollout that has no traffic yet."""
+    rollout = lock_and_check(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, WITHOUT_TRAFFIC, "cancel")
+    return _cancelled(rollout, actor, reason)
+
+
+@transaction.atomic
+def abort(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+    """Whatever it is doing, it ends: weight 0 at once where it has traffic, cancelled where it has none."""
+    states = {state for state in ACTIVE if state is not S.ROLLING_BACK}
+    rollout = lock_and_check(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, states, "abort")
+    if rollout.state in WITHOUT_TRAFFIC:
+        return _cancelled(rollout, actor, reason)
+    return taken_back(rollout, actor, require_reason(reason))
+
+
+@transaction.atomic
+def roll_back(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+    """All traffic back to the pinned stable release: the route is written in this very transaction."""
+    rollout = lock_and_check(actor, Verb.ROLL_BACK, rollout, expected_version, LIVE | {S.STUCK}, "roll back")
+    return taken_back(rollout, actor, require_reason(reason))
+
+
+def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
+    said = f"Cancelled by {actor.name} before any traffic: {require_reason(reason)}"
+    was_preparing = rollout.state == S.PREPARING
+    lock_routes(rollout.environment)  # before the first event: whoever takes both locks takes the log's last
+    transition_with_record(rollout, S.CANCELLED, actor, "cancel", said)
+    if was_preparing:
+        drain_candidate(rollout, said)
+    return rollout
+
+
+def taken_back(
+    rollout: Rollout, actor: Actor, why: str, *, action: str = "roll_back", verb: str = "rollout.aborted"
+) -> Rollout:
+    """Weight 0 and no copies, in the route and in the row. `why` is a sentence. In a transaction that holds the row."""
+    if rollout.stable:
+        said = f"Rolling back to {rollout.stable.name}, by {actor.name}: {why}"
+    else:
+        kept = f"{rollout.candidate.name} keeps its traffic until another release replaces it"
+        said = f"Ended by {actor.name}: {why} {kept}, for there is none to go back to."
+    shut(rollout, actor=actor, reason=said)
+    changes: dict[str, Any] = {"weight_bp": 0} if rollout.stable else {}
+    changes |= {} if rollout.decided_at else {"decided_at": clock.now()}
+    changes |= {"step_started_at": None, "due_at": None}
+    return transition_with_record(rollout, S.ROLLING_BACK, actor, action, said, verb=verb, **changes)

@@ -1,0 +1,103 @@
+"""What every verb of a person checks first, in this order: permission, version, state; then freeze and approvals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import Invalid, Refused, Stale, StateChanged
+from rollouts.actions.transitions import move, record
+from rollouts.core.approvals import missing
+from rollouts.core.freeze import frozen
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Policy
+from rollouts.models import Rollout
+from rollouts.queries.approvals import approvals_of
+
+
+def lock_and_check(
+    actor: Actor, verb: Verb, rollout: Rollout, expected_version: int, states: Collection[RolloutState], word: str
+) -> Rollout:
+    """The rollout, locked. Raises Refused, Stale, StateChanged, in this order."""
+    found = (
+        Rollout.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("model__team", "environment", "candidate", "stable", "report")
+        .get(pk=rollout.pk)
+    )
+    require(actor, verb, found.model.team.slug)
+    if found.version != expected_version:
+        raise Stale(
+            "stale",
+            f"Rollout {found.pk} is at version {found.version}, not {expected_version}: it moved meanwhile. Read it again, then decide.",
+            version=found.version,
+            state=found.state,
+        )
+    if found.state not in states:
+        able = ", ".join(sorted(state.value.replace("_", " ") for state in states))
+        raise StateChanged(
+            "wrong_state",
+            f"Rollout {found.pk} is {found.state.replace('_', ' ')}; {word} needs it to be {able}.",
+            state=found.state,
+        )
+    return found
+
+
+def refuse_frozen(plan: Policy, word: str) -> None:
+    """Raises Refused("frozen") within one of the policy's freeze windows, with its end and why it is there."""
+    found = frozen(plan.freeze_windows, timezone.now())
+    if found is None:
+        return
+    window, until = found
+    why = f" ({window.why.rstrip('.')})" if window.why else ""
+    raise Refused(
+        "frozen",
+        f"Changes are frozen until {until:%Y-%m-%d %H:%M} UTC{why}. {word} after that; what shuts works at any time.",
+        until=until.isoformat(),
+        why=window.why,
+    )
+
+
+def refuse_unapproved(rollout: Rollout, plan: Policy, stages: Iterable[str], word: str) -> None:
+    """Raises Refused("approval_missing") while one of these stages lacks approvals: skipping the wait skips no approval."""
+    given = approvals_of([rollout]).get(rollout.pk, {})
+    left = missing(plan.approvals, given, stages)
+    if not left:
+        return
+    said = ", ".join(f"{stage} {given.get(stage, 0)} of {plan.approvals[stage]}" for stage in left)
+    raise Refused(
+        "approval_missing",
+        f"{word} skips waiting, not approvals; given so far: {said}. Ask those who may approve, then repeat.",
+        missing=left,
+    )
+
+
+def require_reason(reason: str) -> str:
+    """The reason as a sentence. Raises Invalid("reason_missing") when there is none."""
+    text = reason.strip()
+    if not text:
+        raise Invalid(
+            "reason_missing",
+            "Say why, in one sentence: the reason is kept with the decision.",
+            errors=[{"field": "reason", "message": "the reason is empty.", "fix": "Write one sentence."}],
+        )
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def transition_with_record(
+    rollout: Rollout,
+    to: RolloutState,
+    actor: Actor,
+    action: str,
+    reason: str,
+    verb: str = "",
+    facts: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Rollout:
+    """The rollout moved, with its event and the person's decision on record."""
+    move(rollout, to, actor=actor, reason=reason, verb=verb, **changes)
+    shown = {"weight_bp": rollout.weight_bp, "step_index": rollout.step_index, **(facts or {})}
+    record(rollout, actor=actor, action=action, reason=reason, facts=shown)
+    return rollout

@@ -1,0 +1,148 @@
+"""The one place where a rollout's state changes, and the rows that every change leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from accounts.core.errors import StateChanged
+from ledger.actions import append_event
+from rollouts.core.decision import Code
+from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
+from rollouts.models import Decision, Rollout
+from serving.actions import drain_deployment
+from serving.actions.routes import set_route
+from serving.queries import deployment_of
+
+S = RolloutState
+#: The event of arriving in a state.
+ARRIVED = {
+    S.AWAITING_APPROVAL: "rollout.approval_requested",
+    S.PREPARING: "rollout.preparing",
+    S.SHADOWING: "rollout.shadowing",
+    S.SHIFTING: "rollout.started",
+    S.PAUSED: "rollout.paused",
+    S.BAKING: "rollout.baking",
+    S.PROMOTED: "rollout.promoted",
+    S.REVERTED: "rollout.reverted",
+    S.ROLLING_BACK: "rollout.rolling_back",
+    S.ROLLED_BACK: "rollout.rolled_back",
+    S.STUCK: "rollout.stuck",
+    S.REJECTED: "rollout.rejected",
+    S.CANCELLED: "rollout.cancelled",
+    S.SUPERSEDED: "rollout.superseded",
+}
+
+
+def move(
+    rollout: Rollout,
+    to: RolloutState,
+    *,
+    actor: Actor,
+    reason: str,
+    verb: str = "",
+    facts: dict[str, Any] | None = None,
+    keeps_reason: bool = False,
+    **changes: Any,
+) -> Rollout:
+    """The rollout in another state, or in the same one with other fields (a step further). Must run in a transaction.
+
+    A compare-and-set on (state, version); appends the event. `keeps_reason`: the row goes on saying what it said, and
+    only the event tells this one. Raises StateChanged when the table has no such move, or when the row moved meanwhile.
+    """
+    was = S(rollout.state)
+    if to is not was and to not in MOVES[was]:
+        raise StateChanged(
+            "no_such_move",
+            f"A rollout that is {was.replace('_', ' ')} cannot become {to.replace('_', ' ')}.",
+            rollout=rollout.pk,
+            state=was.value,
+        )
+    changes |= {"ended_at": timezone.now()} if to in FINAL and was not in FINAL else {}
+    changes |= {} if keeps_reason else {"reason": reason}
+    changes |= {"mirror_bp": 0, "promote_now": False} if to is S.ROLLING_BACK else {}
+    if not Rollout.objects.filter(pk=rollout.pk, state=was, version=rollout.version).update(
+        state=to, version=F("version") + 1, **changes
+    ):
+        raise StateChanged(
+            "rollout_changed",
+            f"Rollout {rollout.pk} changed meanwhile. Read it again, then repeat.",
+            rollout=rollout.pk,
+        )
+    reread(rollout)
+    append_event(
+        verb=verb or ARRIVED[to],
+        subject_type="rollout",
+        subject_id=rollout.pk,
+        actor=actor,
+        from_state=was.value,
+        to_state=to.value,
+        reason=reason,
+        facts=named(rollout) | (facts or {}),
+    )
+    return rollout
+
+
+def reread(rollout: Rollout) -> None:
+    """Takes the row's own columns from the database; what it points at never changes and is kept."""
+    rollout.refresh_from_db(fields=[field.name for field in Rollout._meta.concrete_fields if not field.is_relation])
+
+
+def record(
+    rollout: Rollout,
+    *,
+    actor: Actor,
+    action: str,
+    reason: str,
+    code: Code | None = None,
+    facts: dict[str, Any] | None = None,
+) -> Decision:
+    """A decision, kept for good."""
+    return Decision.objects.create(
+        rollout=rollout,
+        at=timezone.now(),
+        tick=rollout.tick,
+        action=action,
+        reason=reason,
+        code=code.value if code else "",
+        actor=actor.name,
+        facts=facts or {},
+    )
+
+
+def shut(rollout: Rollout, *, actor: Actor, reason: str, fence: int | None = None) -> None:
+    """Writes weight 0 for the candidate, with the pinned stable release. The candidate stays in the route until it is drained."""
+    if rollout.stable is None:
+        return
+    set_route(
+        actor=actor,
+        environment=rollout.environment,
+        model=rollout.model,
+        stable=rollout.stable,
+        candidate=rollout.candidate,
+        candidate_bp=0,
+        fence=fence,
+        reason=reason,
+    )
+
+
+def drain_candidate(rollout: Rollout, reason: str) -> None:
+    """The candidate of a rollout that ended without traffic is not wanted any more. Holding the routes."""
+    deployment = deployment_of(rollout.candidate, rollout.environment)
+    if deployment is not None:
+        drain_deployment(actor=Actor.system("rollouts"), deployment=deployment, reason=reason)
+
+
+def named(rollout: Rollout) -> dict[str, Any]:
+    """What every event of a rollout says of it."""
+    return {
+        "model": rollout.model.slug,
+        "environment": rollout.environment.slug,
+        "candidate": rollout.candidate.name,
+        "stable": rollout.stable.name if rollout.stable else None,
+        "step_index": rollout.step_index,
+        "weight_bp": rollout.weight_bp,
+    }

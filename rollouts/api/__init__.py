@@ -1,0 +1,1 @@
+"""REST views of rollouts and of the serving history."""

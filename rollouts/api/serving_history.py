@@ -1,0 +1,134 @@
+"""The REST doors to history: what served a model in an environment at an instant, and every change of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import actor_of
+from accounts.core.errors import Invalid
+from ledger.models import Event
+from registry.queries import visible_model
+from rollouts.queries import serving_history
+from serving.queries import get_environment
+
+_AT = OpenApiParameter("at", str, description="an instant with its zone, such as 2026-03-01T12:00:00Z; now if left out")
+
+
+class ServedArmOut(serializers.Serializer[Any]):
+    role = serializers.CharField(help_text="stable or candidate")
+    release = serializers.CharField()
+    digest = serializers.CharField()
+    weight_pct = serializers.FloatField(help_text="of users' requests, as the gateways were told")
+
+
+class ServedEventOut(serializers.Serializer[Any]):
+    seq = serializers.IntegerField()
+    hash = serializers.CharField()
+    is_intact = serializers.BooleanField(
+        help_text="the event still has its hash; `audit verify` checks the whole chain"
+    )
+
+
+class ServedDecisionOut(serializers.Serializer[Any]):
+    at = serializers.DateTimeField()
+    action = serializers.CharField()
+    code = serializers.CharField()
+    reason = serializers.CharField()
+    actor = serializers.CharField()
+
+
+class ServedRolloutOut(serializers.Serializer[Any]):
+    id = serializers.IntegerField()
+    candidate = serializers.CharField()
+    under_way = serializers.BooleanField(help_text="false: it had ended, and this is what it left")
+    policy_digest = serializers.CharField()
+    report_digest = serializers.CharField(allow_null=True)
+    decision = ServedDecisionOut(allow_null=True, help_text="its last one up to then")
+
+
+class ServedOut(serializers.Serializer[Any]):
+    """What served, from the hash-chained log."""
+
+    environment = serializers.CharField()
+    model = serializers.CharField()
+    at = serializers.DateTimeField()
+    arms = ServedArmOut(many=True, help_text="empty: nothing was routed yet")
+    mirrored_pct = serializers.FloatField()
+    since = serializers.DateTimeField(allow_null=True)
+    until = serializers.DateTimeField(allow_null=True, help_text="null: still")
+    reason = serializers.CharField()
+    actor = serializers.CharField()
+    event = ServedEventOut(allow_null=True)
+    rollout = ServedRolloutOut(allow_null=True)
+    observed = serializers.JSONField(allow_null=True, help_text="what the gateways counted then, in a rollout")
+
+
+class MoveOut(serializers.Serializer[Any]):
+    """One change of what serves."""
+
+    at = serializers.DateTimeField()
+    arms = ServedArmOut(many=True)
+    mirrored_pct = serializers.FloatField()
+    reason = serializers.CharField()
+    actor = serializers.CharField()
+    event = ServedEventOut()
+
+    def to_representation(self, move: Event) -> dict[str, Any]:
+        arms = serving_history.arms_of(move.facts, self.context["names"])
+        return {
+            "at": move.at.isoformat(),
+            "arms": [asdict(arm) for arm in arms],
+            "mirrored_pct": move.facts.get("mirror_bp", 0) / 100,
+            "reason": move.reason,
+            "actor": move.actor,
+            "event": {"seq": move.seq, "hash": move.hash, "is_intact": serving_history.is_intact(move)},
+        }
+
+
+class ServedView(APIView):
+    @extend_schema(operation_id="environments_served", responses=ServedOut, parameters=[_AT])
+    def get(self, request: Request, slug: str, model: str) -> Response:
+        """Which releases served the model there at that instant, at which weights, and why."""
+        found = visible_model(actor_of(request), model)
+        at = _instant(request)
+        return Response(ServedOut(asdict(serving_history.served_at(found, get_environment(slug), at))).data)
+
+
+class ServedHistoryView(generics.ListAPIView[Event]):
+    """Every change of what serves the model there, newest first."""
+
+    serializer_class = MoveOut
+    pagination_ordering = "-seq"
+
+    @extend_schema(operation_id="environments_served_history", responses=MoveOut(many=True))
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        model = visible_model(actor_of(request), self.kwargs["model"])
+        moves = self.paginate_queryset(serving_history.moves_of(model, get_environment(self.kwargs["slug"]))) or []
+        names = serving_history.release_names(model, moves)
+        return self.get_paginated_response(MoveOut(moves, many=True, context={"names": names}).data)
+
+    def get_queryset(self) -> Any:
+        return Event.objects.none()
+
+
+def _instant(request: Request) -> Any:
+    text = request.query_params.get("at", "")
+    if not text:
+        return None
+    try:
+        at = parse_datetime(text.replace(" ", "+"))  # a plus sign that was not escaped arrives as a space
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise Invalid(
+            "not_an_instant", f"{text!r} is no instant with its zone. Write 2026-03-01T12:00:00Z.", field="at"
+        )
+    return at

@@ -1,0 +1,51 @@
+"""What a candidate has cost: bad attempts beyond those that the policy tolerates beside stable at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rollouts.core.evidence import Tolerance
+
+
+class ExcessFailures(NamedTuple):
+    """One guard's counts of both arms since the candidate was last within its tolerance, in this stage.
+
+    A stretch in which it was better than tolerated is no credit: it begins anew, and so does every stage. Bad attempts may be
+    fractions, where only a share of them is held against an arm.
+    """
+
+    bad_candidate: float = 0
+    candidate: int = 0
+    bad_stable: float = 0
+    stable: int = 0
+
+    def after(self, more: ExcessFailures, tolerated: Tolerance) -> ExcessFailures:
+        """With one tick's counts in it; nothing once the candidate is within its tolerance."""
+        both = ExcessFailures(
+            self.bad_candidate + more.bad_candidate,
+            self.candidate + more.candidate,
+            self.bad_stable + more.bad_stable,
+            self.stable + more.stable,
+        )
+        return ExcessFailures() if both.candidate and both.stable and both.excess(tolerated) <= 0 else both
+
+    def excess(self, tolerated: Tolerance) -> float:
+        """Bad attempts of the candidate beyond what it tolerates of stable's share."""
+        if not self.candidate or not self.stable:
+            return 0.0
+        return self.bad_candidate - self.candidate * tolerated.of(self.bad_stable / self.stable)
+
+    def variance(self, tolerated: Tolerance) -> float:
+        """The variance of that number for independent attempts."""
+        if not self.candidate or not self.stable:
+            return 0.0
+        pooled = (self.bad_candidate + self.bad_stable) / (self.candidate + self.stable)
+        return pooled * (1 - pooled) * self.candidate * (1 + tolerated.ratio**2 * self.candidate / self.stable)
+
+    def to_json(self) -> list[float]:
+        return [round(one, 6) for one in self]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> ExcessFailures:
+        return cls(*value)

@@ -1,0 +1,186 @@
+"""Every stable release tried against itself, all the time, beside the engine's ticks.
+
+One block of its seconds is no worse than the next, so where they differ more often than alpha allows, failures stick together
+for longer than a second, as those of a server that is unwell for a while: `selftest.alarmed` says so before a candidate is
+blamed for its server's spell. The same counting tells how many requests a model gets, which a preview reckons with.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import close_old_connections, connection, transaction
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from ledger.actions import append_event
+from rollouts.core.aa_test import AATest
+from rollouts.core.counter_deltas import ERRORS, Counts, Reading, difference
+from rollouts.models import AATestRecord as Row
+from serving.models import Gateway, Route
+from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
+
+log = structlog.get_logger(__name__)
+#: So many models are watched at a time; the others take their turn after an episode.
+AT_ONCE = 100
+EPISODE_S = 600.0
+#: Routes are read again, and what was found is written, this often.
+ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 30.0
+READ_TIMEOUT_S = 1.0
+#: The memory of a model's rate of requests.
+RATE_MEMORY_S = 300.0
+_LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+
+
+@dataclass
+class _Watched:
+    """One model in one environment. `readings` are the last ones, by gateway."""
+
+    environment_id: int
+    model_id: int
+    model: str
+    stable: str  # digest
+    test: AATest
+    rate_per_s: float | None = None
+    readings: dict[str, Reading] = field(default_factory=dict)
+    is_first: bool = True  # the first reading has nothing to be compared with
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.environment_id, self.model_id
+
+    def take(self, gateway: str, counters: GatewayCounters) -> Reading:
+        """What one gateway counted since it was last read: of stable, and of all users."""
+        arm = counters.by_release.get(self.stable, ArmCounters())
+        counts = Counts(arm.decided, arm.routed, {ERRORS: arm.failed})
+        at = counters.read_at.timestamp()
+        now = Reading(counters.epoch, at, Counts(), counts, counters.user_requests, counters.user_errors)
+        news = difference(self.readings.get(gateway), now)
+        self.readings[gateway] = now
+        return news
+
+    def counted(self, tick: int, at: float, news: list[Reading], elapsed_s: float) -> None:
+        """Takes one second in."""
+        stable = Counts()
+        for one in news:
+            stable = stable + one.stable
+        self.test = self.test.after(tick, at, stable)
+        if self.is_first:
+            self.is_first = False
+            return
+        rate = sum(one.user_requests for one in news) / elapsed_s
+        weight = 1 - math.exp(-elapsed_s / RATE_MEMORY_S)
+        self.rate_per_s = rate if self.rate_per_s is None else self.rate_per_s + weight * (rate - self.rate_per_s)
+
+    def to_json(self) -> dict[str, Any]:
+        rate = None if self.rate_per_s is None else round(self.rate_per_s, 3)
+        return {**self.test.to_json(), "rate_per_s": rate}
+
+
+class AATests:
+    """Runs in a thread of its own, so that it never delays a tick. `leads` says whether this engine leads, and for so many
+    seconds more."""
+
+    def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], *, tick_s: float = 1.0) -> None:
+        self.counters, self.leads, self.tick_s = counters, leads, tick_s
+        self._watched: dict[tuple[int, int], _Watched] = {}
+        self._gateways: dict[int, list[Gateway]] = {}
+        self._tick = 0
+        self._looked_at = self._written_at = self._read_at = 0.0
+
+    def run(self, stopping: threading.Event) -> None:
+        """Until `stopping` is set."""
+        while not stopping.wait(self.tick_s):
+            try:
+                if self.leads(0.0):
+                    self.turn(time.monotonic())
+                else:
+                    self._watched.clear()
+            except Exception:  # nothing of this may end the engine
+                log.warning("selftest_failed", traceback=traceback.format_exc())
+                self._watched.clear()
+                close_old_connections()
+        connection.close()
+
+    def turn(self, now: float) -> None:
+        """One reading of every gateway for the models that are watched. `now` in monotonic seconds."""
+        if not self._watched or now - self._looked_at >= ROUTES_EVERY_S:
+            self._looked_at = now
+            self._look(now)
+        self._tick += 1
+        elapsed_s, self._read_at = max(0.001, now - self._read_at) if self._read_at else self.tick_s, now
+        for environment_id, gateways in self._gateways.items():
+            here = [one for one in self._watched.values() if one.environment_id == environment_id]
+            self._read(gateways, here, elapsed_s)
+        if now - self._written_at >= WRITE_EVERY_S:
+            self._written_at = now
+            for one in self._watched.values():
+                self._write(one)
+
+    def _look(self, now: float) -> None:
+        """The models to watch now: all where they are few, else the share whose turn it is."""
+        routes = list(Route.objects.select_related("model", "stable").order_by("pk"))
+        if len(routes) > AT_ONCE:
+            start = int(now // EPISODE_S) * AT_ONCE % len(routes)
+            routes = (routes + routes)[start : start + AT_ONCE]
+        kept, self._watched = self._watched, {}
+        rows = {(row.environment_id, row.model_id): row for row in Row.objects.all()} if routes else {}
+        for route in routes:
+            key = (route.environment_id, route.model_id)
+            one = kept.get(key)
+            if one is None or one.stable != route.stable.digest:
+                state = rows[key].state if key in rows else {}
+                test = AATest.from_json(state)
+                one = _Watched(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
+            self._watched[key] = one
+        self._gateways = {}
+        for gateway in Gateway.objects.filter(environment_id__in={route.environment_id for route in routes}):
+            self._gateways.setdefault(gateway.environment_id, []).append(gateway)
+
+    def _read(self, gateways: list[Gateway], watched: list[_Watched], elapsed_s: float) -> None:
+        news: dict[tuple[int, int], list[Reading]] = {one.key: [] for one in watched}
+        models = [one.model for one in watched]
+        for gateway in gateways:
+            try:
+                pages = self.counters.read(
+                    gateway=gateway.name, admin_url=gateway.admin_url, timeout_s=READ_TIMEOUT_S, models=models
+                )
+            except GatewayError:
+                return  # a second that was not seen by all of them is no second of this test
+            for one in watched:
+                if one.model in pages:
+                    news[one.key].append(one.take(gateway.name, pages[one.model]))
+        for one in watched:
+            if news[one.key]:
+                one.counted(self._tick, max(part.at for part in news[one.key]), news[one.key], elapsed_s)
+
+    @transaction.atomic
+    def _write(self, one: _Watched) -> None:
+        # Should this process be frozen in here, the database ends the transaction before another engine can lead.
+        with connection.cursor() as cursor:
+            cursor.execute(_LET_GO, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])
+        if not self.leads(settings.ENGINE_LEASE_S / 2):
+            return
+        now = timezone.now()
+        row, _ = Row.objects.update_or_create(
+            environment_id=one.environment_id, model_id=one.model_id, defaults={"state": one.to_json(), "at": now}
+        )
+        if one.test.alarm and row.alarmed_at is None:
+            Row.objects.filter(pk=row.pk).update(alarmed_at=now)
+            append_event(
+                verb="selftest.alarmed", subject_type="model", subject_id=one.model, actor=Actor.system("engine"),
+                reason=f"Failures of {one.model}'s stable release stick together for longer than a second: that showed in "
+                f"{one.test.rejections} of {one.test.episodes} stretches of ten minutes. A candidate on few servers may be rolled back "
+                "for a server's spell.",
+                facts={"model": one.model, "episodes": one.test.episodes, "rejections": one.test.rejections},
+            )  # fmt: skip
+        elif not one.test.alarm and row.alarmed_at is not None:
+            Row.objects.filter(pk=row.pk).update(alarmed_at=None)

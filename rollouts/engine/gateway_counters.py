@@ -1,0 +1,232 @@
+"""What the gateways counted: each is read once a turn for all its models, and none waits for another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, SHED, TIMED, Counts, Reading
+from rollouts.core.decision import Code
+from rollouts.core.policy import Policy
+from rollouts.core.request_mix import SIZES
+from rollouts.models import Rollout
+from serving.core.buckets import EDGES_US, SIZE_EDGES
+from serving.core.routes import SLOTS
+from serving.models import Gateway
+from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
+
+log = structlog.get_logger(__name__)
+#: A gateway may take so long to answer; until it has, it is not asked again.
+READ_TIMEOUT_S = 1.0
+#: A turn waits no longer than this for a gateway, and not at all for one that gave no answer the last time.
+WAIT_S = 0.5
+
+#: What a gateway has counted, by model, or the sentence (without its full stop) why that is not known.
+StatsPage = Mapping[str, GatewayCounters] | str
+
+
+@dataclass(frozen=True)
+class CounterSnapshot:
+    """Readings by gateway, and the first problem that keeps this tick from being judged (`code`, sentence)."""
+
+    readings: dict[str, Reading] = field(default_factory=dict)
+    problem: str = ""
+    sentence: str = ""
+
+
+@dataclass
+class _Reader:
+    """One gateway between two turns."""
+
+    url: str
+    asked_at: float = 0.0  # monotonic seconds
+    is_busy: bool = False
+    is_awaited: bool = True
+    answer: StatsPage | None = None  # not taken yet
+
+
+class CounterReaders:
+    """Asks every gateway in a thread of its own. All methods but the threads' own are for one thread: the engine's."""
+
+    def __init__(self, counters: TrafficCounters, *, wait_s: float = WAIT_S, timeout_s: float = READ_TIMEOUT_S) -> None:
+        self.counters, self.wait_s, self.timeout_s = counters, wait_s, timeout_s
+        self._readers: dict[str, _Reader] = {}
+        self._changed = threading.Condition()
+        self._until = 0.0
+
+    def ask(self, gateways: Iterable[Gateway], models: Mapping[int, Collection[str]]) -> None:
+        """Begins to read those that are not being read already. `models` are those of each environment."""
+        self._until = time.monotonic() + self.wait_s
+        for gateway in gateways:
+            reader = self._readers.setdefault(gateway.name, _Reader(gateway.admin_url))
+            with self._changed:
+                if reader.is_busy:
+                    continue
+                reader.url, reader.asked_at, reader.is_busy = gateway.admin_url, time.monotonic(), True
+            wanted = list(models[gateway.environment_id])
+            threading.Thread(
+                target=self._read, args=(gateway.name, reader, wanted), name=f"counters-{gateway.name}", daemon=True
+            ).start()
+
+    def are_settled(self, names: Iterable[str]) -> bool:
+        """Whether all of these have answered, or are waited for no longer."""
+        readers = [self._readers[name] for name in names if name in self._readers]
+        is_late = time.monotonic() >= self._until
+        return all(not one.is_busy or is_late or not one.is_awaited or one.answer is not None for one in readers)
+
+    def wait(self) -> None:
+        """Returns when some gateway has answered, or when the time to wait is over."""
+        left = self._until - time.monotonic()
+        if left > 0:
+            with self._changed:
+                self._changed.wait(min(left, 0.05))
+
+    def take(self, names: Iterable[str]) -> dict[str, StatsPage]:
+        """The answers of these gateways, each once. One that has not answered is not waited for next time."""
+        found: dict[str, StatsPage] = {}
+        for name in names:
+            reader = self._readers[name]
+            with self._changed:
+                answer, reader.answer = reader.answer, None
+            reader.is_awaited = answer is not None and not isinstance(answer, str)
+            if answer is None:
+                waited_s = time.monotonic() - reader.asked_at
+                answer = f"gateway {name} has not told its counters yet (timeout: {reader.url}, {waited_s:.1f} s)"
+            found[name] = answer
+        return found
+
+    def _read(self, name: str, reader: _Reader, models: list[str]) -> None:
+        """Touches no database: this is not the engine's thread."""
+        answer: StatsPage
+        try:
+            answer = self.counters.read(gateway=name, admin_url=reader.url, models=models, timeout_s=self.timeout_s)
+        except GatewayError as error:
+            answer = f"gateway {name} does not tell its counters ({error.reason}: {error.message})"
+        except Exception as error:  # what one gateway says must not blind the engine to all the others
+            log.exception("counters_not_read", gateway=name)
+            answer = f"the counters of gateway {name} cannot be made out ({type(error).__name__}: {error})"
+        with self._changed:
+            reader.answer, reader.is_busy = answer, False
+            self._changed.notify_all()
+
+
+def slow_edges(policy: Policy) -> tuple[tuple[str, int], ...]:
+    """The names of the policy's counters of slow requests, each with the edge that it counts at."""
+    slow = [guard for guard in policy.guards if guard.indicator == "slow"]
+    return tuple(pair for guard in slow for pair in zip(guard.points, guard.thresholds_us, strict=True))
+
+
+def snapshot_of(
+    rollout: Rollout,
+    gateways: Sequence[Gateway],
+    pages: Mapping[str, StatsPage],
+    edges: Sequence[tuple[str, int]],
+    *,
+    stale_s: float,
+    now: float,
+    slot: int = 0,
+    taken_by: Collection[int] | None = None,
+    before: Mapping[str, Reading] | None = None,
+) -> CounterSnapshot:
+    """One rollout's view of what was read of its environment's gateways. `edges` are those of `slow_edges`.
+
+    `slot` is that of the route as it is written, `taken_by` the gateways that follow it (None: all). What others follow shows in
+    what they counted since they were read last (`before`, by gateway).
+    """
+    if not gateways:
+        return CounterSnapshot(problem=Code.PROVIDER_DOWN, sentence=f"{rollout.environment.slug} has no gateway")
+    digests = str(rollout.candidate.digest), str(rollout.stable.digest) if rollout.stable else ""
+    readings: dict[str, Reading] = {}
+    problem = sentence = ""
+    for gateway in gateways:
+        page = pages.get(gateway.name, f"gateway {gateway.name} was not read")
+        found = page if isinstance(page, str) else page.get(rollout.model.slug)
+        if found is None or isinstance(found, str):
+            problem = problem or Code.PROVIDER_DOWN
+            sentence = sentence or found or f"gateway {gateway.name} was not asked for {rollout.model.slug}"
+            continue
+        followed = slot
+        if taken_by is not None and gateway.pk not in taken_by:
+            followed = _followed((before or {}).get(gateway.name), found, digests, slot)
+        reading = _reading(digests, found, edges, followed)
+        readings[gateway.name] = reading
+        if now - reading.at > stale_s:
+            problem = problem or Code.STALE
+            sentence = sentence or f"the counters of gateway {gateway.name} are {now - reading.at:.0f} s old"
+        elif reading.at - now > stale_s:  # a clock is wrong, and nobody knows when these were true
+            problem = problem or Code.STALE
+            sentence = sentence or f"the counters of gateway {gateway.name} are dated {reading.at - now:.0f} s ahead"
+    return CounterSnapshot(readings, problem, sentence)
+
+
+def _followed(last: Reading | None, found: GatewayCounters, digests: tuple[str, str], slot: int) -> int:
+    """The slot of the weight that a gateway follows which is not known to have taken the present one.
+
+    It may be several changes behind. So it is the slot under which most requests have ended since `last`; the one before where that
+    cannot be told.
+    """
+    if last is None or last.epoch != found.epoch:
+        return (slot - 1) % SLOTS
+    stood = {**last.others, last.slot: (last.candidate, last.stable)}
+
+    def news(one: int) -> int:
+        arms = found.by_slot.get(one, {})
+        now = sum(arms[digest].routed for digest in digests if digest in arms)
+        return now - sum(arm.routed for arm in stood[one])
+
+    most = max(stood, key=lambda one: (one != slot, news(one)))
+    return most if most != slot and news(most) > 0 else last.slot
+
+
+def _reading(digests: tuple[str, str], found: GatewayCounters, edges: Sequence[tuple[str, int]], slot: int) -> Reading:
+    by_slot = {
+        one: tuple(_counts(found.by_slot.get(one, {}).get(digest), edges) for digest in digests) for one in range(SLOTS)
+    }
+    candidate, stable = by_slot.pop(slot)
+    return Reading(
+        epoch=found.epoch,
+        at=found.read_at.timestamp(),
+        candidate=candidate,
+        stable=stable,
+        user_requests=found.user_requests,
+        user_errors=found.user_errors,
+        slot=slot,
+        others={one: (arms[0], arms[1]) for one, arms in by_slot.items()},
+        answer_s=max(longest_answer_s(found.by_release.get(digest)) for digest in digests),
+        whole=(
+            _counts(found.by_release.get(digests[0]), edges),
+            _counts(found.by_release.get(digests[1]), edges),
+        ),
+    )
+
+
+#: Fewer attempts than this do not show what is usual; the longest usual answer is longer than those of this share.
+LEAST_TIMED, USUAL_FRAC = 100, 0.99
+
+
+def longest_answer_s(arm: ArmCounters | None) -> float:
+    """The edge, in seconds, under which 99 % of a release's first attempts ended; 0 while nobody knows."""
+    if arm is None or arm.timed < LEAST_TIMED:
+        return 0.0
+    return (
+        next((edge for edge, under in sorted(arm.latency_us.items()) if under >= USUAL_FRAC * arm.timed), EDGES_US[-1])
+        / 1e6
+    )
+
+
+_SIZES = tuple(zip(SIZES, SIZE_EDGES, strict=True))
+
+
+def _counts(arm: ArmCounters | None, edges: Sequence[tuple[str, int]]) -> Counts:
+    arm = arm or ArmCounters()
+    timed, routed, latency_us, size_bytes = arm.timed, arm.routed, arm.latency_us, arm.size_bytes
+    bad = {ERRORS: arm.failed, COMMON: arm.common, SAVED: arm.saved, SHED: arm.shed, TIMED: timed}
+    for name, edge in edges:
+        bad[name] = max(0, timed - latency_us.get(edge, 0)) if latency_us else 0
+    for name, edge in _SIZES:
+        bad[name] = max(0, routed - size_bytes.get(edge, 0)) if size_bytes else 0
+    return Counts(arm.decided, routed, bad)

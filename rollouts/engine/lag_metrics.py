@@ -1,0 +1,90 @@
+"""Does the engine keep up? How late ticks begin, and how long turns take, measured by the engine itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
+#: The figures are told and begun anew this often.
+TOLD_EVERY_S = 60.0
+#: In the state folder; where engine and pages share one, `last_figures` reads it.
+PACE_FILE = "engine-pace.json"
+
+
+@dataclass(frozen=True)
+class LagFigures:
+    """Of the last minute. `lag`: how late a rollout's tick began against its schedule. A turn looks at every active rollout once."""
+
+    at: str
+    owner: str
+    rollouts: int
+    turns: int
+    lag_p50_s: float
+    lag_p99_s: float
+    lag_max_s: float
+    turn_p50_s: float
+    turn_p99_s: float
+    turn_max_s: float
+
+
+class LagMetrics:
+    """Collects the figures, and tells them once a minute: as a line of the log, and in a file where one is wanted."""
+
+    def __init__(self, owner: str, file: Path | None = None) -> None:
+        self.owner, self.file = owner, file
+        self._lags: list[float] = []
+        self._turns: list[float] = []
+        self._rollouts = 0
+        self._told_at: datetime | None = None
+
+    def turn(self, now: datetime, lags: Sequence[float], turn_s: float) -> LagFigures | None:
+        """Takes a turn in, with the lag of each of its ticks. The figures, when it is time to tell them."""
+        self._lags += lags
+        self._turns.append(turn_s)
+        self._rollouts = max(self._rollouts, len(lags))
+        self._told_at = self._told_at or now
+        if (now - self._told_at).total_seconds() < TOLD_EVERY_S:
+            return None
+        figures = self.figures(now)
+        log.info("engine_pace", **{k: v for k, v in asdict(figures).items() if k not in {"at", "owner"}})
+        if self.file is not None:
+            _keep(self.file, figures)
+        self._lags, self._turns, self._rollouts, self._told_at = [], [], 0, now
+        return figures
+
+    def figures(self, now: datetime) -> LagFigures:
+        """Of what was taken in since they were last told."""
+        lags, turns = sorted(self._lags), sorted(self._turns)
+        of_lags = [_quantile(lags, share) for share in (0.5, 0.99, 1)]
+        of_turns = [_quantile(turns, share) for share in (0.5, 0.99, 1)]
+        return LagFigures(now.isoformat(), self.owner, self._rollouts, len(turns), *of_lags, *of_turns)
+
+
+def last_figures(file: Path) -> LagFigures | None:
+    """What an engine on this machine told last; None when none did."""
+    try:
+        return LagFigures(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _keep(file: Path, figures: LagFigures) -> None:
+    """Whole or not at all. What stands in the way of telling never stands in the way of the engine."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(asdict(figures)))
+        draft.replace(file)
+    except OSError as error:
+        log.warning("engine_pace_not_kept", error=str(error))
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 4) if ordered else 0.0

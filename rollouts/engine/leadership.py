@@ -1,0 +1,68 @@
+"""Leadership: by a lease in the database, with a fencing token that goes into every write."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from ledger.leases import acquire, release, renew
+
+log = structlog.get_logger(__name__)
+LEASE = "engine"
+
+
+class LeadershipLost(Exception):
+    """Another engine leads; whatever is left of the turn is its business."""
+
+
+class Leadership:
+    """One engine's part in it. `token` is None while another one leads."""
+
+    def __init__(self, owner: str, lease_s: float) -> None:
+        self.owner, self.lease_s = owner, lease_s
+        self.token: int | None = None
+        self._renewed_at = 0.0
+
+    @property
+    def fence(self) -> int:
+        """The token that writes carry. Raises LeadLost without one."""
+        if self.token is None:
+            raise LeadershipLost
+        return self.token
+
+    def take(self) -> bool:
+        """Whether this engine leads from here on: still, or anew with a higher token."""
+        if self.token is not None and self._renew():
+            return True
+        was, self.token = self.token, acquire(LEASE, self.owner, self.lease_s)
+        self._renewed_at = time.monotonic()
+        if self.token is not None:
+            log.info("engine_leads", owner=self.owner, token=self.token)
+        elif was is not None:
+            log.warning("engine_lost_lead", owner=self.owner, token=was)
+        return self.token is not None
+
+    def keep(self) -> None:
+        """Within a long turn: extends the lease well before it runs out. Raises LeadLost."""
+        if self.token is None:
+            raise LeadershipLost
+        if time.monotonic() - self._renewed_at > self.lease_s / 3 and not self._renew():
+            log.warning("engine_lost_lead", owner=self.owner, token=self.token)
+            self.token = None
+            raise LeadershipLost
+
+    def lose(self) -> None:
+        """A write was refused: somebody else has led since."""
+        self.token = None
+
+    def give_back(self) -> None:
+        """So that the next one need not wait for the lease to run out."""
+        if self.token is not None:
+            release(LEASE, self.owner, self.token)
+            log.info("engine_stopped", owner=self.owner)
+            self.token = None
+
+    def _renew(self) -> bool:
+        self._renewed_at = time.monotonic()
+        return self.token is not None and renew(LEASE, self.owner, self.token, self.lease_s)

@@ -1,0 +1,297 @@
+"""What the engine knows of every active rollout, and all that a turn needs, in a handful of queries.
+
+What only the leader writes is kept in memory from tick to tick, and trusted as long as the row's tick and version are those
+that it belongs to. What others write is read every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from rollouts.actions.tick_records import Outcome, Tick, count_blocks
+from rollouts.core.counter_deltas import ERRORS, Reading
+from rollouts.core.engine_state import EngineState
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Policy, Source
+from rollouts.core.tick_history import OpenSegment
+from rollouts.engine.gateway_counters import slow_edges
+from rollouts.models import Rollout
+from rollouts.prober.readings import wrong_readings
+from rollouts.queries import active_rollouts, active_rows
+from rollouts.queries.approvals import approvals_of
+from serving.actions.routes import Ack, acknowledgements
+from serving.models import Deployment, Environment, Gateway, Node, Route
+from serving.queries import among, live_deployments
+
+S = RolloutState
+Place = tuple[int, str]  # environment, release
+
+
+@dataclass
+class RolloutEntry:
+    """One rollout between two ticks. `history` and `carry` are those after its last tick.
+
+    `unwritten` is that tick where it is kept in memory: one of `ahead` quiet ones since the row was last written. Should the
+    engine die, they are undone, and the next reading brings their counts in one.
+    """
+
+    rollout: Rollout
+    policy: Policy
+    carry: EngineState
+    history: OpenSegment
+    blocks: int = 0  # stored, by the last count and those stored since
+    report_problem: str | None = None  # None: not looked at yet
+    counts_in_prometheus: bool = False
+    places: tuple[Place, Place | None] = ((0, ""), None)  # of candidate and stable
+    slow_edges: tuple[tuple[str, int], ...] = ()
+    ahead: int = 0
+    unwritten: tuple[Tick, Outcome] | None = None
+
+    @property
+    def needs_fast_poll(self) -> bool:
+        """Whether something other than time may move it on: it waits for servers or gateways, or is suspect."""
+        rollout = self.rollout
+        is_waiting = rollout.state in {S.PREPARING, S.ROLLING_BACK, S.STUCK} or rollout.step_started_at is None
+        carry = self.carry
+        return is_waiting or carry.is_promoting or carry.gone_since is not None or self.is_suspect
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the last look at it saw the candidate fail in a way that is worth another look before the next tick.
+
+        More than a lone failure and a tenth of its attempts: one fault may have begun in the middle of that second.
+        """
+        last = self.carry.last.candidate
+        bad = last.bad.get(ERRORS, 0)
+        is_burning = bad >= 2 and bad * 10 >= last.attempts
+        return self.rollout.state in {S.SHIFTING, S.BAKING} and (self.carry.failures.attempts > 0 or is_burning)
+
+    @property
+    def next_tick(self) -> int:
+        return self.rollout.tick + self.ahead + 1
+
+    def wrote(self, outcome: Outcome) -> None:
+        """The tick is in the database."""
+        self.carry, self.history = outcome.carry, outcome.history
+        self.ahead, self.unwritten = 0, None
+        self.blocks += outcome.block is not None
+
+    def keep(self, tick: Tick, outcome: Outcome) -> None:
+        """The tick stays in memory."""
+        self.carry, self.history = outcome.carry, outcome.history
+        self.ahead, self.unwritten = self.ahead + 1, (tick, outcome)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The servers of one release in one environment that answer real inferences."""
+
+    count: int = 0
+    newest_at: float | None = None
+    nodes: frozenset[str] = frozenset()
+    has_drifted: bool = False  # files under one of them are not those that were sealed
+
+
+NONE_SERVING = Serving()
+
+
+@dataclass
+class WorldState:
+    """All that a turn's ticks look at besides their own rollouts. `now` is the database's time."""
+
+    now: datetime
+    fence: int
+    gateways: Mapping[int, list[Gateway]]  # by environment
+    routes: Mapping[tuple[int, int], Route]  # by environment and model
+    acks: Mapping[int, Ack]  # by route
+    serving: Mapping[Place, Serving]
+    nodes: Mapping[str, dict[str, Any]]  # facts of those that somebody serves on
+    deployments: Mapping[Place, Deployment]  # of candidates that are being prepared
+    tampered: frozenset[UUID]  # releases whose stored manifest is not what was sealed
+    wrong: Mapping[int, Reading]  # the prober's counts, by rollout
+    rollouts: Sequence[Rollout] = ()
+    _approvals: dict[int, dict[str, int]] | None = None
+
+    def serving_at(self, place: Place | None) -> Serving:
+        return NONE_SERVING if place is None else self.serving.get(place, NONE_SERVING)
+
+    def approvals_of(self, rollout: Rollout) -> dict[str, int]:
+        """How many people's approvals count, by stage. Read when the first rollout asks, for all of them at once."""
+        if self._approvals is None:
+            self._approvals = approvals_of(self.rollouts, now=self.now)
+        return self._approvals.get(rollout.pk, {})
+
+    def followed(self, rollout: Rollout) -> tuple[int, frozenset[int] | None]:
+        """The slot of the rollout's route, and the gateways that follow it as it is; None where there is no route."""
+        route = self.routes.get((rollout.environment_id, rollout.model_id))
+        return (route.slot, self.acks[route.pk].taken_by) if route is not None else (0, None)
+
+    @property
+    def at(self) -> float:
+        return self.now.timestamp()
+
+
+class EngineCache:
+    """The rollouts that the leader ticks."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, RolloutEntry] = {}
+        self._policies: dict[tuple[str, bool], Policy] = {}
+
+    def forget(self) -> None:
+        """Everything is read again: another engine may have led meanwhile."""
+        self.known.clear()
+
+    def drop(self, rollout_id: int) -> None:
+        """This rollout is read again."""
+        self.known.pop(rollout_id, None)
+
+    def read(self) -> list[RolloutEntry]:
+        """Every active rollout as it is now, the oldest first. Broken ones stay away, with an entry in `broken`."""
+        rows = active_rows()
+        self.broken: dict[int, Exception] = {}
+        new = [pk for pk, row in rows.items() if not self._is_known(pk, row)]
+        for pk in [pk for pk in self.known if pk not in rows]:
+            self.drop(pk)
+        blocks = count_blocks(new) if new else {}
+        for rollout in active_rollouts(new) if new else []:
+            try:
+                self.known[rollout.pk] = self._learn(rollout, blocks.get(rollout.pk, 0))
+            except Exception as error:  # one row that cannot be read must not blind the engine to the others
+                self.drop(rollout.pk)
+                self.broken[rollout.pk] = error
+        self._share_environments()
+        used = {self._key(known.rollout) for known in self.known.values()}
+        self._policies = {key: policy for key, policy in self._policies.items() if key in used}
+        return [self.known[pk] for pk in rows if pk in self.known]
+
+    def _is_known(self, pk: int, row: tuple[str, int, int, int]) -> bool:
+        known = self.known.get(pk)
+        if known is None:
+            return False
+        rollout = known.rollout
+        return (rollout.state, rollout.version, rollout.tick, rollout.fence) == row
+
+    def _learn(self, rollout: Rollout, blocks: int) -> RolloutEntry:
+        state = rollout.engine_state
+        rollout.engine_state = {}  # it is in `carry` and `history` now, and would only take memory
+        history = OpenSegment.from_json(state.get("history", {}))
+        policy = self._plan(rollout)
+        asks = any(guard.source is Source.PROMETHEUS for guard in policy.guards)
+        where, stable = rollout.environment_id, rollout.stable_id
+        return RolloutEntry(
+            rollout,
+            policy,
+            EngineState.from_json(state),
+            history,
+            blocks,
+            counts_in_prometheus=asks,
+            places=((where, str(rollout.candidate_id)), (where, str(stable)) if stable else None),
+            slow_edges=slow_edges(policy),
+        )
+
+    def _plan(self, rollout: Rollout) -> Policy:
+        key = self._key(rollout)
+        if key not in self._policies:
+            self._policies[key] = rollout.plan
+        return self._policies[key]
+
+    @staticmethod
+    def _key(rollout: Rollout) -> tuple[str, bool]:
+        return rollout.policy_digest, rollout.stable_id is not None
+
+    def _share_environments(self) -> None:
+        """One object for each environment, as it is now."""
+        found = Environment.objects.in_bulk({known.rollout.environment_id for known in self.known.values()})
+        for known in self.known.values():
+            known.rollout.environment = found[known.rollout.environment_id]
+
+
+def gateways_of(known: Iterable[RolloutEntry]) -> dict[int, list[Gateway]]:
+    """The gateways of these rollouts' environments, by environment."""
+    found: dict[int, list[Gateway]] = {one.rollout.environment_id: [] for one in known}
+    for gateway in Gateway.objects.filter(environment_id__in=list(found)).order_by("name"):
+        found[gateway.environment_id].append(gateway)
+    return found
+
+
+def load_world(
+    known: Collection[RolloutEntry], gateways: Mapping[int, list[Gateway]], now: datetime, fence: int
+) -> WorldState:
+    """What a turn over these rollouts needs. A handful of queries, however many they are."""
+    rollouts = [one.rollout for one in known]
+    models = {rollout.model_id for rollout in rollouts}
+    environments = {rollout.environment_id for rollout in rollouts}
+    routes = list(Route.objects.filter(model_id__in=among(models), environment_id__in=environments).defer("changed_at"))
+    probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
+    serving = _serving(known)
+    return WorldState(
+        now=now,
+        fence=fence,
+        gateways=gateways,
+        routes={(route.environment_id, route.model_id): route for route in routes},
+        acks=acknowledgements(routes, now) if routes else {},
+        serving=serving,
+        nodes=_facts({name for one in serving.values() for name in one.nodes}),
+        deployments=_deployments([rollout for rollout in rollouts if rollout.state == S.PREPARING]),
+        tampered=_tampered(rollouts),
+        wrong=wrong_readings(probed) if probed else {},
+        rollouts=rollouts,
+    )
+
+
+# Grouped here and not in Python, because there are twice as many servers as rollouts. A server whose deployment is being
+# drained answers still, but not for long.
+_SERVING = """
+SELECT deployment.environment_id, deployment.release_id::text, count(*), extract(epoch FROM max(server.started_at))::float8,
+       string_agg(DISTINCT deployment.node_id, ' '), bool_or(server.drift <> '[]'::jsonb)
+FROM serving_server server JOIN serving_deployment deployment ON deployment.id = server.deployment_id
+WHERE server.ended_at IS NULL AND server.is_serving AND deployment.is_wanted AND deployment.release_id = ANY(%s::uuid[])
+GROUP BY deployment.environment_id, deployment.release_id
+"""
+
+
+def _serving(known: Iterable[RolloutEntry]) -> dict[Place, Serving]:
+    wanted = {place[1] for one in known for place in one.places if place is not None}
+    with connection.cursor() as cursor:
+        cursor.execute(_SERVING, [f"{{{','.join(wanted)}}}"])
+        rows = cursor.fetchall()
+    return {
+        (where, release): Serving(count, at, frozenset(nodes.split()), has_drifted)
+        for where, release, count, at, nodes, has_drifted in rows
+    }
+
+
+def _facts(names: Collection[str]) -> dict[str, dict[str, Any]]:
+    return dict(Node.objects.filter(name__in=names).values_list("name", "facts")) if names else {}
+
+
+def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:
+    """The candidates' deployments that are not gone yet: of several the one that is wanted, or else the newest."""
+    if not preparing:
+        return {}
+    found: dict[Place, Deployment] = {}
+    rows = live_deployments().filter(release_id__in=among({rollout.candidate_id for rollout in preparing}, "uuid"))
+    for deployment in rows.order_by("is_wanted", "pk"):
+        found[deployment.environment_id, str(deployment.release_id)] = deployment
+    return found
+
+
+# PostgreSQL does the hashing: the manifests need not travel, and nothing is taken on trust from an earlier turn.
+_TAMPERED = """
+SELECT id FROM registry_release
+WHERE id = ANY(%s::uuid[]) AND digest IS DISTINCT FROM 'sha256:' || encode(sha256(convert_to(manifest, 'UTF8')), 'hex')
+"""
+
+
+def _tampered(rollouts: Iterable[Rollout]) -> frozenset[UUID]:
+    candidates = list({rollout.candidate_id for rollout in rollouts})
+    with connection.cursor() as cursor:
+        cursor.execute(_TAMPERED, [f"{{{','.join(map(str, candidates))}}}"])
+        return frozenset(row[0] for row in cursor.fetchall())

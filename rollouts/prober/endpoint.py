@@ -1,0 +1,62 @@
+"""Where gateways send mirrored requests: an ASGI application that takes them and answers at once, with nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from rollouts.prober.prober import Prober
+from rollouts.prober.requests import MAX_BODY_BYTES
+from serving.control_plane.virtual_hosts import MIRROR_HEADER
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+STATUS_PATH = "/status"
+
+
+class MirrorEndpoint:
+    """`GET /status` tells what became of the requests so far; everything else is a mirrored request, answered 204."""
+
+    def __init__(self, prober: Prober) -> None:
+        self._prober = prober
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["method"] == "GET" and scope["path"] == STATUS_PATH:
+            await _answer(send, 200, json.dumps(self._prober.status()).encode())
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        body = await _body(receive)
+        await _answer(send, 204)
+        route = headers.get(MIRROR_HEADER, "")
+        if body is None:
+            self._prober.book.note("too_large")
+        elif not route.isdecimal():
+            self._prober.book.note("no_route")
+        else:
+            self._prober.shadowing.take(int(route), scope["path"], headers, body)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None for one that is too large or was cut off, of which no more is kept than is compared."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        size += len(message["body"])
+        if size <= MAX_BODY_BYTES:
+            parts.append(message["body"])
+        else:
+            parts.clear()
+        if not message.get("more_body", False):
+            return b"".join(parts) if size <= MAX_BODY_BYTES else None
+
+
+async def _answer(send: Send, status: int, body: bytes = b"") -> None:
+    kind = [(b"content-type", b"application/json")] if body else []
+    await send({"type": "http.response.start", "status": status, "headers": kind})
+    await send({"type": "http.response.body", "body": body})

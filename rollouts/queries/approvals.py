@@ -1,0 +1,160 @@
+"""Named reads of approvals: which of them count now, which do not and why, and who may still give one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import BooleanField, Case, Exists, ExpressionWrapper, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from accounts.core.access import MAY, Verb
+from accounts.models import Membership, User
+from registry.models import ServedModel
+from rollouts.core import approvals as core
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import Policy
+from rollouts.models import Approval, Rollout
+from validators.models import Report
+
+#: As many names as a page can hold.
+MOST_NAMES = 20
+_ROLES = sorted(role.value for role, verbs in MAY.items() if Verb.APPROVE_ROLLOUT in verbs)
+
+
+@dataclass(frozen=True)
+class Given:
+    """An approval and, where it does not count, why."""
+
+    row: Approval
+    void: core.Void | None
+
+
+def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) -> dict[int, dict[str, int]]:
+    """How many different people's approvals count now, by rollout and stage. One query, none where no policy asks for any."""
+    asking = {rollout.pk: rollout for rollout in rollouts if rollout.policy.get("approvals")}
+    if not asking:
+        return {}
+    now = now or timezone.now()
+    given: dict[int, list[core.Approval]] = {}
+    newest: dict[int, str] = {}
+    for pk, newest_report, *columns in _judgeable().filter(rollout__in=list(asking)).values_list(*_COLUMNS):
+        given.setdefault(pk, []).append(_approval(*columns))
+        newest[pk] = newest_report
+    found = {}
+    for pk, approvals in given.items():
+        people = core.valid(approvals, now=now, **_facts_of(asking[pk], newest[pk]))
+        found[pk] = {stage: len(who) for stage, who in people.items()}
+    return found
+
+
+def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
+    """Every approval of the rollout, the oldest first, with why it does not count now, if so. One query."""
+    now, found = now or timezone.now(), []
+    for row in _judgeable().filter(rollout=rollout).select_related("approver"):
+        _, newest_report, *columns = (getattr(row, name) for name in _COLUMNS)
+        void = core.void_because(_approval(*columns), now=now, **_facts_of(rollout, newest_report))
+        found.append(Given(row, void))
+    return found
+
+
+def people_by_stage(given: Iterable[Given]) -> dict[str, list[str]]:
+    """The names of those whose approval counts, by stage, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for one in given:
+        if one.void is None:
+            found.setdefault(one.row.stage, {})[one.row.approver.username] = None
+    return {stage: list(names) for stage, names in found.items()}
+
+
+def ahead_of(rollout: Rollout, plan: Policy) -> tuple[str, ...]:
+    """The stages that the rollout has yet to enter."""
+    paused_in = RolloutState(rollout.resume_state or RolloutState.SHIFTING)
+    return core.stages_ahead(plan, RolloutState(rollout.state), rollout.step_index, paused_in)
+
+
+def newest_report(rollout: Rollout) -> str:
+    """The digest of the release's newest report under the gate policy of the pinned one; empty where there is none.
+
+    A rollout that pinned none, because its environment needs none, counts the reports that came after it was asked for.
+    """
+    reports = Report.objects.filter(release=rollout.candidate_id).order_by("-pk")
+    if rollout.report is None:
+        reports = reports.filter(created_at__gt=rollout.created_at)
+    else:
+        reports = reports.filter(
+            manifest_digest=rollout.candidate.digest or "", policy_digest=rollout.report.policy_digest
+        )
+    return reports.values_list("digest", flat=True).first() or ""
+
+
+def excluded_from(rollout: Rollout) -> frozenset[int]:
+    """Nobody approves a release that they made or asked for."""
+    return frozenset(pk for pk in (rollout.candidate.author_id, rollout.requested_by_id) if pk is not None)
+
+
+def pinned_by(rollout: Rollout) -> core.Digests:
+    """What an approval of this rollout is bound to."""
+    report = rollout.report.digest if rollout.report else ""
+    return core.Digests(rollout.candidate.digest or "", report, rollout.policy_digest)
+
+
+def who_may_approve(rollout: Rollout) -> list[str]:
+    """The names of those who may approve this rollout, at most MOST_NAMES of them."""
+    return approvers_of(rollout.model, excluded_from(rollout))
+
+
+def approvers_of(model: ServedModel, excluded: Collection[int]) -> list[str]:
+    """The names of those who may approve rollouts of the model, without the excluded, at most MOST_NAMES of them."""
+    return list(
+        User.objects.filter(is_active=True)
+        .filter(Q(is_superuser=True) | Q(pk__in=_holders(model.team_id)))
+        .exclude(pk__in=excluded)
+        .order_by("username")
+        .values_list("username", flat=True)[:MOST_NAMES]
+    )
+
+
+def _holders(team_id: int) -> QuerySet[Membership, int]:
+    return Membership.objects.filter(team_id=team_id, role__in=_ROLES).values_list("user_id", flat=True)
+
+
+#: What an approval is judged by; the first two are the rollout's.
+_COLUMNS = (
+    "rollout_id", "newest_report", "approver_id", "stage", "expires_at", "may_approve", "manifest_digest", "report_digest",
+    "policy_digest",
+)  # fmt: skip
+
+
+def _approval(
+    approver: int, stage: str, expires_at: datetime | None, may_approve: bool, manifest: str, report: str, policy: str
+) -> core.Approval:
+    return core.Approval(approver, stage, core.Digests(manifest, report, policy), expires_at, may_approve)
+
+
+def _facts_of(rollout: Rollout, newest_report: str) -> dict[str, Any]:
+    """What every approval of the rollout is held against."""
+    return {"pinned": pinned_by(rollout), "newest_report": newest_report, "excluded": excluded_from(rollout)}
+
+
+def _judgeable() -> QuerySet[Approval]:
+    """Approvals with the two facts that lie elsewhere: whether the giver still may, and which report is the newest."""
+    roles = Membership.objects.filter(user=OuterRef("approver"), team=OuterRef("rollout__model__team"), role__in=_ROLES)
+    of_release = Report.objects.filter(release=OuterRef("rollout__candidate")).order_by("-pk")
+    under_it = of_release.filter(
+        manifest_digest=OuterRef("rollout__candidate__digest"),
+        policy_digest=OuterRef("rollout__report__policy_digest"),
+    )
+    since = of_release.filter(created_at__gt=OuterRef("rollout__created_at"))
+    newest = Case(
+        When(rollout__report__isnull=True, then=Subquery(since.values("digest")[:1])),
+        default=Subquery(under_it.values("digest")[:1]),
+    )
+    still_may = Q(approver__is_active=True) & (Q(approver__is_superuser=True) | Exists(roles))
+    return Approval.objects.annotate(
+        may_approve=ExpressionWrapper(still_may, output_field=BooleanField()),
+        newest_report=Coalesce(newest, Value("")),
+    ).order_by("pk")

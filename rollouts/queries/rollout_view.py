@@ -1,0 +1,242 @@
+"""One rollout as people and programs see it: everything that pages, `rollout watch` and the API show, as JSON.
+
+Instants are ISO 8601 in UTC, weights basis points, shares in [0, 1], e-values log E.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from registry.models import Release
+from rollouts.core.approvals import WHY, missing, stages_of
+from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.decision import evidence_of
+from rollouts.core.engine_state import EngineState
+from rollouts.core.freeze import frozen
+from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
+from rollouts.core.policy import Policy
+from rollouts.core.snapshot import Judged, judged_all
+from rollouts.models import Decision, Rollout
+from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
+from rollouts.queries.undo_window import is_open
+from serving.actions.routes import acknowledged
+from serving.models import Route
+
+S = RolloutState
+DECISIONS_SHOWN = 50
+MISMATCHES_SHOWN = 5
+#: Decisions that entered a stage.
+_ENTERING = ("start", "advance", "bake", "promote_now")
+
+
+def view_of(rollout: Rollout) -> dict[str, Any]:
+    """Everything of one rollout, now."""
+    policy = rollout.plan
+    carry = EngineState.from_json(rollout.engine_state)
+    return {
+        **summary(rollout), "is_final": rollout.state in FINAL,
+        "report": rollout.report.digest if rollout.report else None,
+        "policy": rollout.policy, "policy_digest": rollout.policy_digest,
+        "steps": _steps(rollout, policy), "shadow": _shadow(rollout, policy),
+        "step_started_at": _iso(rollout.step_started_at), "due_at": _iso(rollout.due_at),
+        "weight": _weight(rollout), "mirror_bp": rollout.mirror_bp, "promote_now": rollout.promote_now,
+        "guards": [_guard(one, policy) for one in judged_all(carry, policy, has_stable=rollout.stable_id is not None)],
+        "arms": {name: _arms(one, policy) for name, one in (("step", carry.step), ("total", carry.total), ("last_tick", carry.last))},
+        "users": {"requests": carry.user_requests, "errors": carry.user_errors},
+        "clock": _clock(rollout, carry, policy), "tick": rollout.tick,
+        "requested_by": rollout.requested_by.username if rollout.requested_by else None,
+        **approvals_view(rollout, policy),
+        "frozen": frozen_view(policy), "way_back": _way_back(rollout),
+        "supersedes": rollout.supersedes_id, "superseded_by": _superseded_by(rollout),
+        "mismatches": _mismatches(rollout, policy),
+        "started_at": _iso(rollout.started_at),
+        "decisions": [decision_row(one) for one in rollout.decisions.order_by("-pk")[:DECISIONS_SHOWN]],
+        "links": {name: f"/api/v1/rollouts/{rollout.pk}{path}" for name, path in _LINKS.items()},
+    }  # fmt: skip
+
+
+_LINKS = {"self": "", "observations": "/observations", "decisions": "/decisions", "replay": "/replay"}
+
+
+def summary(rollout: Rollout) -> dict[str, Any]:
+    """A rollout as a row of a list."""
+    return {
+        "id": rollout.pk, "version": rollout.version, "model": rollout.model.slug, "environment": rollout.environment.slug,
+        "state": rollout.state, "outcome": rollout.outcome, "reason": rollout.reason,
+        "candidate": _release(rollout.candidate), "stable": _release(rollout.stable),
+        "step_index": rollout.step_index, "weight_bp": rollout.weight_bp, "observed_bp": rollout.observed_bp,
+        "created_at": _iso(rollout.created_at), "ended_at": _iso(rollout.ended_at), "url": f"/api/v1/rollouts/{rollout.pk}",
+    }  # fmt: skip
+
+
+def decision_row(decision: Decision) -> dict[str, Any]:
+    """One decision of the record."""
+    return {
+        "id": decision.pk, "at": _iso(decision.at), "tick": decision.tick, "action": decision.action, "code": decision.code,
+        "reason": decision.reason, "actor": decision.actor, "facts": decision.facts,
+    }  # fmt: skip
+
+
+def _release(release: Release | None) -> dict[str, Any] | None:
+    return {"name": release.name, "number": release.number, "digest": release.digest} if release else None
+
+
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+def _weight(rollout: Rollout) -> dict[str, Any]:
+    """Desired, acknowledged and observed, kept apart."""
+    route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
+    ack = acknowledged(route) if route and rollout.state in LIVE | {S.ROLLING_BACK, S.STUCK} else None
+    return {
+        "commanded_bp": rollout.weight_bp, "is_acknowledged": ack.all_acked if ack else None,
+        "acknowledged_bp": rollout.weight_bp if ack and ack.all_acked else None, "acknowledged_at": _iso(ack.acked_at) if ack else None,
+        "error": ack.error if ack else "", "observed_bp": rollout.observed_bp,
+    }  # fmt: skip
+
+
+def _where(rollout: Rollout) -> RolloutState:
+    """The state that its stage belongs to: while paused, the one to come back to."""
+    return S(rollout.resume_state or S.SHIFTING) if rollout.state == S.PAUSED else S(rollout.state)
+
+
+def _steps(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
+    """The plan's steps and the bake, each with when its weight was written, if it was."""
+    entered = rollout.decisions.filter(action__in=_ENTERING, facts__has_key="to_index").order_by("pk")
+    begun = {decision.facts["to_index"]: decision.at for decision in entered}
+    count = len(policy.steps)
+    where = _where(rollout)
+    # after the promotion the bake is done as well, and no stage is the current one
+    current = count + 1 if where in {S.PROMOTED, S.REVERTED} else count if where is S.BAKING else rollout.step_index
+    return [
+        {
+            "index": i, "name": "bake" if i == count else f"step {i + 1}", "stage": policy.stage_name(i),
+            "weight_bp": step.weight_bp, "weight_pct": step.weight_bp / 100, "min_s": step.min_s,
+            "min_samples": step.min_samples, "deadline_s": step.deadline_s,
+            "is_current": i == current, "is_done": i < current, "at": _iso(begun.get(i)),
+        }
+        for i, step in enumerate([*policy.steps, policy.bake])
+    ]  # fmt: skip
+
+
+def _shadow(rollout: Rollout, policy: Policy) -> dict[str, Any] | None:
+    """The stage before any user is served, where the policy asks for one."""
+    shadow = policy.shadow
+    if shadow is None:
+        return None
+    return {
+        "sample_bp": shadow.sample_bp, "min_s": shadow.min_s, "min_samples": shadow.min_samples,
+        "deadline_s": shadow.deadline_s, "is_current": _where(rollout) is S.SHADOWING, "is_done": rollout.step_index >= 0,
+    }  # fmt: skip
+
+
+def _guard(judged: Judged, policy: Policy) -> dict[str, Any]:
+    """One guard with its evidence and the bars it is held against; progress as shares of the bar."""
+    guard = judged.guard
+    bar_worse, bar_fine = policy.bar_worse_of(guard), policy.bar_fine
+    return {
+        "name": guard.name, "words": guard.words, "indicator": guard.indicator, "source": guard.source,
+        "threshold_ms": guard.threshold_us / 1000 or None, "max_frac": guard.max_frac, "limit_frac": judged.limit,
+        "is_critical": guard.is_critical, "is_dry_run": guard.is_dry_run, "must_have_data": guard.must_have_data,
+        "rate_candidate": judged.rate_candidate if judged.candidate else None,
+        "rate_stable": judged.rate_stable if judged.stable else None,
+        **evidence_of(judged), "bar_worse": round(bar_worse, 4), "bar_fine": round(bar_fine, 4),
+        "worse_progress": _within(max(judged.log_e_worse, judged.log_e_over) / bar_worse),
+        "fine_progress": _within(judged.log_e_fine / bar_fine), "samples_to_go": judged.to_go,
+    }  # fmt: skip
+
+
+def _within(value: float) -> float:
+    return round(min(1.0, max(0.0, value)), 4)
+
+
+def _arms(arms: Arms, policy: Policy) -> dict[str, Any]:
+    return {"candidate": _counts(arms.candidate, policy), "stable": _counts(arms.stable, policy)}
+
+
+def _counts(counts: Counts, policy: Policy) -> dict[str, Any]:
+    """Bad attempts of the policy's guards only: sizes of requests and the inner edges of latency are counted beside them."""
+    guards = [guard.name for guard in policy.guards if guard.name in counts.bad]
+    return {**counts.to_json(), "bad": {name: counts.bad[name] for name in guards}}
+
+
+def _clock(rollout: Rollout, carry: EngineState, policy: Policy) -> dict[str, Any]:
+    """The clock of a rollback, all measured. Durations in seconds; None until both ends are known."""
+    return {
+        "first_bad_at": _iso(rollout.first_bad_at), "decided_at": _iso(rollout.decided_at), "zero_at": _iso(rollout.zero_at),
+        "confirmed_at": _iso(rollout.confirmed_at), "fault_to_zero_s": _between(rollout.first_bad_at, rollout.zero_at),
+        "decision_to_zero_s": _between(rollout.decided_at, rollout.zero_at),
+        "bad_candidate_attempts": carry.total.candidate.bad.get("errors", 0),
+        "bad_candidate_attempts_by_guard": _counts(carry.total.candidate, policy)["bad"],
+    }  # fmt: skip
+
+
+def _mismatches(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
+    """The latest answers that the candidate alone got wrong, where a guard watches them: no model knows every golden item."""
+    if all(guard.indicator != "wrong" for guard in policy.guards):
+        return []
+    alone = rollout.mismatches.exclude(facts__is_stable_wrong=True).order_by("-pk")[:MISMATCHES_SHOWN]
+    return [{"at": _iso(one.at), "source": one.source, "summary": one.summary, "facts": one.facts} for one in alone]
+
+
+# --- people and time --------------------------------------------------------------------------------------------------
+
+
+def approvals_view(rollout: Rollout, policy: Policy) -> dict[str, Any]:
+    """Who approved what, why one does not count, what each stage lacks, and who may still give it."""
+    given = given_to(rollout)
+    people = people_by_stage(given)
+    counts = {stage: len(names) for stage, names in people.items()}
+    ahead = ahead_of(rollout, policy)
+    left = missing(policy.approvals, counts, ahead)
+    stages = [
+        {
+            "stage": stage, "needed": policy.approvals[stage], "given": counts.get(stage, 0), "by": people.get(stage, []),
+            "missing": left.get(stage, 0), "is_ahead": stage in ahead,
+        }
+        for stage in stages_of(policy) if policy.approvals.get(stage)
+    ]  # fmt: skip
+    return {
+        "approvals": [_approval(one) for one in given],
+        "approval_stages": stages,
+        "next_approval": next(iter(left), None),
+        "may_approve": who_may_approve(rollout) if left else [],
+    }
+
+
+def _approval(given: Given) -> dict[str, Any]:
+    row = given.row
+    return {
+        "approver": row.approver.username, "stage": row.stage, "at": _iso(row.at), "expires_at": _iso(row.expires_at),
+        "counts": given.void is None, "void": given.void, "why_void": WHY[given.void] if given.void else "",
+        "step_index": row.step_index, "comment": row.comment, "manifest_digest": row.manifest_digest,
+        "report_digest": row.report_digest, "policy_digest": row.policy_digest,
+    }  # fmt: skip
+
+
+def frozen_view(policy: Policy) -> dict[str, Any] | None:
+    """Until when nothing is opened, and why; None outside of every freeze window."""
+    found = frozen(policy.freeze_windows, timezone.now())
+    return {"until": found[1].isoformat(), "why": found[0].why} if found else None
+
+
+def _way_back(rollout: Rollout) -> dict[str, Any] | None:
+    """The release to which one click goes back, and until when; None where there is no such way."""
+    if not is_open(rollout) or rollout.stable is None:
+        return None
+    return {"to": rollout.stable.name, "until": _iso(rollout.undo_until)}
+
+
+def _superseded_by(rollout: Rollout) -> int | None:
+    return rollout.superseded_by.values_list("pk", flat=True).first() if rollout.state == S.SUPERSEDED else None
+
+
+def _iso(at: datetime | None) -> str | None:
+    return at.isoformat() if at else None
+
+
+def _between(first: datetime | None, last: datetime | None) -> float | None:
+    return round((last - first).total_seconds(), 3) if first and last else None

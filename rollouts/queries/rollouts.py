@@ -1,0 +1,57 @@
+"""Named reads of rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+
+from accounts.core.access import Actor, Verb, may
+from accounts.core.errors import NotFound
+from registry.models import ServedModel
+from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.models import Rollout
+from serving.models import Environment
+
+_WHOLE = ("model__team", "environment", "candidate__author", "stable", "report", "requested_by")
+
+
+def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
+    """Raises NotFound, also where the actor may not read the model's team."""
+    rollout = Rollout.objects.select_related(*_WHOLE).filter(pk=rollout_id).first()
+    if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug):
+        raise NotFound(
+            "no_such_rollout",
+            f"There is no rollout {rollout_id} that you may see. List the rollouts to see their numbers.",
+            rollout=rollout_id,
+        )
+    return rollout
+
+
+def active_rollout(environment: Environment, model: ServedModel) -> Rollout | None:
+    """The one that has not ended, if any."""
+    states = sorted(state.value for state in ACTIVE)
+    return (
+        Rollout.objects.select_related(*_WHOLE).filter(environment=environment, model=model, state__in=states).first()
+    )
+
+
+def active_rows() -> dict[int, tuple[str, int, int, int]]:
+    """(state, version, tick, fence) of every rollout that the engine has something to do for, by rollout, the oldest first.
+
+    Read every turn, so kept small: whatever a person's verb changes, it changes the version too.
+    """
+    states = sorted(state.value for state in ACTIVE - {RolloutState.AWAITING_APPROVAL})
+    rows = Rollout.objects.filter(state__in=states).order_by("pk")
+    return {row[0]: row[1:] for row in rows.values_list("pk", "state", "version", "tick", "fence")}
+
+
+def expired_undo_windows(now: datetime, most: int = 20) -> list[Rollout]:
+    """Promoted rollouts whose time for an instant rollback is over, and whose old release is still kept warm for it."""
+    over = Rollout.objects.filter(state=RolloutState.PROMOTED, undo_until__lte=now).order_by("undo_until")
+    return list(over.select_related("model__team", "environment", "candidate", "stable")[:most])
+
+
+def active_rollouts(rollout_ids: Collection[int]) -> list[Rollout]:
+    """These rollouts whole, with all that the engine needs to know of them, the oldest first."""
+    whole = Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report")
+    return list(whole.filter(pk__in=rollout_ids).order_by("pk"))

@@ -1,0 +1,83 @@
+"""How many requests a model gets, as last counted: what a preview reckons with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from registry.models import ServedModel
+from rollouts.core.counter_deltas import TIMED
+from rollouts.models import AATestRecord, Observation, Rollout
+from serving.models import Environment
+
+#: A self-test that was not written for so long tells nothing of today's traffic.
+FRESH_FOR = timedelta(days=1)
+#: As many of the last blocks of observations are looked at.
+BLOCKS = 60
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests a second of the whole model and stable's share of errors; None where nobody knows. `source` says whence.
+
+    `slow_frac`: the share of slow attempts by counter (`slow_50ms`), of stable or of a first release, by the last rollout.
+    """
+
+    rate_per_s: float | None
+    error_frac: float | None
+    source: str
+    slow_frac: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
+    """By the self-test, which watches always, else by the last rollout that saw traffic, else unknown."""
+    tested, seen = _by_self_test(model, environment), _by_last_rollout(model, environment)
+    if tested is not None and seen is not None:
+        errors = seen.error_frac if tested.error_frac is None else tested.error_frac
+        return replace(tested, error_frac=errors, slow_frac=seen.slow_frac)
+    return tested or seen or Traffic(None, None, "unknown")
+
+
+def _by_self_test(model: ServedModel, environment: Environment) -> Traffic | None:
+    test = AATestRecord.objects.filter(model=model, environment=environment, at__gte=timezone.now() - FRESH_FOR).first()
+    rate = test.state.get("rate_per_s") if test else None
+    if test is None or not rate:
+        return None
+    return Traffic(float(rate), test.state.get("error_frac"), "self-test")
+
+
+def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:
+    rollouts = Rollout.objects.filter(model=model, environment=environment, observations__isnull=False)
+    last = rollouts.order_by("-pk").values_list("pk", flat=True).first()
+    blocks = list(Observation.objects.filter(rollout=last).order_by("-tick")[:BLOCKS]) if last else []
+    if not blocks:
+        return None
+    # The counts of the oldest block may reach back before it began, unless it spans more than one tick.
+    oldest = blocks[-1]
+    began = oldest.from_at if oldest.from_at < oldest.at else oldest.at
+    counted = blocks if oldest.from_at < oldest.at else blocks[:-1]
+    span_s = (blocks[0].at - began).total_seconds()
+    stable = sum(one.stable.get("attempts", 0) for one in counted)
+    attempts = stable + sum(one.candidate.get("attempts", 0) for one in counted)
+    if span_s <= 0 or not attempts:
+        return None
+    bad = sum(one.stable.get("bad", {}).get("errors", 0) for one in counted)
+    slow = _slow([one.stable for one in counted] if stable else [one.candidate for one in counted])
+    errors = round(bad / stable, 6) if stable else None
+    return Traffic(round(attempts / span_s, 3), errors, f"rollout {last}", slow)
+
+
+def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    attempts = sum(one.get("bad", {}).get(TIMED, one.get("attempts", 0)) for one in counts)
+    slow: Counter[str] = Counter()
+    for one in counts:
+        slow.update({name: bad for name, bad in one.get("bad", {}).items() if name.startswith("slow_")})
+    return {name: round(bad / attempts, 6) for name, bad in sorted(slow.items())} if attempts else {}

@@ -1,0 +1,44 @@
+"""Named reads of the way back to the release before, after a promotion."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from registry.models import ServedModel
+from rollouts.core.lifecycle import RolloutState
+from rollouts.models import Rollout
+from serving.models import Environment, Route
+from serving.queries import ready_server
+
+
+def last_promoted(model: ServedModel, environment: Environment) -> Rollout | None:
+    """The newest rollout of the model there that was promoted, also where it was reverted since.
+
+    A reverted one hides those before it, so that a second rollback does not go back one release further.
+    """
+    return (
+        Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
+        .filter(environment=environment, model=model, state__in=[RolloutState.PROMOTED, RolloutState.REVERTED])
+        .first()
+    )
+
+
+def serves(rollout: Rollout) -> bool:
+    """Whether the rollout's candidate is the stable release there now."""
+    routes = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id)
+    return routes.filter(stable_id=rollout.candidate_id).exists()
+
+
+def is_open(rollout: Rollout) -> bool:
+    """Whether this rollout can be undone at once: it was promoted, it serves, and the release before is kept warm and answers."""
+    if rollout.state != RolloutState.PROMOTED or rollout.stable is None or rollout.undo_until is None:
+        return False
+    if rollout.undo_until <= timezone.now() or not serves(rollout):
+        return False
+    return ready_server(rollout.stable, rollout.environment) is not None
+
+
+def open_undo_window(model: ServedModel, environment: Environment) -> Rollout | None:
+    """The promoted rollout that can be undone at once there, if any."""
+    last = last_promoted(model, environment)
+    return last if last is not None and is_open(last) else None

@@ -1,0 +1,31 @@
+"""What may happen to deployments, servers and routes."""
+
+from __future__ import annotations
+
+from serving.actions.deployments import (
+    MOST_DRIFT,
+    adopt_server,
+    attest_server,
+    drain_deployment,
+    end_server,
+    ensure_deployment,
+    mark_serving,
+    notify_routes,
+    record_server,
+    register_node,
+    report_state,
+)
+
+__all__ = [
+    "MOST_DRIFT",
+    "adopt_server",
+    "attest_server",
+    "drain_deployment",
+    "end_server",
+    "ensure_deployment",
+    "mark_serving",
+    "notify_routes",
+    "record_server",
+    "register_node",
+    "report_state",
+]

@@ -1,0 +1,295 @@
+"""What may happen to deployments and their servers.
+
+People and the other apps say what is wanted (`ensure_deployment`, `drain_deployment`); the node's agent reports what
+is (`report_state`, `record_server`, `mark_serving`, `end_server`). Gateways follow what is reported: every change of
+an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the change is committed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import Refused, StateChanged, Unavailable
+from ledger.actions import append_event
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release
+from registry.queries import has_code_waiver, manifest_of
+from serving.actions.routes import lock_routes
+from serving.agent.drift import Drift
+from serving.control_plane.change_listener import CHANNEL
+from serving.core.lifecycle import LIVE, MOVES, DeploymentState
+from serving.models import Deployment, Environment, Node, Route, Server
+from serving.ports import RunningServer
+from serving.queries.node_fit import nodes_for
+
+_VERBS = {
+    (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
+    (DeploymentState.LOADING, DeploymentState.WARMING): "deployment.loaded",
+    (DeploymentState.WARMING, DeploymentState.READY): "deployment.ready",
+    (DeploymentState.FAILED, DeploymentState.FETCHING): "deployment.retried",
+}
+#: Files that are named of a server whose files differ.
+MOST_DRIFT = 50
+_VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: "deployment.gone"}
+
+
+def ensure_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment:
+    """The live deployment of the release in the environment, made if there was none, tried again if it had failed.
+
+    Raises:
+        Refused: the actor may not, or the release carries code that no release manager waived.
+        StateChanged: the release is a draft or retired, or its last deployment is still draining.
+        Unavailable: no node has the release's runtime image.
+    """
+    require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
+    if release.state != ReleaseState.SEALED:
+        next_step = (
+            "Seal the release first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
+        )
+        raise StateChanged(
+            "not_sealed",
+            f"{release.model.slug} {release.name} is {release.state}, and only a sealed release is deployed. {next_step}",
+            state=release.state,
+        )
+    if release.is_code_bearing and not has_code_waiver(release):
+        raise Refused(
+            "code_not_waived",
+            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
+            f"Ask one to waive {release.name}, or push it without code.",
+            release=release.name,
+            digest=release.digest,
+        )
+    with transaction.atomic():
+        lock_routes(environment)
+        found = _live().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
+        if found is None:
+            node = _node_for(release)
+            found = Deployment.objects.create(release=release, environment=environment, node=node, reason=reason)
+            _append(found, "deployment.requested", actor, reason, to_state=found.state)
+            return found
+        if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
+            raise StateChanged(
+                "deployment_draining",
+                f"{release.model.slug} {release.name} is being taken out of {environment.slug}. Ask again when it is gone.",
+                deployment=found.pk,
+            )
+        if found.state == DeploymentState.FAILED:
+            return _move(found, DeploymentState.FETCHING, actor=actor, reason=reason, is_wanted=True, timings={})
+        return found
+
+
+def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> Deployment:
+    """Says that the deployment is no longer wanted; its agent drains and ends it. Idempotent.
+
+    Raises StateChanged("still_routed") while a gateway sends traffic to it or holds it as stable.
+    """
+    release, environment = deployment.release, deployment.environment
+    require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
+    with transaction.atomic():
+        lock_routes(environment)
+        routed = Q(stable=release) | Q(candidate=release, candidate_bp__gt=0)
+        if Route.objects.filter(routed, environment=environment).exists():
+            raise StateChanged(
+                "still_routed",
+                f"{release.model.slug} {release.name} still gets traffic in {environment.slug}, or is its stable release. "
+                "Move the traffic to another release first.",
+                release=release.name,
+                environment=environment.slug,
+            )
+        changed = (
+            Deployment.objects.filter(pk=deployment.pk, is_wanted=True)
+            .exclude(state=DeploymentState.GONE)
+            .update(is_wanted=False, reason=reason, version=F("version") + 1)
+        )
+        deployment.refresh_from_db()
+        if changed:
+            _append(
+                deployment, "deployment.drained", actor, reason, from_state=deployment.state, to_state=deployment.state
+            )
+    return deployment
+
+
+def report_state(
+    *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
+) -> Deployment:
+    """The agent says how far a deployment is. Raises StateChanged when the row moved meanwhile: read it again."""
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
+    with transaction.atomic():
+        return _move(deployment, to, actor=actor, reason=reason, **changes)
+
+
+def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer) -> Server:
+    """A server process was started for the deployment. It serves nobody before `mark_serving`."""
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
+    with transaction.atomic():
+        server = Server.objects.create(
+            deployment=deployment,
+            host=running.host,
+            http_port=running.http_port,
+            grpc_port=running.grpc_port,
+            metrics_port=running.metrics_port,
+            pid=running.pid,
+            folder=str(running.folder),
+        )
+        _append_server(server, "server.started", actor, "")
+    return server
+
+
+def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str) -> None:
+    """Whether gateways may send traffic to the server. Nothing happens when that is known already."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    with transaction.atomic():
+        probed = {"probed_at": timezone.now()} if is_serving else {}
+        if (
+            Server.objects.filter(pk=server.pk, ended_at=None)
+            .exclude(is_serving=is_serving)
+            .update(is_serving=is_serving, **probed)
+        ):
+            if not is_serving:
+                _append_server(server, "server.lost", actor, reason)
+            elif server.deployment.recoveries:
+                _append_server(server, "server.recovered", actor, reason)
+            notify_routes()
+
+
+def adopt_server(*, actor: Actor, server: Server) -> None:
+    """A new agent took over the server that an earlier one had started."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    with transaction.atomic():
+        _append_server(server, "server.adopted", actor, "the agent came back and found it alive")
+
+
+def attest_server(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
+    """The server's files were compared with what was sealed. What differs is told once, as `server.drifted`."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    found = [one.as_json() for one in drift[:MOST_DRIFT]]
+    with transaction.atomic():
+        row = Server.objects.select_for_update(no_key=True).get(pk=server.pk)
+        is_new = bool(found) and found != row.drift
+        Server.objects.filter(pk=server.pk).update(attested_at=timezone.now(), drift=found)
+        if is_new:
+            said = "; ".join(one.words for one in drift[:3])
+            more = f" and {len(drift) - 3} more" if len(drift) > 3 else ""
+            _append_server(server, "server.drifted", actor, f"Its files are not those that were sealed: {said}{more}.")
+
+
+def end_server(*, actor: Actor, server: Server, reason: str) -> None:
+    """The server process is over. Idempotent."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    with transaction.atomic():
+        if Server.objects.filter(pk=server.pk, ended_at=None).update(
+            is_serving=False, ended_at=timezone.now(), end_reason=reason
+        ):
+            _append_server(server, "server.stopped", actor, reason)
+            notify_routes()
+
+
+def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], facts: dict[str, Any]) -> Node:
+    """The node by this name, heard of just now; what it is and can run is written down anew each time. Raises Refused."""
+    require(actor, Verb.ADMINISTER, "")
+    with transaction.atomic():
+        told = {"runtimes": runtimes, "facts": facts, "seen_at": timezone.now()}
+        node, is_new = Node.objects.update_or_create(name=name, defaults=told)
+        if is_new:
+            images = sorted({runtime["image"] for runtime in runtimes})
+            append_event(
+                verb="node.registered",
+                subject_type="node",
+                subject_id=name,
+                actor=actor,
+                facts={"images": images},
+            )
+    return node
+
+
+def notify_routes() -> None:
+    """Wakes the control plane when this transaction commits."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+
+
+def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:
+    """The only writer of `Deployment.state`: compare-and-set on (pk, state, version), then the event."""
+    was = DeploymentState(deployment.state)
+    if to not in MOVES[was]:
+        raise StateChanged(
+            "no_such_move", f"A deployment that is {was} cannot become {to}.", deployment=deployment.pk, state=was
+        )
+    if not Deployment.objects.filter(pk=deployment.pk, state=was, version=deployment.version).update(
+        state=to, reason=reason, version=F("version") + 1, **changes
+    ):
+        raise StateChanged(
+            "deployment_changed",
+            f"Deployment {deployment.pk} changed meanwhile. Read it again.",
+            deployment=deployment.pk,
+        )
+    deployment.refresh_from_db()
+    verb = _VERBS.get((was, to)) or _VERBS_TO.get(to, "deployment.moved")
+    _append(deployment, verb, actor, reason, from_state=was, to_state=to)
+    if DeploymentState.READY in (was, to):
+        notify_routes()
+    return deployment
+
+
+def _live() -> QuerySet[Deployment]:
+    return Deployment.objects.filter(state__in=sorted(LIVE)).select_related("release__model__team", "environment")
+
+
+def _node_for(release: Release) -> Node:
+    """A node that runs the release's image and backend: one that its envelope fits before others, the last heard of first."""
+    wanted = manifest_of(release)["runtime"]
+    nodes = list(Node.objects.order_by(F("seen_at").desc(nulls_last=True)))
+    if found := nodes_for(release, nodes):
+        return found[0]
+    known = sorted({own["image"] for node in nodes for own in node.runtimes})
+    raise Unavailable(
+        "no_node_for_runtime",
+        f"No node runs {wanted['image']} with the backend {wanted['backend']}; "
+        f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime.",
+        image=wanted["image"],
+        backend=wanted["backend"],
+        known=known,
+    )
+
+
+def _append(
+    deployment: Deployment, verb: str, actor: Actor, reason: str, *, from_state: str = "", to_state: str = ""
+) -> None:
+    release = deployment.release
+    append_event(
+        verb=verb,
+        subject_type="deployment",
+        subject_id=str(deployment.pk),
+        actor=actor,
+        from_state=str(from_state),
+        to_state=str(to_state),
+        reason=reason,
+        facts={
+            "model": release.model.slug,
+            "release": release.name,
+            "digest": release.digest,
+            "environment": deployment.environment.slug,
+        },
+    )
+
+
+def _append_server(server: Server, verb: str, actor: Actor, reason: str) -> None:
+    release = server.deployment.release
+    append_event(
+        verb=verb,
+        subject_type="server",
+        subject_id=str(server.pk),
+        actor=actor,
+        reason=reason,
+        facts={
+            "deployment": server.deployment_id,
+            "model": release.model.slug,
+            "release": release.name,
+            "pid": server.pid,
+        },
+    )

@@ -1,0 +1,238 @@
+"""Routes: what an environment's gateways must do with a model's traffic, and whether they do it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import Invalid, Stale
+from ledger import clock
+from ledger.actions import append_event
+from ledger.core.verbs import EventVerb
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release, ServedModel
+from serving.control_plane.change_listener import CHANNEL
+from serving.core.routes import WHOLE_BP
+from serving.models import Environment, Gateway, Route, RouteAck
+from serving.queries import among
+
+#: A gateway that did not speak to the control plane for this long is not waited for.
+SEEN_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ack:
+    """What the gateways say of a route's present generation. `acked_at` is when the last of them took it.
+
+    `taken_by`: the keys of the gateways that route by it, whether they speak now or not, and whatever went wrong after they
+    had taken it: a cluster that is refused later takes no route back.
+    """
+
+    all_acked: bool
+    acked_at: datetime | None
+    error: str
+    taken_by: frozenset[int] = frozenset()
+
+
+def lock_routes(environment: Environment) -> Environment:
+    """The environment's row, locked until the transaction ends: its routes, and what they rest on, change one by one."""
+    return Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+
+
+def set_route(
+    *,
+    actor: Actor,
+    environment: Environment,
+    model: ServedModel,
+    stable: Release,
+    candidate: Release | None = None,
+    candidate_bp: int = 0,
+    mirror_bp: int = 0,
+    fence: int | None = None,
+    reason: str,
+) -> Route:
+    """The route as asked for; `candidate_bp` is the candidate's share in basis points, 0 … 10000.
+
+    `mirror_bp` of the split's requests are copied to the prober, which compares the two releases' answers; who does not
+    name it ends the mirroring.
+
+    Writing what is already there changes nothing, but keeps the highest `fence`. A person's verb has no token of its own
+    (None): it writes with the last leader's. Effects: the environment's generation grows, an event is appended, and the
+    control plane is told on commit.
+
+    Raises Refused, Invalid (releases or weight make no sense), Stale (another engine has led
+    since `fence` was given out).
+    """
+    with transaction.atomic():
+        _check(model, stable, candidate, candidate_bp, mirror_bp)
+        generation = lock_routes(environment).generation  # so that generations never cross
+        route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
+        before_bp = (route.candidate_bp, route.mirror_bp) if route is not None else (0, 0)
+        is_opening = candidate_bp > before_bp[0] or mirror_bp > before_bp[1]
+        require(actor, Verb.START_ROLLOUT if is_opening else Verb.ROLL_BACK, model.team.slug)
+        fence = (route.fence if route is not None else 0) if fence is None else fence
+        _refuse_outdated(route, fence)
+        wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp, mirror_bp)
+        if route is not None and (route.stable_id, route.candidate_id, *before_bp) == wanted:
+            if fence > route.fence:
+                Route.objects.filter(pk=route.pk).update(fence=fence)
+                route.fence = fence
+            return route
+        before = _in_words(route)
+        route = route or Route(environment=environment, model=model)
+        route.stable, route.candidate, route.fence = stable, candidate, fence
+        route.candidate_bp, route.mirror_bp = candidate_bp, mirror_bp
+        route.generation, route.changes, route.changed_at = generation + 1, route.changes + 1, timezone.now()
+        route.save()
+        Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
+        environment.generation = generation + 1
+        _tell_of_change(route, before, actor=actor, reason=reason)
+        _announce(environment)
+    return route
+
+
+def _refuse_outdated(route: Route | None, fence: int) -> None:
+    """An engine that lost its leadership may still be running; its token tells it apart."""
+    if route is not None and fence < route.fence:
+        raise Stale(
+            "fence_outdated",
+            f"Another engine (token {route.fence}) has led since token {fence}; stop, and let it write the route.",
+            fence=fence,
+            current=route.fence,
+        )
+
+
+def _tell_of_change(route: Route, before: str, *, actor: Actor, reason: str) -> None:
+    facts = {
+        "environment": route.environment.slug,
+        "model": route.model.slug,
+        "generation": route.generation,
+        "before": before,
+        "after": _in_words(route),
+        "stable": route.stable.digest,
+        "candidate": route.candidate.digest if route.candidate else None,
+        "candidate_bp": route.candidate_bp,
+        "mirror_bp": route.mirror_bp,
+    }
+    append_event(
+        verb=EventVerb.ROUTE_SET, subject_type="route", subject_id=route.pk, actor=actor, reason=reason, facts=facts
+    )
+
+
+def acknowledged(route: Route) -> Ack:
+    """Whether every gateway of the environment that is about has taken the route's present generation."""
+    return acknowledgements([route], clock.now())[route.pk]
+
+
+def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]:
+    """`acknowledged` for many routes at once, by route. Two queries, however many there are."""
+    about: dict[int, list[Gateway]] = {route.environment_id: [] for route in routes}
+    since = now - timedelta(seconds=SEEN_WITHIN_S)
+    for gateway in Gateway.objects.filter(environment_id__in=list(about), seen_at__gte=since).order_by("name"):
+        about[gateway.environment_id].append(gateway)
+    said: dict[int, dict[int, _Word]] = {route.pk: {} for route in routes}
+    rows = RouteAck.objects.filter(route_id__in=among(said))
+    columns = ("route_id", "gateway_id", "generation", "acked_at", "error", "taken")
+    for route_id, gateway_id, generation, acked_at, error, taken in rows.values_list(*columns):
+        said[route_id][gateway_id] = (generation, acked_at, error, taken if error else generation)
+    return {route.pk: _ack(route, about[route.environment_id], said[route.pk]) for route in routes}
+
+
+_Word = tuple[int, datetime, str, int]  # generation, when, error, the generation that it routes by at least
+
+
+def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
+    taken_by = frozenset(pk for pk, (_, _, _, taken) in said.items() if taken >= route.generation)
+    if not gateways:
+        why = f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane."
+        return Ack(False, None, why, taken_by)
+    words = [(gateway.name, said[gateway.pk]) for gateway in gateways if gateway.pk in said]
+    current = [acked_at for _, (generation, acked_at, _, _) in words if generation >= route.generation]
+    errors = [f"{name}: {error}" for name, (_, _, error, _) in words if error]
+    is_whole = len(current) == len(gateways) and not errors
+    return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors), taken_by)
+
+
+def lift_fences(fence: int) -> None:
+    """From now on no engine with an older token writes any route. For a new leader, once."""
+    Route.objects.filter(fence__lt=fence).update(fence=fence)
+
+
+def register_gateway(
+    *, actor: Actor, environment: Environment, name: str, admin_url: str, http_url: str, grpc_address: str
+) -> Gateway:
+    """The gateway by this name, with these addresses; known ones are updated. Raises Refused, Invalid."""
+    with transaction.atomic():
+        require(actor, Verb.ADMINISTER, "")
+        _check_addresses(admin_url, http_url, grpc_address)
+        wanted = {
+            "environment": environment,
+            "admin_url": admin_url,
+            "http_url": http_url,
+            "grpc_address": grpc_address,
+        }
+        gateway = Gateway.objects.select_for_update(no_key=True).filter(name=name).first()
+        if gateway is not None and all(getattr(gateway, key) == value for key, value in wanted.items()):
+            return gateway
+        gateway, _ = Gateway.objects.update_or_create(name=name, defaults=wanted)
+        append_event(
+            verb=EventVerb.GATEWAY_REGISTERED,
+            subject_type="gateway",
+            subject_id=gateway.pk,
+            actor=actor,
+            reason="",
+            facts={"name": name, "environment": environment.slug, "http_url": http_url, "grpc_address": grpc_address},
+        )
+        _announce(environment)
+    return gateway
+
+
+def _announce(environment: Environment) -> None:
+    """PostgreSQL delivers this when, and only if, the transaction commits."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, environment.slug])
+
+
+def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int, mirror_bp: int) -> None:
+    for release in (stable, candidate):
+        if release is not None and (release.model_id != model.pk or release.state == ReleaseState.DRAFT):
+            raise Invalid("route_release", f"{release} is not a sealed release of {model.slug}; name one that is.")
+    if candidate is not None and candidate.pk == stable.pk:
+        raise Invalid("route_arms", f"{stable.name} cannot be stable and candidate at once; leave out the candidate.")
+    if not 0 <= candidate_bp <= WHOLE_BP:
+        raise Invalid("route_weight", f"A weight of {candidate_bp} basis points is not between 0 and {WHOLE_BP}.")
+    if candidate_bp and candidate is None:
+        raise Invalid("route_weight", "A weight needs a candidate; name one or use weight 0.")
+    if not 0 <= mirror_bp <= WHOLE_BP:
+        raise Invalid("route_mirror", f"A mirrored share of {mirror_bp} basis points is not between 0 and {WHOLE_BP}.")
+    if mirror_bp and candidate is None:
+        raise Invalid("route_mirror", "Mirroring needs a candidate to compare with; name one or mirror nothing.")
+
+
+def _check_addresses(admin_url: str, http_url: str, grpc_address: str) -> None:
+    for field, value in (("admin_url", admin_url), ("http_url", http_url), ("grpc_address", f"//{grpc_address}")):
+        try:
+            parts = urlsplit(value)
+            is_right = bool(parts.hostname and parts.port) and (field == "grpc_address" or parts.scheme == "http")
+        except ValueError:
+            is_right = False
+        if not is_right:
+            shape = "host:port" if field == "grpc_address" else "http://host:port"
+            raise Invalid("gateway_address", f"{field} must be {shape}, not {value.removeprefix('//')!r}.", field=field)
+
+
+def _in_words(route: Route | None) -> str:
+    if route is None:
+        return "no route"
+    if route.candidate is None:
+        return f"{route.stable.name} 100 %"
+    shares = (route.candidate_bp / 100, (WHOLE_BP - route.candidate_bp) / 100)
+    mirrored = f", {route.mirror_bp / 100:g} % mirrored" if route.mirror_bp else ""
+    return f"{route.candidate.name} {shares[0]:g} %, {route.stable.name} {shares[1]:g} %{mirrored}"

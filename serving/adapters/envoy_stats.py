@@ -1,0 +1,258 @@
+"""What an Envoy's page of statistics says: counts by model, release and slot, from names that `serving.control_plane.listener` gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from serving.core.buckets import EDGES_US, SIZE_EDGES, is_failure
+from serving.ports import ArmCounters, GatewayCounters, GatewayError
+
+#: Response flags of an attempt or request that got no whole answer, through no doing of the caller.
+#: Source: Envoy's access log documentation, %RESPONSE_FLAGS%.
+CUT_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UO", "UH", "UPE", "NC", "LR", "OM", "UMSDR", "SI"})
+#: Refused because too many were in flight, or too many came. No failure of a release.
+SHED_FLAGS = frozenset({"UO", "RL"})
+#: The time of an attempt, or of the whole request, was over.
+LATE_FLAG = "UT"
+#: The caller went away.
+GONE_FLAG = "DC"
+#: How a gateway answers what it sheds, and what a server's own full queue reads as (`response_filters`), without any flag.
+SHED_CODES, SHED_GRPC = frozenset({429, 503}), frozenset({8, 14})
+FULL_CODE, FULL_GRPC = 429, 8
+#: What a release says of a version or model that it does not have, and how a time-out reads.
+NOT_FOUND, GRPC_NOT_FOUND = 404, 5
+LATE_CODE, LATE_GRPC = 504, 4
+#: INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNAUTHENTICATED: the caller's own doing.
+GRPC_REFUSED = frozenset({3, 7, 9, 11, 16})
+
+_NAME = re.compile(
+    r"sli\.(?P<stat>latency|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
+    r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
+    r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
+)
+_EDGE = re.compile(r"B([\d.e+]+)\(")
+#: What stands for the buckets of a histogram until its first flush: that of a failure that was never seen before, for one.
+_NOTHING_YET = "No recorded values"
+_SINCE_START = re.compile(r",(\d+)\)")
+
+
+class _Outcome(StrEnum):
+    """What a request was for the release that the split drew."""
+
+    ANSWERED = "answered"
+    FAILED = "failed"  # its first attempt, and there was no second one that tells
+    SAVED = "saved"  # its first attempt, not the second one
+    COMMON = "common"  # both
+    SHED = "shed"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one line of the page is about, from its name. `stat` is empty for a line that is not counted."""
+
+    stat: str = ""
+    model: str = ""
+    digest: str = ""
+    slot: int = 0
+    is_error: bool = False  # for its user
+    outcome: _Outcome = _Outcome.UNDECIDED
+
+
+_UNCOUNTED = Series()
+
+
+@dataclass
+class _Arm:
+    """One release's counts in one slot while a page is read."""
+
+    routed: int = 0
+    outcomes: dict[_Outcome, int] = field(default_factory=dict)
+    timed: int = 0
+    latency_us: dict[int, int] = field(default_factory=dict)
+    size_bytes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, other: _Arm) -> None:
+        self.routed += other.routed
+        self.timed += other.timed
+        _add(self.outcomes, other.outcomes)
+        _add(self.latency_us, other.latency_us)
+        _add(self.size_bytes, other.size_bytes)
+
+    def counters(self) -> ArmCounters:
+        of = self.outcomes.get
+        common, saved = of(_Outcome.COMMON, 0), of(_Outcome.SAVED, 0)
+        failed = of(_Outcome.FAILED, 0) + saved + common
+        return ArmCounters(
+            self.routed,
+            decided=of(_Outcome.ANSWERED, 0) + failed,
+            failed=failed,
+            saved=saved,
+            common=common,
+            shed=of(_Outcome.SHED, 0),
+            timed=self.timed,
+            latency_us=self.latency_us or dict.fromkeys(EDGES_US, 0),
+            size_bytes=self.size_bytes or dict.fromkeys(SIZE_EDGES, 0),
+        )
+
+
+def _add(to: dict[Any, int], more: Mapping[Any, int]) -> None:
+    for key, count in more.items():
+        to[key] = to.get(key, 0) + count
+
+
+@dataclass
+class Counted:
+    """One model's counts while a page is read."""
+
+    slots: dict[int, dict[str, _Arm]] = field(default_factory=dict)
+    user_requests: int = 0
+    user_errors: int = 0
+
+    def arm(self, one: Series) -> _Arm:
+        return self.slots.setdefault(one.slot, {}).setdefault(one.digest, _Arm())
+
+    def counters(self, gateway: str, epoch: str, read_at: datetime) -> GatewayCounters:
+        whole: dict[str, _Arm] = {}
+        for arms in self.slots.values():
+            for digest, arm in arms.items():
+                whole.setdefault(digest, _Arm()).add(arm)
+        by_release = {digest: arm.counters() for digest, arm in sorted(whole.items())}
+        by_slot = {
+            slot: {digest: arm.counters() for digest, arm in sorted(arms.items())}
+            for slot, arms in sorted(self.slots.items())
+        }
+        return GatewayCounters(gateway, epoch, read_at, by_release, self.user_requests, self.user_errors, by_slot)
+
+
+def parse(page: str, series: dict[str, Series]) -> dict[str, Counted]:
+    """Counts by model, from Envoy's page in text with cumulative buckets. `series` remembers what names mean.
+
+    Raises GatewayError("malformed").
+    """
+    models: dict[str, Counted] = {}
+    edges: dict[str, list[int]] = {}
+    for line in page.splitlines():
+        name, _, buckets = line.partition(": ")
+        one = series.get(name) or series.setdefault(name, _series_of(name))
+        if not one.stat:
+            continue
+        model = models.get(one.model) or models.setdefault(one.model, Counted())
+        values = _SINCE_START.findall(buckets)
+        if not values:
+            if buckets == _NOTHING_YET:
+                continue
+            raise GatewayError("malformed", f"Envoy's statistics have a line that is no histogram: {line[:200]}")
+        if one.stat in _EDGES:
+            wanted, unit = _EDGES[one.stat]
+            named = edges.get(one.stat)
+            if named is None or len(named) != len(values):
+                named = edges[one.stat] = [round(float(edge) * unit) for edge in _EDGE.findall(buckets)]
+            found = dict(zip(named, map(int, values), strict=True))
+            counted = {edge: found.get(edge, 0) for edge in wanted}
+            arm = model.arm(one)
+            if one.stat == "latency":  # a line for each way in which attempts ended
+                _add(arm.latency_us, counted)
+                arm.timed += int(values[-1])
+            else:
+                arm.size_bytes = counted
+            continue
+        _count(model, one, int(values[-1]))
+    return models
+
+
+#: Histograms whose buckets count, with their edges and what a unit of Envoy's is in ours.
+_EDGES = {"latency": (list(EDGES_US), 1000), "size": (list(SIZE_EDGES), 1)}
+
+
+def _count(model: Counted, one: Series, value: int) -> None:
+    if one.digest:
+        arm = model.arm(one)
+        arm.routed += value
+        arm.outcomes[one.outcome] = arm.outcomes.get(one.outcome, 0) + value
+    model.user_requests += value
+    model.user_errors += value * one.is_error
+
+
+def _series_of(name: str) -> Series:
+    found = _NAME.fullmatch(name)
+    if found is None or found["entry"] != "split" or not (found["digest"] or found["stat"] == "request"):
+        return _UNCOUNTED
+    stat, slot = found["stat"], int(found["slot"]) if (found["slot"] or "").isdigit() else 0
+    about = (stat, found["model"], found["digest"], slot)
+    if stat == "size":
+        return Series(*about)
+    answer = _Answer.of(found["code"] or "", found["grpc"] or "", found["flags"] or "")
+    if stat == "latency":  # what no server saw, or none took, is no measure of how fast they are
+        return Series(*about) if found["try"] == "1" and not answer.is_shed else _UNCOUNTED
+    tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
+    outcome = _outcome(answer, tries, is_diverted=tries == 1 and found["by"] != found["digest"])
+    return Series(*about, is_error=answer.is_failed or answer.is_shed, outcome=outcome)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """How an attempt or a request ended."""
+
+    code: int
+    grpc: int | None
+    flags: frozenset[str]
+
+    @classmethod
+    def of(cls, code: str, grpc: str, flags: str) -> _Answer:
+        return cls(
+            int(code) if code.isdigit() else 0, int(grpc) if grpc.isdigit() else None, frozenset(flags.split(","))
+        )
+
+    @property
+    def is_failed(self) -> bool:
+        return is_failure(http_status=self.code, grpc_status=self.grpc, was_cut=not CUT_FLAGS.isdisjoint(self.flags))
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Given up by its caller, or by the gateway when its whole time was over: nobody knows how it would have ended."""
+        return GONE_FLAG in self.flags or (self.code == 0 and CUT_FLAGS.isdisjoint(self.flags))
+
+    @property
+    def is_shed(self) -> bool:
+        """Refused because too many were in flight: by the gateway, before any server saw it, or by a server whose queue was full."""
+        if self.code == FULL_CODE or self.grpc == FULL_GRPC:
+            return True
+        return not SHED_FLAGS.isdisjoint(self.flags) and (
+            self.code == 0 or self.code in SHED_CODES or self.grpc in SHED_GRPC
+        )
+
+    @property
+    def is_late(self) -> bool:
+        """Nobody answered while there was time."""
+        return LATE_FLAG in self.flags or self.code == LATE_CODE or self.grpc == LATE_GRPC
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server found the caller at fault; what it does not have is no fault of anybody's."""
+        return (400 <= self.code < 500 and self.code not in {NOT_FOUND, *SHED_CODES}) or self.grpc in GRPC_REFUSED
+
+
+def _outcome(answer: _Answer, tries: int, *, is_diverted: bool) -> _Outcome:
+    """A second attempt follows only a first one that failed, or that did not know the model.
+
+    One that ran out of time tells nothing, whichever release it was for: the first one may have left it too little.
+    """
+    if tries >= 2:
+        is_untold = answer.is_shed or answer.is_late
+        is_unknown = answer.code == NOT_FOUND or answer.grpc == GRPC_NOT_FOUND
+        if (answer.is_failed and not is_untold) or answer.is_refused:
+            return _Outcome.COMMON
+        if is_untold or answer.is_cancelled:
+            return _Outcome.FAILED
+        return _Outcome.ANSWERED if is_unknown else _Outcome.SAVED
+    if answer.is_shed:
+        return _Outcome.SHED
+    if tries == 0 or is_diverted or answer.is_cancelled:
+        return _Outcome.UNDECIDED
+    return _Outcome.FAILED if answer.is_failed else _Outcome.ANSWERED

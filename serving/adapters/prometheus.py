@@ -1,0 +1,161 @@
+"""Counters out of Prometheus, or whatever speaks its HTTP API: Thanos, Mimir, VictoriaMetrics.
+
+Plain HTTP, because `prometheus-api-client` cannot do what is needed here: its time-out is for each piece of an answer and not
+for the whole, it tries again by itself, and it tells errors by their text alone. It stays for people's own scripts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from serving.adapters.deadline_http import DeadlineConnection, TooLong, shown
+from serving.core.promql import selectors
+from serving.ports import CounterQuery, CounterSample, MetricsError
+
+#: A sample older than this no longer says how things are. Twice the longest scrape interval in use, one minute, and a half.
+STALE_S = 150.0
+#: Counters that began anew are looked for this far back, PromQL's way to write it; further than between two readings.
+RESETS_OVER = "10m"
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+_Labels = dict[str, str]
+
+
+class Prometheus:
+    """ExternalMetrics over `url`, which may hold a path, and a user and password."""
+
+    def __init__(self, url: str, *, stale_s: float = STALE_S) -> None:
+        self.url, self.stale_s = url, stale_s
+        self._instant, self._since = 0.0, 0.0  # what Prometheus' clock said last, and since when (monotonic seconds)
+
+    def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> dict[str, CounterSample | MetricsError]:
+        """All queries at one instant of Prometheus' own clock, so that neither side's clock needs to be right."""
+        found: dict[str, CounterSample | MetricsError] = {}
+        with DeadlineConnection(self.url, time.monotonic() + timeout_s) as line:
+            asked = _Asked(line, shown(self.url))
+            try:
+                asked.at = self._now(asked)
+            except MetricsError as error:
+                return dict.fromkeys((one.name for one in queries), error)
+            for one in queries:
+                try:
+                    found[one.name] = self._sample(asked, one.query)
+                except MetricsError as error:
+                    found[one.name] = error
+        return found
+
+    def _now(self, asked: _Asked) -> float:
+        """Prometheus' own time. One that stands still is an old answer out of some proxy's memory."""
+        at, here = asked.number("time()"), time.monotonic()
+        if not (math.isfinite(at) and at > 0):
+            raise MetricsError("malformed", f"{shown(self.url)} does not know the time: it says {at}")
+        if at != self._instant:
+            self._instant, self._since = at, here
+        elif here - self._since > self.stale_s:
+            raise MetricsError("stale", f"{shown(self.url)} has given the same answer for {here - self._since:.0f} s")
+        return at
+
+    def _sample(self, asked: _Asked, query: str) -> CounterSample:
+        value = asked.number(query)
+        if not math.isfinite(value):
+            raise MetricsError("not_a_number", f"the query gives {value}; a counter is a number: {query}")
+        if value < 0:
+            raise MetricsError("negative", f"the query gives {value:g}; a counter is never below 0: {query}")
+        series: set[str] = set()
+        newest, resets = -math.inf, 0.0
+        for selector in selectors(query):
+            for labels, taken_at in asked.vector(f"timestamp({selector})"):
+                series.add(_name_of(selector, labels))
+                newest = max(newest, taken_at)
+            resets += sum(count for _, count in asked.vector(f"sum(resets({selector}[{RESETS_OVER}]))"))
+        age_s = asked.at - newest if series else 0.0  # `or vector(0)` gives a number that rests on no sample
+        if age_s > self.stale_s:
+            raise MetricsError("stale", f"the newest sample is {age_s:.0f} s old: {query}")
+        return CounterSample(value, max(0.0, age_s), frozenset(series), resets)
+
+
+class _Asked:
+    """Questions over one line, at one instant (seconds since the epoch, by Prometheus' clock; 0: now)."""
+
+    def __init__(self, line: DeadlineConnection, url: str) -> None:
+        self._line, self._url = line, url
+        self._known: dict[str, list[tuple[_Labels, float]]] = {}
+        self.at = 0.0
+
+    def number(self, query: str) -> float:
+        """The one number that the query gives. Raises MetricsError."""
+        rows = self.vector(query)
+        if not rows:
+            raise MetricsError("no_data", f"nothing matches the query: {query}")
+        if len(rows) > 1:
+            raise MetricsError("many_series", f"the query gives {len(rows)} series; put sum(…) around it: {query}")
+        return rows[0][1]
+
+    def vector(self, query: str) -> list[tuple[_Labels, float]]:
+        """What the query gives at this instant, a scalar as one row without labels. Raises MetricsError."""
+        if query not in self._known:
+            self._known[query] = self._vector(query)
+        return self._known[query]
+
+    def _vector(self, query: str) -> list[tuple[_Labels, float]]:
+        data = self._ask(query)
+        kind = data.get("resultType")
+        try:
+            if kind == "scalar":
+                return [({}, float(data["result"][1]))]
+            if kind == "vector":
+                return [(row["metric"], float(row["value"][1])) for row in data["result"]]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise MetricsError("malformed", f"{self._url} gives what is no number for: {query}") from error
+        raise MetricsError("malformed", f"the query gives a {kind}; a counter is one number: {query}")
+
+    def _ask(self, query: str) -> dict[str, Any]:
+        try:
+            form = {"query": query, "timeout": f"{self._line.left_s() * 1000:.0f}ms"}
+            if self.at:
+                form["time"] = repr(self.at)
+            status, body = self._line.ask("POST", "/api/v1/query", urlencode(form).encode(), _FORM)
+        except TimeoutError as error:
+            raise MetricsError("timeout", f"{self._url} did not answer in time") from error
+        except OSError as error:
+            raise MetricsError("unreachable", f"{self._url} cannot be reached: {error}") from error
+        except (http.client.HTTPException, TooLong, ValueError) as error:
+            said = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise MetricsError("malformed", f"{self._url} does not answer as a metrics server does ({said})") from error
+        answer = _json(body)
+        if status == 200 and answer.get("status") == "success" and isinstance(answer.get("data"), dict):
+            data: dict[str, Any] = answer["data"]
+            return data
+        raise self._refusal(status, answer, query)
+
+    def _refusal(self, status: int, answer: dict[str, Any], query: str) -> MetricsError:
+        said = answer.get("error") or f"HTTP {status} without a reason"
+        if answer.get("errorType") in {"timeout", "canceled"}:
+            return MetricsError("timeout", f"{self._url} gave up on the query: {said}")
+        if status >= 500:
+            return MetricsError("server_error", f"{self._url} answers {status}: {said}")
+        if status >= 400:
+            return MetricsError("refused", f"{self._url} refuses the query ({said}): {query}")
+        return MetricsError("malformed", f"{self._url} answers {status}, but not as a metrics server does")
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    """The answer's JSON object; empty if it is none."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _name_of(selector: str, labels: _Labels) -> str:
+    """The same for the same series, short."""
+    whole = json.dumps([selector, sorted(labels.items())])
+    return hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()

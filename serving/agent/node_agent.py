@@ -1,0 +1,186 @@
+"""The node agent: makes this node's servers what the deployments' rows say (docs/decisions/0002).
+
+One loop finds the deployments of this node and gives each a thread with a `DeploymentReconciler`. Nothing is remembered that the
+database and the servers' folders do not know, so the agent may be killed at any time: its servers go on, and the next
+agent adopts them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import platform
+import threading
+from pathlib import Path
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, connection
+
+from accounts.core.access import Actor
+from registry.queries import manifest_of
+from serving import actions, queries
+from serving.agent import tensorrt
+from serving.agent.drift import drift_of
+from serving.agent.hardware import hardware
+from serving.agent.reconciler import AgentTimings, Connect, DeploymentReconciler, NodeLauncher
+from serving.core.lifecycle import DeploymentState
+from serving.models import Server
+from serving.ports import LaunchError
+
+log = logging.getLogger(__name__)
+LOOK_EVERY_S = 0.5
+BEAT_EVERY_S = 5.0
+_STORE_TROUBLE = (OperationalError, InterfaceError)
+
+
+class Agent:
+    """
+    Args:
+        node: the name of this machine among the nodes.
+        servers: the folder of the launcher's servers; a lock in it keeps a second agent out.
+        connect: a client for a running server.
+        attest_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        servers: Path,
+        launcher: NodeLauncher,
+        connect: Connect,
+        pace: AgentTimings | None = None,
+        attest_every_s: float = 0.0,
+    ) -> None:
+        self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
+        self._pace, self._attest_every_s = pace or AgentTimings(), attest_every_s
+        self._actor = Actor.system(f"agent:{node}")
+        self._threads: dict[int, threading.Thread] = {}
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Ends the loops; servers stay."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Works until `stop()`. A database that is away is waited for."""
+        self._servers.mkdir(parents=True, exist_ok=True)
+        with (self._servers / "agent.lock").open("w") as file:
+            if not self._take(file.fileno()):
+                return
+            if self._attest_every_s:
+                threading.Thread(target=self._attest_all, name="attest", daemon=True).start()
+            has_swept, beat_in_s = False, 0.0
+            while not self._stop.is_set():
+                try:
+                    if beat_in_s <= 0:
+                        self._introduce()
+                        beat_in_s = BEAT_EVERY_S
+                    if not has_swept:
+                        self._sweep()
+                        has_swept = True
+                    self._dispatch()
+                except _STORE_TROUBLE as error:
+                    _wait_for_store(error)
+                self._stop.wait(LOOK_EVERY_S)
+                beat_in_s -= LOOK_EVERY_S
+            for thread in self._threads.values():
+                thread.join(timeout=self._pace.probe_timeout + 2)
+        connection.close()
+
+    def _take(self, handle: int) -> bool:
+        """Waits until no other agent tends these servers. False when stopped meanwhile."""
+        while not self._stop.is_set():
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("another agent tends %s; waiting for it to end", self._servers)
+                self._stop.wait(1.0)
+            else:
+                return True
+        return False
+
+    def _introduce(self) -> None:
+        """What this node is and can run, and that it is here."""
+        runtimes, told = self._launcher.runtimes(), facts(self._launcher)
+        actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
+
+    def _sweep(self) -> None:
+        """Ends what earlier agents left and no row wants."""
+        wanted = queries.current_servers().filter(
+            deployment__node=self._node, deployment__in=queries.live_deployments()
+        )
+        for folder in self._launcher.sweep({Path(server.folder) for server in wanted}):
+            log.info("removed the leftover server %s", folder.name)
+
+    def _attest_all(self) -> None:
+        """Compares each server's files with what was sealed, one server after the other, again and again."""
+        while not self._stop.wait(self._attest_every_s):
+            try:
+                for server in queries.current_servers().filter(
+                    deployment__node=self._node, deployment__state=DeploymentState.READY
+                ):
+                    self._attest(server)
+            except _STORE_TROUBLE as error:
+                _wait_for_store(error)
+            except Exception:
+                log.exception("servers could not be attested; it is tried again")
+        connection.close()
+
+    def _attest(self, server: Server) -> None:
+        release = server.deployment.release
+        try:
+            repository = Path(server.folder) / "repository"
+            drift = drift_of(manifest_of(release), release.model.slug, repository, rest=self._stop.wait)
+        except (OSError, LaunchError) as error:
+            log.warning("the files of server %s could not be compared (%s); it is tried again", server.pk, error)
+            return
+        if not self._stop.is_set():
+            actions.attest_server(actor=self._actor, server=server, drift=drift)
+
+    def _dispatch(self) -> None:
+        self._threads = {pk: thread for pk, thread in self._threads.items() if thread.is_alive()}
+        for pk in queries.live_deployments().filter(node=self._node).values_list("pk", flat=True):
+            if pk not in self._threads:
+                thread = threading.Thread(target=self._tend, args=(pk,), name=f"deployment-{pk}", daemon=True)
+                self._threads[pk] = thread
+                thread.start()
+
+    def _tend(self, deployment_id: int) -> None:
+        tender = DeploymentReconciler(
+            deployment_id, actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace
+        )
+        try:
+            while not self._stop.is_set():
+                try:
+                    delay = tender.step()
+                except _STORE_TROUBLE as error:
+                    _wait_for_store(error)
+                    delay = 1.0
+                except Exception:
+                    log.exception("deployment %s: a step failed; it is tried again", deployment_id)
+                    delay = 2.0
+                if delay is None:
+                    return
+                self._stop.wait(delay)
+        finally:
+            connection.close()
+
+
+def _wait_for_store(error: Exception) -> None:
+    log.warning("the database does not answer (%s); trying again", str(error).strip().partition("\n")[0])
+    connection.close()
+
+
+def facts(launcher: NodeLauncher) -> dict[str, Any]:
+    """What is known of this machine. What cannot be known here says so, and why."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "tensorrt": tensorrt.availability(),
+        **hardware(),
+        **({"missing": why} if (why := launcher.missing()) else {}),
+    }

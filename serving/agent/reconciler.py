@@ -1,0 +1,391 @@
+"""Brings one deployment to what is wanted of it, and keeps it there.
+
+A tender looks at its row, does the one thing that the row's state asks for, and looks again; so it can be killed
+anywhere, and the next one goes on from the row. What it learned is written to the row before anything else happens:
+above all, a server that does not answer is taken out of the gateways first and brought back afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from accounts.core.errors import StateChanged
+from serving import actions, queries
+from serving.agent import health_check, warmup
+from serving.core.health import (
+    HUNG_AFTER_LAST_STABLE_S,
+    HUNG_AFTER_S,
+    Health,
+    HealthTracker,
+    Probe,
+    ProbeResult,
+    verdict,
+)
+from serving.core.lifecycle import DeploymentState
+from serving.models import Deployment, Server
+from serving.ports import InferenceError, InferenceServer, Launcher, LaunchError, LaunchSpec, RunningServer
+
+S = DeploymentState
+log = logging.getLogger(__name__)
+
+
+class NodeLauncher(Launcher, Protocol):
+    """A launcher that can also find again what an earlier agent started."""
+
+    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path: ...
+
+    def adopt(self, folder: Path) -> RunningServer | None: ...
+
+    def sweep(self, keep: set[Path]) -> list[Path]: ...
+
+    def missing(self) -> str: ...
+
+
+class ClosableServer(InferenceServer, Protocol):
+    def close(self) -> None: ...
+
+
+Connect = Callable[[RunningServer], ClosableServer]
+
+
+@dataclass(frozen=True)
+class AgentTimings:
+    """Times of an agent, in seconds."""
+
+    probe_every: float = 1.0
+    #: Above 1 s: Triton needs exactly that long to say that a model process died, and that answer is worth having.
+    probe_timeout: float = 1.5
+    #: For the next probe after a late one. Triton runs a request to its end though the client gave up, so frequent
+    #: impatient probes would themselves keep a slow server slow.
+    patient_timeout: float = 4.5
+    hung_after: float = HUNG_AFTER_S
+    hung_after_last_stable: float = HUNG_AFTER_LAST_STABLE_S
+    load_timeout: float = 120.0
+    warmup_timeout: float = 60.0
+    drain: float = 2.0  # for requests on their way after the gateways let go
+    stop_grace: float = 10.0
+    backoff: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each try to bring a server back; then it failed
+    backoff_most: float = 15.0  # between all further tries for the last server of a stable release, which never fails
+    healthy_after: float = 60.0  # serving this long makes earlier setbacks count no more
+    retry_failed_after: float = 60.0  # a deployment that once served is tried again
+
+
+#: What may be over at the next try; everything else is in the release itself.
+_PASSING = frozenset({"not_ready", "fetch_failed"})
+
+
+class DeploymentReconciler:
+    def __init__(
+        self, deployment_id: int, *, actor: Actor, launcher: NodeLauncher, connect: Connect, pace: AgentTimings
+    ) -> None:
+        self.deployment_id = deployment_id
+        self._actor, self._launcher, self._connect, self._pace = actor, launcher, connect, pace
+        self._server: Server | None = None
+        self._running: RunningServer | None = None
+        self._client: ClosableServer | None = None
+        self._can_revive = False
+        self._seen = HealthTracker()
+        self._setbacks = 0
+        self._since = time.monotonic()  # in this state
+
+    def step(self) -> float | None:
+        """Does what the row asks for; seconds until the next step, or None when the deployment is gone.
+
+        Raises what the database raises; the row tells the next step where to go on.
+        """
+        deployment = queries.live_deployments().filter(pk=self.deployment_id).first()
+        if deployment is None:
+            self._forget()
+            return None
+        try:
+            if not deployment.is_wanted or deployment.state == S.DRAINING:
+                return self._leave(deployment)
+            if deployment.state == S.READY:
+                return self._watch(deployment)
+            if deployment.state == S.FAILED:
+                return self._rest(deployment)
+            return self._bring_up(deployment)
+        except StateChanged:
+            return 0.0
+
+    # bring up
+
+    def _bring_up(self, deployment: Deployment) -> float:
+        try:
+            if self._can_revive:
+                self._revive(deployment)
+            else:
+                self._begin(deployment)
+            deployment = self._load_and_warm(deployment)
+        except (LaunchError, InferenceError) as error:
+            return self._setback(error.reason, error.message)
+        self._since = time.monotonic()
+        return self._pace.probe_every
+
+    def _begin(self, deployment: Deployment) -> None:
+        """A fresh server. An agent that was killed may have left one that never came up: it goes first."""
+        self._end_servers(deployment, deployment.reason)
+        release = deployment.release
+        folder = self._launcher.folder_for(deployment.pk, release.model.slug, release.name)
+        spec = LaunchSpec(
+            deployment.pk, release.model.slug, release.name, release.digest or "", json.loads(release.manifest), folder
+        )
+        began = time.monotonic()
+        running = self._launcher.start(spec)
+        fetch_s = time.monotonic() - began
+        try:
+            self._hold(actions.record_server(actor=self._actor, deployment=deployment, running=running), running)
+        except Exception:
+            self._launcher.stop(running, grace_s=self._pace.stop_grace)
+            raise
+        if deployment.state == S.FETCHING:
+            reason = _loudly(deployment, "its files are here and right")
+            self._move(deployment, S.LOADING, reason, timings={"fetch_s": round(fetch_s, 3)})
+
+    def _revive(self, deployment: Deployment) -> None:
+        """Unload and load: a model process that died comes back only so. Source: Triton 2.51; a bare load does nothing.
+
+        Triton may say "unloading" for ever about a model whose process died while requests were in it; a load
+        succeeds all the same, so the wait for the unload is short and its time-out means nothing.
+        """
+        self._can_revive = False  # the next try is a fresh server
+        with contextlib.suppress(InferenceError):
+            self._held_client().unload(deployment.release.model.slug, timeout_s=1.0)
+
+    def _load_and_warm(self, deployment: Deployment) -> Deployment:
+        timings = dict(deployment.timings)
+        began = time.monotonic()
+        load_timeout_s = _lifecycle(deployment).get("load_timeout_s", self._pace.load_timeout)
+        self._held_client().load(deployment.release.model.slug, timeout_s=load_timeout_s)
+        timings["load_s"] = round(time.monotonic() - began, 3)
+        if deployment.state == S.LOADING:
+            self._move(deployment, S.WARMING, _loudly(deployment, "the server loaded it"), timings=timings)
+        began = time.monotonic()
+        self._warm_up(deployment)
+        timings["warmup_s"] = round(time.monotonic() - began, 3)
+        assert self._server is not None
+        self._server.deployment = deployment
+        with transaction.atomic():
+            # The deployment's row first, as whoever drains it does: two orders of locks would wait for each other.
+            self._move(
+                deployment, S.READY, "it answered its warm-up requests", timings=timings, ready_at=timezone.now()
+            )
+            actions.mark_serving(
+                actor=self._actor, server=self._server, is_serving=True, reason="it answered its warm-up requests"
+            )
+        return deployment
+
+    def _warm_up(self, deployment: Deployment) -> None:
+        """Raises LaunchError("warmup_failed")."""
+        serving = json.loads(deployment.release.manifest)["serving"]
+        try:
+            for tensors in warmup.requests(serving):
+                answer = self._held_client().infer(
+                    deployment.release.model.slug, tensors, timeout_s=self._pace.warmup_timeout
+                )
+                warmup.check(answer, serving)
+        except ValueError as error:
+            raise LaunchError(
+                "warmup_failed", f"A warm-up request cannot be made: {error}. Correct serving.warmup and push again."
+            ) from error
+        except InferenceError as error:
+            hint = (
+                ""
+                if serving.get("warmup")
+                else " It was made up from the declared inputs; give real ones in serving.warmup."
+            )
+            raise LaunchError("warmup_failed", f"A warm-up request failed: {error.message}{hint}") from error
+
+    def _setback(self, reason: str, message: str) -> float:
+        """A try failed: another after a pause, or the deployment has failed."""
+        deployment = queries.live_deployments().get(pk=self.deployment_id)
+        self._setbacks += 1
+        may_pass = reason in _PASSING or deployment.ready_at is not None
+        if may_pass and (self._setbacks < len(self._pace.backoff) or _is_indispensable(deployment)):
+            trouble = _loudly(deployment, f"{reason}: {message} It is tried again ({self._setbacks} tries so far).")
+            Deployment.objects.filter(pk=deployment.pk, version=deployment.version).update(reason=trouble)
+            return self._pause(self._setbacks)
+        tries = f" It was tried {self._setbacks} times." if self._setbacks > 1 else ""
+        self._end_servers(deployment, f"{reason}: {message}")
+        self._move(deployment, S.FAILED, f"{reason}: {message}{tries}")
+        return self._pace.probe_every
+
+    def _pause(self, tries: int) -> float:
+        return self._pace.backoff[tries] if tries < len(self._pace.backoff) else self._pace.backoff_most
+
+    # keep up
+
+    def _watch(self, deployment: Deployment) -> float:
+        began = time.monotonic()
+        lost = self._examine(deployment)
+        if lost:
+            return self._lose(deployment, lost)
+        if time.monotonic() - self._since > self._pace.healthy_after:
+            self._setbacks = 0
+        return max(0.05, self._pace.probe_every - (time.monotonic() - began))
+
+    def _examine(self, deployment: Deployment) -> str:
+        """Why the server is lost, or an empty string."""
+        if self._running is None and not self._adopt(deployment):
+            return "its server was gone when the agent came back"
+        assert self._server is not None
+        was_quiet = self._seen.quiet_since is not None
+        # The first late probe is over long before either window is, so which one holds is asked only after it.
+        is_last = was_quiet and queries.is_last_of_stable(deployment)
+        window_s = self._pace.hung_after_last_stable if is_last else self._pace.hung_after
+        look, trouble = self._look(deployment, window_s)
+        self._seen = self._seen.after(look)
+        health = verdict(self._seen, look, hung_after_s=window_s)
+        if look.probe == Probe.RIGHT:
+            Server.objects.filter(pk=self._server.pk).update(probed_at=timezone.now())
+        if health == Health.SLOW and not was_quiet:
+            log.warning("deployment %s is slow, so it stays: %s", deployment.pk, trouble)
+        if health == Health.HUNG:
+            quiet_s = self._seen.quiet_s(look.ended_at)
+            return f"it hung: for {quiet_s:.0f} s it answered no probe and finished nothing ({trouble})"
+        return trouble if health.is_lost else ""
+
+    def _look(self, deployment: Deployment, window_s: float) -> tuple[ProbeResult, str]:
+        """One look at the server, and what is wrong with it."""
+        assert self._running is not None
+        now = time.monotonic()
+        if not self._launcher.is_alive(self._running):
+            return ProbeResult(Probe.GONE, now, now), "its server process ended"
+        timeout_s = self._pace.probe_timeout
+        if self._seen.quiet_since is not None:
+            timeout_s = min(self._pace.patient_timeout, max(timeout_s, window_s - self._seen.quiet_s(now)))
+        serving = json.loads(deployment.release.manifest)["serving"]
+        return health_check.check_health(
+            self._held_client(), deployment.release.model.slug, serving, timeout_s=timeout_s
+        )
+
+    def _lose(self, deployment: Deployment, why: str) -> float:
+        """First the gateways are told, then the server is brought back."""
+        why = _loudly(deployment, why)
+        with transaction.atomic():
+            self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
+            if self._server is not None:
+                actions.mark_serving(actor=self._actor, server=self._server, is_serving=False, reason=why)
+        # A server that is frozen as a whole would keep its own reload waiting for as long as a load may take.
+        is_alive = self._running is not None and self._launcher.is_alive(self._running)
+        self._can_revive = is_alive and self._held_client().is_live()
+        self._seen, self._setbacks = HealthTracker(), self._setbacks + 1
+        if self._setbacks > len(self._pace.backoff) and not _is_indispensable(deployment):
+            return self._give_up(deployment, why)
+        return self._pause(self._setbacks - 1)
+
+    def _give_up(self, deployment: Deployment, why: str) -> float:
+        self._can_revive = False
+        self._end_servers(deployment, why)
+        self._move(
+            deployment,
+            S.FAILED,
+            f"It was brought back {len(self._pace.backoff)} times and broke again each time. The last time: {why}",
+        )
+        return self._pace.probe_every
+
+    def _adopt(self, deployment: Deployment) -> bool:
+        """Takes over the living server that an earlier agent started."""
+        server = queries.server_of(deployment)
+        running = self._launcher.adopt(Path(server.folder)) if server else None
+        if server:
+            self._server = server
+        if running is None or server is None:
+            return False
+        self._hold(server, running)
+        actions.adopt_server(actor=self._actor, server=server)
+        return True
+
+    def _rest(self, deployment: Deployment) -> float:
+        """A failed deployment holds no server. One that once served is tried again, slowly."""
+        if queries.server_of(deployment) or self._running:
+            self._end_servers(deployment, deployment.reason)
+        if deployment.ready_at and time.monotonic() - self._since > self._pace.retry_failed_after:
+            self._setbacks = 0
+            self._move(deployment, S.FETCHING, _loudly(deployment, "it once served, so it is tried again"))
+            return 0.0
+        return self._pace.probe_every
+
+    # leave
+
+    def _leave(self, deployment: Deployment) -> float | None:
+        reason = deployment.reason or "it is not wanted any more"
+        if deployment.state in (S.DRAINING, S.FAILED):
+            self._end_servers(deployment, reason)
+            self._move(deployment, S.GONE, reason, gone_at=timezone.now())
+            return None
+        was_ready = deployment.state == S.READY
+        self._move(deployment, S.DRAINING, reason)
+        return (
+            float(_lifecycle(deployment).get("drain_s", self._pace.drain))
+            if was_ready and deployment.environment.is_routed
+            else 0.0
+        )
+
+    def _end_servers(self, deployment: Deployment, reason: str) -> None:
+        running = self._running
+        self._forget()
+        if running:
+            self._launcher.stop(running, grace_s=self._pace.stop_grace)
+        for server in queries.current_servers().filter(deployment=deployment):
+            if running is None or Path(server.folder) != running.folder:
+                self._launcher.stop(_as_running(server), grace_s=self._pace.stop_grace)
+            actions.end_server(actor=self._actor, server=server, reason=reason)
+
+    # what is held
+
+    def _hold(self, server: Server, running: RunningServer) -> None:
+        self._forget()
+        self._server, self._running, self._client = server, running, self._connect(running)
+
+    def _forget(self) -> None:
+        if self._client:
+            self._client.close()
+        self._server = self._running = self._client = None
+        self._can_revive = False
+        self._seen = HealthTracker()
+
+    def _held_client(self) -> ClosableServer:
+        assert self._client is not None, "a step that talks to a server holds one"
+        return self._client
+
+    def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
+        actions.report_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
+        self._since = time.monotonic()
+
+
+def _lifecycle(deployment: Deployment) -> dict[str, Any]:
+    """What the release's envelope says of loading and draining; it may say nothing."""
+    envelope: dict[str, Any] = json.loads(deployment.release.manifest).get("envelope") or {}
+    return envelope.get("lifecycle") or {}
+
+
+def _is_indispensable(deployment: Deployment) -> bool:
+    """Whether users have nothing else: such a deployment never fails for good, it is tried again and again."""
+    return deployment.ready_at is not None and queries.is_last_of_stable(deployment)
+
+
+def _loudly(deployment: Deployment, reason: str) -> str:
+    """The reason, behind a warning if users have nothing else."""
+    if not _is_indispensable(deployment):
+        return reason
+    release, environment = deployment.release, deployment.environment
+    return f"STABLE {release.name} HAS NO SERVER in {environment.slug}; requests fail until it is back. {reason}"
+
+
+def _as_running(server: Server) -> RunningServer:
+    return RunningServer(
+        server.host, server.http_port, server.grpc_port, server.metrics_port, server.pid, Path(server.folder)
+    )

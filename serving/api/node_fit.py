@@ -1,0 +1,59 @@
+"""The REST door to the fit of a release: on the nodes there are, or on one that is described by its labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import actor_of
+from registry.api.serializers import body_of, known_members
+from registry.core.schema import Json, Object, Problem
+from registry.core.spec import refuse
+from registry.queries import visible_release
+from serving.queries.node_fit import fit_labels, fits_of
+
+
+class FitReason(serializers.Serializer[Any]):
+    field = serializers.CharField(help_text="in the envelope: accelerator.memory_mib_min")
+    verdict = serializers.ChoiceField(choices=["yes", "unknown", "no"])
+    message = serializers.CharField()
+
+
+class FitOut(serializers.Serializer[Any]):
+    """`no` only where something contradicts, `unknown` where either side does not tell."""
+
+    verdict = serializers.ChoiceField(choices=["yes", "unknown", "no"])
+    reasons = FitReason(many=True, help_text="every check, the worst first")
+
+
+class NodeFitOut(FitOut):
+    node = serializers.CharField()
+    has_runtime = serializers.BooleanField(help_text="whether it offers the release's runtime image and backend")
+    seen_at = serializers.DateTimeField(allow_null=True)
+
+
+class LabelsIn(serializers.Serializer[Any]):
+    labels = serializers.DictField(help_text="a Kubernetes node's labels, such as nvidia.com/gpu.product")
+
+
+class FitView(APIView):
+    @extend_schema(operation_id="releases_fit", responses=NodeFitOut(many=True))
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        """Whether the release fits each node: a handful, so there is one page."""
+        found = fits_of(visible_release(actor_of(request), slug, name))
+        return Response({"next": None, "previous": None, "results": NodeFitOut(found, many=True).data})
+
+    @extend_schema(operation_id="releases_fit_labels", request=LabelsIn, responses=FitOut)
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        """Whether the release fits a node with these labels."""
+        release = visible_release(actor_of(request), slug, name)
+        body = known_members(body_of(request.data), "labels")
+        problems: list[Problem] = []
+        labels = Object(Json(), most=1000).read(body.get("labels"), "labels", problems)
+        refuse("invalid", "The body", problems)
+        return Response(FitOut(fit_labels(release, labels).as_json()).data)

@@ -1,0 +1,221 @@
+"""The gateway's listener: one port for HTTP/1.1, HTTP/2 and gRPC, the model's name from the request, and the counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
+from serving.control_plane.response_filters import upstream_filters
+from serving.control_plane.virtual_hosts import MODEL_HEADER, ROUTE_CONFIG, unknown_model_vhost
+
+#: Every stat of ours begins with this.
+STAT_PREFIX = "sli"
+
+#: Fills the model header where the caller did not: from the REST path, from the first field of a gRPC message, else
+#: from the authority. `body()` waits for the whole message, so a stream must name its model by header or authority.
+_LUA = """
+local header = "MODEL_HEADER"
+
+local function from_body(handle)
+  local body = handle:body(true)
+  local size = body:length()
+  if size < 7 then return nil end
+  local bytes = body:getBytes(0, math.min(size, 140))
+  -- 5 bytes of frame (the first says "compressed"), then field 1, model_name or name, as a short string
+  local is_name = bytes:byte(1) == 0 and bytes:byte(6) == 10 and bytes:byte(7) < 128
+  if not is_name or size < 7 + bytes:byte(7) then return nil end
+  return bytes:sub(8, 7 + bytes:byte(7))
+end
+
+function envoy_on_request(handle)
+  local given = handle:headers():get(header)
+  if given and given ~= "" then return end
+  local path = handle:headers():get(":path") or ""
+  local authority = handle:headers():get(":authority") or ""
+  local model = path:match("^/v2/models/([^/?]+)")
+  local call = path:match("^/inference%.GRPCInferenceService/(Model%a+)")
+  if not model and call and call ~= "ModelStreamInfer" then
+    model = from_body(handle)
+  end
+  if not model or model == "" then model = authority:match("^([^:]+)") or "-" end
+  handle:headers():replace(header, model)
+end
+"""
+MODEL_LUA = _LUA.replace("MODEL_HEADER", MODEL_HEADER)
+
+
+def route_configuration() -> dict[str, Any]:
+    """Virtual hosts come one by one (VHDS), picked by the model header: as fast with a thousand models as with one."""
+    ads = {"ads": {}, "resource_api_version": "V3"}
+    return {
+        "name": ROUTE_CONFIG,
+        "vhost_header": MODEL_HEADER,
+        "vhds": {"config_source": ads},
+        "virtual_hosts": [unknown_model_vhost()],
+    }
+
+
+def listener(name: str, host: str, port: int) -> dict[str, Any]:
+    """A listener that has its port alone: with SO_REUSEPORT, Envoy's default, a second gateway on the same port would be
+    let in by the kernel and silently get half of the connections. So the workers share one socket, and connections are
+    dealt to them evenly, as a few long gRPC connections would else end on one worker.
+    """
+    return {
+        "name": name,
+        "address": {"socket_address": {"address": host, "port_value": port}},
+        "enable_reuse_port": False,
+        "connection_balance_config": {"exact_balance": {}},
+        "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": _connection_manager()}]}],
+    }
+
+
+def _connection_manager() -> dict[str, Any]:
+    prefix = "type.googleapis.com/envoy.extensions.filters"
+    return {
+        "@type": f"{prefix}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "gateway",
+        "codec_type": "AUTO",
+        "rds": {"route_config_name": ROUTE_CONFIG, "config_source": {"ads": {}, "resource_api_version": "V3"}},
+        "normalize_path": True,
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "REJECT_REQUEST",
+        "stream_idle_timeout": "310s",
+        "request_headers_timeout": "10s",
+        "local_reply_config": {"mappers": _own_words()},
+        "http_filters": [
+            {
+                "name": "lua",
+                "typed_config": {
+                    "@type": f"{prefix}.http.lua.v3.Lua",
+                    "default_source_code": {"inline_string": MODEL_LUA},
+                },
+            },
+            {
+                "name": "router",
+                "typed_config": {
+                    "@type": f"{prefix}.http.router.v3.Router",
+                    "upstream_log": [_attempt_log()],
+                    "upstream_http_filters": upstream_filters(),
+                },
+            },
+        ],
+        "access_log": [_request_log()],
+    }
+
+
+def _own_words() -> list[dict[str, Any]]:
+    """How the gateway's own answers read: as a gRPC message, or as the JSON error of the Open Inference Protocol."""
+    is_grpc = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
+    is_error = {
+        "status_code_filter": {
+            "comparison": {"op": "GE", "value": {"default_value": 400, "runtime_key": "sluicegate.own_words"}}
+        }
+    }
+    is_shed = {"response_flag_filter": {"flags": ["UO", "RL"]}}
+    words = "too many requests are in flight on this release; try again in a second"
+    again = _header("retry-after", "1")
+    return [
+        {
+            "filter": {"and_filter": {"filters": [is_shed, is_grpc]}},
+            "body": {"inline_string": words},
+            "headers_to_add": [again, _header("grpc-status", "8")],  # RESOURCE_EXHAUSTED
+            "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}},
+        },
+        {
+            "filter": is_shed,
+            "status_code": 429,
+            "body": {"inline_string": words},
+            "headers_to_add": [again],
+            "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
+        },
+        {"filter": is_grpc, "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}}},
+        {"filter": is_error, "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
+    ]
+
+
+def _header(name: str, value: str) -> dict[str, Any]:
+    return {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+
+
+def _attempt_log() -> dict[str, Any]:
+    """How long attempts took, for the release whose server was tried. `try` is 1, or 2 for what was handed on after a failure.
+
+    What a server's full queue refused is left out, and `flags` tell what the gateway refused: both end in no time, and would
+    make a release that is slow look half as slow for every request that it sheds. No filter of Envoy's says "without this flag".
+    """
+    tags = {
+        "model": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:model)%",
+        "digest": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%",
+    }
+    began = {"try": "%REQ(X-ENVOY-ATTEMPT-COUNT)%", "slot": _SLOT}
+    tags |= {"entry": _OUTCOME["entry"], **began, "flags": _OUTCOME["flags"]}
+    return {**_stats_log([_took("latency", tags)]), "filter": _not_full()}
+
+
+def _not_full() -> dict[str, Any]:
+    """What reads neither 429 nor RESOURCE_EXHAUSTED: see `serving.control_plane.response_filters`."""
+    below, above = (
+        {
+            "status_code_filter": {
+                "comparison": {"op": op, "value": {"default_value": code, "runtime_key": f"sluicegate.{op}"}}
+            }
+        }
+        for op, code in (("LE", 428), ("GE", 430))
+    )
+    is_room = {"grpc_status_filter": {"statuses": ["RESOURCE_EXHAUSTED"], "exclude": True}}
+    return {"and_filter": {"filters": [{"or_filter": {"filters": [below, above]}}, is_room]}}
+
+
+def _request_log() -> dict[str, Any]:
+    """Per request, as the user saw it; `digest` is the release that the split picked first, `by` the one that was tried last,
+    after so many `tries`.
+    """
+    tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
+    drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
+    size = {
+        "stat": {"name": "size", "tags": _tags({**tags, **drawn})},
+        "unit": "Bytes",
+        "value_format": "%BYTES_RECEIVED%",
+    }
+    tried = {"by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%", "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%"}
+    return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
+
+
+#: The weight under which a request began: metadata of the route that it was matched to.
+_SLOT = f"%METADATA(ROUTE:{NAMESPACE}:slot)%"
+#: Few values each: a series is never forgotten before the gateway restarts.
+_OUTCOME = {
+    "entry": "%ROUTE_NAME%",
+    "code": "%RESPONSE_CODE%",
+    "grpc": "%GRPC_STATUS_NUMBER%",
+    "flags": "%RESPONSE_FLAGS%",
+}
+
+
+def _tags(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value_format": value} for name, value in tags.items()]
+
+
+def _took(name: str, tags: dict[str, str]) -> dict[str, Any]:
+    """A histogram of the whole milliseconds of the attempt or request.
+
+    Envoy's finer durations are missing where no whole answer came, which is just where they matter.
+    """
+    return {"stat": {"name": name, "tags": _tags(tags)}, "unit": "Milliseconds", "value_format": "%DURATION%"}
+
+
+def _stats_log(histograms: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts as histograms: all are merged in one go, so that requests, failures and latencies agree with each other.
+
+    Counters would be read at another moment than the latencies, and the difference would look like slow requests.
+    """
+    return {
+        "name": "stats",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.stats.v3.Config",
+            # Deprecated in Envoy 1.40, and its successor is not in the protocol's published package yet.
+            "stat_prefix": STAT_PREFIX,
+            "histograms": histograms,
+        },
+    }

@@ -1,0 +1,177 @@
+"""The control plane: follows the database, publishes to gateway streams, and writes down what they acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from django import db
+
+from ledger.clock import DatabaseClock
+from serving.control_plane import store
+from serving.control_plane.server import AdsServer, GatewayIdentity
+from serving.control_plane.snapshot import Snapshot, compile_table
+from serving.control_plane.stream import StreamAck
+from serving.core.routes import RouteProblem, RoutingTable, TableRefused, admit
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+#: Notices can be lost with a connection; the database is read this often in any case.
+POLL_S = 2.0
+#: Connected gateways are marked as seen this often.
+HEARTBEAT_S = 2.0
+RETRY_S = 0.5
+
+
+class ControlPlane:
+    """Implements `serving.control_plane.server.Plane`. Everything but the database threads runs on one event loop."""
+
+    def __init__(self, *, poll_s: float = POLL_S) -> None:
+        self.notice = asyncio.Event()
+        self._poll_s = poll_s
+        self._snapshots: dict[str, Snapshot] = {}
+        self._gateways: dict[str, GatewayIdentity] = {}
+        self._streams: defaultdict[str, set[tuple[GatewayIdentity, asyncio.Event]]] = defaultdict(set)
+        self._acks: dict[tuple[int, int], store.AckRow] = {}
+        self._has_acks = asyncio.Event()
+        self._said: dict[str, str] = {}
+        self._clock = DatabaseClock()
+        # Reading and writing have a thread each: a slow reading must not hold up an acknowledgement.
+        self._reader = ThreadPoolExecutor(1, "routes")
+        self._writer = ThreadPoolExecutor(1, "acks")
+
+    async def run(self, address: str, *, on_open: Callable[[int], None] = lambda port: None) -> None:
+        """Serves until cancelled. The port opens after the first whole reading of the database, never before."""
+        while not await self._refresh():
+            await asyncio.sleep(RETRY_S)
+        server = AdsServer(self)
+        on_open(await server.start(address))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for job in (self._follow, self._write_acks, self._heartbeat):
+                    tasks.create_task(job())
+        finally:
+            await server.stop()
+            self._reader.shutdown(wait=False)
+            self._writer.shutdown(wait=False)
+
+    # -- Plane ------------------------------------------------------------------------------------------------------
+
+    def gateway(self, name: str) -> GatewayIdentity | None:
+        return self._gateways.get(name)
+
+    def snapshot(self, environment: str) -> Snapshot | None:
+        return self._snapshots.get(environment)
+
+    def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+        self._streams[gateway.environment].add((gateway, wake))
+
+    def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
+        self._streams[gateway.environment].discard((gateway, wake))
+
+    def report(self, gateway: GatewayIdentity, reports: list[StreamAck]) -> None:
+        at = self._clock.now()
+        for one in reports:
+            self._acks[gateway.id, one.route_id] = store.AckRow(
+                gateway.id, one.route_id, one.generation, one.error, at, one.follows
+            )
+        self._has_acks.set()
+
+    # -- the database -----------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.notice.wait(), self._poll_s)
+            self.notice.clear()
+            if not await self._refresh():
+                await asyncio.sleep(RETRY_S)
+
+    async def _refresh(self) -> bool:
+        """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""
+        try:
+            loaded = await self._in_thread(self._reader, self._load)
+        except Exception as error:  # whatever a row holds: gateways that follow something are better than none that do
+            self._say("database", f"the routes cannot be read, gateways keep what they have: {str(error).strip()}")
+            return False
+        self._say("database", "")
+        self._gateways = loaded.gateways
+        for environment, table in loaded.tables.items():
+            try:
+                self._publish(environment, table, loaded.known[environment])
+            except Exception as error:  # one environment's table must not keep the others' from being published
+                self._say(
+                    environment, f"{environment}: gateways keep what they have, its routes make no table: {error}"
+                )
+        return True
+
+    def _load(self) -> store.Loaded:
+        loaded = store.load()
+        self._clock.sync()  # gateways' words are dated by the database's time: engines on other hosts count from it
+        return loaded
+
+    def _publish(self, environment: str, table: RoutingTable, known: dict[str, tuple[store.Endpoint, ...]]) -> None:
+        last = self._snapshots.get(environment)
+        try:
+            admission = admit(table, last.table if last else None, known)
+        except TableRefused as refusal:
+            self._say(environment, str(refusal))
+            return
+        self._say(environment, "; ".join(problem.message for problem in admission.problems))
+        self._report_held(environment, [problem for problem in admission.problems if problem.is_held])
+        if last is not None and admission.table == last.table:
+            return
+        self._snapshots[environment] = compile_table(admission.table, last)
+        for _, wake in self._streams[environment]:
+            wake.set()
+
+    def _report_held(self, environment: str, problems: list[RouteProblem]) -> None:
+        reports = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]
+        for gateway in {gateway for gateway, _ in self._streams[environment]} if reports else ():
+            self.report(gateway, reports)
+
+    async def _write_acks(self) -> None:
+        while True:
+            await self._has_acks.wait()
+            self._has_acks.clear()
+            batch, self._acks = self._acks, {}
+            try:
+                await self._in_thread(self._writer, store.write_acks, list(batch.values()))
+            except db.Error as error:
+                log.warning("acknowledgements are not written yet: %s", str(error).strip())
+                self._acks = {**batch, **self._acks}
+                await asyncio.sleep(RETRY_S)
+                self._has_acks.set()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            seen = {gateway.id for streams in self._streams.values() for gateway, _ in streams}
+            if seen:
+                with contextlib.suppress(db.Error):
+                    await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
+        def guarded() -> T:
+            db.close_old_connections()
+            try:
+                return call(*args)
+            except db.Error:
+                db.connection.close()
+                raise
+
+        return await asyncio.get_running_loop().run_in_executor(pool, guarded)
+
+    def _say(self, about: str, message: str) -> None:
+        """Logs a message once, and again when it changed or came back."""
+        if message and self._said.get(about) != message:
+            log.warning("%s", message)
+        if not message and self._said.get(about):
+            log.info("%s: well again", about)
+        self._said[about] = message

@@ -1,0 +1,147 @@
+"""The ADS server: gRPC streams from gateways, each fed by a GatewayStream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from envoy.service.discovery.v3 import discovery_pb2
+
+from serving.control_plane.snapshot import Snapshot, compile_listeners
+from serving.control_plane.stream import GatewayStream, StreamAck
+
+log = logging.getLogger(__name__)
+
+SERVICE = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+#: Without the first three, gRPC's ping policing closes a quiet gateway's stream every few seconds.
+OPTIONS = (
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.so_reuseport", 0),
+)
+#: Time-outs and delayed removals are looked at this often.
+TICK_S = 0.5
+
+
+@dataclass(frozen=True)
+class GatewayIdentity:
+    """A registered gateway. `name` is its xDS node id; `addresses` are the (host, port) it listens on."""
+
+    id: int
+    name: str
+    environment: str
+    addresses: tuple[tuple[str, int], ...]
+
+
+class Plane(Protocol):
+    """What the server asks of the control plane."""
+
+    def gateway(self, name: str) -> GatewayIdentity | None: ...
+    def snapshot(self, environment: str) -> Snapshot | None: ...
+    def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
+    def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
+    def report(self, gateway: GatewayIdentity, reports: list[StreamAck]) -> None: ...
+
+
+class AdsServer:
+    def __init__(self, plane: Plane) -> None:
+        self.plane = plane
+        self._server: grpc.aio.Server | None = None
+        self._is_stopping = False
+        self._wakes: set[asyncio.Event] = set()
+
+    async def start(self, address: str) -> int:
+        """Opens the port and returns it. Raises RuntimeError when it is taken."""
+        self._server = grpc.aio.server(options=list(OPTIONS))
+        handler: Any = grpc.stream_stream_rpc_method_handler(
+            self._stream,
+            request_deserializer=discovery_pb2.DeltaDiscoveryRequest.FromString,
+            response_serializer=discovery_pb2.DeltaDiscoveryResponse.SerializeToString,
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {"DeltaAggregatedResources": handler}),)
+        )
+        port = self._server.add_insecure_port(address)
+        await self._server.start()
+        return port
+
+    async def stop(self) -> None:
+        """Streams end of themselves, which gRPC takes more quietly than being cut off."""
+        self._is_stopping = True
+        for wake in self._wakes:
+            wake.set()
+        if self._server is not None:
+            await self._server.stop(grace=1.0)
+
+    async def _stream(
+        self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
+        incoming = aiter(requests)
+        first = await anext(incoming, None)
+        if first is None:
+            return
+        gateway = self.plane.gateway(first.node.id)
+        if gateway is None:
+            message = f"no gateway named {first.node.id!r} is registered; register it for an environment first"
+            log.warning(message)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
+            return
+        log.info("gateway %s connected", gateway.name)
+        wake = asyncio.Event()
+        stream = GatewayStream(compile_listeners(gateway.addresses), now=time.monotonic())
+        stream.receive(first)
+        wake.set()
+        self._wakes.add(wake)
+        self.plane.subscribe(gateway, wake)
+        reader = asyncio.create_task(_read(incoming, stream, wake))
+        try:
+            async for response in self._feed(gateway, stream, wake, reader):
+                yield response
+        finally:
+            reader.cancel()
+            self._wakes.discard(wake)
+            self.plane.unsubscribe(gateway, wake)
+            log.info("gateway %s disconnected", gateway.name)
+
+    async def _feed(
+        self, gateway: GatewayIdentity, stream: GatewayStream, wake: asyncio.Event, reader: asyncio.Task[None]
+    ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
+        while not reader.done():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), TICK_S)
+            wake.clear()
+            current = self.plane.gateway(gateway.name)
+            if self._is_stopping or current != gateway:
+                return  # registered anew with other addresses, or gone: let it connect again
+            snapshot = self.plane.snapshot(gateway.environment)
+            if snapshot is None:
+                continue
+            for response in stream.due(snapshot, time.monotonic()):
+                yield response
+            reports = stream.reports(snapshot)
+            if reports:
+                self.plane.report(gateway, reports)
+
+
+async def _read(
+    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], stream: GatewayStream, wake: asyncio.Event
+) -> None:
+    try:
+        async for request in requests:
+            if request.HasField("error_detail"):
+                log.warning("gateway refused %s: %s", request.type_url, request.error_detail.message)
+            stream.receive(request)
+            wake.set()
+    finally:
+        wake.set()

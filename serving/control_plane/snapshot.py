@@ -1,0 +1,68 @@
+"""Everything that the gateways of one environment should have, as resources, compiled from its routing table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from serving.control_plane.clusters import clusters, endpoints
+from serving.control_plane.listener import listener, route_configuration
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource, resource
+from serving.control_plane.virtual_hosts import ROUTE_CONFIG, vhost, vhost_name
+from serving.core.routes import ModelRoute, RoutingTable
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """One model's resources by name, and the route they were made from."""
+
+    route: ModelRoute
+    clusters: Mapping[str, Resource]
+    endpoints: Mapping[str, Resource]
+    vhost: Resource
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`models` by the name of their virtual host."""
+
+    table: RoutingTable
+    models: Mapping[str, CompiledModel]
+    clusters: Mapping[str, Resource]
+    endpoints: Mapping[str, Resource]
+    routes: Mapping[str, Resource]
+
+
+def compile_table(table: RoutingTable, last: Snapshot | None = None) -> Snapshot:
+    """The snapshot of a table. Models that did not change since `last` are taken over as they are."""
+    same_rules = last is not None and last.table.allows_forced == table.allows_forced
+    models: dict[str, CompiledModel] = {}
+    for route in table.models:
+        name = vhost_name(route.model)
+        before = last.models.get(name) if last is not None and same_rules else None
+        models[name] = before if before is not None and before.route == route else _compile(route, table.allows_forced)
+    return Snapshot(
+        table=table,
+        models=models,
+        clusters={name: one for model in models.values() for name, one in model.clusters.items()},
+        endpoints={name: one for model in models.values() for name, one in model.endpoints.items()},
+        routes={ROUTE_CONFIG: resource(ROUTES, ROUTE_CONFIG, route_configuration())},
+    )
+
+
+def compile_listeners(addresses: tuple[tuple[str, int], ...]) -> dict[str, Resource]:
+    """One listener for each (host, port) of a gateway; HTTP and gRPC may share one."""
+    found = {}
+    for host, port in dict.fromkeys(addresses):
+        name = f"gateway_{port}"
+        found[name] = resource(LISTENER, name, listener(name, host, port))
+    return found
+
+
+def _compile(route: ModelRoute, allows_forced: bool) -> CompiledModel:
+    return CompiledModel(
+        route=route,
+        clusters={name: resource(CLUSTER, name, body) for name, body in clusters(route).items()},
+        endpoints={name: resource(ENDPOINTS, name, body) for name, body in endpoints(route).items()},
+        vhost=resource(VHOST, vhost_name(route.model), vhost(route, allows_forced=allows_forced)),
+    )

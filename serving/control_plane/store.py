@@ -1,0 +1,222 @@
+"""What the control plane reads from and writes to the database. Blocking: call it in a thread."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache, lru_cache
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from ledger import clock
+from registry.core.serving import instances_of
+from registry.models import Release, ServedModel
+from serving.control_plane.server import GatewayIdentity
+from serving.core.lifecycle import LIVE, DeploymentState
+from serving.core.routes import (
+    IN_FLIGHT_PER_INSTANCE,
+    LONGEST_S,
+    Arm,
+    Endpoint,
+    Limits,
+    ModelRoute,
+    Prober,
+    RoutingTable,
+)
+from serving.models import Environment, Gateway, Route, Server
+
+log = logging.getLogger(__name__)
+
+#: A gateway that said nothing for so long has its share of what may be in flight given to the others. Longer than a restart:
+#: a bound that changes makes every gateway build its clusters anew.
+SHARES_WITHIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One consistent reading. `known` maps a digest to servers that live but do not serve, by environment."""
+
+    tables: dict[str, RoutingTable]
+    known: dict[str, dict[str, tuple[Endpoint, ...]]]
+    gateways: dict[str, GatewayIdentity]
+
+
+def load() -> Loaded:
+    """All routed environments, read in one snapshot of the database. Raises django.db.Error."""
+    is_outermost = not connection.in_atomic_block
+    with transaction.atomic():
+        if is_outermost:
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        environments = list(Environment.objects.filter(is_routed=True))
+        routes = list(Route.objects.select_related("model", "stable", "candidate").order_by("model__slug"))
+        serving, known, forceable = _servers()
+        rows = list(Gateway.objects.select_related("environment"))
+    about = _about(rows)
+    tables = {}
+    for environment in environments:
+        here = serving[environment.pk]
+        tables[environment.slug] = RoutingTable(
+            environment=environment.slug,
+            generation=environment.generation,
+            allows_forced=environment.allows_forced_release,
+            models=tuple(
+                _model_route(
+                    route,
+                    here,
+                    forceable[environment.pk] if environment.allows_forced_release else [],
+                    gateways=max(about[environment.pk], 1),
+                )
+                for route in routes
+                if route.environment_id == environment.pk
+            ),
+        )
+    gateways = {one.name: _identity(one) for one in rows}
+    return Loaded(tables, {one.slug: dict(known[one.pk]) for one in environments}, gateways)
+
+
+def _about(gateways: Iterable[Gateway]) -> Counter[int]:
+    """How many gateways share the servers of each environment, by its id."""
+    since = clock.now() - timedelta(seconds=SHARES_WITHIN_S)
+    return Counter(one.environment_id for one in gateways if one.seen_at is not None and one.seen_at >= since)
+
+
+_ByEnvironment = defaultdict[int, dict[str, tuple[Endpoint, ...]]]
+
+
+def _servers() -> tuple[_ByEnvironment, _ByEnvironment, defaultdict[int, list[Release]]]:
+    """Serving endpoints and known ones, by environment and digest, and the releases that are ready there."""
+    serving: _ByEnvironment = defaultdict(dict)
+    known: _ByEnvironment = defaultdict(dict)
+    forceable: defaultdict[int, list[Release]] = defaultdict(list)
+    rows = Server.objects.filter(ended_at=None, deployment__state__in=[state.value for state in LIVE])
+    latest: dict[int, Server] = {}
+    for server in rows.select_related("deployment__release").order_by("pk"):
+        latest[server.deployment_id] = server
+    for server in latest.values():
+        release, where = server.deployment.release, server.deployment.environment_id
+        endpoint = Endpoint(server.host, server.http_port, server.grpc_port)
+        is_ready = server.is_serving and server.deployment.state == DeploymentState.READY
+        book = serving if is_ready else known
+        digest = str(release.digest)
+        if is_ready or server.probed_at is not None:
+            book[where][digest] = tuple(sorted((*book[where].get(digest, ()), endpoint)))
+        if is_ready and release not in forceable[where]:
+            forceable[where].append(release)
+    return serving, known, forceable
+
+
+def _model_route(
+    route: Route, serving: Mapping[str, tuple[Endpoint, ...]], forceable: Iterable[Release], *, gateways: int
+) -> ModelRoute:
+    def arm(release: Release) -> Arm:
+        digest = str(release.digest)
+        return Arm(release.name, digest, serving.get(digest, ()), max_in_flight(release.manifest))
+
+    split = {route.stable_id, route.candidate_id}
+    others = [one for one in forceable if one.model_id == route.model_id and one.pk not in split]
+    return ModelRoute(
+        route_id=route.pk,
+        model=route.model.slug,
+        generation=route.generation,
+        stable=arm(route.stable),
+        candidate=arm(route.candidate) if route.candidate else None,
+        candidate_bp=route.candidate_bp,
+        others=tuple(arm(one) for one in sorted(others, key=lambda one: one.number or 0)),
+        limits=limits_of(route.model),
+        mirror_bp=route.mirror_bp,
+        prober=_prober_at(settings.PROBER_ADDRESS) if route.mirror_bp else None,
+        slot=route.slot,
+        gateways=gateways,
+    )
+
+
+@lru_cache(maxsize=1000)
+def max_in_flight(manifest: str) -> int:
+    """Requests that one server may have at once: the release's own `envelope.limits.max_concurrency`, else so many for each
+    of its model instances. Read from what was sealed, so it never changes for a release.
+    """
+    document = json.loads(manifest) if manifest else {}
+    declared = ((document.get("envelope") or {}).get("limits") or {}).get("max_concurrency")
+    instances = max(instances_of(document.get("serving") or {}), 1)
+    return int(declared) if declared else IN_FLIGHT_PER_INSTANCE * instances
+
+
+@cache
+def _prober_at(address: str) -> Prober | None:
+    """The settings' prober. One that makes no sense is none: mirroring is left out, and traffic goes on. Said once."""
+    try:
+        return Prober.at(address)
+    except ValueError as error:
+        log.warning("%s; nothing is mirrored", error)
+        return None
+
+
+def limits_of(model: ServedModel) -> Limits:
+    """The model's own `objectives.timeout_s` and `objectives.attempt_timeout_s`; what it does not state, as the settings have it.
+
+    A whole that is not stated has room for two attempts as long as stated: else a candidate that hangs would leave stable too
+    little time to answer, and users would pay for it.
+    """
+    default = Limits(settings.GATEWAY_TIMEOUT_S, settings.GATEWAY_ATTEMPT_TIMEOUT_S)
+    objectives = model.objectives if isinstance(model.objectives, dict) else {}
+    try:
+        stated = objectives.get("attempt_timeout_s")
+        roomy = min(max(default.timeout_s, 2 * float(stated or 0)), LONGEST_S)
+        whole = float(objectives.get("timeout_s", roomy))
+        return Limits(whole, min(default.attempt_timeout_s, whole) if stated is None else float(stated))
+    except (TypeError, ValueError) as error:
+        log.warning("%s: %s; the defaults are used", model.slug, error)
+        return default
+
+
+def _identity(gateway: Gateway) -> GatewayIdentity:
+    http = urlsplit(gateway.http_url)
+    grpc_host, _, grpc_port = gateway.grpc_address.rpartition(":")
+    addresses = ((http.hostname or "127.0.0.1", http.port or 80), (grpc_host.strip("[]"), int(grpc_port)))
+    return GatewayIdentity(gateway.pk, gateway.name, gateway.environment.slug, tuple(dict.fromkeys(addresses)))
+
+
+@dataclass(frozen=True)
+class AckRow:
+    """One gateway's word on one route's generation. `follows`: it routes by that generation in spite of the error."""
+
+    gateway_id: int
+    route_id: int
+    generation: int
+    error: str
+    at: datetime
+    follows: bool = False
+
+
+def write_acks(rows: Iterable[AckRow]) -> None:
+    """Upserts. An older generation never overwrites a newer one, and a repeated word keeps its first time. What a gateway has
+    taken, it has taken, whatever it says of that generation later.
+    """
+    statement = """
+        INSERT INTO serving_routeack (gateway_id, route_id, generation, acked_at, error, taken)
+        SELECT %s, %s, %s, %s, %s, %s
+         WHERE EXISTS (SELECT 1 FROM serving_gateway WHERE id = %s)
+           AND EXISTS (SELECT 1 FROM serving_route WHERE id = %s)
+        ON CONFLICT (gateway_id, route_id) DO UPDATE
+           SET generation = EXCLUDED.generation, acked_at = EXCLUDED.acked_at, error = EXCLUDED.error,
+               taken = GREATEST(EXCLUDED.taken, serving_routeack.taken)
+         WHERE EXCLUDED.generation > serving_routeack.generation
+            OR (EXCLUDED.generation = serving_routeack.generation
+                AND (EXCLUDED.error <> serving_routeack.error OR EXCLUDED.taken > serving_routeack.taken))
+    """
+    with transaction.atomic(), connection.cursor() as cursor:
+        for row in rows:
+            taken = row.generation if row.follows or not row.error else 0
+            about = (row.gateway_id, row.route_id)
+            cursor.execute(statement, [*about, row.generation, row.at, row.error, taken, *about])
+
+
+def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:
+    Gateway.objects.filter(pk__in=list(gateway_ids)).update(seen_at=at)

@@ -1,0 +1,291 @@
+"""One gateway's delta-ADS stream: what it asked for, has and refused, and what to send next.
+
+Nothing here waits. Every event (a request, an acknowledgement, a new snapshot, a tick) ends in `due()`, which compares
+what the gateway has with what it should have and returns the responses that may be sent now:
+
+    clusters + endpoints → acknowledged → virtual hosts → acknowledged → a while later, removal of unused clusters
+
+so that one model whose clusters are stuck never holds up another model's rollback.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from envoy.service.discovery.v3 import discovery_pb2
+
+from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST, Resource, resource
+from serving.control_plane.snapshot import CompiledModel, Snapshot
+from serving.control_plane.virtual_hosts import NO_MODEL, no_model_vhost
+
+#: A gateway that says nothing about a response for this long has a problem worth telling.
+ACK_TIMEOUT_S = 5.0
+#: A new cluster without an answer for this long is stuck while warming and is taken away, to be tried again later.
+STUCK_S, RETRY_S = 15.0, 30.0
+#: Requests in flight may need a cluster for a while after the routes have left it.
+GRACE_S = 10.0
+#: At the start the listener waits for clusters, but one broken model must not keep the port shut.
+START_S = 3.0
+
+
+@dataclass(frozen=True)
+class StreamAck:
+    """What the gateway says of one route's generation. An empty `error` is an acknowledgement; with one, `follows` tells that
+    it had taken this generation before, and routes by it.
+    """
+
+    route_id: int
+    generation: int
+    error: str = ""
+    follows: bool = False
+
+
+@dataclass
+class _Sent:
+    """A response on its way: the versions in it by name, and when it was sent."""
+
+    type_url: str
+    versions: dict[str, str]
+    at: float
+    is_late: bool = False
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """A version that the gateway did not take, in its words. Not offered again before `until` (monotonic seconds)."""
+
+    version: str
+    words: str
+    until: float = math.inf
+
+
+@dataclass
+class _Kind:
+    """What the gateway has of one resource type."""
+
+    is_asked: bool = False
+    is_answered: bool = False
+    is_wildcard: bool = False
+    names: set[str] = field(default_factory=set)
+    sent: dict[str, str] = field(default_factory=dict)  # name → version, also what it said it had when it came
+    accepted: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, _Refusal] = field(default_factory=dict)
+
+
+class GatewayStream:
+    """Pure but for its own memory: time is an argument, in monotonic seconds."""
+
+    def __init__(self, listeners: Mapping[str, Resource], *, now: float, grace_s: float = GRACE_S) -> None:
+        self.listeners = listeners
+        self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST)}
+        self._flying: dict[str, _Sent] = {}
+        self._unused_since: dict[str, float] = {}
+        self._reported: dict[int, tuple[int, str, bool]] = {}
+        self._followed: dict[int, int] = {}  # route → the generation of the last virtual host that was accepted
+        self._nonce = 0
+        self._began = now
+        self._grace_s = grace_s
+
+    # -- what the gateway says --------------------------------------------------------------------------------------
+
+    def receive(self, request: discovery_pb2.DeltaDiscoveryRequest) -> None:
+        """Takes a subscription, an acknowledgement or a refusal, or several at once."""
+        kind = self._kinds.get(request.type_url)
+        if kind is None:
+            return
+        if request.response_nonce:
+            self._answered(
+                request.response_nonce, request.error_detail.message if request.HasField("error_detail") else ""
+            )
+        if not kind.is_asked:
+            kind.is_asked = True
+            # A gateway that comes back tells what it still has: it is not sent again, and counts as accepted.
+            kind.sent = dict(request.initial_resource_versions)
+            kind.accepted = dict(kind.sent)
+            kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, VHOST) and not request.resource_names_subscribe
+        else:
+            for name in request.resource_names_subscribe:
+                kind.sent.pop(name, None)  # asking again means: send again
+        kind.names |= set(request.resource_names_subscribe)
+        kind.names -= set(request.resource_names_unsubscribe)
+        if "*" in kind.names or request.type_url == VHOST:
+            kind.is_wildcard = True
+
+    def _answered(self, nonce: str, error: str) -> None:
+        flight = self._flying.pop(nonce, None)
+        if flight is None:
+            return
+        kind, bad = self._kinds[flight.type_url], _blamed(flight.versions, error)
+        if error and flight.type_url == VHOST:
+            bad = set(flight.versions)  # one bad host refuses all that came with it
+        for name, version in flight.versions.items():
+            if name not in bad:
+                kind.accepted[name] = version
+                kind.refused.pop(name, None)
+            elif flight.type_url == VHOST and len(flight.versions) > 1:
+                kind.sent.pop(name, None)  # so offer each alone
+            else:
+                kind.refused[name] = _Refusal(version, error)
+
+    # -- what to tell it --------------------------------------------------------------------------------------------
+
+    def due(self, snapshot: Snapshot, now: float) -> list[discovery_pb2.DeltaDiscoveryResponse]:
+        """The responses to send now, in this order."""
+        out = self._give_up(now)
+        changed = self._changed(CLUSTER, snapshot.clusters)
+        for name in changed:
+            self._kinds[ENDPOINTS].sent.pop(name, None)  # a changed cluster warms until its endpoints come again
+            self._kinds[ENDPOINTS].accepted.pop(name, None)
+        out += self._offer(CLUSTER, changed, now)
+        out += self._offer(ENDPOINTS, self._changed(ENDPOINTS, snapshot.endpoints), now)
+        ready = {name: model for name, model in snapshot.models.items() if self._is_ready(model)}
+        if len(ready) == len(snapshot.models) or now - self._began > START_S or self._kinds[VHOST].accepted:
+            out += self._offer(LISTENER, self._changed(LISTENER, self.listeners), now)
+            out += self._offer(ROUTES, self._changed(ROUTES, snapshot.routes), now)
+            out += self._offer_vhosts(ready, snapshot, now)
+        out += self._remove_unused(snapshot, now)
+        return out
+
+    def reports(self, snapshot: Snapshot) -> list[StreamAck]:
+        """What changed in the gateway's word on each route since the last call."""
+        out = []
+        hosts, cluster_kind = self._kinds[VHOST], self._kinds[CLUSTER]
+        of_all = [
+            (self._kinds[url].refused.get(name), one.version)
+            for url, wanted in ((LISTENER, self.listeners), (ROUTES, snapshot.routes))
+            for name, one in wanted.items()
+        ]
+        for name, model in snapshot.models.items():
+            route, version = model.route, model.vhost.version
+            refusals = [(hosts.refused.get(name), version), *of_all]
+            refusals += [(cluster_kind.refused.get(one), body.version) for one, body in model.clusters.items()]
+            errors = [
+                refusal.words for refusal, wanted in refusals if refusal is not None and refusal.version == wanted
+            ]
+            if hosts.accepted.get(name) == version:
+                self._followed[route.route_id] = route.generation
+            if errors:
+                word = (route.generation, errors[0], self._followed.get(route.route_id) == route.generation)
+            elif hosts.accepted.get(name) == version and hosts.is_asked and self._is_open():
+                word = (route.generation, "", False)
+            else:
+                continue
+            if self._reported.get(route.route_id) != word:
+                self._reported[route.route_id] = word
+                out.append(StreamAck(route.route_id, *word))
+        return out
+
+    def _is_open(self) -> bool:
+        """Whether the gateway took every listener. One that is offered anew after a refusal is no word on any route."""
+        taken = self._kinds[LISTENER].accepted
+        return all(taken.get(name) == one.version for name, one in self.listeners.items())
+
+    def _is_ready(self, model: CompiledModel) -> bool:
+        """Whether the gateway has every cluster of a model and, where they have their own, the endpoints too."""
+        taken, homes = self._kinds[CLUSTER].accepted, self._kinds[ENDPOINTS].accepted
+        return all(taken.get(name) == one.version for name, one in model.clusters.items()) and all(
+            name in homes for name in model.endpoints
+        )
+
+    def _changed(self, type_url: str, wanted: Mapping[str, Resource]) -> dict[str, Resource]:
+        kind = self._kinds[type_url]
+        if not kind.is_asked:
+            return {}
+        return {
+            name: one
+            for name, one in wanted.items()
+            if (kind.is_wildcard or name in kind.names)
+            and kind.sent.get(name) != one.version
+            and (name not in kind.refused or kind.refused[name].version != one.version)
+        }
+
+    def _offer(
+        self, type_url: str, resources: Mapping[str, Resource], now: float, removed: Iterable[str] = ()
+    ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
+        """At most one response. The first on a type is sent even when empty: the gateway waits for it at its start."""
+        kind, gone = self._kinds[type_url], list(removed)
+        first = kind.is_asked and kind.is_wildcard and not kind.is_answered
+        if not resources and not gone and not first:
+            return []
+        self._nonce += 1
+        nonce = str(self._nonce)
+        versions = {name: one.version for name, one in resources.items()}
+        kind.is_answered = True
+        kind.sent.update(versions)
+        for name in gone:
+            kind.sent.pop(name, None)
+            kind.accepted.pop(name, None)
+        self._flying[nonce] = _Sent(type_url, versions, now)
+        return [
+            discovery_pb2.DeltaDiscoveryResponse(
+                type_url=type_url,
+                nonce=nonce,
+                removed_resources=gone,
+                resources=[one.message for one in resources.values()],
+            )
+        ]
+
+    def _offer_vhosts(
+        self, ready: Mapping[str, CompiledModel], snapshot: Snapshot, now: float
+    ) -> list[discovery_pb2.DeltaDiscoveryResponse]:
+        """All at once to a gateway that has none, so that its port opens with all of them; then one at a time."""
+        kind = self._kinds[VHOST]
+        if not kind.is_asked:
+            return []
+        # An empty table takes nothing away: it may be a database that is not the one traffic was routed by.
+        gone = [name for name in kind.sent if name not in snapshot.models] if snapshot.models else []
+        changed = self._changed(VHOST, {name: model.vhost for name, model in ready.items()})
+        if not kind.is_answered and not changed and not kind.sent:
+            changed = {NO_MODEL: resource(VHOST, NO_MODEL, no_model_vhost())}
+        if not kind.is_answered or gone:
+            return self._offer(VHOST, {} if gone else changed, now, gone)
+        return [response for name, one in changed.items() for response in self._offer(VHOST, {name: one}, now)]
+
+    def _remove_unused(self, snapshot: Snapshot, now: float) -> list[discovery_pb2.DeltaDiscoveryResponse]:
+        """Clusters that no accepted route can name, once they have been so for the grace period."""
+        kind, hosts = self._kinds[CLUSTER], self._kinds[VHOST]
+        settled = all(hosts.accepted.get(name) == model.vhost.version for name, model in snapshot.models.items())
+        unused = {name for name in kind.sent if name not in snapshot.clusters} if settled and snapshot.models else set()
+        self._unused_since = {name: self._unused_since.get(name, now) for name in unused}
+        gone = [name for name, since in self._unused_since.items() if now - since >= self._grace_s]
+        # A cluster needs what it falls back to: aggregates go first.
+        return self._offer(CLUSTER, {}, now, sorted(gone, key=lambda name: "_or_" not in name)) if gone else []
+
+    def _give_up(self, now: float) -> list[discovery_pb2.DeltaDiscoveryResponse]:
+        """Blames responses that were not answered in time, and tries again later.
+
+        A new cluster that is stuck while warming holds back the acknowledgement of every other cluster, so it is taken
+        away; one that carries traffic is left alone.
+        """
+        shut = self._kinds[LISTENER].refused
+        for name, refusal in shut.items():
+            if refusal.until == math.inf:  # another program has the port, as a rule, and may leave it
+                shut[name] = replace(refusal, until=now + RETRY_S)
+        for kind in self._kinds.values():
+            for name in [name for name, refusal in kind.refused.items() if refusal.until <= now]:
+                del kind.refused[name]
+                kind.sent.pop(name, None)
+        out = []
+        for nonce, flight in list(self._flying.items()):
+            waited, kind = now - flight.at, self._kinds[flight.type_url]
+            if waited > ACK_TIMEOUT_S and not flight.is_late:
+                flight.is_late = True
+                words = f"no answer from the gateway for {ACK_TIMEOUT_S:.0f} s"
+                until = flight.at + RETRY_S
+                kind.refused.update(
+                    {name: _Refusal(version, words, until) for name, version in flight.versions.items()}
+                )
+            stuck = [name for name in flight.versions if name not in kind.accepted]
+            if waited > STUCK_S and flight.type_url == CLUSTER:
+                del self._flying[nonce]  # a late word on what was taken away means nothing
+                out += self._offer(CLUSTER, {}, now, stuck) if stuck else []
+        return out
+
+
+def _blamed(versions: Mapping[str, str], error: str) -> set[str]:
+    """The resources that a refusal names; all of them where it names none."""
+    if not error:
+        return set()
+    return {name for name in versions if name in error} or set(versions)

@@ -1,0 +1,204 @@
+"""One virtual host per model: forced releases first, then the split, then nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
+from serving.core.buckets import GRPC_FAILURES
+from serving.core.routes import Arm, ModelRoute
+
+ROUTE_CONFIG = "gateway"
+MODEL_HEADER = "x-sluicegate-model"
+RELEASE_HEADER = "x-sluicegate-release"
+#: On a mirrored request: the number of the route that it was split by.
+MIRROR_HEADER = "x-sluicegate-mirror"
+
+_TYPES = "type.googleapis.com/"
+_SERVICE = r"/inference\.GRPCInferenceService/"
+_MODEL_PATH = r"^/v2/models/[^/]+(/versions/[^/]+)?"
+#: Inference and questions about the model; never loading, tracing, logging or shared memory, which change the server.
+#: Envoy refuses a regular expression that compiles to more than 100 instructions, so each is short.
+UNARY_PATHS = {
+    "grpc": rf"^{_SERVICE}(Model(Infer|Ready|Metadata|Config|Statistics)|Server(Live|Ready|Metadata))$",
+    "http": rf"{_MODEL_PATH}(/(infer|generate|ready|config|stats))?$",
+}
+STREAM_PATHS = {"grpc": rf"^{_SERVICE}ModelStreamInfer$", "http": rf"{_MODEL_PATH}/generate_stream$"}
+PROTOCOLS = ("grpc", "http")
+
+#: What a server says of a model that it has lost, for some seconds after the model's process died. No failure of the server
+#: for counting, since a caller may have asked for a version that nobody has; but worth a try on stable.
+HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
+
+#: A retry goes where none of the attempts went before it: from the candidate to stable.
+_ELSEWHERE = {
+    "name": "envoy.retry_priorities.previous_priorities",
+    "typed_config": {
+        "@type": _TYPES + "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+        "update_frequency": 1,
+    },
+}
+
+
+def vhost_name(model: str) -> str:
+    return f"{ROUTE_CONFIG}/{model}"
+
+
+def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
+    """The virtual host of one model. Its metadata carry the route's generation: that is what gets acknowledged."""
+    routes = []
+    if allows_forced:
+        for arm in route.arms:
+            routes += [_forced(route, arm, name, protocol) for name in (arm.name, arm.digest) for protocol in PROTOCOLS]
+        missing = f"this release of {route.model} has no server here"
+        routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
+    for protocol in PROTOCOLS:
+        routes += [_split(route, protocol), _stream(route, protocol)]
+    routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
+    return {
+        "name": vhost_name(route.model),
+        "domains": [route.model],
+        "routes": routes,
+        "request_body_buffer_limit": str(MAX_BODY_BYTES),
+        "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
+        "response_headers_to_add": [
+            # From the endpoint, not from the split: after a retry on stable it still names the one that answered.
+            {
+                "header": {"key": RELEASE_HEADER, "value": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:release)%"},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            }
+        ],
+        "metadata": {"filter_metadata": {NAMESPACE: {"model": route.model, "generation": str(route.generation)}}},
+    }
+
+
+#: Sent to a gateway while there is no model: it does not take an empty first answer, and would keep its port shut for 15 s.
+NO_MODEL = vhost_name("none.invalid")
+
+
+def no_model_vhost() -> dict[str, Any]:
+    """A virtual host that nobody can ask for; the first model's takes its place."""
+    return {"name": NO_MODEL, "domains": ["none.invalid"], "routes": []}
+
+
+def unknown_model_vhost() -> dict[str, Any]:
+    """Where requests go whose model has no virtual host."""
+    health = [
+        {"name": "health", "match": {"path": path}, "direct_response": {"status": 200}}
+        for path in ("/v2/health/live", "/v2/health/ready")
+    ]
+    message = f"no such model here; name it in the path /v2/models/<model>/infer or in the header {MODEL_HEADER}"
+    return {
+        "name": "unknown_model",
+        "domains": ["*"],
+        "routes": [*health, *refusals({}, message, name="unknown_model")],
+    }
+
+
+def refusals(match: dict[str, Any], message: str, *, name: str) -> list[dict[str, Any]]:
+    """404 over HTTP and NOT_FOUND over gRPC for what matches."""
+    body = {"status": 404, "body": {"inline_string": message}}
+    not_found = {"header": {"key": "grpc-status", "value": "5"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    return [
+        {
+            "name": name,
+            "match": {"prefix": "/", "grpc": {}, **match},
+            "direct_response": body,
+            "response_headers_to_add": [not_found],
+        },
+        {"name": name, "match": {"prefix": "/", **match}, "direct_response": body},
+    ]
+
+
+def _match(protocol: str, paths: dict[str, str]) -> dict[str, Any]:
+    match: dict[str, Any] = {"safe_regex": {"regex": paths[protocol]}}
+    return {**match, "grpc": {}} if protocol == "grpc" else match
+
+
+def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str) -> dict[str, Any]:
+    """No fallback: who asks for a release by name wants its own answer. Not for streams."""
+    header = {"name": RELEASE_HEADER, "string_match": {"exact": name}}
+    return {
+        "name": "forced",
+        "match": {**_match(protocol, UNARY_PATHS), "headers": [header]},
+        "route": {"cluster": cluster_name(route.model, arm, protocol), "timeout": _seconds(route.limits.timeout_s)},
+    }
+
+
+def _weighted(route: ModelRoute, protocol: str) -> dict[str, Any]:
+    return {"clusters": [{"name": entry_name(route, arm, protocol), "weight": weight} for arm, weight in route.split]}
+
+
+def _label(route: ModelRoute) -> dict[str, Any]:
+    """A request keeps the route that it was matched to, for all its attempts: so its counts name the weight that drew it."""
+    return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot)}}}
+
+
+def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
+    limits = route.limits
+    return {
+        "name": "split",
+        "metadata": _label(route),
+        "match": _match(protocol, UNARY_PATHS),
+        "route": {
+            "timeout": _seconds(limits.timeout_s),
+            "max_stream_duration": {"grpc_timeout_header_max": _seconds(limits.timeout_s)},
+            "weighted_clusters": _weighted(route, protocol),
+            "request_mirror_policies": _mirrors(route),
+            "retry_policy": {
+                # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
+                "retry_on": "5xx,reset,connect-failure,refused-stream,retriable-headers,retriable-status-codes",
+                "retriable_headers": [
+                    {"name": "grpc-status", "string_match": {"exact": str(status)}}
+                    for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
+                ],
+                "retriable_status_codes": [HTTP_NOT_FOUND],
+                "num_retries": 1,
+                "per_try_timeout": _seconds(limits.attempt_timeout_s),
+                "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
+                "retry_priority": _ELSEWHERE,
+            },
+        },
+    }
+
+
+def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
+    """Of what the split answers, whichever release answers it. Forced requests and streams are never mirrored."""
+    if not route.is_mirrored:
+        return []
+    tell = {
+        "header": {"key": MIRROR_HEADER, "value": str(route.route_id)},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
+    share = {"numerator": route.mirror_bp, "denominator": "TEN_THOUSAND"}
+    return [
+        {
+            "cluster": PROBER_CLUSTER,
+            "runtime_fraction": {"default_value": share},
+            "request_headers_mutations": [{"append": tell}],
+        }
+    ]
+
+
+def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
+    """A stream lasts as long as it lasts, and is begun again on stable only when it never began."""
+    return {
+        "name": "split",
+        "metadata": _label(route),
+        "match": _match(protocol, STREAM_PATHS),
+        "route": {
+            "timeout": "0s",
+            "idle_timeout": "300s",
+            "priority": "HIGH",  # of another pool: it must not hold for hours a place that requests share
+            "weighted_clusters": _weighted(route, protocol),
+            "retry_policy": {
+                "retry_on": "connect-failure,refused-stream",
+                "num_retries": 1,
+                "retry_priority": _ELSEWHERE,
+            },
+        },
+    }
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}s"

@@ -1,0 +1,57 @@
+"""Which nodes a release fits, as far as its envelope declares and their agents tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from registry.core.fit import SEVERITY, Fit, fit
+from registry.core.node_facts import from_agent, from_labels
+from registry.models import Release
+from registry.queries import manifest_of
+from serving.models import Node
+from serving.queries.deployments import nodes
+
+
+def fit_of(release: Release, node: Node) -> Fit:
+    """The verdict on a sealed release and a node, with the versions of the runtime that the release names."""
+    manifest = manifest_of(release)
+    versions = next(
+        (own.get("versions") for own in node.runtimes if own.get("image") == manifest["runtime"]["image"]), None
+    )
+    return fit(manifest["envelope"], from_agent(node.facts, versions), backend=manifest["runtime"]["backend"])
+
+
+def fits_of(release: Release) -> list[dict[str, Any]]:
+    """Every node by name: [{"node", "has_runtime", "seen_at", "verdict", "reasons"}]."""
+    manifest = manifest_of(release)
+    image, backend = manifest["runtime"]["image"], manifest["runtime"]["backend"]
+    return [
+        {
+            "node": node.name,
+            "has_runtime": any(own["image"] == image and backend in own["backends"] for own in node.runtimes),
+            "seen_at": node.seen_at,
+            **fit_of(release, node).as_json(),
+        }
+        for node in nodes().order_by("name")
+    ]
+
+
+def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
+    """Those of the nodes that offer the release's image and backend: the ones that it fits first, then as they came.
+
+    One that contradicts the envelope comes last and is not left out: who declared too much would have nowhere to go.
+    """
+    wanted = manifest_of(release)["runtime"]
+    found = [
+        node
+        for node in among
+        if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes)
+    ]
+    return sorted(found, key=lambda node: SEVERITY.index(fit_of(release, node).verdict)) if len(found) > 1 else found
+
+
+def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:
+    """The verdict on a node that only its labels are known of."""
+    manifest = manifest_of(release)
+    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"])

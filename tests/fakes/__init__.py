@@ -1,0 +1,1 @@
+"""Honest stand-ins for outside systems; tests/contracts holds each beside the real one."""

@@ -1,0 +1,363 @@
+"""Honest stand-ins for an inference server, a launcher and a metrics server, in this process.
+
+"Honest": they refuse what the real ones refuse, join requests to batches as the real ones do, let one bad request
+spoil its batch as user code does, and forget a dead model process only after unload and load. The same contract
+tests run on these and on the real ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from serving.agent.warmup import NUMPY_TYPES
+from serving.core.promql import selectors
+from serving.ports import (
+    CounterQuery,
+    CounterSample,
+    Inference,
+    InferenceError,
+    LaunchError,
+    LaunchSpec,
+    MetricsError,
+    RunningServer,
+    Tensors,
+    TensorSpec,
+)
+
+Arrays = dict[str, npt.NDArray[Any]]
+Compute = Callable[[Arrays], Arrays]
+
+
+@dataclass
+class FakeModel:
+    """What a model does, and how badly.
+
+    `compute` gets a whole batch. `latency_s` is per batch. `breaks` is the error that every request meets;
+    `is_dead` is a model process that died: every request fails until the model is unloaded and loaded.
+    `is_hung` is code that never returns: no request is answered and none finishes.
+    """
+
+    serving: dict[str, Any]
+    compute: Compute
+    latency_s: float = 0.0
+    load_error: str = ""
+    breaks: InferenceError | None = None
+    is_dead: bool = False
+    is_hung: bool = False
+
+
+@dataclass
+class _Waiting:
+    tensors: Arrays
+    size: int
+    outputs: Arrays | None = None
+    error: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.outputs is not None or self.error is not None
+
+
+@dataclass
+class _Loaded:
+    instance: threading.Lock = field(default_factory=threading.Lock)  # one instance: one batch at a time
+    queue: list[_Waiting] = field(default_factory=list)
+    was_unloaded: bool = False
+    batches: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class FakeInferenceServer:
+    """Implements `serving.ports.InferenceServer`."""
+
+    def __init__(self, models: dict[str, FakeModel]) -> None:
+        self.models = models
+        self.is_down = False
+        self._loaded: dict[str, _Loaded] = {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def is_live(self) -> bool:
+        return not self.is_down
+
+    def metadata(self, model: str) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        self._find(model)
+        serving = self.models[model].serving
+        return _specs(serving["inputs"]), _specs(serving["outputs"])
+
+    def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
+        loaded, behaviour = self._find(model), self.models[model]
+        tensors, size = _checked(inputs, behaviour.serving)
+        unknown = set(outputs) - {tensor["name"] for tensor in behaviour.serving["outputs"]}
+        if unknown:
+            raise InferenceError("rejected", f"{model} has no output {sorted(unknown)[0]!r}.")
+        began = time.perf_counter()
+        if behaviour.is_hung:
+            time.sleep(timeout_s)
+            raise InferenceError("timeout", f"No answer within {timeout_s:g} s.")
+        waiting = _Waiting(tensors, size)
+        loaded.queue.append(waiting)
+        while not waiting.is_done:
+            left = timeout_s - (time.perf_counter() - began)
+            if left <= 0 or not loaded.instance.acquire(timeout=left):
+                raise InferenceError("timeout", f"No answer within {timeout_s:g} s.")
+            try:
+                if not waiting.is_done:
+                    _run_batch(loaded, behaviour)
+            finally:
+                loaded.instance.release()
+        latency_s = time.perf_counter() - began
+        if latency_s > timeout_s:
+            raise InferenceError("timeout", f"No answer within {timeout_s:g} s.")
+        if waiting.error:
+            raise waiting.error
+        found = waiting.outputs or {}
+        return Inference({name: value for name, value in found.items() if not outputs or name in outputs}, latency_s)
+
+    def load(self, model: str, *, timeout_s: float) -> None:
+        if self.is_down:
+            raise LaunchError("load_failed", "failed to connect to all addresses")
+        if model not in self.models:
+            raise LaunchError("load_failed", f"failed to load '{model}', failed to poll from model repository")
+        if self.models[model].load_error:
+            raise LaunchError("load_failed", self.models[model].load_error)
+        if model not in self._loaded:  # loading what is loaded does nothing, also when its process is dead
+            self._loaded[model] = _Loaded()
+            self.models[model].is_dead = False
+
+    def unload(self, model: str, *, timeout_s: float) -> None:
+        if self.is_down:
+            raise InferenceError("unreachable", "failed to connect to all addresses")
+        self._loaded.pop(model, None)
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        loaded = self._find(model)
+        counts = {
+            name: {"count": str(count)}
+            for name, count in (("success", loaded.succeeded), ("fail", loaded.failed))
+            if count
+        }
+        return {
+            "model_stats": [
+                {"name": model, "version": "1", "execution_count": str(loaded.batches), "inference_stats": counts}
+            ]
+        }
+
+    def _find(self, model: str) -> _Loaded:
+        if self.is_down:
+            raise InferenceError("unreachable", "failed to connect to all addresses")
+        if model not in self._loaded:
+            raise InferenceError("rejected", f"Request for unknown model: '{model}' has no available versions")
+        return self._loaded[model]
+
+
+def _run_batch(loaded: _Loaded, behaviour: FakeModel) -> None:
+    """Everything that waits and fits together, as one batch; all of it shares the outcome."""
+    most = behaviour.serving["max_batch_size"]
+    batch: list[_Waiting] = []
+    for waiting in list(loaded.queue):
+        fits = not batch or (
+            most and sum(one.size for one in batch) + waiting.size <= most and _shapes(waiting) == _shapes(batch[0])
+        )
+        if fits:
+            loaded.queue.remove(waiting)
+            batch.append(waiting)
+    loaded.batches += 1
+    time.sleep(behaviour.latency_s)
+    try:
+        if behaviour.is_dead:
+            raise InferenceError("server_error", "Stub process 'fake_0_0' is not healthy.")
+        if behaviour.breaks:
+            raise behaviour.breaks
+        joined = {
+            name: np.concatenate([one.tensors[name] for one in batch]) if most else batch[0].tensors[name]
+            for name in batch[0].tensors
+        }
+        outputs = behaviour.compute(joined)
+    except Exception as error:
+        for one in batch:
+            one.error = (
+                error
+                if isinstance(error, InferenceError)
+                else InferenceError("server_error", f"{type(error).__name__}: {error}")
+            )
+        loaded.failed += len(batch)
+        return
+    start = 0
+    for one in batch:
+        one.outputs = {name: value[start : start + one.size] if most else value for name, value in outputs.items()}
+        start += one.size
+    loaded.succeeded += len(batch)
+
+
+def _shapes(waiting: _Waiting) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape[1:] for name, value in waiting.tensors.items()}
+
+
+def _specs(tensors: list[dict[str, Any]]) -> list[TensorSpec]:
+    return [TensorSpec(tensor["name"], tensor["data_type"], tuple(tensor["dims"])) for tensor in tensors]
+
+
+def _checked(inputs: Tensors, serving: dict[str, Any]) -> tuple[Arrays, int]:
+    """Raises InferenceError("rejected") for what the real server refuses before a model sees it."""
+    declared = {tensor["name"]: tensor for tensor in serving["inputs"]}
+    if set(inputs) != set(declared):
+        raise InferenceError("rejected", f"expected the inputs {sorted(declared)} but got {sorted(inputs)}")
+    tensors, sizes = {}, set()
+    for name, value in inputs.items():
+        array = (
+            np.asarray(
+                [str(item).encode() if isinstance(item, str) else item for item in value.ravel()], dtype=object
+            ).reshape(value.shape)
+            if value.dtype.kind in "OUS"
+            else value
+        )
+        dims = array.shape[1:] if serving["max_batch_size"] else array.shape
+        wanted = declared[name]["dims"]
+        if array.dtype != np.dtype(NUMPY_TYPES[declared[name]["data_type"]]):
+            raise InferenceError(
+                "rejected",
+                f"inference input {name!r} data-type is {array.dtype}, but the model expects {declared[name]['data_type']}",
+            )
+        if len(dims) != len(wanted) or any(want not in (-1, dim) for dim, want in zip(dims, wanted, strict=True)):
+            raise InferenceError(
+                "rejected", f"unexpected shape for input {name!r}: expected {wanted}, got {list(dims)}"
+            )
+        tensors[name] = array
+        sizes.add(len(array) if serving["max_batch_size"] else 1)
+    size = max(sizes)
+    if len(sizes) > 1 or (serving["max_batch_size"] and size > serving["max_batch_size"]):
+        raise InferenceError(
+            "rejected", f"the batch sizes {sorted(sizes)} are not one size of at most {serving['max_batch_size']}"
+        )
+    return tensors, size
+
+
+class FakeLauncher:
+    """Starts FakeInferenceServers. `fail` holds errors that the next starts meet, one each."""
+
+    def __init__(self, runtimes: list[dict[str, Any]], make: Callable[[LaunchSpec], FakeModel]) -> None:
+        self._runtimes, self._make = runtimes, make
+        self._pids = itertools.count(900_000_000)  # above every real pid
+        self.running: dict[Path, tuple[RunningServer, FakeInferenceServer]] = {}
+        self.fail: list[LaunchError] = []
+        self.started: list[LaunchSpec] = []
+
+    def runtimes(self) -> list[dict[str, Any]]:
+        return self._runtimes
+
+    def missing(self) -> str:
+        return "" if self._runtimes else "there is no serving environment"
+
+    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path:
+        return Path(f"/fake/{model}-{release_name}-{deployment_id}-{next(self._pids):x}")
+
+    def start(self, spec: LaunchSpec) -> RunningServer:
+        if spec.manifest["runtime"]["image"] not in [own["image"] for own in self._runtimes]:
+            raise LaunchError("runtime_mismatch", f"this node does not run {spec.manifest['runtime']['image']}")
+        if self.fail:
+            raise self.fail.pop(0)
+        pid = next(self._pids)
+        running = RunningServer("127.0.0.1", 1, 2, 3, pid, spec.folder)
+        self.running[spec.folder] = running, FakeInferenceServer({spec.model: self._make(spec)})
+        self.started.append(spec)
+        return running
+
+    def connect(self, server: RunningServer) -> FakeInferenceServer:
+        return self.running[server.folder][1]
+
+    def is_alive(self, server: RunningServer) -> bool:
+        return server.folder in self.running and not self.running[server.folder][1].is_down
+
+    def adopt(self, folder: Path) -> RunningServer | None:
+        found = self.running.get(folder)
+        return found[0] if found and not found[1].is_down else None
+
+    def stop(self, server: RunningServer, *, grace_s: float) -> None:
+        if server.folder in self.running:
+            self.running.pop(server.folder)[1].is_down = True
+
+    def sweep(self, keep: set[Path]) -> list[Path]:
+        left = [folder for folder in self.running if folder not in keep]
+        for folder in left:
+            self.stop(self.running[folder][0], grace_s=0)
+        return left
+
+
+@dataclass
+class _Series:
+    value: float
+    resets: int = 0
+
+
+class FakeMetrics:
+    """ExternalMetrics over series that a test sets. It knows `metric{label="value"}`, `sum(…)` of it, and `or vector(0)`."""
+
+    _QUERY = re.compile(
+        r"(?P<sum>sum\()?\s*(?P<metric>\w+)\{(?P<labels>[^}]*)\}\s*(?(sum)\))(?P<or>\s+or\s+vector\(0\))?"
+    )
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, frozenset[tuple[str, str]]], _Series] = {}
+        self._fails: MetricsError | None = None
+        self._age_s = 0.0
+        self.reads = 0
+
+    def set(self, metric: str, value: float, **labels: str) -> None:
+        """The counter stands at `value` from now on; one that falls began anew."""
+        series = self._series.setdefault((metric, frozenset(labels.items())), _Series(value))
+        series.resets += value < series.value
+        series.value = value
+
+    def add(self, metric: str, more: float, **labels: str) -> None:
+        found = self._series.get((metric, frozenset(labels.items())))
+        self.set(metric, (found.value if found else 0.0) + more, **labels)
+
+    def drop(self, metric: str, **labels: str) -> None:
+        """Nobody exposes it any more."""
+        self._series.pop((metric, frozenset(labels.items())), None)
+
+    def fail(self, reason: str | None) -> None:
+        """From now on every query fails with this reason of MetricsError; None ends it."""
+        self._fails = MetricsError(reason, f"the metrics server is told to fail: {reason}") if reason else None
+
+    def freeze(self, age_s: float) -> None:
+        """The samples are this old; 0 ends it."""
+        self._age_s = age_s
+
+    def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> dict[str, CounterSample | MetricsError]:
+        self.reads += 1
+        return {one.name: self._fails or self._answer(one.query) for one in queries}
+
+    def _answer(self, query: str) -> CounterSample | MetricsError:
+        found = self._QUERY.fullmatch(query.strip())
+        if found is None:
+            return MetricsError("refused", f"the fake does not know this query: {query}")
+        wanted = set(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+        series = {key: one for key, one in self._series.items() if key[0] == found["metric"] and wanted <= key[1]}
+        if not series and not found["or"]:
+            return MetricsError("no_data", f"nothing matches the query: {query}")
+        if len(series) > 1 and not found["sum"]:
+            return MetricsError("many_series", f"the query gives {len(series)} series: {query}")
+        value = sum(one.value for one in series.values())
+        if not math.isfinite(value):
+            return MetricsError("not_a_number", f"the query gives {value}: {query}")
+        if value < 0:
+            return MetricsError("negative", f"the query gives {value:g}: {query}")
+        if series and self._age_s > 150:
+            return MetricsError("stale", f"the newest sample is {self._age_s:.0f} s old: {query}")
+        names = frozenset(f"{selectors(query)[0]} {sorted(labels)}" for _, labels in series)
+        return CounterSample(float(value), self._age_s, names, float(sum(one.resets for one in series.values())))

@@ -1,0 +1,362 @@
+"""What may happen to golden sets and validations: the verbs of people and of the worker that runs the gates."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require
+from accounts.core.errors import Invalid, Refused, Stale, StateChanged
+from ledger.actions import append_event, enqueue
+from ledger.core.canonical import canonical_bytes, sha256_of
+from registry.actions import attest, put_blob
+from registry.core.attestations import GATES_TYPE, gate_evidence
+from registry.core.lifecycle import ReleaseState
+from registry.models import Release, ServedModel
+from registry.queries import has_code_waiver, manifest_of
+from registry.signing import installation_keys
+from serving.models import Environment
+from serving.queries import get_environment
+from validators import queries
+from validators.core.answers import choose_output
+from validators.core.attested import predicate_facts
+from validators.core.contract import tensors_of
+from validators.core.evidence import plain
+from validators.core.golden_set import parse_golden_set, slices_of
+from validators.core.lifecycle import MOVES, UNFINISHED, ValidationState
+from validators.core.policy import Policy, parse_policy
+from validators.core.verdict import Judgement, Verdict, combine
+from validators.models import GateRun, GoldenSet, Report, Validation
+
+QUEUE = "validate"
+JOB_KIND = "validation"
+#: The event of arriving in a state.
+ARRIVED = {
+    ValidationState.QUEUED: "validation.requested",
+    ValidationState.RUNNING: "validation.started",
+    ValidationState.FINISHED: "validation.finished",
+    ValidationState.CANCELLED: "validation.cancelled",
+}
+
+
+def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> GoldenSet:
+    """The golden set of these JSON lines, stored if it was not.
+
+    Raises:
+        Invalid: `golden_set_invalid`, with the lines in facts["errors"]; values are checked against the model's contract.
+    """
+    require(actor, Verb.EDIT_MODEL, model.team.slug)
+    items = parse_golden_set(data, inputs=tensors_of(model.contract, "inputs"))
+    blob = put_blob(data)
+    with transaction.atomic():
+        found, is_new = GoldenSet.objects.get_or_create(
+            model=model,
+            digest=sha256_of(data),
+            defaults={"blob": blob, "items": len(items), "slices": slices_of(items), "created_by_id": actor.user_id},
+        )
+        if is_new:
+            append_event(
+                verb="golden_set.added",
+                subject_type="model",
+                subject_id=model.slug,
+                actor=actor,
+                facts={"digest": found.digest, "items": found.items, "slices": found.slices},
+            )
+    return found
+
+
+def request_validation(*, actor: Actor, release: Release, environment: Environment | None = None) -> Validation:
+    """The release's validation under its model's gate policy: new, or the one that has not finished yet.
+
+    Raises:
+        StateChanged: the release is a draft or retired.
+        Refused: it brings code that nobody waived.
+        Invalid: the gate policy cannot be read, or does not fit the release; the environment has users.
+        NotFound: the policy names a golden set that the model does not have.
+    """
+    model = release.model
+    require(actor, Verb.RUN_GATES, model.team.slug)
+    _refuse_unrunnable(release)
+    policy = _fitting_policy(release)
+    where = environment or get_environment("staging")
+    if where.is_routed:
+        raise Invalid(
+            "environment_has_users",
+            f"{where.slug} serves users, and a gate's load must not reach them. Run the gates in an environment without a "
+            "gateway, such as staging.",
+            field="environment",
+        )
+    with transaction.atomic():
+        Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one validation
+        found = queries.validations().filter(release=release, state__in=UNFINISHED).first()
+        if found is not None:
+            return found
+        validation = Validation.objects.create(
+            release=release,
+            environment=where,
+            policy=policy.document,
+            policy_digest=policy.digest,
+            requested_by=actor.name,
+        )
+        GateRun.objects.bulk_create(
+            GateRun(validation=validation, gate=gate, position=position) for position, gate in enumerate(policy.gates)
+        )
+        _append(validation, actor, "", ValidationState.QUEUED, "requested")
+        enqueue(kind=JOB_KIND, key=f"{JOB_KIND}:{validation.pk}", args={"validation": validation.pk}, queue=QUEUE)
+    return validation
+
+
+def cancel_validation(
+    *, actor: Actor, validation: Validation, reason: str, expected_version: int | None = None
+) -> Validation:
+    """Ends it without a report; the gate that runs stops at its next step. Raises Stale, StateChanged."""
+    require(actor, Verb.RUN_GATES, validation.release.model.team.slug)
+    if expected_version is not None and expected_version != validation.version:
+        raise Stale(
+            "version_changed",
+            f"Gate run {validation.pk} is at version {validation.version} by now. Read it again.",
+            version=validation.version,
+        )
+    with transaction.atomic():
+        return _move(
+            validation, ValidationState.CANCELLED, actor=actor, reason=reason or "cancelled", ended_at=timezone.now()
+        )
+
+
+def begin_validation(*, actor: Actor, validation: Validation) -> Validation:
+    """Running, with the stable release of now as its baseline. One that a dead worker left running goes on as it was."""
+    if validation.state == ValidationState.RUNNING:
+        return validation
+    route = queries.stable_route(validation.release.model)
+    baseline = route.stable if route and route.stable_id != validation.release_id else None
+    with transaction.atomic():
+        return _move(
+            validation,
+            ValidationState.RUNNING,
+            actor=actor,
+            reason="its gates run",
+            started_at=timezone.now(),
+            baseline=baseline,
+        )
+
+
+def record_judgement(*, actor: Actor, gate_run: GateRun, judgement: Judgement) -> bool:
+    """Writes a gate's verdict, once. False when it has one already: the first stands."""
+    with transaction.atomic():
+        now = timezone.now()
+        written = GateRun.objects.filter(pk=gate_run.pk, verdict="").update(
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            evidence=plain(judgement.evidence),
+            ended_at=now,
+            started_at=gate_run.started_at or now,
+            progress_done=F("progress_total"),
+        )
+        if written:
+            append_event(
+                verb="gate.judged",
+                subject_type="validation",
+                subject_id=gate_run.validation_id,
+                actor=actor,
+                to_state=judgement.verdict,
+                reason=judgement.reason,
+                facts={"model": gate_run.validation.release.model.slug, "gate": gate_run.gate},
+            )
+    gate_run.refresh_from_db()
+    return bool(written)
+
+
+def finish_validation(*, actor: Actor, validation: Validation, facts: dict[str, Any]) -> Report:
+    """Seals the report of a validation whose gates all have a verdict, and ends it. `facts` (hardware, versions) go into it.
+
+    Raises StateChanged when a gate has no verdict yet, or the validation is not running.
+    """
+    runs = list(validation.gate_runs.order_by("position"))
+    if any(not run.verdict for run in runs):
+        raise StateChanged(
+            "gates_unfinished", f"Gate run {validation.pk} has gates without a verdict.", validation=validation.pk
+        )
+    allowed = frozenset({"load"} if validation.policy["load"]["undecided"] == "allow" else ())
+    verdict, reason = combine([(run.gate, Verdict(run.verdict)) for run in runs], undecided_allowed=allowed)
+    body = canonical_bytes(plain(_report_body(validation, runs, verdict, reason, facts)))
+    digest = sha256_of(body)
+    signature, key_id = installation_keys.sign(digest)
+    with transaction.atomic():
+        _move(
+            validation, ValidationState.FINISHED, actor=actor, reason=reason, verdict=verdict, ended_at=timezone.now()
+        )
+        report = Report.objects.create(
+            validation=validation,
+            release=validation.release,
+            manifest_digest=validation.release.digest or "",
+            policy_digest=validation.policy_digest,
+            verdict=verdict,
+            body=body.decode(),
+            digest=digest,
+            signature=signature,
+            key_id=key_id,
+        )
+        attest(
+            actor=actor,
+            release=validation.release,
+            predicate_type=GATES_TYPE,
+            predicate=gate_evidence(report_digest=digest, **predicate_facts(json.loads(body))),
+            about=digest,
+        )
+        append_event(
+            verb="report.sealed",
+            subject_type="validation",
+            subject_id=validation.pk,
+            actor=actor,
+            to_state=verdict,
+            reason=reason,
+            facts={
+                "model": report.release.model.slug,
+                "digest": digest,
+                "manifest_digest": report.manifest_digest,
+                "policy_digest": report.policy_digest,
+                "key_id": key_id,
+            },
+        )
+    return report
+
+
+def give_up_validation(*, actor: Actor, validation: Validation, why: str) -> None:
+    """Ends a validation whose job failed for good as errored, without a report. Nothing happens to a finished one."""
+    reason = f"The gates could not be run to their end: {why}"
+    with transaction.atomic():
+        if validation.state == ValidationState.QUEUED:
+            _move(validation, ValidationState.RUNNING, actor=actor, reason=reason, started_at=timezone.now())
+        if validation.state != ValidationState.RUNNING:
+            return
+        for position, run in enumerate(validation.gate_runs.filter(verdict="").order_by("position")):
+            record_judgement(
+                actor=actor,
+                gate_run=run,
+                judgement=Judgement(
+                    *(
+                        (Verdict.ERRORED, reason)
+                        if position == 0
+                        else (Verdict.SKIPPED, "An earlier gate could not be run.")
+                    )
+                ),
+            )
+        _move(
+            validation,
+            ValidationState.FINISHED,
+            actor=actor,
+            reason=reason,
+            verdict=Verdict.ERRORED,
+            ended_at=timezone.now(),
+        )
+
+
+def _refuse_unrunnable(release: Release) -> None:
+    if release.state != ReleaseState.SEALED:
+        raise StateChanged(
+            "not_sealed", f"Gates run on sealed releases, and this one is {release.state}.", state=release.state
+        )
+    if release.is_code_bearing and not has_code_waiver(release):
+        raise Refused(
+            "code_not_waived",
+            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
+            f"Ask one to waive {release.name}, or push it without code.",
+            release=release.name,
+            digest=release.digest,
+        )
+
+
+def _fitting_policy(release: Release) -> Policy:
+    """The model's policy, checked against what the release has."""
+    policy = parse_policy(release.model.gate_policy, release.model.objectives)
+    if "golden" in policy.gates and policy.golden_set:
+        queries.golden_items(release.model, policy.golden_set)
+        try:
+            choose_output(tensors_of(manifest_of(release)["serving"], "outputs"), policy.of("golden")["output"])
+        except ValueError as error:
+            raise Invalid(
+                "gate_policy_invalid",
+                f"The gate policy does not fit {release.name}: {error}.",
+                errors=[
+                    {"field": "golden.output", "message": f"{error}.", "fix": "Name one of the release's outputs."}
+                ],
+            ) from None
+    return policy
+
+
+def _report_body(
+    validation: Validation, runs: list[GateRun], verdict: Verdict, reason: str, facts: dict[str, Any]
+) -> dict[str, Any]:
+    release, baseline = validation.release, validation.baseline
+    return {
+        "schema": "sluicegate/report/v1",
+        "model": release.model.slug,
+        "release": release.name,
+        "manifest_digest": release.digest,
+        "policy": validation.policy,
+        "policy_digest": validation.policy_digest,
+        "baseline": {"release": baseline.name, "manifest_digest": baseline.digest} if baseline else None,
+        "golden_set": validation.policy["golden"]["set"],
+        "environment": validation.environment.slug,
+        "gates": [
+            {
+                "gate": run.gate,
+                "verdict": run.verdict,
+                "reason": run.reason,
+                "evidence": run.evidence,
+                "started_at": _iso(run.started_at),
+                "ended_at": _iso(run.ended_at),
+            }
+            for run in runs
+        ],
+        "verdict": verdict,
+        "reason": reason,
+        "runtime": manifest_of(release)["runtime"],
+        "requested_by": validation.requested_by,
+        "validation": validation.pk,
+        "started_at": _iso(validation.started_at),
+        "sealed_at": _iso(timezone.now()),
+        **facts,
+    }
+
+
+def _iso(instant: Any) -> str | None:
+    return instant.isoformat() if instant else None
+
+
+def _move(validation: Validation, to: ValidationState, *, actor: Actor, reason: str, **changes: Any) -> Validation:
+    """The only writer of `Validation.state`: compare-and-set on (pk, state, version), then the event."""
+    was = ValidationState(validation.state)
+    if to not in MOVES[was]:
+        raise StateChanged(
+            "no_such_move", f"A gate run that is {was} cannot become {to}.", validation=validation.pk, state=was.value
+        )
+    if not Validation.objects.filter(pk=validation.pk, state=was, version=validation.version).update(
+        state=to, reason=reason, version=F("version") + 1, **changes
+    ):
+        raise StateChanged(
+            "validation_changed",
+            f"Gate run {validation.pk} changed meanwhile. Read it again.",
+            validation=validation.pk,
+        )
+    validation.refresh_from_db()
+    _append(validation, actor, was, to, reason, verdict=validation.verdict)
+    return validation
+
+
+def _append(validation: Validation, actor: Actor, was: str, to: ValidationState, reason: str, **facts: Any) -> None:
+    release = validation.release
+    append_event(
+        verb=ARRIVED[to],
+        subject_type="validation",
+        subject_id=validation.pk,
+        actor=actor,
+        from_state=str(was),
+        to_state=str(to),
+        reason=reason,
+        facts={"model": release.model.slug, "release": release.name, "digest": release.digest, **facts},
+    )

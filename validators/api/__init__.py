@@ -1,0 +1,1 @@
+"""REST views of golden sets, gate runs and reports."""

@@ -1,0 +1,166 @@
+"""The REST doors to golden sets, gate runs and reports: parse, call, shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import Serializer
+from rest_framework.views import APIView
+
+from accounts.api import actor_of, expected_version
+from accounts.core.errors import Invalid
+from registry.api.serializers import body_of, known_members
+from registry.core.mlbom import MEDIA_TYPE
+from registry.core.schema import Problem, Text
+from registry.core.spec import refuse
+from registry.queries import visible_model, visible_release
+from serving.queries import get_environment
+from validators import actions, queries
+from validators.api.serializers import DiffOut, GoldenSetOut, ReportOut, ValidationOut
+from validators.queries.ml_bom import bom_of
+from validators.queries.release_diff import whole_diff
+
+MAX_GOLDEN_SET_BYTES = 64 * 2**20
+_IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the version that was read")
+
+
+@extend_schema_view(get=extend_schema(operation_id="golden_sets_list", responses=GoldenSetOut(many=True)))
+class GoldenSetsView(generics.ListAPIView[Any]):
+    """A model's golden sets. The body of a new one is its file: JSON lines, raw."""
+
+    parser_classes: list[Any] = []
+    serializer_class = GoldenSetOut
+
+    def get_queryset(self) -> Any:
+        return queries.golden_sets_of(visible_model(actor_of(self.request), self.kwargs["slug"]))
+
+    @extend_schema(
+        operation_id="golden_sets_add",
+        request={"application/jsonl": OpenApiTypes.BINARY},
+        responses={201: GoldenSetOut, 200: OpenApiResponse(GoldenSetOut, "it was there already")},
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        actor = actor_of(request)
+        model = visible_model(actor, slug)
+        data = request._request.read(MAX_GOLDEN_SET_BYTES + 1)
+        if len(data) > MAX_GOLDEN_SET_BYTES:
+            raise Invalid(
+                "golden_set_too_large", f"A golden set may have {MAX_GOLDEN_SET_BYTES // 2**20} MiB. Send fewer items."
+            )
+        known = queries.golden_sets_of(model).count()
+        found = actions.add_golden_set(actor=actor, model=model, data=data)
+        is_new = queries.golden_sets_of(model).count() > known
+        return Response(GoldenSetOut(found).data, status=201 if is_new else 200)
+
+
+@extend_schema_view(get=extend_schema(operation_id="gate_runs_list", responses=ValidationOut(many=True)))
+class ReleaseGateRunsView(generics.ListAPIView[Any]):
+    """The gate runs of a release, newest first."""
+
+    serializer_class = ValidationOut
+
+    def get_queryset(self) -> Any:
+        release = visible_release(actor_of(self.request), self.kwargs["slug"], self.kwargs["name"])
+        return queries.validations().filter(release=release).order_by("-pk")
+
+    @extend_schema(
+        operation_id="gate_runs_start",
+        request=OpenApiTypes.OBJECT,
+        responses={202: ValidationOut},
+        description='The body may name the environment in which the release is tried: {"environment": "staging"}.',
+    )
+    def post(self, request: Request, slug: str, name: str) -> Response:
+        actor = actor_of(request)
+        body = known_members(body_of(request.data), "environment")
+        environment = get_environment(_text(body, "environment")) if "environment" in body else None
+        validation = actions.request_validation(
+            actor=actor, release=visible_release(actor, slug, name), environment=environment
+        )
+        return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)), status=202)
+
+
+class MlBomView(APIView):
+    @extend_schema(operation_id="releases_mlbom", responses={(200, MEDIA_TYPE): OpenApiTypes.OBJECT})
+    def get(self, request: Request, slug: str, name: str) -> HttpResponse:
+        """The release as a CycloneDX 1.6 ML-BOM, with what its newest report measured."""
+        bom = bom_of(visible_release(actor_of(request), slug, name))
+        response = HttpResponse(json.dumps(bom, ensure_ascii=False), content_type=MEDIA_TYPE)
+        response["Content-Disposition"] = f'attachment; filename="{slug}-{name}.cdx.json"'
+        return response
+
+
+class DiffView(APIView):
+    @extend_schema(
+        operation_id="releases_diff",
+        responses=DiffOut,
+        parameters=[
+            OpenApiParameter(
+                "against",
+                str,
+                required=True,
+                description="the older release: r1, or sentiment/r1 for one of another model",
+            )
+        ],
+    )
+    def get(self, request: Request, slug: str, name: str) -> Response:
+        """What the release changes against another: files, configuration, tensors, tokenizer, image, and gate metrics."""
+        actor = actor_of(request)
+        model, _, old = request.query_params.get("against", "").rpartition("/")
+        if not old:
+            problem = Problem("against", "it is missing.", "Name the older release: ?against=r1.")
+            refuse("invalid", "The query", [problem])
+        release = visible_release(actor, slug, name)
+        return Response(DiffOut(whole_diff(visible_release(actor, model or slug, old), release)).data)
+
+
+class GateRunView(APIView):
+    @extend_schema(operation_id="gate_runs_read", responses=ValidationOut)
+    def get(self, request: Request, pk: int) -> Response:
+        return _versioned(ValidationOut(queries.visible_validation(actor_of(request), pk)))
+
+
+class CancelView(APIView):
+    @extend_schema(
+        operation_id="gate_runs_cancel",
+        request=OpenApiTypes.OBJECT,
+        responses=ValidationOut,
+        parameters=[_IF_MATCH],
+        description='The body may say why: {"reason": "…"}.',
+    )
+    def post(self, request: Request, pk: int) -> Response:
+        actor = actor_of(request)
+        body = known_members(body_of(request.data), "reason")
+        validation = actions.cancel_validation(
+            actor=actor,
+            validation=queries.visible_validation(actor, pk),
+            reason=_text(body, "reason"),
+            expected_version=expected_version(request),
+        )
+        return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)))
+
+
+class ReportView(APIView):
+    @extend_schema(operation_id="reports_read", responses=ReportOut)
+    def get(self, request: Request, digest: str) -> Response:
+        report = queries.visible_report(actor_of(request), digest)
+        return Response(ReportOut(report, context={"is_authentic": queries.is_authentic(report)}).data)
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    """The member as text; empty when it is not there. Raises Invalid."""
+    problems: list[Problem] = []
+    read = Text(2000).read(body.get(name, ""), name, problems)
+    refuse("invalid", "The body", problems)
+    return str(read)
+
+
+def _versioned(shape: Serializer[Any], status: int = 200) -> Response:
+    data = shape.data
+    return Response(data, status=status, headers={"ETag": f'"{data["version"]}"', "Location": data["url"]})

@@ -1,0 +1,1 @@
+"""Runs the gates of one gate run on a real server."""

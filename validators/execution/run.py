@@ -1,0 +1,214 @@
+"""Runs the gates of one validation: a server first, then gate after gate, then the report.
+
+The worker may die at any point. Gates that have a verdict keep it; the next worker goes on with the first that has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import django.db
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.core.access import Actor
+from accounts.core.errors import DomainError
+from ledger.jobs import Beat
+from registry.queries import manifest_of
+from serving.adapters.triton import redacted
+from serving.ports import InferenceServer
+from serving.queries import ready_server
+from serving.wiring import inference_server
+from validators import actions, queries
+from validators.core.lifecycle import UNFINISHED, ValidationState
+from validators.core.policy import Policy, parse_policy
+from validators.core.verdict import Judgement, Verdict
+from validators.execution.gates import Baseline, GateContext, run_gate
+from validators.execution.staging import Ready, staged, withdraw
+from validators.models import GateRun, Validation
+from validators.queries.report_facts import report_facts
+
+ACTOR = Actor.system("validator")
+_TELL_EVERY_S = 0.5
+_STOPS = (Verdict.FAILED, Verdict.ERRORED)
+
+log = structlog.get_logger(__name__)
+
+
+class Interrupted(Exception):
+    """The validation is no longer this worker's: it was cancelled, or another worker has the job."""
+
+
+class _GateTimedOut(Exception):
+    pass
+
+
+def run_validation(pk: int, beat: Beat) -> None:
+    """Runs what is left of a validation to its report, and gives its server back.
+
+    Returns quietly for one that is finished, cancelled or lost; an earlier worker may have died before it gave the server back.
+    """
+    validation = queries.validations().get(pk=pk)
+    if validation.state in UNFINISHED:
+        validation = actions.begin_validation(actor=ACTOR, validation=validation)
+        try:
+            _Run(validation, beat).to_the_end()
+        except Interrupted:
+            validation.refresh_from_db()
+            log.info("validation_interrupted", validation=pk, state=validation.state)
+    if validation.state in (ValidationState.FINISHED, ValidationState.CANCELLED):
+        withdraw(validation, actor=ACTOR)
+
+
+class _Run:
+    def __init__(self, validation: Validation, beat: Beat) -> None:
+        self.validation = validation
+        self.policy: Policy = parse_policy(validation.policy)
+        self.manifest = manifest_of(validation.release)
+        self._beat = beat
+        self._told_at = -1e9
+
+    def to_the_end(self) -> None:
+        runs = list(self.validation.gate_runs.order_by("position"))
+        facts: dict[str, Any] = {}
+        if any(not run.verdict for run in runs):
+            ready = staged(self.validation, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse)
+            if isinstance(ready, Judgement):
+                self._never_ready(runs, ready)
+            else:
+                facts = report_facts(ready.deployment)
+                self._run_all(runs, ready)
+        self._pulse("writing the report")
+        self.validation.refresh_from_db()
+        actions.finish_validation(actor=ACTOR, validation=self.validation, facts=facts or report_facts(None))
+
+    def _max_wait_s(self) -> float:
+        """A release that is slow to start is measured to just beyond its limit, not for ever."""
+        return float(self.policy.of("cold_start")["max_s"]) + 15.0
+
+    def _run_all(self, runs: list[GateRun], ready: Ready) -> None:
+        stopped_by = ""
+        for run in runs:
+            if not run.verdict:
+                judgement = self._skipped(stopped_by) if stopped_by else self._judge(run, ready)
+                actions.record_judgement(actor=ACTOR, gate_run=run, judgement=judgement)
+            if Verdict(run.verdict) in _STOPS and self.policy.document["stop_at_first_failure"]:
+                stopped_by = stopped_by or f"{run.gate} {run.verdict}"
+
+    def _skipped(self, stopped_by: str) -> Judgement:
+        return Judgement(Verdict.SKIPPED, f"Not run, because {stopped_by}.")
+
+    def _never_ready(self, runs: list[GateRun], judgement: Judgement) -> None:
+        """Readiness is the cold start gate's business; without that gate the first one tells it.
+
+        All at once: a worker that died between two verdicts would leave its successor gates to judge by another try.
+        """
+        pending = [run for run in runs if not run.verdict]
+        teller = next((run for run in pending if run.gate == "cold_start"), pending[0])
+        with transaction.atomic():
+            for run in pending:
+                own = (
+                    judgement if run is teller else self._skipped(f"{self.validation.release.name} never became ready")
+                )
+                actions.record_judgement(actor=ACTOR, gate_run=run, judgement=own)
+
+    def _judge(self, run: GateRun, ready: Ready) -> Judgement:
+        """The gate's judgement. Whatever breaks inside a gate is `errored`; only a lost database or job goes further up."""
+        run.started_at = timezone.now()
+        GateRun.objects.filter(pk=run.pk, verdict="").update(
+            started_at=run.started_at, progress_done=0, progress_total=0
+        )
+        try:
+            with contextlib.ExitStack() as stack:
+                server = stack.enter_context(
+                    _client(ready_server(self.validation.release, self.validation.environment))
+                )
+                if server is None:
+                    return Judgement(
+                        Verdict.ERRORED, f"The server of {self.validation.release.name} is not serving any more."
+                    )
+                return run_gate(run.gate, self._context(run, ready, server, stack))
+        except _GateTimedOut:
+            return Judgement(
+                Verdict.ERRORED, f"The gate was not done after {self.policy.gate_timeout_s:g} s, its time limit."
+            )
+        except DomainError as error:
+            return Judgement(Verdict.ERRORED, f"The gate could not be run: {error.message}")
+        except (Interrupted, django.db.Error):
+            raise
+        except Exception as error:
+            log.exception("gate_broke", validation=self.validation.pk, gate=run.gate)
+            return Judgement(Verdict.ERRORED, redacted(f"The gate itself broke: {type(error).__name__}: {error}"))
+
+    def _context(self, run: GateRun, ready: Ready, server: InferenceServer, stack: contextlib.ExitStack) -> GateContext:
+        release = self.validation.release
+        digest = self.policy.golden_set if "golden" in self.policy.gates else None
+        items = queries.golden_items(release.model, digest) if digest else ()
+        return GateContext(
+            model=release.model.slug,
+            release=release.name,
+            serving=self.manifest["serving"],
+            envelope=self.manifest.get("envelope") or {},
+            contract=release.model.contract,
+            policy=self.policy,
+            server=server,
+            timings=ready.deployment.timings,
+            progress=self._progress(run),
+            items=items,
+            baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
+        )
+
+    def _baseline(self, stack: contextlib.ExitStack, items: int) -> Baseline | None:
+        stable = self.validation.baseline
+        if stable is None:
+            return None
+        golden = self.policy.of("golden")
+        outputs = manifest_of(stable)["serving"]["outputs"]
+        output = golden["output"] or (outputs[0]["name"] if len(outputs) == 1 else "")
+        answers = queries.stored_predictions(stable, golden_set=golden["set"], output=output, items=items)
+        if answers is not None:
+            return Baseline(stable.name, answers=answers)
+        route = queries.stable_route(stable.model)
+        row = ready_server(stable, route.environment) if route else None
+        if row is None:
+            return Baseline(stable.name, absent_because=f"{stable.name} has no answers on record and no server to ask")
+        return Baseline(stable.name, server=stack.enter_context(_client(row)), serving=manifest_of(stable)["serving"])
+
+    def _progress(self, run: GateRun) -> Callable[[int, int], None]:
+        deadline = time.monotonic() + self.policy.gate_timeout_s
+
+        def progress(done: int, total: int) -> None:
+            if time.monotonic() > deadline:
+                raise _GateTimedOut
+            if done == total or time.monotonic() - self._told_at >= _TELL_EVERY_S:
+                GateRun.objects.filter(pk=run.pk, verdict="").update(progress_done=done, progress_total=total)
+                self._pulse(f"{run.gate}: {done} of {total}")
+
+        return progress
+
+    def _pulse(self, note: str) -> None:
+        """Tells that work goes on. Raises Interrupted when it should not."""
+        self._told_at = time.monotonic()
+        total = len(self.policy.gates)
+        done = self.validation.gate_runs.exclude(verdict="").count()
+        if not self._beat(done, total, note):
+            raise Interrupted
+        if Validation.objects.values_list("state", flat=True).get(pk=self.validation.pk) != ValidationState.RUNNING:
+            raise Interrupted
+
+
+@contextlib.contextmanager
+def _client(row: Any) -> Iterator[InferenceServer | None]:
+    """A client of a server row, closed afterwards; None for no row."""
+    if row is None:
+        yield None
+        return
+    client = inference_server(row)
+    try:
+        yield client
+    finally:
+        client.close()

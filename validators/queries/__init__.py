@@ -1,0 +1,29 @@
+"""Named reads of golden sets, gate runs and reports."""
+
+from __future__ import annotations
+
+from validators.queries.gate_runs import (
+    golden_items,
+    golden_sets_of,
+    is_authentic,
+    is_needed_by_another,
+    latest_report,
+    stable_route,
+    stored_predictions,
+    validations,
+    visible_report,
+    visible_validation,
+)
+
+__all__ = [
+    "golden_items",
+    "golden_sets_of",
+    "is_authentic",
+    "is_needed_by_another",
+    "latest_report",
+    "stable_route",
+    "stored_predictions",
+    "validations",
+    "visible_report",
+    "visible_validation",
+]

@@ -1,0 +1,114 @@
+"""Named reads of golden sets, validations and reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from django.db.models import QuerySet
+
+from accounts.core.access import Actor, Verb, may
+from accounts.core.errors import NotFound
+from ledger.core.canonical import sha256_of
+from registry.models import Release, ServedModel
+from registry.signing import installation_keys
+from registry.storage import store
+from serving.models import Route
+from validators.core.golden_set import GoldenItem, Label, parse_golden_set
+from validators.core.lifecycle import UNFINISHED
+from validators.models import GateRun, GoldenSet, Report, Validation
+
+#: The environment whose stable release is the one to compare with, where a model is routed in several.
+_FIRST_CHOICE = "production"
+
+
+def latest_report(release: Release) -> Report | None:
+    """The newest report of the release, whatever its verdict."""
+    return release.reports.order_by("-pk").first()
+
+
+def validations() -> QuerySet[Validation]:
+    return Validation.objects.select_related("release__model__team", "environment", "baseline").prefetch_related(
+        "gate_runs"
+    )
+
+
+def is_needed_by_another(validation: Validation) -> bool:
+    """Whether another validation that has not ended tries the same release in the same environment."""
+    others = Validation.objects.exclude(pk=validation.pk).filter(state__in=[s.value for s in UNFINISHED])
+    return others.filter(release=validation.release_id, environment=validation.environment_id).exists()
+
+
+def visible_validation(actor: Actor, pk: int) -> Validation:
+    """Raises NotFound, also when the actor may not see its model."""
+    found = validations().filter(pk=pk).first()
+    if found is None or not may(actor, Verb.READ, found.release.model.team.slug):
+        raise NotFound(
+            "no_such_gate_run",
+            f"There is no gate run {pk}. Start one with POST …/releases/<rN>/gate-runs.",
+            gate_run=pk,
+        )
+    return found
+
+
+def visible_report(actor: Actor, digest: str) -> Report:
+    """Raises NotFound, also when the actor may not see its model."""
+    found = Report.objects.select_related("release__model__team").filter(digest=digest).first()
+    if found is None or not may(actor, Verb.READ, found.release.model.team.slug):
+        raise NotFound(
+            "no_such_report", f"There is no report {digest}. A finished gate run names its report.", digest=digest
+        )
+    return found
+
+
+def is_authentic(report: Report) -> bool:
+    """Whether its body still has its digest, this installation's key signed that, and its columns say what the body says."""
+    if sha256_of(report.body.encode()) != report.digest:
+        return False
+    if not installation_keys.verify(report.digest, report.signature, report.key_id):
+        return False
+    body = json.loads(report.body)
+    return all(body[name] == getattr(report, name) for name in ("manifest_digest", "policy_digest", "verdict"))
+
+
+def golden_sets_of(model: ServedModel) -> QuerySet[GoldenSet]:
+    return GoldenSet.objects.filter(model=model).select_related("blob").order_by("-pk")
+
+
+def golden_items(model: ServedModel, digest: str) -> tuple[GoldenItem, ...]:
+    """The items of one of the model's golden sets. Raises NotFound."""
+    found = golden_sets_of(model).filter(digest=digest).first()
+    if found is None:
+        raise NotFound(
+            "no_such_golden_set",
+            f"{model.slug} has no golden set {digest}. Upload it to the model's golden-sets, or correct golden.set in its gate policy.",
+            digest=digest,
+        )
+    with store().open(found.blob_id) as stream:
+        return parse_golden_set(stream.read())
+
+
+def stable_route(model: ServedModel) -> Route | None:
+    """Where the model's users are served now: its route in production, else in any other routed environment."""
+    routes = Route.objects.filter(model=model, environment__is_routed=True).select_related(
+        "stable__model", "environment"
+    )
+    return min(
+        routes, key=lambda route: (route.environment.slug != _FIRST_CHOICE, route.environment.slug), default=None
+    )
+
+
+def stored_predictions(release: Release, *, golden_set: str, output: str, items: int) -> Sequence[Label | None] | None:
+    """What the release answered to this golden set in its last report that asked; None if none did, or not to every item."""
+    runs = GateRun.objects.filter(
+        validation__release=release,
+        validation__report__isnull=False,
+        gate="golden",
+        evidence__golden_set=golden_set,
+        evidence__output=output,
+    ).order_by("-validation__report__pk")
+    for run in runs[:5]:
+        found: list[Label | None] = run.evidence.get("predictions") or []
+        if len(found) == items and None not in found:
+            return found
+    return None
