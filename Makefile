@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test fast kills lint fmt bench openapi ci locks clean
+.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi ci locks clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,9 @@ fast: setup ## The tests that start no server of their own and take less than so
 kills: setup ## For a night: every process killed, and frozen, at its every write (ARGS="--only engine")
 	@bad=0; for what in "--all" "--all --freeze" "--takeover 20"; do $(PY) -m tests.kills $$what $(ARGS) || bad=1; done; \
 	SLUICEGATE_EVERY_STEP=1 $(PY) -m pytest -n 0 tests/flows/test_upload_kills.py || bad=1; exit $$bad
+
+mutants: setup ## How many small changes of the cores the tests notice (ARGS="rollouts/core/plan.py --survivors")
+	@$(PY) -m tests.mutants $(ARGS)
 
 lint: setup ## Style (ruff) and types (mypy); who may import whom is part of the tests
 	@$(PY) -m ruff check .

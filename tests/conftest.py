@@ -127,6 +127,22 @@ def _own_folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     settings.FORMER_KEYS_FILE = str(folder / "secrets" / "former-keys.pem")
 
 
+@pytest.fixture(autouse=True)
+def _arrows(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that says which arrows of lifecycles it takes has taken them (`takes`, see tests/architecture.py)."""
+    claimed = {arrow for mark in request.node.iter_markers("takes") for arrow in mark.args}
+    if not claimed:
+        yield
+        return
+    from tests.architecture import arrows
+    from tests.arrows import recorded
+
+    with recorded() as seen:
+        yield
+    assert sorted(claimed - seen) == [], f"not taken; these were: {sorted(seen)}"
+    assert {one for one in seen if len(set(one.partition(": ")[2].split(" → "))) > 1} <= arrows()
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
     """Between tests with real transactions Django empties every table, which the log's triggers rightly refuse.

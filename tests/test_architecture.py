@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["sluicegate", "web", "rollouts", "validators", "serving", "registry", "ledger", "accounts"]
+from tests.architecture import CHECKS, ROOMS, ROOT, sources
+
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 #: Written for people or machines elsewhere; what the machine of whoever wrote it looked like belongs nowhere.
@@ -33,12 +33,6 @@ SHOWN = [
     ".ci/run",
     ".gitignore",
 ]
-
-
-def sources(*, tests: bool = False) -> list[Path]:
-    """Every Python file of ours, without migrations."""
-    rooms = [*ROOMS, "tests"] if tests else ROOMS
-    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py") if "migrations" not in path.parts)
 
 
 def name_of(path: Path) -> str:
@@ -156,6 +150,12 @@ def test_time_is_told_with_its_zone(trees: dict[str, ast.Module]) -> None:
             if naive or (said.endswith(("datetime.now", "datetime.fromtimestamp")) and not with_zone):
                 found.append(f"{name}:{call.lineno} {said}")
     assert found == []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_counts_of_the_house_are_zero(check: str) -> None:
+    """`python -m tests.architecture` prints them."""
+    assert CHECKS[check]() == []
 
 
 def test_every_verb_of_an_event_is_known(trees: dict[str, ast.Module]) -> None:

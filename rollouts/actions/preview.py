@@ -30,9 +30,9 @@ from rollouts.core.capacity import shortage
 from rollouts.core.decision import listed, percent
 from rollouts.core.policy import Policy, Source
 from rollouts.core.preview import PolicyPreview, preview
-from rollouts.engine.prometheus_reader import check
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
+from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, traffic_of
 from serving.models import Environment, Node, Route
@@ -272,7 +272,7 @@ def _of_queries(asked: _Asked) -> Iterator[Warned]:
         stable=asked.stable,
         policy=asked.plan.document,
     )
-    for said in check(whole, external_metrics(), timeout_s=CHECK_TIMEOUT_S):
+    for said in query_problems(whole, external_metrics(), timeout_s=CHECK_TIMEOUT_S):
         yield Warned("query_says_nothing", "warning", f"{said.rstrip('.')}. Try it in Prometheus.")
 
 

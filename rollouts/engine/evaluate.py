@@ -22,7 +22,7 @@ from rollouts.core.tick_history import TickContext, TickRecord, stage_name
 from rollouts.engine.gateway_counters import CounterSnapshot
 from rollouts.engine.world import RolloutEntry, Serving, WorldState
 from rollouts.models import Rollout
-from rollouts.prober.readings import STALE_S
+from rollouts.queries.prober_tallies import STALE_S
 from serving.actions.routes import Ack, acknowledged
 from serving.core.hardware import difference as hardware_difference
 from serving.core.lifecycle import DeploymentState

@@ -20,9 +20,8 @@ import structlog
 from django.utils import timezone
 
 from rollouts.core.counter_deltas import Counts, Reading
-from rollouts.core.policy import Guard, Source
 from rollouts.models import Rollout
-from serving.core.promql import fill
+from rollouts.queries.prometheus_guards import NOT_CONFIGURED, prometheus_guards, queries_of
 from serving.ports import CounterQuery, CounterSample, ExternalMetrics, MetricsError
 
 log = structlog.get_logger(__name__)
@@ -35,7 +34,6 @@ COMPARABLE_OVER_S = 300.0
 #: What was last read longer ago than this, or than three rounds of all guards, no longer counts as known.
 OLD_AFTER_S = 15.0
 _AT_ONCE = 4
-NOT_CONFIGURED = "there is no Prometheus to ask: set PROMETHEUS_URL"
 
 Key = tuple[int, str]  # rollout, guard
 
@@ -155,49 +153,6 @@ class PrometheusReader:
             newest = f"the counters of {one.words} cannot be made out ({type(error).__name__}: {error})"
         with self._lock:
             one.newest = newest
-
-
-def prometheus_guards(rollout: Rollout) -> list[Guard]:
-    """Those that count in Prometheus. Most rollouts have none, and then their policy is not read."""
-    if not any(guard.get("indicator") == "external" for guard in rollout.policy.get("guards") or ()):
-        return []
-    return [guard for guard in rollout.plan.guards if guard.source is Source.PROMETHEUS]
-
-
-def queries_of(rollout: Rollout, guard: Guard) -> tuple[CounterQuery, ...]:
-    """What to ask for one guard: bad and all of the candidate and, where there is one, of stable."""
-    arms = {"candidate": rollout.candidate, **({"stable": rollout.stable} if rollout.stable else {})}
-    asked = []
-    for arm, release in arms.items():
-        values = {
-            "release": release.name,
-            "digest": release.digest or "",
-            "model": rollout.model.slug,
-            "environment": rollout.environment.slug,
-        }
-        asked.append(CounterQuery(f"{arm} bad", fill(guard.bad_query, values)))
-        asked.append(CounterQuery(f"{arm} total", fill(guard.total_query, values)))
-    return tuple(asked)
-
-
-def check(rollout: Rollout, metrics: ExternalMetrics | None, *, timeout_s: float = READ_TIMEOUT_S) -> list[str]:
-    """A sentence for every query of the rollout's external guards that gives no counter now. The rollout may be unsaved.
-
-    A candidate that serves nobody yet has no counters yet: what is missing of it alone is not told.
-    """
-    guards = prometheus_guards(rollout)
-    if not guards:
-        return []
-    if metrics is None:
-        return [f"The guard on {guard.words} cannot count: {NOT_CONFIGURED}" for guard in guards]
-    said = []
-    for guard in guards:
-        found = metrics.read(queries_of(rollout, guard), timeout_s=timeout_s)
-        for name, one in found.items():
-            is_early = name.startswith("candidate") and rollout.stable is not None
-            if isinstance(one, MetricsError) and not (is_early and one.reason == "no_data"):
-                said.append(f"The guard on {guard.words} cannot count the {name} ({one.reason}: {one.message})")
-    return list(dict.fromkeys(said))
 
 
 def _taken(one: _Followed, samples: Mapping[str, CounterSample | MetricsError], now: float, at: float) -> Reading | str:

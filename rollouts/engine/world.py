@@ -22,9 +22,9 @@ from rollouts.core.policy import Policy, Source
 from rollouts.core.tick_history import OpenSegment
 from rollouts.engine.gateway_counters import slow_edges
 from rollouts.models import Rollout
-from rollouts.prober.readings import wrong_readings
 from rollouts.queries import active_rollouts, active_rows
 from rollouts.queries.approvals import approvals_of
+from rollouts.queries.prober_tallies import wrong_readings
 from serving.actions.routes import Ack, acknowledgements
 from serving.models import Deployment, Environment, Gateway, Node, Route
 from serving.queries import among, live_deployments

@@ -12,10 +12,9 @@ from django.utils import timezone
 
 from rollouts.core.shadow import Outcome, Tally
 from rollouts.models import Mismatch, ProbeTally
+from rollouts.queries.prober_tallies import WRONG
 from validators.core.evidence import plain
 
-#: The one guard that is counted here; see `rollouts.core.policy.Guard.name`.
-WRONG = "wrong"
 #: Examples of one rollout.
 MOST_EXAMPLES = 50
 

@@ -20,9 +20,9 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver, manifest_of
 from serving.actions.routes import lock_routes
-from serving.agent.drift import Drift
-from serving.control_plane.change_listener import CHANNEL
+from serving.core.drift import Drift
 from serving.core.lifecycle import LIVE, MOVES, DeploymentState
+from serving.core.routes import CHANGE_CHANNEL
 from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import RunningServer
 from serving.queries.node_fit import nodes_for
@@ -210,7 +210,7 @@ def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], fa
 def notify_routes() -> None:
     """Wakes the control plane when this transaction commits."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+        cursor.execute("SELECT pg_notify(%s, '')", [CHANGE_CHANNEL])
 
 
 def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:

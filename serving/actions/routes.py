@@ -18,8 +18,7 @@ from ledger.actions import append_event
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.control_plane.change_listener import CHANNEL
-from serving.core.routes import WHOLE_BP
+from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
 from serving.models import Environment, Gateway, Route, RouteAck
 from serving.queries import among
 
@@ -197,7 +196,7 @@ def register_gateway(
 def _announce(environment: Environment) -> None:
     """PostgreSQL delivers this when, and only if, the transaction commits."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, environment.slug])
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANGE_CHANNEL, environment.slug])
 
 
 def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int, mirror_bp: int) -> None:

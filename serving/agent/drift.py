@@ -5,35 +5,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from serving.agent.model_repository import tree
+from serving.core.drift import Drift
 
 #: No more than this is read in a second, so that looking takes no disk from serving.
 READ_BYTES_PER_S = 200 * 2**20
 _CHUNK_BYTES = 1 << 20
 #: Python writes compiled modules beside those that it imports.
 _WRITTEN_BY_PYTHON = "__pycache__"
-
-
-@dataclass(frozen=True)
-class Drift:
-    """One file that is not as sealed. sha256 as 64 hex digits; empty: there should be, or is, no such file."""
-
-    path: str
-    expected: str
-    found: str
-
-    @property
-    def words(self) -> str:
-        if not self.found:
-            return f"{self.path} is gone"
-        return f"{self.path} was changed" if self.expected else f"{self.path} was put there"
-
-    def as_json(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def drift_of(

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import psycopg
 from django.db import connection
 
+from serving.core.routes import CHANGE_CHANNEL
+
 log = logging.getLogger(__name__)
 
-CHANNEL = "sluicegate_routes"
 RETRY_S = 0.5
 
 
@@ -27,7 +28,7 @@ def _run(on_notice: Callable[[], object]) -> None:
     while True:
         try:
             with _connect() as session:
-                session.execute(f"LISTEN {CHANNEL}")
+                session.execute(f"LISTEN {CHANGE_CHANNEL}")
                 on_notice()
                 while True:
                     # A time-out here is a chance to find a dead connection: the query fails where silence would not.

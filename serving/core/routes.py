@@ -26,6 +26,8 @@ WHOLE_BP = 10_000
 #: Requests are labelled with the number of their route's last change, modulo this: few enough for a gateway that never forgets a
 #: label, enough that hardly a request is still under way when its label comes again.
 SLOTS = 4
+#: PostgreSQL's NOTIFY channel on which changes of routes and servers are told.
+CHANGE_CHANNEL = "sluicegate_routes"
 
 
 class TableRefused(Exception):

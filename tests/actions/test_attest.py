@@ -16,7 +16,8 @@ from ledger.models import Event
 from serving import actions
 from serving.agent import model_repository
 from serving.agent.blob_cache import BlobCache
-from serving.agent.drift import Drift, drift_of
+from serving.agent.drift import drift_of
+from serving.core.drift import Drift
 from serving.models import Server
 from tests.contracts import serving_models as made
 from tests.factories import make_deployment, make_environment, make_model, make_release, make_server

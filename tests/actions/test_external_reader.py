@@ -14,8 +14,9 @@ from registry.models import Release, ServedModel
 from rollouts.core.counter_deltas import Reading
 from rollouts.core.policy_schema import parse_policy
 from rollouts.engine import prometheus_reader
-from rollouts.engine.prometheus_reader import PrometheusReader, check
+from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.models import Rollout
+from rollouts.queries.prometheus_guards import query_problems
 from serving.models import Environment
 from serving.ports import CounterQuery, CounterSample, MetricsError
 from tests.fakes.ports import FakeMetrics
@@ -280,7 +281,7 @@ def test_without_a_metrics_server_every_external_guard_says_so() -> None:
     reader = PrometheusReader(None)
     reader.follow([rollout()], fence=1)
     assert "PROMETHEUS_URL" in str(reader.latest(7)[NAME])
-    assert ["PROMETHEUS_URL" in one for one in check(rollout(), None)] == [True]
+    assert ["PROMETHEUS_URL" in one for one in query_problems(rollout(), None, timeout_s=5)] == [True]
 
 
 class Hanging:
@@ -336,15 +337,16 @@ def test_an_adapter_that_breaks_does_not_end_the_reader() -> None:
 
 def test_check_warns_of_queries_that_give_nothing() -> None:
     metrics = FakeMetrics()
-    said = check(rollout(), metrics)
+    said = query_problems(rollout(), metrics, timeout_s=5)
     assert len(said) == 1 and "guard on checkout" in said[0] and "the stable total (no_data" in said[0]
     assert 'release="r1"' in said[0]
     metrics.set(TOTAL, 10, release="r1")
-    assert check(rollout(), metrics) == []  # a candidate without users has no counters yet
-    assert "the candidate total (no_data" in check(rollout(with_stable=False), metrics)[0]
+    assert query_problems(rollout(), metrics, timeout_s=5) == []  # a candidate without users has no counters yet
+    assert "the candidate total (no_data" in query_problems(rollout(with_stable=False), metrics, timeout_s=5)[0]
     metrics.fail("refused")
     assert [
-        f"the {arm} {which} (refused" in one for one, (arm, which) in zip(check(rollout(), metrics), ARMS, strict=True)
+        f"the {arm} {which} (refused" in one
+        for one, (arm, which) in zip(query_problems(rollout(), metrics, timeout_s=5), ARMS, strict=True)
     ]
 
 

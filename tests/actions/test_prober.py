@@ -27,10 +27,10 @@ from rollouts.prober import shadow_comparison
 from rollouts.prober.endpoint import MirrorEndpoint
 from rollouts.prober.golden import GoldenProbe
 from rollouts.prober.prober import LEASE, Prober
-from rollouts.prober.readings import STALE_S, wrong_readings
 from rollouts.prober.requests import MAX_BODY_BYTES
 from rollouts.prober.tallies import MOST_EXAMPLES
 from rollouts.prober.targets import Targets, rule_of
+from rollouts.queries.prober_tallies import STALE_S, wrong_readings
 from serving.core.routes import Endpoint
 from serving.models import Route, Server
 from serving.ports import InferenceError

@@ -29,7 +29,7 @@ from registry.storage import FolderStore
 from serving import actions, queries
 from serving.adapters.triton import TritonServer
 from serving.agent import server_shim
-from serving.control_plane.change_listener import CHANNEL
+from serving.core.routes import CHANGE_CHANNEL
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
@@ -185,7 +185,7 @@ def ask(server: Server, value: float, timeout_s: float = 5.0) -> list[float]:
 
 def test_a_release_without_code_serves_and_leaves_when_it_is_drained(machine: Machine) -> None:
     with psycopg.connect(machine.database, autocommit=True) as listener:
-        listener.execute(f"LISTEN {CHANNEL}")
+        listener.execute(f"LISTEN {CHANGE_CHANNEL}")
         deployment = machine.deploy("words")
         server = machine.ready(deployment)
         assert next(listener.notifies(timeout=5, stop_after=1), None)  # the control plane was woken

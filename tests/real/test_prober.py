@@ -28,7 +28,7 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
-from rollouts.prober.readings import STALE_S, wrong_readings
+from rollouts.queries.prober_tallies import STALE_S, wrong_readings
 from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher

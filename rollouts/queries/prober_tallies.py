@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.models import ProbeTally
-from rollouts.prober.tallies import WRONG
 
+#: The one guard that the prober counts; see `rollouts.core.policy.Guard.name`.
+WRONG = "wrong"
 #: A tally is written every second; one that is older than this has no prober behind it.
 STALE_S = 5.0
 
