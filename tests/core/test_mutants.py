@@ -80,6 +80,8 @@ def test_text_annotations_and_type_checks_are_left_alone(line: str) -> None:
 
 def test_a_result_is_left_out() -> None:
     assert changes("def f(a):\n    return a") == [("return a", "return None")]
+    assert changes("def f(a):\n    return False") == [("return False", "return True")]
+    assert changes("def f(a):\n    return 0") == [("return 0", "return None"), ("return 0", "return 1")]
 
 
 def test_comments_between_the_sides_are_no_operators() -> None:

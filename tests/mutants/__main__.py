@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ SAVE_EVERY_S = 20.0
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that children are ended too
     asked = _arguments()
     modules = _modules(asked.modules)
     mutants = score.read_mutants(modules)

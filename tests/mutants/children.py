@@ -57,7 +57,7 @@ def run(jobs: Iterator[Job], most: int) -> Iterator[tuple[int, Ended]]:
                 if ended:
                     del running[pid]
                     yield name, _ended(pipe, status, is_late)
-            time.sleep(0.003)
+            time.sleep(0.01)
     finally:
         for pid in running:
             _kill(pid)
@@ -76,6 +76,7 @@ def _start(job: Job) -> tuple[int, int]:
     try:
         os.close(ours)
         os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         cpu_s = int(job.cpu_s) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (_cpu_so_far() + cpu_s, _cpu_so_far() + cpu_s + 5))
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))

@@ -49,6 +49,16 @@ HEAVY = (
         "rich.console",
         "structlog",
     ),
+    *(
+        "celery.app.base",
+        "celery.app.amqp",
+        "celery.app.task",
+        "kombu",
+        "psycopg",
+        "psycopg_pool",
+        "django.urls",
+        "django.template",
+    ),
     *("jsonschema", "onnx", "uuid", "asyncio", "unittest.mock", "rest_framework.status"),
 )
 
@@ -285,7 +295,10 @@ def _fresh_job(place: int, mutant: Mutant, tests: dict[str, Tested]) -> children
         children.silence()
         if not names:
             return 0, ""
-        sys.meta_path.insert(0, _Changed(mutant))
+        changed = _Changed(mutant)
+        if changed.name in sys.modules:
+            raise RuntimeError(f"{changed.name} was imported before it was changed")
+        sys.meta_path.insert(0, changed)
         plugin = _Fresh(names)
         base = tempfile.mkdtemp(prefix="sluicegate-mutants-")
         try:

@@ -142,7 +142,7 @@ class _Walk:
             if (changed := _other_constant(node.value)) is not None:
                 yield [(*self.span(node), changed)]
         elif isinstance(node, ast.Return):
-            if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            if node.value is not None and not _is_no(node.value):
                 yield [(*self.span(node), "return None")]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
             yield [(*self.span(node.func), CALLS[node.func.id])]
@@ -195,6 +195,11 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
+
+
+def _is_no(node: ast.expr) -> bool:
+    """None already, or False, which reads the same and has a change of its own."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _other_constant(value: object) -> str | None:

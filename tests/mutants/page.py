@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.mutants.meet import MOST_S
 from tests.mutants.score import GOAL, Score
+from tests.mutants.session import MOST_WATCHED_S
 
 HEAD = """# Mutation score of the pure cores
 
@@ -18,7 +19,7 @@ It is written by `python -m tests.mutants --page`{command}; `make mutants` print
 
 - A mutant meets the tests of pure functions (`tests/core`, `tests/histories`) that run its line, the quick ones first,
   at most {most:.0f} s of them; one that acts at import meets the tests of the files that use its module. A mutant that
-  only a slower test, or a test with a database, would notice counts as survived.
+  only a slow test (over about {watched:.0f} s), or a test with a database, would notice counts as survived.
 - A mutant whose tests do not end in their time counts as killed.
 - Text is not changed, nor are annotations, decorators, docstrings, assertions and type checks.
 - *Equivalent* are mutants that no test can notice; each is listed with its reason in `tests/mutants/equivalent.toml`
@@ -45,6 +46,7 @@ def page(scores: Sequence[Score], sample: int, seed: int) -> str:
     head = HEAD.format(
         goal=GOAL,
         most=MOST_S,
+        watched=MOST_WATCHED_S,
         command="",
         sample=told,
         met="met | " if sample else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,8 @@ ARGUMENTS = [
     *("-c", os.devnull, f"--rootdir={suite.ROOT}", "--noconftest", "--import-mode=importlib", "--assert=plain"),
     *("-q", "-s", "-W", "error", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none"),
 ]
+#: A test that computes longer while it is watched (watching makes it two to ten times slower) is ended, and meets no mutant.
+MOST_WATCHED_S = 2.0
 FUNCTION_FLAG = 0x2  # CO_NEWLOCALS: a function's body, not a module's or a class's
 NOWHERE = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
 
@@ -49,6 +52,7 @@ def fix_hypothesis() -> None:
 
     settings.register_profile(
         "mutants",
+        max_examples=50,
         derandomize=True,
         database=None,
         deadline=None,
@@ -119,13 +123,28 @@ def run_items(items: list[pytest.Item]) -> str:
     return ""
 
 
+class TooSlow(BaseException):
+    """Ends a watched test; no `except Exception` of the product stops it."""
+
+
+def _too_slow(signum: int, frame: FrameType | None) -> None:
+    raise TooSlow
+
+
 def watch_items(items: list[pytest.Item]) -> dict[str, Tested]:
-    """Run all, each watched."""
+    """Run all, each watched, and none for longer than it is worth; what was ended counts as not passed."""
     watch, found = Watch(), {}
+    signal.signal(signal.SIGVTALRM, _too_slow)
     for item, following in zip(items, [*items[1:], None], strict=True):
         begun, failed = time.process_time(), item.session.testsfailed
-        with watch.on():
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_WATCHED_S)
+        try:
+            with watch.on():
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except TooSlow:  # it came between the test and its report
+            item.session.testsfailed += 1
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         passed = item.session.testsfailed == failed
         found[item.nodeid] = Tested(round(time.process_time() - begun, 4), passed, watch.taken())
     return found
