@@ -20,7 +20,7 @@ from typing import Any
 from ledger.core.canonical import digest_of, sha256_of
 
 NAME = "local/triton-onnx"
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]  # the room
 RUNNER = HERE / "runner"
 LOCK_FILE = HERE / "runtime.lock"
 #: The server's version by its wheel's. Source: the server's own metadata; tests/contracts/test_launcher.py compares them.
