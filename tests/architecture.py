@@ -45,7 +45,7 @@ REASON_CODES = ROOT / "docs" / "rollouts.md"
 def sources(*rooms: str) -> list[Path]:
     """Every Python file of these rooms (of all without any), without migrations."""
     found = (path for room in rooms or ROOMS for path in (ROOT / room).rglob("*.py"))
-    return sorted(path for path in found if "migrations" not in path.parts)
+    return sorted(path for path in found if "migrations" not in path.relative_to(ROOT).parts)
 
 
 @cache
