@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from ledger.core import delivery
@@ -44,7 +45,7 @@ REASON_CODES = ROOT / "docs" / "rollouts.md"
 def sources(*rooms: str) -> list[Path]:
     """Every Python file of these rooms (of all without any), without migrations."""
     found = (path for room in rooms or ROOMS for path in (ROOT / room).rglob("*.py"))
-    return sorted(path for path in found if "migrations" not in path.parts)
+    return sorted(path for path in found if "migrations" not in path.relative_to(ROOT).parts)
 
 
 @cache
@@ -83,6 +84,28 @@ def arrows() -> set[str]:
         for was, targets in moves.items()
         for to in targets
     }
+
+
+def drawings_that_differ() -> list[str]:
+    """Arrows that the drawing in a lifecycle's docstring lacks, or has too many. What is in parentheses there is a comment."""
+    found = []
+    for name, (moves, _) in LIFECYCLES.items():
+        module = sys.modules[type(next(iter(moves))).__module__]
+        drawn = {f"{name}: {was} → {to}" for line in (module.__doc__ or "").splitlines() for was, to in _drawn(line)}
+        real = {arrow for arrow in arrows() if arrow.startswith(f"{name}: ")}
+        found += [f"{arrow}: not drawn" for arrow in sorted(real - drawn)]
+        found += [f"{arrow}: drawn only" for arrow in sorted(drawn - real)]
+    return found
+
+
+def _drawn(line: str) -> Iterator[tuple[str, str]]:
+    parts = re.split(r"\s*(→|⇄)\s*", re.sub(r"\([^)]*\)", "", line).strip())
+    groups = [[state.strip() for state in part.split("|")] for part in parts[::2]]
+    for sign, left, right in zip(parts[1::2], groups, groups[1:], strict=False):
+        for was, to in product(left, right):
+            yield was, to
+            if sign == "⇄":
+                yield to, was
 
 
 def arrows_never_taken() -> list[str]:
@@ -206,6 +229,7 @@ def _is_member_of(node: ast.AST, enums: set[str]) -> bool:
 CHECKS: dict[str, Callable[[], list[str]]] = {
     "event verbs never emitted": event_verbs_never_emitted,
     "arrows never taken": arrows_never_taken,
+    "arrows drawn otherwise": drawings_that_differ,
     "unknown reason codes": unknown_reason_codes,
 }
 
