@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["sluicegate", "web", "rollouts", "validators", "serving", "registry", "ledger", "accounts"]
+from tests.architecture import CHECKS, ROOMS, ROOT, sources
+
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
+MOST_COLUMNS_OF_A_TEMPLATE = 120
 #: Written for people or machines elsewhere; what the machine of whoever wrote it looked like belongs nowhere.
 MACHINE_PATHS = re.compile(r"(?<![\w.$}/])/(?:work|home|root|Users|mnt)/[\w.-]+")
 SHOWN = [
@@ -33,12 +34,6 @@ SHOWN = [
     ".ci/run",
     ".gitignore",
 ]
-
-
-def sources(*, tests: bool = False) -> list[Path]:
-    """Every Python file of ours, without migrations."""
-    rooms = [*ROOMS, "tests"] if tests else ROOMS
-    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py") if "migrations" not in path.parts)
 
 
 def name_of(path: Path) -> str:
@@ -158,6 +153,12 @@ def test_time_is_told_with_its_zone(trees: dict[str, ast.Module]) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_counts_of_the_house_are_zero(check: str) -> None:
+    """`python -m tests.architecture` prints them."""
+    assert CHECKS[check]() == []
+
+
 def test_every_verb_of_an_event_is_known(trees: dict[str, ast.Module]) -> None:
     from ledger.core.verbs import EventVerb
 
@@ -189,6 +190,16 @@ def test_tasks_take_ids_only(trees: dict[str, ast.Module]) -> None:
 def test_no_file_is_long() -> None:
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in sources()}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FILE} == {}
+
+
+def test_no_line_of_a_template_is_long() -> None:
+    long = [
+        f"{name_of(path)}:{number} has {len(line)} columns"
+        for path in sorted((ROOT / "templates").rglob("*.html"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > MOST_COLUMNS_OF_A_TEMPLATE
+    ]
+    assert long == []
 
 
 def test_no_function_is_long(trees: dict[str, ast.Module]) -> None:

@@ -184,6 +184,7 @@ def test_nothing_begins_to_use_a_retired_release(
         use(release, other)
 
 
+@pytest.mark.takes("release: draft → sealed", "release: sealed → retired", "release: retired → sealed")
 def test_a_retired_release_is_restored_as_it_was(dev: Actor, admin: Actor, model: ServedModel) -> None:
     release = sealed(dev, model)
     gone = retired(dev, release)

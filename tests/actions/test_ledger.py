@@ -435,6 +435,7 @@ class TestRun:
         job = run(enqueue(kind="nobody"))
         assert (job.state, "No handler for jobs of kind 'nobody'" in job.error) == (JobState.FAILED, True)
 
+    @pytest.mark.takes("job: running → queued", "job: running → failed")
     def test_an_error_is_tried_again_and_at_last_told_to_the_owner(self, handle: Any) -> None:
         told: list[str] = []
 

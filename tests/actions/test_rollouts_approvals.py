@@ -71,6 +71,7 @@ def test_an_administrator_is_no_exception_to_four_eyes() -> None:
     refused(Refused, "own_release", rollout, actor=admin)
 
 
+@pytest.mark.takes("rollout: awaiting_approval → rejected")
 def test_an_approval_of_another_version_is_stale_and_a_second_one_comes_too_late() -> None:
     rollout, _, other = awaiting()
     with pytest.raises(Stale):
@@ -88,6 +89,7 @@ def test_the_environments_rule_is_pinned_with_the_policy() -> None:
     assert "2 approvals" in two.reason
 
 
+@pytest.mark.takes("rollout: awaiting_approval → preparing")
 def test_k_of_n_takes_k_different_people_and_the_last_one_lets_it_prepare() -> None:
     rollout, _, _ = awaiting(**STAGED)
     first = manager()

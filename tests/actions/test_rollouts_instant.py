@@ -53,6 +53,7 @@ def nothing(rollout: Rollout, says: str) -> None:
     assert caught.value.code == "no_active_rollout"
 
 
+@pytest.mark.takes("rollout: promoted → reverted")
 def test_the_release_before_takes_all_traffic_again_in_one_step() -> None:
     rollout, stable = promoted()
     robot = make_actor(Role.CI)

@@ -171,7 +171,13 @@ def put_newer(state: str) -> tuple[Rollout, Release, Release]:
     return old, stable, release_of(model)
 
 
-@pytest.mark.parametrize("state", ["awaiting_approval", "preparing"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param("awaiting_approval", marks=pytest.mark.takes("rollout: awaiting_approval → superseded")),
+        pytest.param("preparing", marks=pytest.mark.takes("rollout: preparing → superseded")),
+    ],
+)
 def test_a_new_rollout_takes_the_place_of_one_without_traffic(state: str) -> None:
     old, stable, newer = put_newer(state)
     deployment = make_deployment(old.candidate, old.environment)

@@ -56,7 +56,16 @@ def test_rolling_back_writes_the_route_in_the_same_transaction() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", ["awaiting_approval", "preparing", "shadowing", "shifting", "paused", "baking", "stuck"]
+    "state",
+    [
+        pytest.param("awaiting_approval", marks=pytest.mark.takes("rollout: awaiting_approval → cancelled")),
+        pytest.param("preparing", marks=pytest.mark.takes("rollout: preparing → cancelled")),
+        pytest.param("shadowing", marks=pytest.mark.takes("rollout: shadowing → rolling_back")),
+        pytest.param("shifting", marks=pytest.mark.takes("rollout: shifting → rolling_back")),
+        pytest.param("paused", marks=pytest.mark.takes("rollout: paused → rolling_back")),
+        pytest.param("baking", marks=pytest.mark.takes("rollout: baking → rolling_back")),
+        pytest.param("stuck", marks=pytest.mark.takes("rollout: stuck → rolling_back")),
+    ],
 )
 def test_abort_ends_it_from_every_state(state: str) -> None:
     rollout, _ = with_stable()
@@ -74,7 +83,20 @@ def test_cancelling_while_preparing_lets_the_candidate_go() -> None:
     assert done.state == "cancelled" and not Deployment.objects.get(pk=deployment.pk).is_wanted
 
 
-@pytest.mark.parametrize(("state", "deadline_s"), [("shadowing", 600), ("shifting", 700), ("baking", 800)])
+@pytest.mark.parametrize(
+    ("state", "deadline_s"),
+    [
+        pytest.param(
+            "shadowing",
+            600,
+            marks=pytest.mark.takes("rollout: shadowing → paused", "rollout: paused → shadowing"),
+        ),
+        pytest.param(
+            "shifting", 700, marks=pytest.mark.takes("rollout: shifting → paused", "rollout: paused → shifting")
+        ),
+        pytest.param("baking", 800, marks=pytest.mark.takes("rollout: baking → paused", "rollout: paused → baking")),
+    ],
+)
 def test_pause_and_resume_come_back_to_where_it_was_with_that_stages_clock(state: str, deadline_s: int) -> None:
     rollout, _ = with_stable(**CLOCKS)
     put(rollout, state, step_started_at=timezone.now() - timedelta(hours=1))
@@ -131,6 +153,7 @@ def test_a_reason_a_version_and_a_fitting_state_are_needed(verb: str) -> None:
         act(actor=admin, rollout=rollout, expected_version=rollout.version, reason="So.")
 
 
+@pytest.mark.takes("rollout: shadowing → shifting")
 def test_advance_leaves_shadowing_for_the_first_step_and_goes_on_mirroring() -> None:
     rollout, _ = with_stable(**CLOCKS)
     put(rollout, "shadowing", step_index=-1, weight_bp=0, mirror_bp=1000)
@@ -146,7 +169,11 @@ def test_advance_leaves_shadowing_for_the_first_step_and_goes_on_mirroring() -> 
 @pytest.mark.parametrize(
     ("state", "columns"),
     [
-        ("shadowing", {"step_index": -1, "weight_bp": 0}),
+        pytest.param(
+            "shadowing",
+            {"step_index": -1, "weight_bp": 0},
+            marks=pytest.mark.takes("rollout: shadowing → baking"),
+        ),
         ("shifting", {}),
         ("baking", {"step_index": 2, "weight_bp": 9500}),
     ],

@@ -280,6 +280,7 @@ def world(release: Release, staging: Environment, node: Node) -> World:
     return World(release, staging)
 
 
+@pytest.mark.takes("deployment: fetching → loading", "deployment: loading → warming", "deployment: warming → ready")
 def test_it_fetches_loads_warms_and_is_ready(world: World, release: Release, staging: Environment) -> None:
     row = world.until(S.READY)
     assert set(row.timings) == {"fetch_s", "load_s", "warmup_s"} and row.ready_at
@@ -309,9 +310,10 @@ def test_it_warms_up_with_the_releases_own_requests(model: ServedModel, staging:
             lambda w: setattr(w.behaviour, "breaks", InferenceError("server_error", "no")),
             "warmup_failed: A warm-up request failed: no",
         ),
-        (
+        pytest.param(
             lambda w: setattr(w.behaviour, "compute", lambda arrays: {"z": arrays["x"]}),
             "warmup_failed: A warm-up request failed: The answer lacks the outputs y",
+            marks=pytest.mark.takes("deployment: warming → failed"),
         ),
         (
             lambda w: w.launcher.fail.append(LaunchError("digest_mismatch", "a byte is wrong")),
@@ -334,11 +336,13 @@ def test_what_may_pass_is_tried_again(world: World) -> None:
     assert len(world.launcher.started) == 1
 
 
+@pytest.mark.takes("deployment: fetching → failed")
 def test_what_does_not_pass_fails_after_a_bounded_number_of_tries(world: World) -> None:
     world.launcher.fail = [LaunchError("fetch_failed", "the store is away")] * 99
     assert "tried 3 times" in world.until(S.FAILED).reason
 
 
+@pytest.mark.takes("deployment: loading → failed", "deployment: failed → fetching")
 def test_a_failed_deployment_is_tried_again_when_asked_for(
     world: World, release: Release, staging: Environment
 ) -> None:
@@ -352,6 +356,7 @@ def test_a_failed_deployment_is_tried_again_when_asked_for(
     assert "deployment.retried" in verbs_of(world.row)
 
 
+@pytest.mark.takes("deployment: ready → loading")
 def test_a_dead_model_process_is_brought_back_on_the_same_server(
     world: World, release: Release, staging: Environment
 ) -> None:
@@ -552,6 +557,7 @@ def test_a_server_that_breaks_again_and_again_has_failed(world: World) -> None:
     world.until(S.READY)  # it once served, so it is tried again after a while
 
 
+@pytest.mark.takes("deployment: ready → draining", "deployment: draining → gone")
 def test_a_drained_deployment_leaves_no_server(world: World, staging: Environment) -> None:
     world.until(S.READY)
     actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="its gates are done")
@@ -561,6 +567,28 @@ def test_a_drained_deployment_leaves_no_server(world: World, staging: Environmen
     assert world.tender.step() is None
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param(S.LOADING, marks=pytest.mark.takes("deployment: loading → draining")),
+        pytest.param(S.WARMING, marks=pytest.mark.takes("deployment: warming → draining")),
+        pytest.param(S.FAILED, marks=pytest.mark.takes("deployment: failed → gone")),
+    ],
+)
+def test_one_that_is_not_wanted_goes_wherever_it_is(world: World, state: DeploymentState) -> None:
+    world.until(S.READY)  # so that what breaks now may pass
+    world.behaviour.is_dead = True
+    world.behaviour.load_error = "broken" if state == S.FAILED else ""
+    world.until(S.LOADING)
+    if state == S.WARMING:
+        world.behaviour.is_dead, world.behaviour.breaks = False, InferenceError("server_error", "no")
+    world.until(state)
+    actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="never mind")
+    world.until(S.GONE)
+    assert world.launcher.running == {}
+
+
+@pytest.mark.takes("deployment: fetching → draining")
 def test_a_deployment_that_is_not_wanted_before_it_is_up_goes(world: World) -> None:
     actions.drain_deployment(actor=SYSTEM, deployment=world.row, reason="never mind")
     world.until(S.GONE)

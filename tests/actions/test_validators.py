@@ -547,6 +547,7 @@ def test_a_worker_that_lost_its_job_stops_without_a_verdict(stage: Stage, develo
     assert Deployment.objects.get().is_wanted
 
 
+@pytest.mark.takes("gate run: running → cancelled")
 def test_a_cancelled_validation_stops_and_gives_its_server_back(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
@@ -591,6 +592,9 @@ def test_a_job_that_failed_for_good_ends_its_validation_as_errored(
     assert Event.objects.filter(verb="validation.finished", to_state="finished").count() == 1
 
 
+@pytest.mark.takes(
+    "gate run: queued → running", "gate run: running → finished", "job: queued → running", "job: running → done"
+)
 def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release, run_jobs: Callable[[], int]) -> None:
     import validators.tasks  # noqa: F401 - registers the handler, as Celery does
 

@@ -182,6 +182,7 @@ class TestFailing:
             (says_nothing_for(0.0), None, "No answer"),
         ],
     )
+    @pytest.mark.takes("delivery: pending → failed", "delivery: failed → delivered")
     def test_what_the_receiver_does_is_in_the_log_and_tried_again(
         self, receiver: Receiver, answer: Any, status: int | None, says: str
     ) -> None:
@@ -244,6 +245,7 @@ class TestFailing:
         send_all()
         assert 290 < (only().due_at - timezone.now()).total_seconds() <= 300
 
+    @pytest.mark.takes("delivery: failed → failed", "delivery: failed → gave_up")
     def test_after_a_day_it_is_given_up_and_an_event_says_so(self, receiver: Receiver) -> None:
         row = subscribe(receiver.url, team=make_team("search").slug)
         make_model("sentiment", team=make_team("search"))
@@ -277,6 +279,7 @@ class TestFailing:
         # each of what was about something else (the second webhook's making is about webhooks)
         assert ours.count() == 2
 
+    @pytest.mark.takes("delivery: pending → gave_up")
     def test_gone_turns_it_off(self, receiver: Receiver) -> None:
         row = subscribe(receiver.url)
         happen(), happen()
@@ -506,6 +509,7 @@ class Counter:
 
 
 class TestReplay:
+    @pytest.mark.takes("delivery: gave_up → pending", "delivery: delivered → pending", "delivery: pending → delivered")
     def test_one_delivery_with_the_same_id_and_all_attempts_anew(self, receiver: Receiver) -> None:
         subscribe(receiver.url)
         happen()

@@ -70,6 +70,7 @@ def leftovers() -> list[str]:
 # --- the way through
 
 
+@pytest.mark.takes("upload: open → verifying", "upload: verifying → verified")
 def test_a_file_in_parts_is_verified_by_a_worker_and_sealed(dev: Any, run_jobs: Callable[[], int]) -> None:
     data, tokenizer = some_bytes(2 * PART, seed=3), b"{}"
     files = [
@@ -177,6 +178,7 @@ def test_bytes_that_are_not_the_announced_ones_are_quarantined(dev: Any, run_job
 
 
 @pytest.mark.parametrize("way", ["the file before, in parts", "the file before, by PUT", "called off"])
+@pytest.mark.takes("upload: verifying → quarantined", "upload: quarantined → aborted")
 def test_a_quarantined_upload_is_no_dead_end(dev: Any, run_jobs: Callable[[], int], way: str) -> None:
     """A path that had its file already, and was sent a wrong one: one names the file again, or takes back what was sent."""
     release, path, before = draft(dev), "artifact/weights.data", some_bytes(50, seed=7)
@@ -307,6 +309,7 @@ def test_other_bytes_for_the_same_path_call_the_first_upload_off(dev: Any) -> No
     refused(complete(dev, first["upload_id"]), 409, "upload_over")
 
 
+@pytest.mark.takes("upload: open → aborted", "upload: verifying → aborted")
 def test_a_discarded_draft_takes_its_uploads_along(
     dev: Any, django_capture_on_commit_callbacks: Any, run_jobs: Callable[[], int]
 ) -> None:

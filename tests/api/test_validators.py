@@ -106,6 +106,7 @@ def test_progress_verdicts_and_the_report_are_shown(api: Api, developer: User, m
     assert read["body"]["gates"][0]["evidence"] == {"n": 1}
 
 
+@pytest.mark.takes("gate run: queued → cancelled")
 def test_a_gate_run_is_cancelled_at_the_version_that_was_read(api: Api, developer: User, model: ServedModel) -> None:
     client = api(developer)
     _, started = start(client, model)

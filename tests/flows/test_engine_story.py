@@ -112,6 +112,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "dispatch_due", lambda: 0)
 
 
+@pytest.mark.takes("rollout: preparing → shifting", "rollout: shifting → baking", "rollout: baking → promoted")
 def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() -> None:
     story = Story()
     done = story.until("promoted")
@@ -134,6 +135,7 @@ def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() ->
 @pytest.mark.parametrize(
     ("fault", "guard"), [({"error_frac": 0.3}, "errors"), ({"slow_frac": 0.3, "slow_ms": 900.0}, "slow_250ms")]
 )
+@pytest.mark.takes("rollout: rolling_back → rolled_back")
 def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, float], guard: str) -> None:
     story = Story()
     story.until("shifting")
@@ -226,6 +228,16 @@ def test_a_paused_rollout_never_advances_and_goes_on_when_resumed() -> None:
     story.until("promoted")
 
 
+@pytest.mark.takes("rollout: preparing → shadowing")
+def test_with_shadowing_it_is_compared_before_any_user_is_served() -> None:
+    story = Story(shadow={"sample_pct": 10, "min_s": 0, "min_samples": 40, "deadline_s": 600})
+    story.until("shadowing", turns=6)
+    route = story.route()
+    assert (route.candidate_id, route.candidate_bp, route.mirror_bp) == (story.candidate.pk, 0, 1000)
+    story.turn()
+    assert story.rollout.state == "shadowing" and "nobody compares answers" in story.rollout.reason
+
+
 def test_no_counters_means_hold_never_advance() -> None:
     story = Story()
     story.until("shifting")
@@ -281,6 +293,7 @@ def test_a_first_release_that_breaks_has_no_way_back_and_says_so_loudly() -> Non
     assert "keeps its traffic" in story.until("rolled_back").reason
 
 
+@pytest.mark.takes("rollout: rolling_back → stuck")
 def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway_does() -> None:
     story = Story(ack_deadline_s=0.05)
     story.until("shifting")
