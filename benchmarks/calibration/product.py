@@ -39,7 +39,7 @@ CLOSE = float(np.log(len(GRID) + 1))
 
 
 class Watched:
-    """One guard of many runs: `carry.Watch` and what `snapshot.judge` makes of it. Arrays by (run, point, alternative)."""
+    """One guard of many runs: `GuardTracker` and what `snapshot.judge_guard` makes of it. Arrays by (run, point, alternative)."""
 
     def __init__(self, guard: Guard, policy: Policy, runs: int) -> None:
         self.guard, self.bar_worse = guard, policy.bar_worse_of(guard)
