@@ -19,7 +19,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import FULL_BP
 from rollouts.core.tick import Outcome, Tick
 from rollouts.core.tick_history import MOST_BLOCKS, Segment, joined, to_join
-from rollouts.models import Decision, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout
 
 ENGINE = Actor.system("engine")
 #: States whose rows keep the reason that they have: what a person or the rollback wrote there.
@@ -90,7 +90,9 @@ def commit_holds(holds: Sequence[tuple[Rollout, Tick, Outcome]], *, fence: int) 
     kept = [hold for hold in holds if hold[0].pk in written]
     observations = [_observation(*hold) for hold in kept]
     Observation.objects.bulk_create([one for one in observations if one is not None])
-    Decision.objects.bulk_create([decision_of(rollout, tick) for rollout, tick, outcome in kept if outcome.is_recorded])
+    DecisionRecord.objects.bulk_create(
+        [decision_of(rollout, tick) for rollout, tick, outcome in kept if outcome.is_recorded]
+    )
     for rollout, tick, _ in kept:
         for name, value in columns[rollout.pk].items():
             setattr(rollout, name, value)
@@ -116,10 +118,10 @@ def _columns(tick: Tick) -> dict[str, Any]:
     return changes
 
 
-def decision_of(rollout: Rollout, tick: Tick) -> Decision:
+def decision_of(rollout: Rollout, tick: Tick) -> DecisionRecord:
     """The tick's decision as a row, not saved yet."""
     decision = tick.decision
-    return Decision(
+    return DecisionRecord(
         rollout=rollout, at=tick.at, tick=tick.number, action=decision.action.value, reason=decision.reason,
         code=decision.code.value, actor=ENGINE.name, facts=decision.facts,
     )  # fmt: skip
