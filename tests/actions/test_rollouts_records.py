@@ -120,7 +120,7 @@ def test_what_a_gateway_follows_that_did_not_take_the_weight_shows_in_what_it_co
 
 
 @pytest.mark.parametrize(
-    "table", ["rollouts_rollout", "rollouts_decision", "rollouts_approval", "rollouts_observation"]
+    "table", ["rollouts_rollout", "rollouts_decisionrecord", "rollouts_approval", "rollouts_observation"]
 )
 def test_no_record_of_a_rollout_can_be_emptied(table: str) -> None:
     with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic(), connection.cursor() as cursor:

@@ -612,7 +612,7 @@ def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release
 # evidence is final
 
 
-@pytest.mark.parametrize("tables", ["validators_gaterun", "validators_report CASCADE", "validators_goldenset"])
+@pytest.mark.parametrize("tables", ["validators_gateresult", "validators_report CASCADE", "validators_goldenset"])
 def test_no_table_of_evidence_can_be_emptied(tables: str) -> None:
     with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic():
         connection.cursor().execute(f"TRUNCATE {tables}")
