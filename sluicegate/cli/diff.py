@@ -49,7 +49,7 @@ def _flat(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(told: dict[str, Any]) -> list[str]:
-    """One line for each change, such as `~ files artifact/model.onnx  1f0c… 86.7 MiB → 7a2b… 22.0 MiB`, then the rest."""
+    """One line for each change, such as `~ files artifact/model.onnx  1f0c… 86.7 MiB → 7a2b… 21.9 MiB`, then the rest."""
     names = [f"{told[side]['model']}/{told[side]['name']}" for side in ("old", "new")]
     if told["is_same"]:
         return [f"{names[0]} and {names[1]} are the same bytes."]

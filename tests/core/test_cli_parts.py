@@ -188,7 +188,7 @@ def test_a_diff_names_files_by_digest_and_fields_by_path() -> None:
         change("provenance", "notes", "added", None, "x" * 200),
     ]
     assert diff.lines(told(changes=changes)) == [
-        f"~ files artifact/model.onnx  {'a' * 12} 86.7 MiB → {'c' * 12} 22.0 MiB",
+        f"~ files artifact/model.onnx  {'a' * 12} 86.7 MiB → {'c' * 12} 21.9 MiB",
         "» files artifact/b.data  was artifact/a.data",
         f"- files tokenizer/vocab.txt  {'a' * 12} 100 B",
         "~ serving inputs[text].dims  [1] → [-1]",
