@@ -2,9 +2,15 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 ARGS ?=
+#: Tests are shared among so many workers: `auto` is one for each processor core, four at most; 0 is none (for a debugger).
+WORKERS ?= auto
+# Tests, stacks and demos start Python by the dozen. None compiles anew what another has compiled, wherever the environment
+# forbids to write that beside the sources.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test fast mutants lint fmt bench openapi ci locks clean
+.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi ci locks clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -18,23 +24,29 @@ up: setup ## Run everything on this machine until Ctrl-C (ARGS="--port 8700 -v")
 demo: setup ## Five releases under live traffic, two automatic rollbacks (ARGS="--exit --report out.json")
 	@$(PY) -m sluicegate.cli demo $(ARGS)
 
-test: setup ## Every test, on real parts (ARGS="tests/flows -k engine")
-	@$(PY) -m pytest $(ARGS)
+test: setup ## Every test, on real parts, shared among workers (ARGS="tests/flows -k engine" WORKERS=0)
+	@$(PY) -m pytest -n $(WORKERS) $(ARGS)
 
-fast: setup ## The tests that start no server of their own
-	@$(PY) -m pytest --ignore=tests/contracts --ignore=tests/flows --ignore=tests/real $(ARGS)
+fast: setup ## The tests that start no server of their own and take less than some seconds
+	@$(PY) -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/contracts --ignore=tests/flows --ignore=tests/kills --ignore=tests/real $(ARGS)
+
+kills: setup ## For a night: every process killed, and frozen, at its every write (ARGS="--only engine")
+	@bad=0; for what in "--all" "--all --freeze" "--takeover 20"; do $(PY) -m tests.kills $$what $(ARGS) || bad=1; done; \
+	SLUICEGATE_EVERY_STEP=1 $(PY) -m pytest -n 0 tests/flows/test_upload_kills.py || bad=1; exit $$bad
 
 mutants: setup ## How many small changes of the cores the tests notice (ARGS="rollouts/core/plan.py --survivors")
 	@$(PY) -m tests.mutants $(ARGS)
 
-lint: setup ## Style (ruff) and types (mypy); who may import whom is part of the tests
+lint: setup ## Style (ruff, djhtml) and types (mypy); who may import whom is part of the tests
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@.venv/bin/djhtml --tabwidth 2 --check templates
 	@$(PY) -m mypy
 
-fmt: setup ## Let ruff repair what it can
+fmt: setup ## Let ruff and djhtml repair what they can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+	@.venv/bin/djhtml --tabwidth 2 templates
 
 bench: setup ## Measure the numbers that the documents claim
 	@set -e; for one in $$(grep -l '^if __name__ == ' benchmarks/*.py benchmarks/*/__main__.py benchmarks/*/*/__main__.py); do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
@@ -47,7 +59,7 @@ ci: ## What continuous integration runs: lint, test, demo
 	@.ci/run
 
 locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in and uv's newest version
-	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --group dev pyproject.toml -o requirements.lock
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --extra server --group dev pyproject.toml -o requirements.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/runtime.in -o serving/runtime.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/gateway.in -o serving/gateway.lock
 

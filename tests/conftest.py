@@ -12,29 +12,51 @@ from typing import Any
 
 import pytest
 
+from tests import workers
 from tests.parts import absent
 
 _STOP: list[Callable[[], None]] = []
-_LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-django reads the settings
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_LEFT_OUT] = defaultdict(list)
+    config.pluginmanager.register(LeftOut())
+    if workers.is_shared(config):
+        return  # the workers do all this, each for itself; what was set here would be set in theirs too early
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
     if not config.option.collectonly:
         state = Path(tempfile.mkdtemp(prefix="sluicegate-tests-"))
         _STOP.append(lambda: shutil.rmtree(state, ignore_errors=True))
         os.environ["SLUICEGATE_STATE_DIR"] = str(state)
         (state / "static").mkdir()  # WhiteNoise warns of a missing folder, and warnings are errors
+        _take_ports(config)
         _start_stores(state)
-    import django
+    import django.conf
 
     django.setup()  # pytest-django does it itself only where the environment is complete before any conftest runs
+    django.conf.settings.PASSWORD_HASHERS = ["tests.hashing.OnceHashed"]
+
+
+def _take_ports(config: pytest.Config) -> None:
+    """This process and those that it starts choose ports that no other worker chooses."""
+    from serving.agent import launcher
+    from sluicegate.stack import ports
+
+    mine = workers.ports(config, ports.CHOICES)
+    ports.CHOICES = launcher._PORTS = mine
+    os.environ["SLUICEGATE_PORTS"] = f"{mine.start}-{mine.stop - 1}"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    return workers.how_many()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Files:
+    return workers.scheduler(config, log)
 
 
 def _start_stores(state: Path) -> None:
-    """A PostgreSQL and a Valkey of this run's own, unless the environment names others."""
+    """A PostgreSQL and a Valkey of this run's own (of each worker's, where there are some), unless the environment names others."""
     if "DATABASE_URL" not in os.environ and "DATABASE_URL_FILE" not in os.environ:
         from sluicegate.stack.postgres import Postgres
 
@@ -49,13 +71,21 @@ def _start_stores(state: Path) -> None:
         os.environ["REDIS_URL"] = valkey.start()
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+@pytest.hookimpl(trylast=True)  # after the last fixture has ended
+def pytest_sessionfinish() -> None:
+    """Not later: a worker that has told that it is done is soon killed."""
     while _STOP:
         _STOP.pop()()
 
 
+def pytest_unconfigure() -> None:
+    pytest_sessionfinish()  # where there was no session
+
+
+@pytest.hookimpl(trylast=True)  # after others have put the tests in an order of theirs
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     core = Path(__file__).parent / "core"
+    items.sort(key=lambda item: workers.begins_at(item.nodeid.partition("::")[0]))
     for item in items:
         if core in item.path.parents and _uses_database(item):
             raise pytest.UsageError(
@@ -72,31 +102,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("real"):
         for part in mark.args:
             if how := absent(part):
-                item.config.stash[_LEFT_OUT][f"{part} is not here ({how})"].append(item.nodeid)
-                pytest.skip(f"{part} is not here: {how}")
+                pytest.skip(f"{part} is not here ({how})")
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    outcome: Any = yield
-    report = outcome.get_result()
-    if (
-        report.skipped
-        and isinstance(report.longrepr, tuple)
-        and not any(item.nodeid in named for named in item.config.stash[_LEFT_OUT].values())
-    ):
-        item.config.stash[_LEFT_OUT][report.longrepr[2].removeprefix("Skipped: ")].append(item.nodeid)
+class LeftOut:
+    """Names at the end of the run what was left out and why, whichever worker left it out."""
 
+    def __init__(self) -> None:
+        self._tests: dict[str, set[str]] = defaultdict(set)
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    left_out = config.stash[_LEFT_OUT]
-    if not left_out:
-        return
-    terminalreporter.section("left out")
-    for why, tests in sorted(left_out.items()):
-        terminalreporter.line(f"{len(tests)} because {why}:")
-        for name in sorted({test.partition("[")[0] for test in tests}):
-            terminalreporter.line(f"    {name}")
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self._tests[report.longrepr[2].removeprefix("Skipped: ")].add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self._tests:
+            return
+        terminalreporter.section("left out")
+        for why, tests in sorted(self._tests.items()):
+            terminalreporter.line(f"{len(tests)} because {why}:")
+            for name in sorted({test.partition("[")[0] for test in tests}):
+                terminalreporter.line(f"    {name}")
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ _PORTS = range(20_000, 32_000)
 START_TIMEOUT_S = 30.0
 _EXIT_TIMEOUT_S = 3
 _TRIES = 3
-_PROJECT = Path(__file__).resolve().parent.parent
+_PROJECT = Path(__file__).resolve().parents[2]
 _PORT_TAKEN = re.compile(
     r"address already in use|failed to (?:bind|start).*(?:port|listen|service)|unable to .*listen", re.IGNORECASE
 )

@@ -20,9 +20,9 @@ from typing import Any
 from ledger.core.canonical import digest_of, sha256_of
 
 NAME = "local/triton-onnx"
-HERE = Path(__file__).resolve().parent
-RUNNER = HERE / "runner"
-LOCK_FILE = HERE / "runtime.lock"
+_SERVING = Path(__file__).resolve().parents[1]
+RUNNER = _SERVING / "runner"
+LOCK_FILE = _SERVING / "runtime.lock"
 #: The server's version by its wheel's. Source: the server's own metadata; tests/contracts/test_launcher.py compares them.
 _TRITON_BY_WHEEL = {"0.7.0": "2.51.0"}
 _MEASURED_PACKAGES = ("nvidia_pytriton", "numpy", "onnxruntime", "tokenizers")

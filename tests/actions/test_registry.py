@@ -613,6 +613,7 @@ def test_a_contract_is_what_a_model_promises(dev: Actor, model: ServedModel) -> 
             queries.get_release("sentiment", name)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_draft_of_ten_thousand_held_files_takes_no_more_locks_than_there_is_room_for() -> None:
     with transaction.atomic(), connection.cursor() as cursor:

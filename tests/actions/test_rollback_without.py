@@ -26,7 +26,7 @@ from serving.models import Deployment, Server
 from tests.factories import make_user
 from tests.telemetry_world import EXTERNAL, GUARDS, World
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 #: From the call, or from the fault's first tick, to weight 0 in the route: what is away may not be waited for.
 SOON_S = 3.0

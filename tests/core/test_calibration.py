@@ -13,6 +13,7 @@ from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Action, Code
 from rollouts.core.replay import Walk, walk
 
+pytestmark = pytest.mark.slow
 SHORT = {"preset": "fast", "bake": {"min_s": 60, "min_samples": 100, "deadline_s": 1800}}
 SCENARIOS: dict[str, tuple[Scenario, dict, int]] = {
     "healthy": (Scenario(200, 10), SHORT, 400),

@@ -78,6 +78,7 @@ def test_shadowing_and_approvals_are_shown() -> None:
     assert found.stages[2].approvals == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail", [0.05, 0.20])
 def test_the_detection_time_is_near_what_the_engine_itself_takes(fail: float) -> None:
     """The median over 30 simulated rollouts lies within a factor of 2.5 and 4 s of the preview."""

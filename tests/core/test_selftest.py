@@ -29,6 +29,7 @@ def steady(test: AATest, begin: int, last_s: int, *, attempts: int = 50, errors:
     return test
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("servers", "rate", "fails", "mean_s"),
     [(1, 20.0, 0.2, 3.0), (1, 2000.0, 0.2, 10.0), (2, 200.0, 0.2, 30.0), (20, 200.0, 0.2, 120.0), (20, 2000.0, 0.05, 10.0)],
@@ -40,6 +41,7 @@ def test_spells_of_servers_alarm_within_three_hours(servers: int, rate: float, f
         assert alarmed_s is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUIET)
 @pytest.mark.parametrize("rate", [20.0, 2000.0])
 def test_other_traffic_does_not_alarm(name: str, rate: float) -> None:
@@ -48,6 +50,7 @@ def test_other_traffic_does_not_alarm(name: str, rate: float) -> None:
     assert test.rejections <= (4 if "3 h" in name else 2)  # four incidents in twelve hours
 
 
+@pytest.mark.slow
 def test_errors_that_come_alone_hardly_ever_reject() -> None:
     test, _ = fed(alone(np.random.default_rng(3), 12 * HOUR_S, 50.0))
     assert test.rejections <= 1 and test.log_e < math.log(10)
@@ -130,6 +133,7 @@ def test_three_incidents_in_an_hour_alarm() -> None:
     assert test.rejections == 3 and alarmed_s is not None
 
 
+@pytest.mark.slow
 def test_an_alarm_ends_within_a_day_after_the_spells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EPISODE_S", 10.0)
     loud = replace(AATest(), log_m=(module._ALARM + module.MOST_OVER,) * 4, episodes=50, rejections=40)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +34,10 @@ def _said() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="draws the sample")
     parser.add_argument("--extra", type=int, default=0, help="so many points more than one for each side of a site")
     parser.add_argument("--only", default="", help="victims whose name holds this text")
+    parser.add_argument("--stories", type=int, default=10**9, help="no more stories of a kind of victim than these")
+    parser.add_argument(
+        "--changed", action="store_true", help="first the sites in modules that differ from the commit before the last"
+    )
     parser.add_argument(
         "--freeze", action="store_true", help="freeze the victim and let it go on after another took over"
     )
@@ -73,11 +79,13 @@ def _campaign(said: argparse.Namespace, folder: Path) -> int:
         for victim in (torn() if said.torn else victims())
         if said.only in victim.name and (victim.can_freeze or not said.freeze)
     ]
+    chosen = campaigns.some(chosen, said.seed, said.stories)
     campaign = campaigns.Campaign(chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True))
     pick = campaigns.every if said.all else campaigns.sample(said.seed, chosen, said.extra)
 
     def choose(points: campaigns.PointsOf) -> list[campaigns.Target]:
         picked = pick({name: [point for point in its if said.site in point.site] for name, its in points.items()})
+        picked = campaigns.changed_first(picked, changed_modules() if said.changed else ())
         return (campaigns.frozen(picked) if said.freeze else picked)[: said.most] * said.times
 
     campaign.run(choose)
@@ -88,7 +96,18 @@ def _campaign(said: argparse.Namespace, folder: Path) -> int:
         print(campaigns.by_site(campaign))
     print(campaigns.table(found))
     print(f"{len(found['wrong'])} wrong; {found['took_s']:g} s")
-    return 1 if found["wrong"] else 0
+    missed = campaigns.missed(found)
+    print("\n".join(missed), file=sys.stderr)
+    return 1 if found["wrong"] or missed else 0
+
+
+def changed_modules() -> list[str]:
+    """What differs from the commit before the last: the last commit and what is not committed yet. None without git."""
+    if not shutil.which("git"):
+        return []
+    argv = ["git", "diff", "--name-only", "HEAD~1", "--", "*.py"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    return [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in said.split()]
 
 
 if __name__ == "__main__":

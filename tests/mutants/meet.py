@@ -22,7 +22,7 @@ import pytest
 
 from tests.mutants import children, session, suite
 from tests.mutants.mutate import Mutant
-from tests.mutants.session import Tested
+from tests.mutants.session import Watched
 
 #: A test that computes longer than this comes after the quicker ones, and all that one mutant meets takes no longer than that.
 SLOW_S, MOST_S = 0.5, 5.0
@@ -219,7 +219,7 @@ class _Warm:
 class Chosen:
     """Which tests a mutant meets, the quick and near ones first."""
 
-    def __init__(self, tests: dict[str, Tested]) -> None:
+    def __init__(self, tests: dict[str, Watched]) -> None:
         self.tests = {name: one for name, one in tests.items() if one.passed}
         self.running: dict[tuple[str, int], list[str]] = {}
         for name, one in self.tests.items():
@@ -287,7 +287,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _fresh_job(place: int, mutant: Mutant, tests: dict[str, Tested]) -> children.Job:
+def _fresh_job(place: int, mutant: Mutant, tests: dict[str, Watched]) -> children.Job:
     chosen = Chosen(tests)
     names = chosen.by_module(mutant)
 

@@ -24,11 +24,13 @@ ARGUMENTS = [
 ]
 #: A test that computes longer while it is watched (watching makes it two to ten times slower) is ended, and meets no mutant.
 MOST_WATCHED_S = 2.0
+#: When the tests of one file have been watched for so long, its others are left alone: simulations with many parameters.
+MOST_WATCHED_OF_A_FILE_S = 20.0
 FUNCTION_FLAG = 0x2  # CO_NEWLOCALS: a function's body, not a module's or a class's
 NOWHERE = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
 
 
-class Tested(NamedTuple):
+class Watched(NamedTuple):
     """One test, alone: the seconds that it computed while it was watched, whether it passed, and the lines of cores that it ran."""
 
     cpu_s: float
@@ -131,13 +133,16 @@ def _too_slow(signum: int, frame: FrameType | None) -> None:
     raise TooSlow
 
 
-def watch_items(items: list[pytest.Item]) -> dict[str, Tested]:
+def watch_items(items: list[pytest.Item]) -> dict[str, Watched]:
     """Run all, each watched, and none for longer than it is worth; what was ended counts as not passed."""
-    watch, found = Watch(), {}
+    watch = Watch()
+    found: dict[str, Watched] = {}
     signal.signal(signal.SIGVTALRM, _too_slow)
     for item, following in zip(items, [*items[1:], None], strict=True):
         begun, failed = time.process_time(), item.session.testsfailed
-        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_WATCHED_S)
+        if sum(one.cpu_s for one in found.values()) > MOST_WATCHED_OF_A_FILE_S:
+            break
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_WATCHED_S, 0.5)  # again, should something have caught the first
         try:
             with watch.on():
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -146,7 +151,7 @@ def watch_items(items: list[pytest.Item]) -> dict[str, Tested]:
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         passed = item.session.testsfailed == failed
-        found[item.nodeid] = Tested(round(time.process_time() - begun, 4), passed, watch.taken())
+        found[item.nodeid] = Watched(round(time.process_time() - begun, 4), passed, watch.taken())
     return found
 
 
@@ -164,17 +169,17 @@ class Store:
     def place(self, path: str) -> Path:
         return self.folder / f"{Path(path).stem}-{suite.digest(path)}.json"
 
-    def read(self, paths: Iterable[str]) -> dict[str, Tested]:
+    def read(self, paths: Iterable[str]) -> dict[str, Watched]:
         found = {}
         for path in paths:
             if self.place(path).is_file():
-                found |= {name: Tested(*one) for name, one in json.loads(self.place(path).read_text()).items()}
+                found |= {name: Watched(*one) for name, one in json.loads(self.place(path).read_text()).items()}
         return found
 
     def missing(self, paths: Iterable[str]) -> list[str]:
         return [path for path in paths if not self.place(path).is_file()]
 
-    def write(self, path: str, tests: dict[str, Tested]) -> None:
+    def write(self, path: str, tests: dict[str, Watched]) -> None:
         write(self.place(path), json.dumps(tests))
 
 

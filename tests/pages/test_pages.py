@@ -20,6 +20,7 @@ from rollouts.models import Decision, Rollout
 from serving.actions.routes import set_route
 from serving.models import Environment
 from tests.factories import make_environment, make_model, make_release, make_team, make_user
+from tests.pages.markup import squeezed
 from validators.models import Validation
 
 pytestmark = pytest.mark.django_db
@@ -121,7 +122,7 @@ def test_events_name_releases_link_their_subjects_and_leave_out_what_did_not_cha
 
 def test_the_contract_is_a_table_and_no_model_without_rollouts_lacks_a_first_step(member: User) -> None:
     model = make_model("sentiment", team=make_team("search"))
-    page = signed_in(member).get(reverse("model", args=["sentiment"])).content.decode()
+    page = squeezed(signed_in(member).get(reverse("model", args=["sentiment"])).content.decode())
     tensor = model.contract["inputs"][0]
     assert (
         f"<code>{tensor['name']}</code></td><td>{tensor['data_type']}</td>" in page and "&quot;inputs&quot;" not in page
@@ -218,7 +219,7 @@ def test_an_environment_that_cannot_be_is_a_sentence(shifting: Rollout, member: 
 
 
 def test_an_unknown_verb_is_refused(shifting: Rollout, member: User) -> None:
-    url = reverse("rollout_act", args=[shifting.pk, "live_view"])
+    url = reverse("rollout_act", args=[shifting.pk, "view_of"])
     answer = signed_in(member).post(url, {"version": "1", "reason": "x"}, follow=True)
     assert "has no verb" in answer.content.decode()
     assert not Decision.objects.exists()

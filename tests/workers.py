@@ -1,0 +1,109 @@
+"""How a run is shared among workers: whole files, those that start servers first, and some alone.
+
+A file's tests share servers and a database, so they stay together. What waits for servers comes first, since a short file
+fills the end better than a long one. A file that measures time runs when the other workers are done: beside others, on as
+many processor cores as workers, it would measure them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+#: More would need more memory than a small machine has: each has a PostgreSQL, and some tests a whole stack.
+MOST_WORKERS = 4
+#: Folders in the order in which they are begun; what is not named comes after them.
+FIRST = ("tests/real", "tests/flows", "tests/kills", "tests/contracts")
+#: Each test there has processes and stores of its own, so its tests need not stay together.
+APART = ("tests/kills/test_kills.py",)
+#: Files that compare rates and short times with what the machine can do, and what others beside them would spoil.
+ALONE = {
+    "tests/real/test_overload.py": "measures a server's capacity, and what is left of it under three times the load",
+    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
+    "tests/real/test_gates.py": "measures how many requests a server takes",
+    "tests/flows/test_engine_pace.py": "an engine that is called looks within 0.15 s",
+    "tests/kills/test_takeover.py": "another engine leads within 5 s",
+}
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process runs a share of the tests for another one."""
+    return hasattr(config, "workerinput")
+
+
+def is_shared(config: pytest.Config) -> bool:
+    """Whether this process runs no test itself, but has workers for that."""
+    return not is_worker(config) and bool(config.getoption("numprocesses", None))
+
+
+def how_many() -> int:
+    """One for each processor core that this process may use. None at all, where there is one core or stores were named:
+    two runs on the same Redis would take each other's messages."""
+    cores = len(os.sched_getaffinity(0))
+    named = {"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"} & set(os.environ)
+    return 0 if cores == 1 or named else min(cores, MOST_WORKERS)
+
+
+def begins_at(path: str) -> int:
+    """The rank of a file, given by its path from the project's folder, in the order in which files are begun."""
+    ranks = [number for number, folder in enumerate(FIRST) if path.startswith(f"{folder}/")]
+    return len(FIRST) + 1 if path in ALONE else ranks[0] if ranks else len(FIRST)
+
+
+def ports(config: pytest.Config, whole: range) -> range:
+    """This worker's own part of a range: a port that one has chosen, or left for an instant, no other may take."""
+    if not is_worker(config):
+        return whole
+    name, count = config.workerinput["workerid"], config.workerinput["workercount"]  # type: ignore[attr-defined]
+    size = len(whole) // count
+    begin = (
+        whole.start + int(name.removeprefix("gw")) % count * size
+    )  # one that replaces a dead worker has a higher number
+    return range(begin, begin + size)
+
+
+class Files(LoadScopeScheduling):
+    """Whole files to each worker; those of `ALONE`, which come last, one by one when the other workers are done."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file in APART else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if self._may_begin(node):
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if not self.workqueue or self._may_begin(node):
+            super()._reschedule(node)
+        elif node is not self._last() and not node.shutting_down:
+            node.shutdown()
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        last = self._last()
+        if self.workqueue and last is not None and last is not node:
+            self._reschedule(last)  # it may be waiting for this one
+
+    def _may_begin(self, node: WorkerController) -> bool:
+        """Whether the next file of the queue may be given to this worker now."""
+        if next(iter(self.workqueue)).partition("::")[0] not in ALONE:
+            return True
+        others = [work for other, work in self.assigned_work.items() if other is not node]
+        return node is self._last() and not any(map(self._pending_of, others))
+
+    def _last(self) -> WorkerController | None:
+        """The worker that takes the files that run alone."""
+        return next((node for node in self.nodes if not node.shutting_down), None)
+
+
+def scheduler(config: pytest.Config, log: Any) -> Files:
+    """For xdist's hook `pytest_xdist_make_scheduler`."""
+    config.option.loadscopereorder = False  # the order is that of the collection
+    return Files(config, log)
