@@ -32,7 +32,7 @@ _OURS = {"0100007F", "00000000", "0000000000000000FFFF00000100007F", "0" * 32}
 _LISTEN = "0A"
 
 
-def is_held_by(session: int, port: int) -> bool | None:
+def is_bound_by(session: int, port: int) -> bool | None:
     """Whether a process of this session listens on the port: False where only others do, None where nobody does.
 
     An answer on a port says nothing about who gave it. True where the session's processes may not be looked into.

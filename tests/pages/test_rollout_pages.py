@@ -187,7 +187,7 @@ def test_who_approves_finds_the_gates_the_difference_and_the_policy_beside_the_b
     put(rollout, "awaiting_approval", report=report)
     page = page_of(signed_in(other), rollout)
     assert page.index("To look at before an approval") < page.index("Approve start")
-    assert page.count(reverse("gate_run", args=[report.validation_id])) == 2
+    assert page.count(reverse("gate_run", args=[report.gate_run_id])) == 2
     assert f"{url('release_diff', rollout.candidate)}?against=r1" in page and 'id="policy"' in page
     assert "start · " in page and "step 1" not in page  # one word for one stage
 
