@@ -38,7 +38,12 @@ from tests.migrations.old_database import (
 )
 
 #: {the table's old name: its name today}.
-RENAMED = {"rollouts_selftest": "rollouts_aatestrecord"}
+RENAMED = {
+    "rollouts_decision": "rollouts_decisionrecord",
+    "rollouts_selftest": "rollouts_aatestrecord",
+    "validators_gaterun": "validators_gateresult",
+    "validators_validation": "validators_gaterun",
+}
 
 
 @dataclass(frozen=True)
