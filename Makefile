@@ -37,14 +37,16 @@ kills: setup ## For a night: every process killed, and frozen, at its every writ
 mutants: setup ## How many small changes of the cores the tests notice (ARGS="rollouts/core/plan.py --survivors")
 	@$(PY) -m tests.mutants $(ARGS)
 
-lint: setup ## Style (ruff) and types (mypy); who may import whom is part of the tests
+lint: setup ## Style (ruff, djhtml) and types (mypy); who may import whom is part of the tests
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@.venv/bin/djhtml --tabwidth 2 --check templates
 	@$(PY) -m mypy
 
-fmt: setup ## Let ruff repair what it can
+fmt: setup ## Let ruff and djhtml repair what they can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+	@.venv/bin/djhtml --tabwidth 2 templates
 
 bench: setup ## Measure the numbers that the documents claim
 	@set -e; for one in $$(grep -l '^if __name__ == ' benchmarks/*.py benchmarks/*/__main__.py benchmarks/*/*/__main__.py); do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
@@ -57,7 +59,7 @@ ci: ## What continuous integration runs: lint, test, demo
 	@.ci/run
 
 locks: setup ## Resolve the lock files anew from pyproject.toml, serving/*.in and uv's newest version
-	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --group dev pyproject.toml -o requirements.lock
+	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade --extra server --group dev pyproject.toml -o requirements.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/runtime.in -o serving/runtime.lock
 	@.build/installer/bin/uv pip compile -q --no-header --generate-hashes --python-version 3.11 --upgrade serving/gateway.in -o serving/gateway.lock
 

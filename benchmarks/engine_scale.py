@@ -508,7 +508,7 @@ def _growth() -> str:
     from django.db import connection
 
     from ledger.models import Event
-    from rollouts.models import Decision, Observation
+    from rollouts.models import DecisionRecord, Observation
 
     gc.collect()
     sizes = []
@@ -517,7 +517,7 @@ def _growth() -> str:
             cursor.execute("SELECT pg_total_relation_size(%s)", [table])
             sizes.append(cursor.fetchone()[0] / 2**20)
     return (
-        f"{Observation.objects.count()} | {Decision.objects.count()} | {Event.objects.count()} | {_state_bytes():.0f} | "
+        f"{Observation.objects.count()} | {DecisionRecord.objects.count()} | {Event.objects.count()} | {_state_bytes():.0f} | "
         f"{sizes[0]:.1f} | {sizes[1]:.1f} | {_rss_mib():.0f}"
     )
 

@@ -55,7 +55,7 @@ class Job(models.Model):
     kind = models.CharField(max_length=60)
     key = models.CharField(
         max_length=120
-    )  # what it is about, such as "validation:12"; one unfinished job per (kind, key)
+    )  # what it is about, such as "gate_run:12"; one unfinished job per (kind, key)
     queue = models.CharField(max_length=60, default="default")
     args = models.JSONField(default=dict)
     state = models.CharField(max_length=10, default=JobState.QUEUED, choices=[(s.value, s.value) for s in JobState])

@@ -9,7 +9,7 @@ class RolloutsConfig(AppConfig):
         from registry.hooks.policy_validators import register_policy_validator
         from registry.hooks.usage import register_usage_source
         from rollouts.core.policy_schema import parse_policy
-        from rollouts.queries.release_usage import holds
+        from rollouts.queries.release_usage import release_usages
 
         register_policy_validator("rollout_policy", parse_policy)
-        register_usage_source("rollouts", holds)
+        register_usage_source("rollouts", release_usages)

@@ -110,7 +110,7 @@ class Observation(models.Model):
         constraints = [models.UniqueConstraint(fields=["rollout", "first_tick", "tick"], name="observation_once")]
 
 
-class Decision(models.Model):
+class DecisionRecord(models.Model):
     """What the engine or a person decided, with its sentence of reason. Append-only by trigger."""
 
     rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="decisions")

@@ -9,7 +9,7 @@ from rollouts.models import Rollout
 
 
 @handler(DRAIN_REVERTED)
-def let_go(job: Job, beat: Beat) -> None:
+def drain_reverted_release(job: Job, beat: Beat) -> None:
     """Ends the servers of a release that was taken back after its promotion, once nothing goes there any more."""
     rollout = Rollout.objects.select_related("candidate__model__team", "environment", "model").get(
         pk=job.args["rollout"]

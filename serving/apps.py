@@ -7,6 +7,6 @@ class ServingConfig(AppConfig):
 
     def ready(self) -> None:
         from registry.hooks.usage import register_usage_source
-        from serving.queries.release_usage import holds
+        from serving.queries.release_usage import release_usages
 
-        register_usage_source("serving", holds)
+        register_usage_source("serving", release_usages)

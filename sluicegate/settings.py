@@ -36,7 +36,6 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "sluicegate",
-    "django_htmx",  # only for the htmx that it ships as static files
     "accounts",
     "ledger",
     "registry",

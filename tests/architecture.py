@@ -23,7 +23,7 @@ from registry.core import uploads
 from rollouts.core import lifecycle as rollouts
 from rollouts.core.decision import Code
 from serving.core import lifecycle as deployments
-from validators.core import lifecycle as validations
+from validators.core import lifecycle as gate_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ["sluicegate", "web", "rollouts", "validators", "serving", "registry", "ledger", "accounts"]
@@ -32,7 +32,7 @@ _WRITERS = ["rollouts", "validators", "serving", "registry", "ledger", "accounts
 #: Every table of moves, by the word that `takes` of a test names it with, and the app whose actions take them.
 LIFECYCLES: dict[str, tuple[Mapping[StrEnum, frozenset[StrEnum]], str]] = {
     "rollout": (rollouts.MOVES, "rollouts"),  # type: ignore[dict-item]
-    "gate run": (validations.MOVES, "validators"),  # type: ignore[dict-item]
+    "gate run": (gate_runs.MOVES, "validators"),  # type: ignore[dict-item]
     "deployment": (deployments.MOVES, "serving"),  # type: ignore[dict-item]
     "release": (releases.MOVES, "registry"),  # type: ignore[dict-item]
     "upload": (uploads.MOVES, "registry"),  # type: ignore[dict-item]

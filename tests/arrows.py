@@ -15,12 +15,12 @@ from registry.models import Release, Upload
 from rollouts.models import Rollout
 from serving.models import Deployment
 from tests.architecture import ROOMS, ROOT
-from validators.models import Validation
+from validators.models import GateRun
 
 #: As `tests.architecture.LIFECYCLES` names them.
 NAMES: dict[type[models.Model], str] = {
     Rollout: "rollout",
-    Validation: "gate run",
+    GateRun: "gate run",
     Deployment: "deployment",
     Release: "release",
     Upload: "upload",

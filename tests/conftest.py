@@ -29,11 +29,22 @@ def pytest_configure(config: pytest.Config) -> None:
         _STOP.append(lambda: shutil.rmtree(state, ignore_errors=True))
         os.environ["SLUICEGATE_STATE_DIR"] = str(state)
         (state / "static").mkdir()  # WhiteNoise warns of a missing folder, and warnings are errors
+        _take_ports(config)
         _start_stores(state)
     import django.conf
 
     django.setup()  # pytest-django does it itself only where the environment is complete before any conftest runs
     django.conf.settings.PASSWORD_HASHERS = ["tests.hashing.OnceHashed"]
+
+
+def _take_ports(config: pytest.Config) -> None:
+    """This process and those that it starts choose ports that no other worker chooses."""
+    from serving.agent import launcher
+    from sluicegate.stack import ports
+
+    mine = workers.ports(config, ports.CHOICES)
+    ports.CHOICES = launcher._PORTS = mine
+    os.environ["SLUICEGATE_PORTS"] = f"{mine.start}-{mine.stop - 1}"
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -26,7 +26,7 @@ from tests.factories import (
     make_user,
 )
 from validators.core.policy import parse_policy as parse_gate_policy
-from validators.models import Report, Validation
+from validators.models import GateRun, Report
 
 OBJECTIVES = {"errors_max_frac": 0.01}
 
@@ -62,7 +62,7 @@ def report_for(
 ) -> Report:
     """A report signed here; `forged` columns are changed after that."""
     policy_digest = policy or parse_gate_policy(release.model.gate_policy, release.model.objectives).digest
-    validation = Validation.objects.create(
+    gate_run = GateRun.objects.create(
         release=release,
         environment=make_environment("staging"),
         policy={},
@@ -72,10 +72,10 @@ def report_for(
         requested_by="test",
     )
     named = {"manifest_digest": manifest or release.digest or "", "policy_digest": policy_digest, "verdict": verdict}
-    body = canonical_bytes({**named, "validation": validation.pk})
+    body = canonical_bytes({**named, "gate_run": gate_run.pk})
     signature, key_id = installation_keys.sign(sha256_of(body))
     signed = {"body": body.decode(), "digest": sha256_of(body), "signature": signature, "key_id": key_id}
-    return Report.objects.create(validation=validation, release=release, **{**named, **signed, **(forged or {})})
+    return Report.objects.create(gate_run=gate_run, release=release, **{**named, **signed, **(forged or {})})
 
 
 def serves(release: Release) -> None:

@@ -21,7 +21,7 @@ from registry.models import Release
 from rollouts import actions
 from rollouts.engine.loop import Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import get_rollout, view_of
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route
@@ -246,7 +246,7 @@ class World:
         for _ in range(turns):
             if self.turn(requests).state == state:
                 return self.rollout
-        said = [(d.action, d.code, d.reason) for d in Decision.objects.order_by("pk")]
+        said = [(d.action, d.code, d.reason) for d in DecisionRecord.objects.order_by("pk")]
         raise AssertionError(f"still {self.rollout.state}, not {state}: {self.rollout.reason} {said}")
 
     def until_weight(self, weight_bp: int) -> None:
@@ -283,10 +283,10 @@ class World:
             gateway.set_arm(self.candidate.digest or "", error_frac=0.5)
 
     def actions(self) -> list[str]:
-        return list(Decision.objects.filter(rollout=self.rollout).order_by("pk").values_list("action", flat=True))
+        return list(DecisionRecord.objects.filter(rollout=self.rollout).order_by("pk").values_list("action", flat=True))
 
     def codes(self) -> list[str]:
-        return list(Decision.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
+        return list(DecisionRecord.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
 
     def view(self) -> dict[str, Any]:
         return view_of(get_rollout(self.admin, self.rollout.pk))

@@ -15,6 +15,7 @@ from tests.architecture import CHECKS, ROOMS, ROOT, sources
 
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
+MOST_COLUMNS_OF_A_TEMPLATE = 120
 #: Written for people or machines elsewhere; what the machine of whoever wrote it looked like belongs nowhere.
 MACHINE_PATHS = re.compile(r"(?<![\w.$}/])/(?:work|home|root|Users|mnt)/[\w.-]+")
 SHOWN = [
@@ -189,6 +190,16 @@ def test_tasks_take_ids_only(trees: dict[str, ast.Module]) -> None:
 def test_no_file_is_long() -> None:
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in sources()}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FILE} == {}
+
+
+def test_no_line_of_a_template_is_long() -> None:
+    long = [
+        f"{name_of(path)}:{number} has {len(line)} columns"
+        for path in sorted((ROOT / "templates").rglob("*.html"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > MOST_COLUMNS_OF_A_TEMPLATE
+    ]
+    assert long == []
 
 
 def test_no_function_is_long(trees: dict[str, ast.Module]) -> None:

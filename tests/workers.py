@@ -22,8 +22,14 @@ MOST_WORKERS = 4
 FIRST = ("tests/real", "tests/flows", "tests/kills", "tests/contracts")
 #: Each test there has processes and stores of its own, so its tests need not stay together.
 APART = ("tests/kills/test_kills.py",)
-#: Files that compare durations or rates with limits, and why.
-ALONE: dict[str, str] = {}
+#: Files that compare rates and short times with what the machine can do, and what others beside them would spoil.
+ALONE = {
+    "tests/real/test_overload.py": "measures a server's capacity, and what is left of it under three times the load",
+    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
+    "tests/real/test_gates.py": "measures how many requests a server takes",
+    "tests/flows/test_engine_pace.py": "an engine that is called looks within 0.15 s",
+    "tests/kills/test_takeover.py": "another engine leads within 5 s",
+}
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -48,6 +54,18 @@ def begins_at(path: str) -> int:
     """The rank of a file, given by its path from the project's folder, in the order in which files are begun."""
     ranks = [number for number, folder in enumerate(FIRST) if path.startswith(f"{folder}/")]
     return len(FIRST) + 1 if path in ALONE else ranks[0] if ranks else len(FIRST)
+
+
+def ports(config: pytest.Config, whole: range) -> range:
+    """This worker's own part of a range: a port that one has chosen, or left for an instant, no other may take."""
+    if not is_worker(config):
+        return whole
+    name, count = config.workerinput["workerid"], config.workerinput["workercount"]  # type: ignore[attr-defined]
+    size = len(whole) // count
+    begin = (
+        whole.start + int(name.removeprefix("gw")) % count * size
+    )  # one that replaces a dead worker has a higher number
+    return range(begin, begin + size)
 
 
 class Files(LoadScopeScheduling):

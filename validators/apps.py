@@ -9,7 +9,7 @@ class ValidatorsConfig(AppConfig):
         from registry.hooks.policy_validators import register_policy_validator
         from registry.hooks.usage import register_usage_source
         from validators.core.policy import parse_policy
-        from validators.queries.release_usage import holds
+        from validators.queries.release_usage import release_usages
 
         register_policy_validator("gate_policy", parse_policy)
-        register_usage_source("validators", holds)
+        register_usage_source("validators", release_usages)

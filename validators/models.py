@@ -1,4 +1,4 @@
-"""Golden sets, validations, gate runs and signed reports. Evidence is append-only, by trigger."""
+"""Golden sets, gate runs, gate runs and signed reports. Evidence is append-only, by trigger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db.models import Q
 from accounts.models import User
 from registry.models import Blob, Release, ServedModel
 from serving.models import Environment
-from validators.core.lifecycle import ValidationState
+from validators.core.lifecycle import GateRunState
 from validators.core.verdict import Verdict
 
 
@@ -27,17 +27,17 @@ class GoldenSet(models.Model):
         constraints = [models.UniqueConstraint(fields=["model", "digest"], name="golden_set_once")]
 
 
-class Validation(models.Model):
+class GateRun(models.Model):
     """One run of a policy's gates over one release."""
 
-    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="validations")
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="gate_runs")
     environment = models.ForeignKey(
         Environment, on_delete=models.PROTECT, related_name="+"
     )  # where the release is run for it
     policy = models.JSONField()
     policy_digest = models.CharField(max_length=71)
     baseline = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")  # stable when it began
-    state = models.CharField(max_length=10, default=ValidationState.QUEUED)
+    state = models.CharField(max_length=10, default=GateRunState.QUEUED)
     verdict = models.CharField(max_length=10, blank=True)  # set with state finished
     reason = models.TextField(blank=True)
     requested_by = models.CharField(max_length=150)
@@ -48,22 +48,20 @@ class Validation(models.Model):
 
     class Meta:
         constraints = [
+            models.CheckConstraint(condition=Q(state__in=[s.value for s in GateRunState]), name="gate_run_state_known"),
             models.CheckConstraint(
-                condition=Q(state__in=[s.value for s in ValidationState]), name="validation_state_known"
-            ),
-            models.CheckConstraint(
-                condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="validation_verdict_known"
+                condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="gate_run_verdict_known"
             ),
             models.UniqueConstraint(
-                fields=["release"], condition=Q(state__in=["queued", "running"]), name="validation_once_running"
+                fields=["release"], condition=Q(state__in=["queued", "running"]), name="gate_run_once_running"
             ),
         ]
 
 
-class GateRun(models.Model):
-    """One gate of one validation. Immutable once it has a verdict (trigger)."""
+class GateResult(models.Model):
+    """One gate of one gate run. Immutable once it has a verdict (trigger)."""
 
-    validation = models.ForeignKey(Validation, on_delete=models.PROTECT, related_name="gate_runs")
+    gate_run = models.ForeignKey(GateRun, on_delete=models.PROTECT, related_name="results")
     gate = models.CharField(max_length=30)
     position = models.PositiveIntegerField()
     verdict = models.CharField(max_length=10, blank=True)  # empty: not judged yet
@@ -77,17 +75,17 @@ class GateRun(models.Model):
     class Meta:
         ordering = ["position"]
         constraints = [
-            models.UniqueConstraint(fields=["validation", "gate"], name="gate_run_once"),
+            models.UniqueConstraint(fields=["gate_run", "gate"], name="gate_result_once"),
             models.CheckConstraint(
-                condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="gate_run_verdict_known"
+                condition=Q(verdict__in=["", *[v.value for v in Verdict]]), name="gate_result_verdict_known"
             ),
         ]
 
 
 class Report(models.Model):
-    """The sealed outcome of a validation: canonical JSON, its digest, and an Ed25519 signature over the digest."""
+    """The sealed outcome of a gate run: canonical JSON, its digest, and an Ed25519 signature over the digest."""
 
-    validation = models.OneToOneField(Validation, on_delete=models.PROTECT, related_name="report")
+    gate_run = models.OneToOneField(GateRun, on_delete=models.PROTECT, related_name="report")
     release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="reports")
     manifest_digest = models.CharField(max_length=71)
     policy_digest = models.CharField(max_length=71)

@@ -49,10 +49,10 @@ class EventVerb(StrEnum):
     ROUTE_SET = "route.set"
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"
-    VALIDATION_REQUESTED = "validation.requested"
-    VALIDATION_STARTED = "validation.started"
-    VALIDATION_FINISHED = "validation.finished"
-    VALIDATION_CANCELLED = "validation.cancelled"
+    GATE_RUN_REQUESTED = "gate_run.requested"
+    GATE_RUN_STARTED = "gate_run.started"
+    GATE_RUN_FINISHED = "gate_run.finished"
+    GATE_RUN_CANCELLED = "gate_run.cancelled"
     GATE_JUDGED = "gate.judged"
     REPORT_SEALED = "report.sealed"
     # rollouts

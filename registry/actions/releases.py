@@ -71,7 +71,7 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
     incomplete = [one for one in _incomplete(release, spec, files) if one.field not in {u.field for u in unverified}]
     refuse("unverified_files" if unverified else "incomplete_release", "The draft", [*unverified, *incomplete])
     refuse("invalid_files", "The draft", _against_files(spec, files, found))
-    text, digest = manifest.seal(
+    text, digest = manifest.text_and_digest(
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
     )
     # Holding the model's row, sealings of one model happen one after the other: its numbers have no gap and no twin.

@@ -138,7 +138,7 @@ def _note(upload: Upload, wanted: Mapping[int, str]) -> None:
     """Remembers the parts' sha256. One that is held already keeps the sha256 that it has."""
     before = dict(upload.parts.filter(number__in=wanted).values_list("number", "sha256"))
     changed = [number for number, sha256 in wanted.items() if before.get(number, sha256) != sha256]
-    held = store().keys.held_parts(place_of(upload)) if changed and upload.is_begun else {}
+    held = store().keys.received_parts(place_of(upload)) if changed and upload.is_begun else {}
     problems = [
         Problem(f"numbers.{n}", f"part {n} is there with other bytes.", "Start a new upload if the file has changed.")
         for n in changed

@@ -30,7 +30,7 @@ _PATH = OpenApiParameter(
 )
 
 
-class UploadView(APIView):
+class FileUploadView(APIView):
     """One small file of a draft: the body is its bytes, at most SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES (64 MiB unless set).
 
     Larger ones are uploaded in parts, as /uploads says.

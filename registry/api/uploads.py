@@ -58,7 +58,7 @@ class SignedOut(serializers.Serializer[Any]):
     parts = SignedPartOut(many=True)
 
 
-class HeldPartOut(serializers.Serializer[Any]):
+class ReceivedPartOut(serializers.Serializer[Any]):
     number = serializers.IntegerField()
     size_bytes = serializers.IntegerField()
     sha256 = serializers.CharField(help_text="that it was signed for, which the store has checked")
@@ -77,7 +77,7 @@ class UploadOut(serializers.Serializer[Upload]):
     problem = serializers.CharField(allow_blank=True)
     part_size = serializers.IntegerField()
     parts = serializers.IntegerField()
-    held = HeldPartOut(many=True, help_text="the parts that arrived; empty once the upload is complete")
+    held = ReceivedPartOut(many=True, help_text="the parts that arrived; empty once the upload is complete")
     missing = serializers.ListField(child=serializers.IntegerField(), help_text="the parts that are still to be sent")
     signed = SignedPartOut(many=True, required=False, help_text="on creation, for a file of one part")
     expires_at = serializers.DateTimeField()

@@ -40,7 +40,7 @@ def build(spec: Spec, files: Iterable[File]) -> dict[str, Any]:
     }
 
 
-def seal(spec: Spec, files: Iterable[File]) -> tuple[str, str]:
+def text_and_digest(spec: Spec, files: Iterable[File]) -> tuple[str, str]:
     """(canonical text, digest): the digest is `sha256:<64 hex>` of the text's UTF-8."""
     data = canonical_bytes(build(spec, files))
     return data.decode("utf-8"), sha256_of(data)

@@ -71,7 +71,7 @@ def _quoted(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class FieldPosition:
     """Where a field's name stands: line and column, both from 1."""
 
     line: int
@@ -87,20 +87,20 @@ _TOKEN = re.compile(
 )
 
 
-def places(text: str) -> dict[str, Place]:
+def places(text: str) -> dict[str, FieldPosition]:
     """Every field of a protobuf text, such as `input[0].dims`, and where it stands.
 
     Messages are numbered, also in `[{…}, {…}]` and when there is only one; a repeated scalar keeps its first place.
     The text must be well-formed; anything else gives some places and no error.
     """
-    found: dict[str, Place] = {}
+    found: dict[str, FieldPosition] = {}
     counts: dict[str, int] = {}
     within: list[tuple[str, bool]] = [("", False)]  # what is open: its path, and whether it is a list
     name, previous, line, line_start = "", "", 1, 0
-    named = Place(1, 1)
+    named = FieldPosition(1, 1)
     for match in _TOKEN.finditer(text):
         kind, token = match.lastgroup, match.group()
-        (path, is_list), place = within[-1], Place(line, match.start() - line_start + 1)
+        (path, is_list), place = within[-1], FieldPosition(line, match.start() - line_start + 1)
         if kind == "word" and previous != ":" and not is_list:
             name = f"{path}.{token}" if path else token
             found.setdefault(name, place)
@@ -128,7 +128,7 @@ class Config:
     name: str
     backend: str
     stated: dict[str, Any]
-    places: dict[str, Place]
+    places: dict[str, FieldPosition]
 
     def place(self, field: str) -> str:
         """`4:1`, of the field or of what it stands in; `1:1` when neither is there."""

@@ -33,7 +33,7 @@ def history_of(alias: Alias) -> QuerySet[AliasEvent]:
     return alias.events.select_related("from_release", "to_release").order_by("-version")
 
 
-def holds(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
+def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
     """As `registry.hooks.usage.Source`."""
     pointing = (
         Alias.objects.filter(release__isnull=False) if releases is None else Alias.objects.filter(release__in=releases)

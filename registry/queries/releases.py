@@ -115,7 +115,7 @@ def received_parts(upload: Upload) -> list[tuple[int, str]]:
     """(number, sha256) of the parts of an open upload that the store has, in order. Empty for one that is not open."""
     if upload.state != UploadState.OPEN or not upload.is_begun:
         return []
-    held = store().keys.held_parts(place_of(upload))
+    held = store().keys.received_parts(place_of(upload))
     known = dict(upload.parts.values_list("number", "sha256"))
     return [(number, part.sha256 or known.get(number, "")) for number, part in sorted(held.items())]
 

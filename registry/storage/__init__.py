@@ -5,16 +5,16 @@
 
 from registry.storage.blobs import Blobs, adapter, store
 from registry.storage.folder import FolderStore
-from registry.storage.port import CHUNK_BYTES, BlobStore, HeldPart, Place, Readable, SignedPart, chunks_of
+from registry.storage.port import CHUNK_BYTES, BlobStore, Place, Readable, ReceivedPart, SignedPart, chunks_of
 
 __all__ = [
     "CHUNK_BYTES",
     "BlobStore",
     "Blobs",
     "FolderStore",
-    "HeldPart",
     "Place",
     "Readable",
+    "ReceivedPart",
     "SignedPart",
     "adapter",
     "chunks_of",

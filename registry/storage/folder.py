@@ -27,9 +27,9 @@ from accounts.core.errors import DomainError, Invalid, NotFound, Unavailable
 from registry.core.uploads import PartTicket
 from registry.storage.mapped import pieces
 from registry.storage.port import (
-    HeldPart,
     Place,
     Readable,
+    ReceivedPart,
     SignedPart,
     all_parts,
     check_parts,
@@ -149,14 +149,14 @@ class FolderStore:
         }
         return SignedPart(number, f"/api/v1/upload-parts/{place.upload}/{number}?{urlencode(said)}")
 
-    def held_parts(self, place: Place) -> dict[int, HeldPart]:
+    def received_parts(self, place: Place) -> dict[int, ReceivedPart]:
         if not (self._parts(place) / _BYTES).is_file():
             return all_parts(place) if self.exists(place.key) else {}
         held = {}
         for marker in self._parts(place).glob("*.part"):
             if sha256 := _read_marker(marker):
                 number = int(marker.stem)
-                held[number] = HeldPart(number, place.plan.part(number).size_bytes, sha256)
+                held[number] = ReceivedPart(number, place.plan.part(number).size_bytes, sha256)
         return held
 
     def complete(self, place: Place, part_sha256s: Sequence[str]) -> bool:
@@ -164,7 +164,7 @@ class FolderStore:
         try:
             if not (folder / _BYTES).is_file():
                 raise upload_gone(place)
-            check_parts(place, self.held_parts(place), part_sha256s)
+            check_parts(place, self.received_parts(place), part_sha256s)
             is_checked_now = True
             self._move_in(folder / _BYTES, place)
         except DomainError:

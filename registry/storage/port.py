@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class HeldPart:
+class ReceivedPart:
     """A part that the store has. `sha256` is None where the store does not tell; `etag` is the store's own mark."""
 
     number: int
@@ -117,7 +117,7 @@ class BlobStore(Protocol):
         """An address that takes just the bytes with this sha256 as that part, for so long."""
         ...
 
-    def held_parts(self, place: Place) -> dict[int, HeldPart]:
+    def received_parts(self, place: Place) -> dict[int, ReceivedPart]:
         """The parts that arrived whole, by number; once they became the bytes under the key, all of them."""
         ...
 
@@ -138,9 +138,9 @@ class BlobStore(Protocol):
         ...
 
 
-def all_parts(place: Place) -> dict[int, HeldPart]:
+def all_parts(place: Place) -> dict[int, ReceivedPart]:
     """Every part, as of an upload that the store has completed."""
-    return {part.number: HeldPart(part.number, part.size_bytes) for part in place.plan.parts()}
+    return {part.number: ReceivedPart(part.number, part.size_bytes) for part in place.plan.parts()}
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -193,7 +193,7 @@ def upload_gone(place: Place) -> NotFound:
     )
 
 
-def check_parts(place: Place, held: dict[int, HeldPart], part_sha256s: Sequence[str]) -> None:
+def check_parts(place: Place, held: dict[int, ReceivedPart], part_sha256s: Sequence[str]) -> None:
     """Raises Invalid unless every part is there, with its size and, where the store tells it, its sha256."""
     missing = [part.number for part in place.plan.parts() if part.number not in held]
     if missing:

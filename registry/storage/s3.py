@@ -31,9 +31,9 @@ from registry.core.uploads import base64_of, hex_of
 from registry.storage.object_reader import ObjectReader
 from registry.storage.port import (
     CHUNK_BYTES,
-    HeldPart,
     Place,
     Readable,
+    ReceivedPart,
     SignedPart,
     all_parts,
     check_parts,
@@ -233,14 +233,16 @@ class S3Store:
             url = self._signer.generate_presigned_url(verb, Params=wanted, ExpiresIn=expires_in_s)
         return SignedPart(number, url, {"x-amz-checksum-sha256": checksum})
 
-    def held_parts(self, place: Place) -> dict[int, HeldPart]:
+    def received_parts(self, place: Place) -> dict[int, ReceivedPart]:
         if not place.store_id:
             head = self._head(place.key, ChecksumMode="ENABLED")
-            return {} if head is None else {1: HeldPart(1, int(head["ContentLength"]), _sha256_in(head), head["ETag"])}
+            return (
+                {} if head is None else {1: ReceivedPart(1, int(head["ContentLength"]), _sha256_in(head), head["ETag"])}
+            )
         held = self._listed(place)
         return all_parts(place) if not held and self._has_all(place) else held
 
-    def _listed(self, place: Place) -> dict[int, HeldPart]:
+    def _listed(self, place: Place) -> dict[int, ReceivedPart]:
         held = {}
         try:
             with self._asking(place.key):
@@ -248,7 +250,7 @@ class S3Store:
                 for page in pages:
                     for part in page.get("Parts", []):
                         number = int(part["PartNumber"])
-                        held[number] = HeldPart(number, int(part["Size"]), _sha256_in(part), part["ETag"])
+                        held[number] = ReceivedPart(number, int(part["Size"]), _sha256_in(part), part["ETag"])
         except _Absent:
             return {}
         return held
@@ -258,7 +260,7 @@ class S3Store:
         if place.store_id and not self._has_all(place):
             self._complete(place, part_sha256s)
         elif not place.store_id:
-            check_parts(place, self.held_parts(place), part_sha256s)
+            check_parts(place, self.received_parts(place), part_sha256s)
         if not self._has_all(place):
             raise upload_gone(place)
         return False  # the bucket's word for a whole file is not taken: a worker reads it once

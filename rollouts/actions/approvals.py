@@ -9,7 +9,7 @@ from django.db import transaction
 from accounts.core.access import Actor, Verb
 from accounts.core.errors import Invalid, Refused, StateChanged
 from ledger import clock
-from rollouts.actions.operator_commands import taken_back
+from rollouts.actions.operator_commands import begin_rollback
 from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
 from rollouts.actions.start import close_undo_windows
 from rollouts.actions.transitions import move, record
@@ -172,4 +172,6 @@ def reject(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
             f"No stage ahead of rollout {rollout.pk} needs an approval. To stop it, pause it or roll it back.",
             state=rollout.state,
         )
-    return taken_back(rollout, actor, f"rejected before {gated[0]}: {why}", action="reject", verb="rollout.rejected")
+    return begin_rollback(
+        rollout, actor, f"rejected before {gated[0]}: {why}", action="reject", verb="rollout.rejected"
+    )

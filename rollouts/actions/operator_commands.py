@@ -177,14 +177,14 @@ def abort(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str)
     rollout = lock_and_check(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, states, "abort")
     if rollout.state in WITHOUT_TRAFFIC:
         return _cancelled(rollout, actor, reason)
-    return taken_back(rollout, actor, require_reason(reason))
+    return begin_rollback(rollout, actor, require_reason(reason))
 
 
 @transaction.atomic
 def roll_back(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
     """All traffic back to the pinned stable release: the route is written in this very transaction."""
     rollout = lock_and_check(actor, Verb.ROLL_BACK, rollout, expected_version, LIVE | {S.STUCK}, "roll back")
-    return taken_back(rollout, actor, require_reason(reason))
+    return begin_rollback(rollout, actor, require_reason(reason))
 
 
 def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
@@ -197,7 +197,7 @@ def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
     return rollout
 
 
-def taken_back(
+def begin_rollback(
     rollout: Rollout, actor: Actor, why: str, *, action: str = "roll_back", verb: str = "rollout.aborted"
 ) -> Rollout:
     """Weight 0 and no copies, in the route and in the row. `why` is a sentence. In a transaction that holds the row."""

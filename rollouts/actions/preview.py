@@ -99,7 +99,7 @@ def preview_rollout(
     warnings = list(_warnings(asked))
     return {
         "model": candidate.model.slug,
-        "way_back_s": plan.instant_window_s if stable is not None else 0,
+        "undo_window_s": plan.instant_window_s if stable is not None else 0,
         "candidate": candidate.name,
         "stable": stable.name if stable else None,
         "environment": environment.slug,

@@ -22,7 +22,7 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import FULL_BP, Policy
 from rollouts.core.snapshot import Snapshot
 from rollouts.core.tick_history import BLOCK_ROWS, MOST_BLOCKS, OpenSegment, Segment, TickRecord, joined, to_join
-from rollouts.models import Decision, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout
 
 S = RolloutState
 ENGINE = Actor.system("engine")
@@ -86,7 +86,7 @@ class Outcome:
     carry: EngineState
     history: OpenSegment
     block: Observation | None
-    decision: Decision | None
+    decision: DecisionRecord | None
 
     @property
     def is_quiet(self) -> bool:
@@ -179,7 +179,7 @@ def commit_holds(holds: Sequence[tuple[Tick, Outcome]], *, fence: int) -> set[in
         written: set[int] = {row[0] for row in cursor.fetchall()}
     kept = {pk: outcome for pk, outcome in outcomes.items() if pk in written}
     Observation.objects.bulk_create([one.block for one in kept.values() if one.block is not None])
-    Decision.objects.bulk_create([one.decision for one in kept.values() if one.decision is not None])
+    DecisionRecord.objects.bulk_create([one.decision for one in kept.values() if one.decision is not None])
     for tick in ticks:
         if tick.rollout.pk in kept:
             for name, value in columns[tick.rollout.pk].items():
@@ -216,9 +216,9 @@ def _may_say(tick: Tick) -> bool:
     return tick.at.timestamp() - last >= wait_s
 
 
-def _decision(tick: Tick) -> Decision:
+def _decision(tick: Tick) -> DecisionRecord:
     decision = tick.decision
-    return Decision(
+    return DecisionRecord(
         rollout=tick.rollout, at=tick.at, tick=tick.number, action=decision.action.value, reason=decision.reason,
         code=decision.code.value, actor=ENGINE.name, facts=decision.facts,
     )  # fmt: skip

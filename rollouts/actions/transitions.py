@@ -12,7 +12,7 @@ from accounts.core.errors import StateChanged
 from ledger.actions import append_event
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from serving.actions import drain_deployment
 from serving.actions.routes import set_route
 from serving.queries import deployment_of
@@ -99,9 +99,9 @@ def record(
     reason: str,
     code: Code | None = None,
     facts: dict[str, Any] | None = None,
-) -> Decision:
+) -> DecisionRecord:
     """A decision, kept for good."""
-    return Decision.objects.create(
+    return DecisionRecord.objects.create(
         rollout=rollout,
         at=timezone.now(),
         tick=rollout.tick,

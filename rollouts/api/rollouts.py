@@ -18,7 +18,7 @@ from accounts.core.errors import NotFound
 from registry.queries import get_release, visible_model, visible_models
 from rollouts import actions, queries
 from rollouts.actions.preview import preview_rollout
-from rollouts.models import Decision, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.replay import replayed
 from serving.queries import get_environment
 
@@ -91,8 +91,8 @@ class RolloutOut(serializers.BaseSerializer[Rollout]):
         return queries.summary(instance)
 
 
-class DecisionOut(serializers.BaseSerializer[Decision]):
-    def to_representation(self, instance: Decision) -> dict[str, Any]:
+class DecisionOut(serializers.BaseSerializer[DecisionRecord]):
+    def to_representation(self, instance: DecisionRecord) -> dict[str, Any]:
         return queries.decision_row(instance)
 
 
@@ -269,7 +269,7 @@ class DecisionsView(_OfRollout):
     """What was decided and why, newest first."""
 
     serializer_class = DecisionOut
-    queryset = Decision.objects.none()
+    queryset = DecisionRecord.objects.none()
 
     def get_queryset(self) -> Any:
         return self._rollout().decisions.all()

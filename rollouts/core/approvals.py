@@ -43,7 +43,7 @@ class Digests:
 
 
 @dataclass(frozen=True)
-class Approval:
+class ApprovalFacts:
     """One person's yes to one stage. `may_approve`: whether the person holds the role now."""
 
     approver: int
@@ -54,7 +54,7 @@ class Approval:
 
 
 def void_because(
-    approval: Approval, *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
+    approval: ApprovalFacts, *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
 ) -> Void | None:
     """The first reason why the approval does not count; None when it does.
 
@@ -75,7 +75,7 @@ def void_because(
 
 
 def valid(
-    approvals: Iterable[Approval], *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
+    approvals: Iterable[ApprovalFacts], *, pinned: Digests, newest_report: str, excluded: frozenset[int], now: datetime
 ) -> dict[str, frozenset[int]]:
     """The distinct people whose approval counts now, by stage. However often somebody says yes, it is one yes."""
     found: dict[str, set[int]] = {}

@@ -167,7 +167,7 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ComparisonOutcome:
     """What one comparison counts for: one attempt of each arm that was asked, bad or not, with an example of the candidate's."""
 
     candidate_bad: bool
@@ -175,13 +175,15 @@ class Outcome:
     found: Difference | None = None
 
 
-def judged(primary: Arrays, candidate: Arrays | str, secondary: Arrays, rule: Rule) -> Outcome:
+def judged(primary: Arrays, candidate: Arrays | str, secondary: Arrays, rule: Rule) -> ComparisonOutcome:
     """The outcome of one request that stable answered twice; `candidate` is its answer, or why it has none."""
     noise = difference(primary, secondary, rule)
     if isinstance(candidate, str):
-        return Outcome(True, noise is not None, Difference("failed", "", f"it fails where stable answers: {candidate}"))
+        return ComparisonOutcome(
+            True, noise is not None, Difference("failed", "", f"it fails where stable answers: {candidate}")
+        )
     found = difference(primary, candidate, rule)
-    return Outcome(found is not None, noise is not None, found)
+    return ComparisonOutcome(found is not None, noise is not None, found)
 
 
 @dataclass
@@ -193,7 +195,7 @@ class Tally:
     stable_attempts: int = 0
     stable_bad: int = 0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: ComparisonOutcome) -> None:
         self.candidate_attempts += 1
         self.candidate_bad += outcome.candidate_bad
         if outcome.stable_bad is not None:

@@ -41,7 +41,7 @@ _LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 
 @dataclass
-class _Watched:
+class _TestedModel:
     """One model in one environment. `readings` are the last ones, by gateway."""
 
     environment_id: int
@@ -91,7 +91,7 @@ class AATests:
 
     def __init__(self, counters: TrafficCounters, leads: Callable[[float], bool], *, tick_s: float = 1.0) -> None:
         self.counters, self.leads, self.tick_s = counters, leads, tick_s
-        self._watched: dict[tuple[int, int], _Watched] = {}
+        self._watched: dict[tuple[int, int], _TestedModel] = {}
         self._gateways: dict[int, list[Gateway]] = {}
         self._tick = 0
         self._looked_at = self._written_at = self._read_at = 0.0
@@ -139,13 +139,13 @@ class AATests:
             if one is None or one.stable != route.stable.digest:
                 state = rows[key].state if key in rows else {}
                 test = AATest.from_json(state)
-                one = _Watched(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
+                one = _TestedModel(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
             self._watched[key] = one
         self._gateways = {}
         for gateway in Gateway.objects.filter(environment_id__in={route.environment_id for route in routes}):
             self._gateways.setdefault(gateway.environment_id, []).append(gateway)
 
-    def _read(self, gateways: list[Gateway], watched: list[_Watched], elapsed_s: float) -> None:
+    def _read(self, gateways: list[Gateway], watched: list[_TestedModel], elapsed_s: float) -> None:
         news: dict[tuple[int, int], list[Reading]] = {one.key: [] for one in watched}
         models = [one.model for one in watched]
         for gateway in gateways:
@@ -163,7 +163,7 @@ class AATests:
                 one.counted(self._tick, max(part.at for part in news[one.key]), news[one.key], elapsed_s)
 
     @transaction.atomic
-    def _write(self, one: _Watched) -> None:
+    def _write(self, one: _TestedModel) -> None:
         # Should this process be frozen in here, the database ends the transaction before another engine can lead.
         with connection.cursor() as cursor:
             cursor.execute(_LET_GO, [f"{settings.ENGINE_LEASE_S / 3 * 1000:.0f}"])

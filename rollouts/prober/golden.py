@@ -14,7 +14,7 @@ import structlog
 from django.db import connections
 
 from accounts.core.errors import DomainError
-from rollouts.core.shadow import Difference, Outcome
+from rollouts.core.shadow import ComparisonOutcome, Difference
 from rollouts.prober.servers import Servers
 from rollouts.prober.tallies import Example, TallyBook
 from rollouts.prober.targets import Arm, Profile, Target, model_of
@@ -168,7 +168,9 @@ class GoldenProbes:
                 return
         candidate = _asked(probe, self._servers.at(target.candidate[0]), profile.candidate, item)
         found = Difference("answer", "", candidate.words) if candidate else None
-        outcome = Outcome(candidate is not None, None if profile.stable is None else stable is not None, found)
+        outcome = ComparisonOutcome(
+            candidate is not None, None if profile.stable is None else stable is not None, found
+        )
         summary = f"{profile.candidate.name}: golden item {item.id}: {candidate.words}" if candidate else ""
         facts = {"item": item.id, "slice": item.slice, "is_stable_wrong": stable is not None}
         self._book.record(epoch, Example(target.rollout_id, "golden", summary, facts), outcome)

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from rollouts.core.shadow import Outcome, Tally
+from rollouts.core.shadow import ComparisonOutcome, Tally
 from rollouts.models import Mismatch, ProbeTally
 from rollouts.queries.prober_tallies import WRONG
 from validators.core.evidence import plain
@@ -58,7 +58,7 @@ class TallyBook:
         with self._lock:
             self.seen[what] += 1
 
-    def record(self, epoch: str, example: Example, outcome: Outcome) -> None:
+    def record(self, epoch: str, example: Example, outcome: ComparisonOutcome) -> None:
         """Counts an outcome; `example` is kept where the candidate was wrong and there is room."""
         with self._lock:
             tally = self._tallies.get(example.rollout_id)

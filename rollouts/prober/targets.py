@@ -107,7 +107,7 @@ class Targets:
             return
         there = dict(Mismatch.objects.filter(rollout__in=pks).values_list("rollout").annotate(Count("pk")))
         rollouts = Rollout.objects.filter(pk__in=pks).defer("engine_state")
-        for rollout in rollouts.select_related("model", "candidate", "stable", "report__validation"):
+        for rollout in rollouts.select_related("model", "candidate", "stable", "report__gate_run"):
             try:
                 self._profiles[rollout.pk] = _profile(rollout, there.get(rollout.pk, 0))
             except (DomainError, ValueError, KeyError, TypeError) as error:
@@ -135,7 +135,7 @@ def _profile(rollout: Rollout, examples: int) -> Profile:
 
 def _gates(rollout: Rollout) -> Policy:
     """The gate policy that the candidate was proven under; without a report, the model's own."""
-    return parse_policy(rollout.report.validation.policy if rollout.report else rollout.model.gate_policy)
+    return parse_policy(rollout.report.gate_run.policy if rollout.report else rollout.model.gate_policy)
 
 
 def _arm(release: Release) -> Arm:

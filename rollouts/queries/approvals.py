@@ -39,7 +39,7 @@ def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) ->
     if not asking:
         return {}
     now = now or timezone.now()
-    given: dict[int, list[core.Approval]] = {}
+    given: dict[int, list[core.ApprovalFacts]] = {}
     newest: dict[int, str] = {}
     for pk, newest_report, *columns in _judgeable().filter(rollout__in=list(asking)).values_list(*_COLUMNS):
         given.setdefault(pk, []).append(_approval(*columns))
@@ -131,8 +131,8 @@ _COLUMNS = (
 
 def _approval(
     approver: int, stage: str, expires_at: datetime | None, may_approve: bool, manifest: str, report: str, policy: str
-) -> core.Approval:
-    return core.Approval(approver, stage, core.Digests(manifest, report, policy), expires_at, may_approve)
+) -> core.ApprovalFacts:
+    return core.ApprovalFacts(approver, stage, core.Digests(manifest, report, policy), expires_at, may_approve)
 
 
 def _facts_of(rollout: Rollout, newest_report: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 
 
-def holds(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
+def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
     """As `registry.hooks.usage.Source`: both arms of live rollouts, and the release before while it can be gone back to at once."""
     live = Q(state__in=sorted(state.value for state in ACTIVE))
     warm = Q(state=RolloutState.PROMOTED, undo_until__gt=timezone.now())

@@ -19,7 +19,7 @@ from rollouts.core.freeze import frozen
 from rollouts.core.lifecycle import FINAL, LIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.snapshot import Judged, judged_all
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.queries.undo_window import is_open
 from serving.actions.routes import acknowledged
@@ -49,7 +49,7 @@ def view_of(rollout: Rollout) -> dict[str, Any]:
         "clock": _clock(rollout, carry, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy),
-        "frozen": frozen_view(policy), "way_back": _way_back(rollout),
+        "frozen": frozen_view(policy), "undo_window": _undo_window(rollout),
         "supersedes": rollout.supersedes_id, "superseded_by": _superseded_by(rollout),
         "mismatches": _mismatches(rollout, policy),
         "started_at": _iso(rollout.started_at),
@@ -72,7 +72,7 @@ def summary(rollout: Rollout) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def decision_row(decision: Decision) -> dict[str, Any]:
+def decision_row(decision: DecisionRecord) -> dict[str, Any]:
     """One decision of the record."""
     return {
         "id": decision.pk, "at": _iso(decision.at), "tick": decision.tick, "action": decision.action, "code": decision.code,
@@ -223,7 +223,7 @@ def frozen_view(policy: Policy) -> dict[str, Any] | None:
     return {"until": found[1].isoformat(), "why": found[0].why} if found else None
 
 
-def _way_back(rollout: Rollout) -> dict[str, Any] | None:
+def _undo_window(rollout: Rollout) -> dict[str, Any] | None:
     """The release to which one click goes back, and until when; None where there is no such way."""
     if not is_open(rollout) or rollout.stable is None:
         return None

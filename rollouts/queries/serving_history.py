@@ -18,7 +18,7 @@ from ledger.audit import link_of
 from ledger.core.verbs import EventVerb
 from ledger.models import Event
 from registry.models import Release, ServedModel
-from rollouts.models import Decision, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.core.routes import WHOLE_BP
 from serving.models import Environment, Route
 
@@ -124,7 +124,7 @@ def _rollout(model: ServedModel, environment: Environment, at: datetime) -> Roll
 def _decided(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
     if rollout is None:
         return None
-    last = Decision.objects.filter(rollout=rollout, at__lte=at).order_by("-at", "-pk").first()
+    last = DecisionRecord.objects.filter(rollout=rollout, at__lte=at).order_by("-at", "-pk").first()
     return {
         "id": rollout.pk,
         "candidate": rollout.candidate.name,

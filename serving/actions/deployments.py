@@ -164,7 +164,7 @@ def adopt_server(*, actor: Actor, server: Server) -> None:
         _append_server(server, "server.adopted", actor, "the agent came back and found it alive")
 
 
-def attest_server(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
+def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
     """The server's files were compared with what was sealed. What differs is told once, as `server.drifted`."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
     found = [one.as_json() for one in drift[:MOST_DRIFT]]

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 Read = Callable[[int, int], bytes]  # (start, length), fewer bytes at the end
 
 
-class Blobs(Protocol):
+class BlobReader(Protocol):
     """Where bytes are found by their sha256 (64 hex digits)."""
 
     def reader_of(self, sha256: str) -> Read:
@@ -52,7 +52,7 @@ class BlobCache:
     fetched anew and never served. `moved_bytes` counts what was fetched.
     """
 
-    def __init__(self, folder: Path, blobs: Blobs, *, max_bytes: int = 2**63) -> None:
+    def __init__(self, folder: Path, blobs: BlobReader, *, max_bytes: int = 2**63) -> None:
         self.folder, self._blobs, self.max_bytes = folder, blobs, max_bytes
         self.moved_bytes = 0
         self._making_room = threading.Lock()

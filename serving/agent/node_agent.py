@@ -70,7 +70,7 @@ class Agent:
             if not self._take(file.fileno()):
                 return
             if self._attest_every_s:
-                threading.Thread(target=self._attest_all, name="attest", daemon=True).start()
+                threading.Thread(target=self._check_drift_of_all, name="attest", daemon=True).start()
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
                 try:
@@ -114,21 +114,21 @@ class Agent:
         for folder in self._launcher.sweep({Path(server.folder) for server in wanted}):
             log.info("removed the leftover server %s", folder.name)
 
-    def _attest_all(self) -> None:
+    def _check_drift_of_all(self) -> None:
         """Compares each server's files with what was sealed, one server after the other, again and again."""
         while not self._stop.wait(self._attest_every_s):
             try:
                 for server in queries.current_servers().filter(
                     deployment__node=self._node, deployment__state=DeploymentState.READY
                 ):
-                    self._attest(server)
+                    self._check_drift(server)
             except _STORE_TROUBLE as error:
                 _wait_for_store(error)
             except Exception:
                 log.exception("servers could not be attested; it is tried again")
         connection.close()
 
-    def _attest(self, server: Server) -> None:
+    def _check_drift(self, server: Server) -> None:
         release = server.deployment.release
         try:
             repository = Path(server.folder) / "repository"
@@ -137,7 +137,7 @@ class Agent:
             log.warning("the files of server %s could not be compared (%s); it is tried again", server.pk, error)
             return
         if not self._stop.is_set():
-            actions.attest_server(actor=self._actor, server=server, drift=drift)
+            actions.record_drift(actor=self._actor, server=server, drift=drift)
 
     def _dispatch(self) -> None:
         self._threads = {pk: thread for pk, thread in self._threads.items() if thread.is_alive()}

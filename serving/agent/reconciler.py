@@ -146,7 +146,7 @@ class DeploymentReconciler:
         running = self._launcher.start(spec)
         fetch_s = time.monotonic() - began
         try:
-            self._hold(actions.record_server(actor=self._actor, deployment=deployment, running=running), running)
+            self._attach(actions.record_server(actor=self._actor, deployment=deployment, running=running), running)
         except Exception:
             self._launcher.stop(running, grace_s=self._pace.stop_grace)
             raise
@@ -162,13 +162,13 @@ class DeploymentReconciler:
         """
         self._can_revive = False  # the next try is a fresh server
         with contextlib.suppress(InferenceError):
-            self._held_client().unload(deployment.release.model.slug, timeout_s=1.0)
+            self._attached_client().unload(deployment.release.model.slug, timeout_s=1.0)
 
     def _load_and_warm(self, deployment: Deployment) -> Deployment:
         timings = dict(deployment.timings)
         began = time.monotonic()
         load_timeout_s = _lifecycle(deployment).get("load_timeout_s", self._pace.load_timeout)
-        self._held_client().load(deployment.release.model.slug, timeout_s=load_timeout_s)
+        self._attached_client().load(deployment.release.model.slug, timeout_s=load_timeout_s)
         timings["load_s"] = round(time.monotonic() - began, 3)
         if deployment.state == S.LOADING:
             self._move(deployment, S.WARMING, _loudly(deployment, "the server loaded it"), timings=timings)
@@ -192,7 +192,7 @@ class DeploymentReconciler:
         serving = json.loads(deployment.release.manifest)["serving"]
         try:
             for tensors in warmup.requests(serving):
-                answer = self._held_client().infer(
+                answer = self._attached_client().infer(
                     deployment.release.model.slug, tensors, timeout_s=self._pace.warmup_timeout
                 )
                 warmup.check(answer, serving)
@@ -245,7 +245,7 @@ class DeploymentReconciler:
         # The first late probe is over long before either window is, so which one holds is asked only after it.
         is_last = was_quiet and queries.is_last_of_stable(deployment)
         window_s = self._pace.hung_after_last_stable if is_last else self._pace.hung_after
-        look, trouble = self._look(deployment, window_s)
+        look, trouble = self._check_health(deployment, window_s)
         self._seen = self._seen.after(look)
         health = verdict(self._seen, look, hung_after_s=window_s)
         if look.probe == Probe.RIGHT:
@@ -257,7 +257,7 @@ class DeploymentReconciler:
             return f"it hung: for {quiet_s:.0f} s it answered no probe and finished nothing ({trouble})"
         return trouble if health.is_lost else ""
 
-    def _look(self, deployment: Deployment, window_s: float) -> tuple[ProbeResult, str]:
+    def _check_health(self, deployment: Deployment, window_s: float) -> tuple[ProbeResult, str]:
         """One look at the server, and what is wrong with it."""
         assert self._running is not None
         now = time.monotonic()
@@ -268,7 +268,7 @@ class DeploymentReconciler:
             timeout_s = min(self._pace.patient_timeout, max(timeout_s, window_s - self._seen.quiet_s(now)))
         serving = json.loads(deployment.release.manifest)["serving"]
         return health_check.check_health(
-            self._held_client(), deployment.release.model.slug, serving, timeout_s=timeout_s
+            self._attached_client(), deployment.release.model.slug, serving, timeout_s=timeout_s
         )
 
     def _lose(self, deployment: Deployment, why: str) -> float:
@@ -280,7 +280,7 @@ class DeploymentReconciler:
                 actions.mark_serving(actor=self._actor, server=self._server, is_serving=False, reason=why)
         # A server that is frozen as a whole would keep its own reload waiting for as long as a load may take.
         is_alive = self._running is not None and self._launcher.is_alive(self._running)
-        self._can_revive = is_alive and self._held_client().is_live()
+        self._can_revive = is_alive and self._attached_client().is_live()
         self._seen, self._setbacks = HealthTracker(), self._setbacks + 1
         if self._setbacks > len(self._pace.backoff) and not _is_indispensable(deployment):
             return self._give_up(deployment, why)
@@ -304,7 +304,7 @@ class DeploymentReconciler:
             self._server = server
         if running is None or server is None:
             return False
-        self._hold(server, running)
+        self._attach(server, running)
         actions.adopt_server(actor=self._actor, server=server)
         return True
 
@@ -346,7 +346,7 @@ class DeploymentReconciler:
 
     # what is held
 
-    def _hold(self, server: Server, running: RunningServer) -> None:
+    def _attach(self, server: Server, running: RunningServer) -> None:
         self._forget()
         self._server, self._running, self._client = server, running, self._connect(running)
 
@@ -357,7 +357,7 @@ class DeploymentReconciler:
         self._can_revive = False
         self._seen = HealthTracker()
 
-    def _held_client(self) -> ClosableServer:
+    def _attached_client(self) -> ClosableServer:
         assert self._client is not None, "a step that talks to a server holds one"
         return self._client
 

@@ -9,7 +9,7 @@ from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Route
 
 
-def holds(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
+def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
     """As `registry.hooks.usage.Source`."""
     routes = Route.objects.order_by("pk")
     deployments = Deployment.objects.filter(state__in=sorted(LIVE)).order_by("pk")

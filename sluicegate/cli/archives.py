@@ -67,7 +67,7 @@ def _unpack_zip(archive: Path, folder: Path, most: int) -> None:
             _write(folder, path, listed[i].size_bytes, _inflated(file, window, listed[i]), listed[i].crc)
 
 
-def _of_zip(window: Window, one: zipped.Member) -> Member:
+def _of_zip(window: Window, one: zipped.ZipEntry) -> Member:
     kind = MemberKind.FOLDER if one.name.endswith("/") else MemberKind.FILE
     if one.file_type not in (0, 0o100000, 0o040000):
         kind = MemberKind.LINK if one.file_type == 0o120000 else MemberKind.OTHER
@@ -77,7 +77,7 @@ def _of_zip(window: Window, one: zipped.Member) -> Member:
     return Member(one.name, kind, one.size_bytes, one.packed_bytes, zipped.data_start(window, one))
 
 
-def _inflated(file: BinaryIO, window: Window, one: zipped.Member) -> Iterator[bytes]:
+def _inflated(file: BinaryIO, window: Window, one: zipped.ZipEntry) -> Iterator[bytes]:
     """The member's bytes, in pieces of at most 1 MiB."""
     file.seek(zipped.data_start(window, one))
     left, inflate = one.packed_bytes, zlib.decompressobj(-zlib.MAX_WBITS)

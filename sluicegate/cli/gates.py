@@ -40,9 +40,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if not arguments.wait:
             output.result(started, [f"Gates of {arguments.release} are queued: {started['url']}"])
             return exits.OK
-        validation = wait(client, started, output, timeout_s=arguments.timeout)
-        output.result(validation, verdict_lines(arguments.release, validation))
-        return exits.of_verdict(validation["verdict"])
+        gate_run = wait(client, started, output, timeout_s=arguments.timeout)
+        output.result(gate_run, verdict_lines(arguments.release, gate_run))
+        return exits.of_verdict(gate_run["verdict"])
 
 
 def request(client: Client, release: str, *, environment: str | None = None) -> dict[str, Any]:
@@ -53,14 +53,14 @@ def request(client: Client, release: str, *, environment: str | None = None) -> 
 
 
 def wait(client: Client, started: dict[str, Any], output: Output, *, timeout_s: float = 1800) -> dict[str, Any]:
-    """The finished validation. Says each gate's verdict as it comes. Raises CommandError (exit 2) after `timeout_s`."""
+    """The finished gate run. Says each gate's verdict as it comes. Raises CommandError (exit 2) after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     said: set[str] = set()
     with output.progress("Gates") as meter:
         while True:
-            validation: dict[str, Any] = client.get(started["url"])
-            _say_progress(validation, said, meter, output)
-            if validation["state"] in {"finished", "cancelled"}:
+            gate_run: dict[str, Any] = client.get(started["url"])
+            _say_progress(gate_run, said, meter, output)
+            if gate_run["state"] in {"finished", "cancelled"}:
                 break
             if time.monotonic() > deadline:
                 raise CommandError(
@@ -69,13 +69,13 @@ def wait(client: Client, started: dict[str, Any], output: Output, *, timeout_s: 
                     next_step=f"Look at {started['url']}.",
                 )
             time.sleep(POLL_S)
-    if validation["state"] == "cancelled":
+    if gate_run["state"] == "cancelled":
         raise CommandError("The gates were cancelled.", exit_code=exits.FAILED, next_step="Start them again.")
-    return validation
+    return gate_run
 
 
-def _say_progress(validation: dict[str, Any], said: set[str], meter: Any, output: Output) -> None:
-    runs = validation.get("gates", [])
+def _say_progress(gate_run: dict[str, Any], said: set[str], meter: Any, output: Output) -> None:
+    runs = gate_run.get("gates", [])
     for gate in runs:
         if gate["verdict"] and gate["gate"] not in said:
             said.add(gate["gate"])
@@ -102,9 +102,9 @@ def gate_line(gate: dict[str, Any]) -> str:
     return f"  {SIGNS.get(gate['verdict'], ' ')} {gate['gate']}: {gate['verdict']}. {gate['reason']}"
 
 
-def verdict_lines(release: str, validation: dict[str, Any]) -> list[str]:
-    verdict = validation["verdict"]
-    lines = [f"{release}: gates {verdict}. {validation.get('reason', '')}".rstrip()]
+def verdict_lines(release: str, gate_run: dict[str, Any]) -> list[str]:
+    verdict = gate_run["verdict"]
+    lines = [f"{release}: gates {verdict}. {gate_run.get('reason', '')}".rstrip()]
     if verdict == "passed":
         lines.append(f"Next: sluicegate rollout start {release} --environment production")
     return lines

@@ -6,8 +6,11 @@ import argparse
 from pathlib import Path
 
 from sluicegate.cli import exits
+from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect, state_dir
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,15 +42,33 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run_up(arguments: argparse.Namespace, output: Output) -> int:
+    _require_service("up")
     from sluicegate.stack import Options, up  # the only command that runs anything itself
 
     return up(Options(state_dir=arguments.state or state_dir(), port=arguments.port, is_verbose=arguments.verbose))
 
 
 def run_demo(arguments: argparse.Namespace, output: Output) -> int:
+    _require_service("demo")
     from sluicegate.demo.story import tell
 
     return tell(output, state_dir=arguments.state, report_file=arguments.report, leave_up=not arguments.exit)
+
+
+def _require_service(command: str) -> None:
+    """Raises CommandError where only the client is installed: what runs the service needs its packages and the checkout."""
+    try:
+        import django  # noqa: F401
+    except ModuleNotFoundError:
+        raise refuse(
+            f"`sluicegate {command}` runs the service itself, and only the command line is installed here.",
+            "Install sluicegate[server], or run `make setup` in a checkout.",
+        ) from None
+    if not (CHECKOUT / "manage.py").exists():
+        raise refuse(
+            f"`sluicegate {command}` runs from a checkout: the package holds no pages and no lock files of the servers.",
+            f"Clone the repository and run `make {command}` there.",
+        )
 
 
 def run_runtimes(arguments: argparse.Namespace, output: Output) -> int:

@@ -20,7 +20,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         "",
         *_stages(found),
         *_detection(found),
-        *_way_back(found),
+        *_undo_window(found),
     ]
     told += [f"{_MARKS[one['level']]} {one['level']} {one['code']}: {one['message']}" for one in found["warnings"]]
     end = "Nothing was created." if found["can_start"] else "Nothing was created, and a start would be refused."
@@ -66,16 +66,16 @@ def _detection(found: dict[str, Any]) -> list[str]:
     return [*columns(heads, rows.values()), ""]
 
 
-def _way_back(found: dict[str, Any]) -> list[str]:
+def _undo_window(found: dict[str, Any]) -> list[str]:
     """For how long `sluicegate rollback` undoes the promotion at once; nothing where there is no release to go back to."""
     if not found["stable"]:
         return []
-    if not found["way_back_s"]:
+    if not found["undo_window_s"]:
         return [
             f"After the promotion there is no way back at once: {found['stable']} is let go (instant_window_s is 0).",
             "",
         ]
-    stays = f"The way back to {found['stable']} stays open for {span(found['way_back_s'])} after the promotion"
+    stays = f"The way back to {found['stable']} stays open for {span(found['undo_window_s'])} after the promotion"
     return [f"{stays}: sluicegate rollback {found['model']}", ""]
 
 

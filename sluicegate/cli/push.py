@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             output.result(release, [f"{name} is sealed: {release['digest']}", f"Next: sluicegate gates {name} --wait"])
             return exits.OK
         output.say(f"{name} is sealed: {release['digest']}")
-        validation = gates.wait(client, gates.request(client, name), output)
-        output.result({**release, "validation": validation}, gates.verdict_lines(name, validation))
-        return exits.of_verdict(validation["verdict"])
+        gate_run = gates.wait(client, gates.request(client, name), output)
+        output.result({**release, "gate_run": gate_run}, gates.verdict_lines(name, gate_run))
+        return exits.of_verdict(gate_run["verdict"])
 
 
 def push(

@@ -243,7 +243,7 @@ def status_lines(view: dict[str, Any]) -> list[str]:
     if frozen := view.get("frozen"):
         why = f" ({frozen['why']})" if frozen["why"] else ""
         lines.append(f"  changes are frozen until {frozen['until'][:16]} UTC{why}")
-    if back := view.get("way_back"):
+    if back := view.get("undo_window"):
         lines.append(
             f"  until {back['until'][:16]} UTC one step goes back to {back['to']}: sluicegate rollback {view['model']}"
         )

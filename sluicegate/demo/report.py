@@ -68,8 +68,8 @@ def percentile(ordered: Sequence[float], quantile: float) -> float | None:
     return round(ordered[rank], 1)
 
 
-def release_part(release: dict[str, Any], validation: dict[str, Any] | None) -> dict[str, Any]:
-    gates = [] if validation is None else validation.get("gates", [])
+def release_part(release: dict[str, Any], gate_run: dict[str, Any] | None) -> dict[str, Any]:
+    gates = [] if gate_run is None else gate_run.get("gates", [])
     return {
         "number": release["number"],
         "digest": release["digest"],

@@ -70,7 +70,7 @@ class Tale:
     objectives: dict[str, Any] = field(default_factory=dict)  # of the model
     capacity: Capacity | None = None  # measured when users could first be served
     releases: list[dict[str, Any]] = field(default_factory=list)
-    validations: dict[str, dict[str, Any]] = field(default_factory=dict)  # by release name
+    gate_runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by release name
     rollouts: list[dict[str, Any]] = field(default_factory=list)
     observations: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -189,7 +189,7 @@ def _validate(tale: Tale, client: Client, name: str) -> str:
     if name == FIRST and verdict != "passed":
         raise CommandError(
             f"The story has left its path: {name} did not pass its gates, and every other release is compared with it. "
-            f"{tale.validations[name].get('reason', '')}",
+            f"{tale.gate_runs[name].get('reason', '')}",
             exit_code=exits.FAILED,
             next_step="A busy machine is the usual cause; run the demo again when it is idle.",
         )
@@ -197,10 +197,10 @@ def _validate(tale: Tale, client: Client, name: str) -> str:
 
 
 def _run_gates(tale: Tale, client: Client, name: str) -> str:
-    validation = gates.wait(client, gates.request(client, f"{MODEL}/{name}"), tale.teller, timeout_s=GATES_S)
-    tale.validations[name] = validation
-    tale.teller.say(f"gates {validation['verdict']}. {validation.get('reason', '')}")
-    return str(validation["verdict"])
+    gate_run = gates.wait(client, gates.request(client, f"{MODEL}/{name}"), tale.teller, timeout_s=GATES_S)
+    tale.gate_runs[name] = gate_run
+    tale.teller.say(f"gates {gate_run['verdict']}. {gate_run.get('reason', '')}")
+    return str(gate_run["verdict"])
 
 
 def _try_anyway(tale: Tale, client: Client, name: str) -> None:
@@ -289,7 +289,7 @@ def _resume(tale: Tale, manager: Client, view: dict[str, Any]) -> list[int]:
 def _report(tale: Tale, problem: str) -> dict[str, Any]:
     records = report.read_log(tale.crowd.log)
     written = {
-        "releases": [report.release_part(r, tale.validations.get(r["name"])) for r in tale.releases],
+        "releases": [report.release_part(r, tale.gate_runs.get(r["name"])) for r in tale.releases],
         "rollouts": [report.rollout_part(v, tale.observations.get(v["id"], []), records) for v in tale.rollouts],
         "client": report.client_part(records),
         "load": tale.capacity.to_json() if tale.capacity else None,

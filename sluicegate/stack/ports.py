@@ -9,7 +9,9 @@ import socket
 from pathlib import Path
 
 #: Below Linux's range for outgoing connections (32768 and up), so that nobody's client takes a port while its server restarts.
-CHOICES = range(20_000, 32_000)
+#: SLUICEGATE_PORTS (such as 20000-25999) narrows it, so that two stacks that start at the same time choose no port twice.
+_FIRST, _, _LAST = os.environ.get("SLUICEGATE_PORTS", "20000-31999").partition("-")
+CHOICES = range(int(_FIRST), int(_LAST) + 1)
 
 
 def is_free(port: int) -> bool:
@@ -30,7 +32,7 @@ _OURS = {"0100007F", "00000000", "0000000000000000FFFF00000100007F", "0" * 32}
 _LISTEN = "0A"
 
 
-def is_held_by(session: int, port: int) -> bool | None:
+def is_bound_by(session: int, port: int) -> bool | None:
     """Whether a process of this session listens on the port: False where only others do, None where nobody does.
 
     An answer on a port says nothing about who gave it. True where the session's processes may not be looked into.

@@ -89,11 +89,11 @@ def test_drift_is_told_once_and_kept_with_the_server() -> None:
     server = make_server(make_deployment(release, make_environment("production"), state="ready"))
     drift = [Drift("1/model.py", "a" * 64, hashlib.sha256(b"x").hexdigest())]
     for found in ([], drift, drift, []):
-        actions.attest_server(actor=SYSTEM, server=server, drift=found)
+        actions.record_drift(actor=SYSTEM, server=server, drift=found)
     server.refresh_from_db()
     assert server.drift == [] and server.attested_at and server.attested_at <= timezone.now()
     (event,) = Event.objects.filter(verb="server.drifted")
     assert "1/model.py was changed" in event.reason and event.facts["release"] == release.name
-    actions.attest_server(actor=SYSTEM, server=server, drift=drift)
+    actions.record_drift(actor=SYSTEM, server=server, drift=drift)
     assert Server.objects.get().drift == [drift[0].as_json()]
     assert Event.objects.filter(verb="server.drifted").count() == 2

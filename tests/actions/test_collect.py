@@ -29,7 +29,7 @@ from serving.models import Route
 from tests.factories import make_actor, make_admin, make_deployment, make_environment
 from tests.model_files import onnx_file
 from tests.registry_samples import ONNX, announced, developer, draft_with, put, release_yaml, served_model, sha256
-from validators.models import GoldenSet, Validation
+from validators.models import GateRun, GoldenSet
 
 pytestmark = pytest.mark.django_db
 SHARED, OTHER = b'{"shared": true}', onnx_file("other")
@@ -121,7 +121,7 @@ def _live_rollout(release: Release, other: Release) -> str:
     return "candidate of rollout"
 
 
-def _way_back(release: Release, other: Release) -> str:
+def _undo_window(release: Release, other: Release) -> str:
     _rollout(release, other, candidate=other, stable=release, state=RolloutState.PAUSED)
     return "would go back to it"
 
@@ -134,7 +134,7 @@ def _warm(release: Release, other: Release) -> str:
 
 def _gates(release: Release, other: Release) -> str:
     where = make_environment("staging")
-    Validation.objects.create(release=release, environment=where, policy={}, policy_digest="", requested_by="dev")
+    GateRun.objects.create(release=release, environment=where, policy={}, policy_digest="", requested_by="dev")
     return "its gates run"
 
 
@@ -151,7 +151,7 @@ def point(release: Release | None, model: ServedModel | None = None) -> Alias:
     return alias
 
 
-HOLDS = [_route, _candidate, _deployment, _live_rollout, _way_back, _warm, _gates, _alias]
+HOLDS = [_route, _candidate, _deployment, _live_rollout, _undo_window, _warm, _gates, _alias]
 
 
 @pytest.mark.parametrize("use", HOLDS)
@@ -174,7 +174,7 @@ def test_what_is_over_holds_nothing(dev: Actor, model: ServedModel) -> None:
     assert retired(dev, release).state == "retired"
 
 
-@pytest.mark.parametrize("use", [_route, _candidate, _deployment, _live_rollout, _way_back, _alias])
+@pytest.mark.parametrize("use", [_route, _candidate, _deployment, _live_rollout, _undo_window, _alias])
 def test_nothing_begins_to_use_a_retired_release(
     dev: Actor, model: ServedModel, use: Callable[[Release, Release], str]
 ) -> None:

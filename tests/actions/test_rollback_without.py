@@ -21,7 +21,7 @@ from registry.storage import store
 from rollouts import actions
 from rollouts.core import breach as breach_module
 from rollouts.engine import loop as engine_module
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from serving.models import Deployment, Server
 from tests.factories import make_user
 from tests.telemetry_world import EXTERNAL, GUARDS, World
@@ -142,7 +142,7 @@ def test_the_engine_takes_a_broken_release_back(world: World, request: pytest.Fi
         began = time.monotonic()
         assert_shut(world, began)
         assert_ended(world)
-    assert Decision.objects.get(rollout=world.rollout, action="roll_back").facts["breach"]
+    assert DecisionRecord.objects.get(rollout=world.rollout, action="roll_back").facts["breach"]
 
 
 @ALL

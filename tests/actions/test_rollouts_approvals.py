@@ -17,7 +17,7 @@ from accounts.models import Membership, User
 from ledger import clock
 from ledger.models import Event
 from rollouts import actions
-from rollouts.models import Approval, Decision, Rollout
+from rollouts.models import Approval, DecisionRecord, Rollout
 from rollouts.queries import approvals_of
 from rollouts.queries.approvals import given_to, who_may_approve
 from serving.models import Route
@@ -129,7 +129,7 @@ def test_later_stages_are_approved_beforehand_or_when_they_come() -> None:
     assert counts(rollout) == {"promote": 1, "start": 2, "step 2": 1}
     assert counts(approve(rollout)) == {"promote": 2, "start": 2, "step 2": 1}
     refused(StateChanged, "no_approval_needed", Rollout.objects.get(pk=rollout.pk))
-    said = Decision.objects.filter(rollout=rollout, action="approve").order_by("-pk").first()
+    said = DecisionRecord.objects.filter(rollout=rollout, action="approve").order_by("-pk").first()
     assert said is not None and said.facts["stage"] == "promote" and said.facts["given"] == 2
 
 

@@ -21,7 +21,7 @@ from rollouts.actions.engine_effects import write_route
 from rollouts.actions.instant_rollback import DRAIN_REVERTED
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import is_open
-from rollouts.tasks import let_go
+from rollouts.tasks import drain_reverted_release
 from serving.models import Deployment, Gateway, Route, RouteAck
 from tests.factories import make_actor, make_admin, make_deployment, make_server
 from tests.rollout_setup import promoted, put, release_of, started, with_stable
@@ -158,7 +158,7 @@ def let_go_after(rollout: Rollout) -> None:
     """What the worker does with the job that the way back left."""
     job = Job.objects.get(kind=DRAIN_REVERTED)
     assert job.due_at > timezone.now()  # nothing is sent to a broker now
-    let_go(job, lambda **_: True)
+    drain_reverted_release(job, lambda **_: True)
 
 
 def acknowledge(rollout: Rollout) -> None:

@@ -100,12 +100,12 @@ def test_a_sound_candidate_has_nothing_against_it_and_nothing_is_created() -> No
 
 def test_how_long_the_way_back_stays_open_is_told() -> None:
     candidate = over_stable()
-    assert seen(candidate, {"instant_window_s": 20})["way_back_s"] == 20
+    assert seen(candidate, {"instant_window_s": 20})["undo_window_s"] == 20
     told = "The way back to r1 stays open for 20 s after the promotion: sluicegate rollback"
     assert told in "\n".join(lines(seen(candidate, {"instant_window_s": 20})))
     assert "there is no way back at once" in "\n".join(lines(seen(candidate, {"instant_window_s": 0})))
     first = release_of()
-    assert seen(first)["way_back_s"] == 0
+    assert seen(first)["undo_window_s"] == 0
     assert "way back" not in "\n".join(lines(seen(first)))
 
 

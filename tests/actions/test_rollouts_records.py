@@ -11,7 +11,7 @@ from django.utils import timezone
 from rollouts import actions
 from rollouts.core.counter_deltas import Counts, Reading
 from rollouts.engine.gateway_counters import CounterReaders, snapshot_of
-from rollouts.models import Approval, Decision, Observation, Rollout
+from rollouts.models import Approval, DecisionRecord, Observation, Rollout
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters
 from tests.rollout_setup import awaiting, with_stable
@@ -23,7 +23,7 @@ def test_the_database_refuses_to_change_what_was_decided_observed_or_approved() 
     rollout, _, manager = awaiting()
     actions.approve(actor=manager, rollout=rollout, expected_version=rollout.version)
     observed(rollout, 1, 1)
-    for table in (Decision, Approval, Observation):
+    for table in (DecisionRecord, Approval, Observation):
         row = table.objects.filter(rollout=rollout).first()
         assert row is not None
         for sql in (
@@ -120,7 +120,7 @@ def test_what_a_gateway_follows_that_did_not_take_the_weight_shows_in_what_it_co
 
 
 @pytest.mark.parametrize(
-    "table", ["rollouts_rollout", "rollouts_decision", "rollouts_approval", "rollouts_observation"]
+    "table", ["rollouts_rollout", "rollouts_decisionrecord", "rollouts_approval", "rollouts_observation"]
 )
 def test_no_record_of_a_rollout_can_be_emptied(table: str) -> None:
     with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic(), connection.cursor() as cursor:

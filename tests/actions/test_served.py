@@ -17,7 +17,7 @@ from ledger import clock
 from ledger.audit import verify_chain
 from ledger.models import Event
 from registry.models import Release
-from rollouts.models import Decision, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.serving_history import ServedArm, served_at
 from serving.actions.routes import set_route
 from serving.models import Environment
@@ -105,7 +105,7 @@ def test_the_rollout_and_its_decision_tell_why(production: Environment) -> None:
     )  # fmt: skip
     Rollout.objects.filter(pk=rollout.pk).update(created_at=first, ended_at=last)
     for at, action, reason in ((split, "advance", "fine so far"), (back, "roll_back", "errors are worse")):
-        Decision.objects.create(rollout=rollout, at=at, action=action, reason=reason, actor="system:engine")
+        DecisionRecord.objects.create(rollout=rollout, at=at, action=action, reason=reason, actor="system:engine")
     seen: dict[str, Any] = {"first_tick": 1, "tick": 9, "state": "shifting", "weight_bp": 500, "evidence": {}}
     counts = {"candidate": {"attempts": 6, "routed": 6, "bad": {}}, "stable": {"attempts": 94, "routed": 94, "bad": {}}}
     Observation.objects.create(

@@ -1,4 +1,4 @@
-"""Validations: what may be asked for, what each kind of release comes to, and that evidence is final."""
+"""Gate runs: what may be asked for, what each kind of release comes to, and that evidence is final."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from serving.ports import InferenceError
 from tests.factories import make_actor, make_environment, make_model, make_node, make_release, make_server
 from tests.fakes.ports import FakeInferenceServer, FakeModel
 from validators import actions, queries
-from validators.execution.run import ACTOR, run_validation
-from validators.models import GateRun, GoldenSet, Report, Validation
+from validators.execution.run import ACTOR, execute_gate_run
+from validators.models import GateResult, GateRun, GoldenSet, Report
 
 pytestmark = pytest.mark.django_db
 Arrays = dict[str, Any]
@@ -129,15 +129,15 @@ def beat(*_: Any, **__: Any) -> bool:
     return True
 
 
-def validated(actor: Actor, release: Release) -> Validation:
-    validation = actions.request_validation(actor=actor, release=release)
-    run_validation(validation.pk, beat)
-    validation.refresh_from_db()
-    return validation
+def validated(actor: Actor, release: Release) -> GateRun:
+    gate_run = actions.request_gate_run(actor=actor, release=release)
+    execute_gate_run(gate_run.pk, beat)
+    gate_run.refresh_from_db()
+    return gate_run
 
 
-def verdicts(validation: Validation) -> dict[str, str]:
-    return {run.gate: run.verdict for run in validation.gate_runs.all()}
+def verdicts(gate_run: GateRun) -> dict[str, str]:
+    return {run.gate: run.verdict for run in gate_run.results.all()}
 
 
 def promote(release: Release) -> Environment:
@@ -169,24 +169,24 @@ def test_ci_may_run_gates_but_not_change_what_they_ask(stage: Stage, model: Serv
     robot = make_actor(Role.CI)
     with pytest.raises(Refused):
         actions.add_golden_set(actor=robot, model=model, data=golden_lines(3))
-    assert actions.request_validation(actor=robot, release=release).state == "queued"
+    assert actions.request_gate_run(actor=robot, release=release).state == "queued"
 
 
 # asking
 
 
-def test_asking_twice_makes_one_validation_and_one_job(stage: Stage, developer: Actor, release: Release) -> None:
-    first = actions.request_validation(actor=developer, release=release)
-    assert actions.request_validation(actor=developer, release=release) == first
-    job = Job.objects.get(kind="validation")
-    assert (job.key, job.queue, job.args) == (f"validation:{first.pk}", "validate", {"validation": first.pk})
-    assert [run.gate for run in first.gate_runs.all()] == ["contract", "cold_start", "golden", "load"]
+def test_asking_twice_makes_one_gate_run_and_one_job(stage: Stage, developer: Actor, release: Release) -> None:
+    first = actions.request_gate_run(actor=developer, release=release)
+    assert actions.request_gate_run(actor=developer, release=release) == first
+    job = Job.objects.get(kind="gate_run")
+    assert (job.key, job.queue, job.args) == (f"gate_run:{first.pk}", "validate", {"gate_run": first.pk})
+    assert [run.gate for run in first.results.all()] == ["contract", "cold_start", "golden", "load"]
     assert first.environment.slug == "staging"
 
 
 def test_gates_keep_away_from_users(stage: Stage, developer: Actor, release: Release) -> None:
     with pytest.raises(Invalid) as caught:
-        actions.request_validation(actor=developer, release=release, environment=make_environment("production"))
+        actions.request_gate_run(actor=developer, release=release, environment=make_environment("production"))
     assert caught.value.code == "environment_has_users"
 
 
@@ -194,9 +194,9 @@ def test_drafts_unwaived_code_and_unfit_policies_are_refused(
     stage: Stage, developer: Actor, model: ServedModel
 ) -> None:
     with pytest.raises(StateChanged, match="not_sealed"):
-        actions.request_validation(actor=developer, release=make_release(model, state=ReleaseState.DRAFT))
+        actions.request_gate_run(actor=developer, release=make_release(model, state=ReleaseState.DRAFT))
     with pytest.raises(Refused, match="no release manager has waived"):
-        actions.request_validation(actor=developer, release=make_release(model, is_code_bearing=True))
+        actions.request_gate_run(actor=developer, release=make_release(model, is_code_bearing=True))
     release = make_release(model)
     for policy, error in [
         ({"gates": ["smell"]}, Invalid),
@@ -207,10 +207,10 @@ def test_drafts_unwaived_code_and_unfit_policies_are_refused(
         model.save()
         release.model.refresh_from_db()
         with pytest.raises(error):
-            actions.request_validation(actor=developer, release=release)
+            actions.request_gate_run(actor=developer, release=release)
     with pytest.raises(Refused):
-        actions.request_validation(actor=make_actor(team="others"), release=release)
-    assert not Validation.objects.exists()
+        actions.request_gate_run(actor=make_actor(team="others"), release=release)
+    assert not GateRun.objects.exists()
     assert not Job.objects.exists()
 
 
@@ -218,16 +218,16 @@ def test_drafts_unwaived_code_and_unfit_policies_are_refused(
 
 
 def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer: Actor, release: Release) -> None:
-    validation = validated(developer, release)
-    assert verdicts(validation) == {
+    gate_run = validated(developer, release)
+    assert verdicts(gate_run) == {
         "contract": "passed",
         "cold_start": "passed",
         "golden": "passed",
         "load": "undecided",
     }
-    assert (validation.state, validation.verdict) == ("finished", "passed")
-    assert "load undecided, which the policy allows" in validation.reason
-    golden = validation.gate_runs.get(gate="golden")
+    assert (gate_run.state, gate_run.verdict) == ("finished", "passed")
+    assert "load undecided, which the policy allows" in gate_run.reason
+    golden = gate_run.results.get(gate="golden")
     assert "only absolute limits" in golden.reason
     assert golden.evidence["predictions"] == [i % 2 for i in range(60)]
     deployment = Deployment.objects.get()
@@ -237,19 +237,19 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
 def test_a_worker_that_died_after_the_report_has_its_server_given_back_by_the_next(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
-    validation = validated(developer, release)
+    gate_run = validated(developer, release)
     Deployment.objects.update(is_wanted=True)  # as if it had died before it said so
-    run_validation(validation.pk, beat)
+    execute_gate_run(gate_run.pk, beat)
     assert not Deployment.objects.get().is_wanted
 
 
-def test_a_server_that_the_next_validation_uses_is_not_taken_from_it(
+def test_a_server_that_the_next_gate_run_uses_is_not_taken_from_it(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
-    validation = validated(developer, release)
+    gate_run = validated(developer, release)
     Deployment.objects.update(is_wanted=True)
-    actions.request_validation(actor=developer, release=release)
-    run_validation(validation.pk, beat)
+    actions.request_gate_run(actor=developer, release=release)
+    execute_gate_run(gate_run.pk, beat)
     assert Deployment.objects.get().is_wanted
 
 
@@ -301,9 +301,9 @@ def test_an_undecided_load_gate_blocks_where_the_policy_says_so(
 ) -> None:
     model.gate_policy = {**model.gate_policy, "load": {**POLICY["load"], "undecided": "block"}}
     model.save()
-    validation = validated(developer, make_release(model))
-    assert validation.verdict == "undecided"
-    assert validation.report.verdict == "undecided"
+    gate_run = validated(developer, make_release(model))
+    assert gate_run.verdict == "undecided"
+    assert gate_run.report.verdict == "undecided"
 
 
 def wrong_name(tensors: Arrays) -> Arrays:
@@ -347,24 +347,24 @@ def test_a_broken_contract_fails_and_the_rest_is_skipped(
     stage: Stage, developer: Actor, release: Release, compute: Callable[[Arrays], Arrays], kind: str
 ) -> None:
     stage.behave(release, compute)
-    validation = validated(developer, release)
-    assert verdicts(validation) == {
+    gate_run = validated(developer, release)
+    assert verdicts(gate_run) == {
         "contract": "failed",
         "cold_start": "skipped",
         "golden": "skipped",
         "load": "skipped",
     }
-    contract = validation.gate_runs.get(gate="contract")
+    contract = gate_run.results.get(gate="contract")
     assert kind in {mismatch["kind"] for mismatch in contract.evidence["mismatches"]}
-    assert validation.gate_runs.get(gate="load").reason == "Not run, because contract failed."
-    assert (validation.verdict, validation.report.verdict) == ("failed", "failed")
+    assert gate_run.results.get(gate="load").reason == "Not run, because contract failed."
+    assert (gate_run.verdict, gate_run.report.verdict) == ("failed", "failed")
 
 
 def test_a_server_that_says_something_else_than_the_release_fails(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
     stage.behave(release).serving["outputs"] = [{"name": "probabilities", "data_type": "FP32", "dims": [3]}]
-    contract = validated(developer, release).gate_runs.get(gate="contract")
+    contract = validated(developer, release).results.get(gate="contract")
     assert contract.verdict == "failed"
     assert "The server says output probabilities is [3]" in contract.reason
 
@@ -375,7 +375,7 @@ def test_a_release_that_breaks_the_models_promise_fails(stage: Stage, developer:
         "outputs": [{"name": "label", "data_type": "BYTES", "dims": [1]}],
     }
     release.model.save()
-    contract = validated(developer, release).gate_runs.get(gate="contract")
+    contract = validated(developer, release).results.get(gate="contract")
     assert contract.verdict == "failed"
     assert "against the model's contract, has no output label" in contract.reason
 
@@ -392,14 +392,14 @@ def test_a_worse_release_fails_the_golden_gate_against_the_answers_on_record(
         candidate,
         lambda tensors: judge_text({"TEXT": np.array([[b"bad"] if b"good 1" in t[0] else t for t in tensors["TEXT"]])}),
     )
-    validation = validated(developer, candidate)
-    golden = validation.gate_runs.get(gate="golden")
+    gate_run = validated(developer, candidate)
+    golden = gate_run.results.get(gate="golden")
     assert golden.verdict == "failed"
     assert "agreement with r1" in golden.reason
-    assert validation.baseline == stable
+    assert gate_run.baseline == stable
     assert golden.evidence["baseline_source"] == "the stable release's own report"
     assert set(stage.asked) == {candidate.name}
-    assert json.loads(validation.report.body)["baseline"]["manifest_digest"] == stable.digest
+    assert json.loads(gate_run.report.body)["baseline"]["manifest_digest"] == stable.digest
 
 
 def test_without_answers_on_record_the_stable_server_is_asked(
@@ -409,7 +409,7 @@ def test_without_answers_on_record_the_stable_server_is_asked(
     production = promote(stable)
     make_server(Deployment.objects.create(release=stable, environment=production, node=make_node(), state="ready"))
     candidate = make_release(model)
-    golden = validated(developer, candidate).gate_runs.get(gate="golden")
+    golden = validated(developer, candidate).results.get(gate="golden")
     assert golden.verdict == "passed"
     assert golden.evidence["agreement"]["value"] == 1.0
     assert golden.evidence["baseline_source"] == "r1 in production"
@@ -420,7 +420,7 @@ def test_with_neither_the_gate_says_that_it_judged_absolutely(
     stage: Stage, developer: Actor, model: ServedModel
 ) -> None:
     promote(make_release(model))
-    golden = validated(developer, make_release(model)).gate_runs.get(gate="golden")
+    golden = validated(developer, make_release(model)).results.get(gate="golden")
     assert golden.verdict == "passed"
     assert "no server to ask" in golden.evidence["baseline_source"]
     assert "only absolute limits" in golden.reason
@@ -435,9 +435,9 @@ def test_a_release_that_fails_under_load_fails_the_load_gate(stage: Stage, devel
         return judge_text(tensors)
 
     stage.behave(release, sometimes)
-    validation = validated(developer, release)
-    load = validation.gate_runs.get(gate="load")
-    assert (load.verdict, validation.verdict) == ("failed", "failed")
+    gate_run = validated(developer, release)
+    load = gate_run.results.get(gate="load")
+    assert (load.verdict, gate_run.verdict) == ("failed", "failed")
     assert "too much" in load.reason
 
 
@@ -452,30 +452,30 @@ def test_a_release_that_never_comes_up_is_blamed_only_for_its_own_fault(
     stage: Stage, developer: Actor, release: Release, reason: str, verdict: str
 ) -> None:
     stage.fate = stage.fail(reason)
-    validation = validated(developer, release)
-    assert verdicts(validation) == {
+    gate_run = validated(developer, release)
+    assert verdicts(gate_run) == {
         "contract": "skipped",
         "cold_start": verdict,
         "golden": "skipped",
         "load": "skipped",
     }
-    assert reason in validation.gate_runs.get(gate="cold_start").reason
-    assert validation.report.verdict == verdict
+    assert reason in gate_run.results.get(gate="cold_start").reason
+    assert gate_run.report.verdict == verdict
 
 
 def test_without_a_node_for_its_runtime_the_check_is_errored(stage: Stage, developer: Actor, release: Release) -> None:
     make_node().delete()
-    validation = validated(developer, release)
-    assert validation.gate_runs.get(gate="cold_start").verdict == "errored"
-    assert validation.verdict == "errored"
+    gate_run = validated(developer, release)
+    assert gate_run.results.get(gate="cold_start").verdict == "errored"
+    assert gate_run.verdict == "errored"
     assert not Deployment.objects.exists()
 
 
 def test_a_server_that_is_gone_is_an_error_of_the_check(stage: Stage, developer: Actor, release: Release) -> None:
     stage.behave(release, breaks=InferenceError("unreachable", "failed to connect"))
-    validation = validated(developer, release)
-    assert validation.gate_runs.get(gate="contract").verdict == "errored"
-    assert validation.verdict == "errored"
+    gate_run = validated(developer, release)
+    assert gate_run.results.get(gate="contract").verdict == "errored"
+    assert gate_run.verdict == "errored"
 
 
 def test_a_gate_that_breaks_is_errored_and_keeps_folders_to_itself(
@@ -485,7 +485,7 @@ def test_a_gate_that_breaks_is_errored_and_keeps_folders_to_itself(
         raise RuntimeError("cannot open /home/someone/secret/place/file.json")
 
     monkeypatch.setattr(validators.execution.run, "run_gate", broken)
-    contract = validated(developer, release).gate_runs.get(gate="contract")
+    contract = validated(developer, release).results.get(gate="contract")
     assert contract.verdict == "errored"
     assert "RuntimeError: cannot open file.json" in contract.reason
 
@@ -497,9 +497,9 @@ def test_a_gate_that_takes_too_long_is_errored(stage: Stage, developer: Actor, m
         "load": {**POLICY["load"], "duration_s": 5, "rate_per_s": 5},
     }
     model.save()
-    validation = validated(developer, make_release(model))
-    assert validation.gate_runs.get(gate="load").verdict == "errored"
-    assert "not done after 1 s" in validation.gate_runs.get(gate="load").reason
+    gate_run = validated(developer, make_release(model))
+    assert gate_run.results.get(gate="load").verdict == "errored"
+    assert "not done after 1 s" in gate_run.results.get(gate="load").reason
 
 
 # workers that die, and people who change their mind
@@ -508,7 +508,7 @@ def test_a_gate_that_takes_too_long_is_errored(stage: Stage, developer: Actor, m
 def test_the_next_worker_keeps_the_verdicts_that_are_there(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validation = actions.request_validation(actor=developer, release=release)
+    gate_run = actions.request_gate_run(actor=developer, release=release)
     run_gate = validators.execution.run.run_gate
 
     class Killed(BaseException):
@@ -521,75 +521,73 @@ def test_the_next_worker_keeps_the_verdicts_that_are_there(
 
     monkeypatch.setattr(validators.execution.run, "run_gate", dies_in_golden)
     with pytest.raises(Killed):
-        run_validation(validation.pk, beat)
-    validation.refresh_from_db()
-    assert verdicts(validation) == {"contract": "passed", "cold_start": "passed", "golden": "", "load": ""}
-    ended = validation.gate_runs.get(gate="contract").ended_at
+        execute_gate_run(gate_run.pk, beat)
+    gate_run.refresh_from_db()
+    assert verdicts(gate_run) == {"contract": "passed", "cold_start": "passed", "golden": "", "load": ""}
+    ended = gate_run.results.get(gate="contract").ended_at
 
     again: list[str] = []
     monkeypatch.setattr(
         validators.execution.run, "run_gate", lambda name, context: again.append(name) or run_gate(name, context)
     )
-    run_validation(validation.pk, beat)
-    validation.refresh_from_db()
+    execute_gate_run(gate_run.pk, beat)
+    gate_run.refresh_from_db()
     assert again == ["golden", "load"]
-    assert validation.gate_runs.get(gate="contract").ended_at == ended
-    assert validation.verdict == "passed"
-    assert Event.objects.filter(verb="gate.judged", subject_id=str(validation.pk)).count() == 4
+    assert gate_run.results.get(gate="contract").ended_at == ended
+    assert gate_run.verdict == "passed"
+    assert Event.objects.filter(verb="gate.judged", subject_id=str(gate_run.pk)).count() == 4
 
 
 def test_a_worker_that_lost_its_job_stops_without_a_verdict(stage: Stage, developer: Actor, release: Release) -> None:
-    validation = actions.request_validation(actor=developer, release=release)
-    run_validation(validation.pk, lambda *_, **__: False)
-    validation.refresh_from_db()
-    assert validation.state == "running"
-    assert set(verdicts(validation).values()) == {""}
+    gate_run = actions.request_gate_run(actor=developer, release=release)
+    execute_gate_run(gate_run.pk, lambda *_, **__: False)
+    gate_run.refresh_from_db()
+    assert gate_run.state == "running"
+    assert set(verdicts(gate_run).values()) == {""}
     assert Deployment.objects.get().is_wanted
 
 
 @pytest.mark.takes("gate run: running → cancelled")
-def test_a_cancelled_validation_stops_and_gives_its_server_back(
-    stage: Stage, developer: Actor, release: Release
-) -> None:
-    validation = actions.request_validation(actor=developer, release=release)
+def test_a_cancelled_gate_run_stops_and_gives_its_server_back(stage: Stage, developer: Actor, release: Release) -> None:
+    gate_run = actions.request_gate_run(actor=developer, release=release)
 
     def cancels(*_: Any, **__: Any) -> bool:
-        current = Validation.objects.get(pk=validation.pk)
+        current = GateRun.objects.get(pk=gate_run.pk)
         if current.state == "running":
-            actions.cancel_validation(actor=developer, validation=current, reason="wrong release")
+            actions.cancel_gate_run(actor=developer, gate_run=current, reason="wrong release")
         return True
 
-    run_validation(validation.pk, cancels)
-    validation.refresh_from_db()
-    assert (validation.state, validation.verdict, validation.reason) == ("cancelled", "", "wrong release")
-    assert Event.objects.get(verb="validation.cancelled").reason == "wrong release"
+    execute_gate_run(gate_run.pk, cancels)
+    gate_run.refresh_from_db()
+    assert (gate_run.state, gate_run.verdict, gate_run.reason) == ("cancelled", "", "wrong release")
+    assert Event.objects.get(verb="gate_run.cancelled").reason == "wrong release"
     assert not Report.objects.exists()
     assert not Deployment.objects.get().is_wanted
     with pytest.raises(StateChanged):
-        actions.cancel_validation(actor=developer, validation=validation, reason="again")
+        actions.cancel_gate_run(actor=developer, gate_run=gate_run, reason="again")
 
 
 def test_cancelling_what_changed_meanwhile_is_refused(stage: Stage, developer: Actor, release: Release) -> None:
-    validation = actions.request_validation(actor=developer, release=release)
+    gate_run = actions.request_gate_run(actor=developer, release=release)
     with pytest.raises(Stale):
-        actions.cancel_validation(actor=developer, validation=validation, reason="", expected_version=99)
+        actions.cancel_gate_run(actor=developer, gate_run=gate_run, reason="", expected_version=99)
 
 
-def test_a_job_that_failed_for_good_ends_its_validation_as_errored(
+def test_a_job_that_failed_for_good_ends_its_gate_run_as_errored(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
-    validation = actions.request_validation(actor=developer, release=release)
-    actions.give_up_validation(actor=ACTOR, validation=validation, why="the database was away")
-    validation.refresh_from_db()
-    assert (validation.state, validation.verdict) == ("finished", "errored")
-    assert verdicts(validation) == {
+    gate_run = actions.request_gate_run(actor=developer, release=release)
+    actions.give_up_gate_run(actor=ACTOR, gate_run=gate_run, why="the database was away")
+    gate_run.refresh_from_db()
+    assert (gate_run.state, gate_run.verdict) == ("finished", "errored")
+    assert verdicts(gate_run) == {
         "contract": "errored",
         "cold_start": "skipped",
         "golden": "skipped",
         "load": "skipped",
     }
-    actions.give_up_validation(actor=ACTOR, validation=validation, why="again")
-    assert Event.objects.filter(verb="validation.finished", to_state="finished").count() == 1
+    actions.give_up_gate_run(actor=ACTOR, gate_run=gate_run, why="again")
+    assert Event.objects.filter(verb="gate_run.finished", to_state="finished").count() == 1
 
 
 @pytest.mark.takes(
@@ -598,43 +596,43 @@ def test_a_job_that_failed_for_good_ends_its_validation_as_errored(
 def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release, run_jobs: Callable[[], int]) -> None:
     import validators.tasks  # noqa: F401 - registers the handler, as Celery does
 
-    validation = actions.request_validation(actor=developer, release=release)
+    gate_run = actions.request_gate_run(actor=developer, release=release)
     assert run_jobs() == 1
-    validation.refresh_from_db()
-    assert validation.verdict == "passed"
+    gate_run.refresh_from_db()
+    assert gate_run.verdict == "passed"
     assert Job.objects.get().state == "done"
-    told = Event.objects.filter(verb__startswith="validation.").order_by("seq")
+    told = Event.objects.filter(verb__startswith="gate_run.").order_by("seq")
     assert [(event.verb, event.to_state) for event in told] == [
-        ("validation.requested", "queued"),
-        ("validation.started", "running"),
-        ("validation.finished", "finished"),
+        ("gate_run.requested", "queued"),
+        ("gate_run.started", "running"),
+        ("gate_run.finished", "finished"),
     ]
 
 
 # evidence is final
 
 
-@pytest.mark.parametrize("tables", ["validators_gaterun", "validators_report CASCADE", "validators_goldenset"])
+@pytest.mark.parametrize("tables", ["validators_gateresult", "validators_report CASCADE", "validators_goldenset"])
 def test_no_table_of_evidence_can_be_emptied(tables: str) -> None:
     with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic():
         connection.cursor().execute(f"TRUNCATE {tables}")
 
 
 def test_the_database_refuses_to_change_evidence(stage: Stage, developer: Actor, release: Release) -> None:
-    validation = validated(developer, release)
+    gate_run = validated(developer, release)
     for change in (
-        lambda: GateRun.objects.filter(gate="golden").update(verdict="passed", reason="looked fine to me"),
-        lambda: GateRun.objects.filter(gate="golden").delete(),
+        lambda: GateResult.objects.filter(gate="golden").update(verdict="passed", reason="looked fine to me"),
+        lambda: GateResult.objects.filter(gate="golden").delete(),
         lambda: Report.objects.update(verdict="passed"),
         lambda: Report.objects.all().delete(),
         lambda: GoldenSet.objects.update(items=1),
     ):
         with pytest.raises(IntegrityError), transaction.atomic():
             change()
-    run = validation.gate_runs.get(gate="golden")
+    run = gate_run.results.get(gate="golden")
     from validators.core.verdict import Judgement, Verdict
 
     assert not actions.record_judgement(
-        actor=ACTOR, gate_run=run, judgement=Judgement(Verdict.FAILED, "second thoughts")
+        actor=ACTOR, gate_result=run, judgement=Judgement(Verdict.FAILED, "second thoughts")
     )
     assert run.verdict == "passed"

@@ -20,7 +20,7 @@ from tests.factories import make_environment
 from tests.model_files import onnx_file, tokenizer_file
 from tests.registry_samples import draft_with, person, served_model, sha256
 from validators.core.compare import share_of
-from validators.models import GateRun, Report, Validation
+from validators.models import GateResult, GateRun, Report
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/models/sentiment/releases/r2/diff"
@@ -62,14 +62,14 @@ def report(release: Release, right: int) -> Report:
     share = share_of(right, 1000)
     accuracy = {"value": right / 1000, "low": share.low, "high": share.high, "n": 1000}
     evidence = {"accuracy": accuracy, "golden_set": "sha256:a", "output": "p", "predictions": ["x"] * 10}
-    validation = Validation.objects.create(
+    gate_run = GateRun.objects.create(
         release=release, environment=make_environment(f"for-{release.name}"), policy={}, policy_digest="", requested_by="tests",
         state="finished", verdict="passed",
     )  # fmt: skip
-    GateRun.objects.create(validation=validation, gate="golden", position=0, verdict="passed", evidence=evidence)
+    GateResult.objects.create(gate_run=gate_run, gate="golden", position=0, verdict="passed", evidence=evidence)
     body = {"gates": [{"gate": "golden", "verdict": "passed", "reason": "", "evidence": evidence}], "hardware": {}}
     return Report.objects.create(
-        validation=validation, release=release, manifest_digest=release.digest or "", policy_digest="", verdict="passed",
+        gate_run=gate_run, release=release, manifest_digest=release.digest or "", policy_digest="", verdict="passed",
         body=json.dumps(body), digest=f"sha256:{sha256(release.name.encode())}", signature="", key_id="",
     )  # fmt: skip
 

@@ -12,10 +12,10 @@ from accounts.core.access import Role
 from accounts.models import User
 from registry.models import ServedModel
 from tests.factories import make_environment, make_model, make_release, make_user
-from validators.actions import begin_validation, finish_validation, record_judgement
+from validators.actions import begin_gate_run, finish_gate_run, record_judgement
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.run import ACTOR
-from validators.models import Validation
+from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db
 Api = Callable[..., Any]
@@ -40,11 +40,11 @@ def upload(client: Any, data: bytes, content_type: str = "application/jsonl") ->
     return client.generic("POST", "/api/v1/models/sentiment/golden-sets", data, content_type=content_type)
 
 
-def start(client: Any, model: ServedModel) -> tuple[Validation, dict[str, Any]]:
+def start(client: Any, model: ServedModel) -> tuple[GateRun, dict[str, Any]]:
     release = make_release(model)
     answer = client.post(f"/api/v1/models/{model.slug}/releases/{release.name}/gate-runs", {}, format="json")
     assert answer.status_code == 202, answer.json()
-    return Validation.objects.get(pk=answer.json()["id"]), answer.json()
+    return GateRun.objects.get(pk=answer.json()["id"]), answer.json()
 
 
 def test_a_golden_set_is_uploaded_raw_and_creation_is_idempotent(api: Api, developer: User, model: ServedModel) -> None:
@@ -77,27 +77,27 @@ def test_a_bad_golden_set_is_a_problem_that_names_the_lines(api: Api, developer:
 
 def test_a_gate_run_is_accepted_with_its_address(api: Api, developer: User, model: ServedModel) -> None:
     client = api(developer)
-    validation, started = start(client, model)
+    gate_run, started = start(client, model)
     assert started["state"] == "queued"
     assert [gate["gate"] for gate in started["gates"]] == ["contract", "cold_start", "load"]
     shown = client.get(started["url"])
     assert shown.headers["ETag"] == '"1"'
     assert shown.json()["release"] == "r1"
     listed = client.get("/api/v1/models/sentiment/releases/r1/gate-runs").json()["results"]
-    assert [found["id"] for found in listed] == [validation.pk]
+    assert [found["id"] for found in listed] == [gate_run.pk]
 
 
 def test_progress_verdicts_and_the_report_are_shown(api: Api, developer: User, model: ServedModel) -> None:
     client = api(developer)
-    validation, started = start(client, model)
-    validation = begin_validation(actor=ACTOR, validation=validation)
-    validation.gate_runs.filter(gate="contract").update(progress_done=1, progress_total=3)
+    gate_run, started = start(client, model)
+    gate_run = begin_gate_run(actor=ACTOR, gate_run=gate_run)
+    gate_run.results.filter(gate="contract").update(progress_done=1, progress_total=3)
     shown = client.get(started["url"]).json()
     assert (shown["gates"][0]["progress_done"], shown["gates"][0]["progress_total"]) == (1, 3)
     assert shown["report"] is None
-    for run in validation.gate_runs.all():
-        record_judgement(actor=ACTOR, gate_run=run, judgement=Judgement(Verdict.PASSED, "fine", {"n": 1}))
-    report = finish_validation(actor=ACTOR, validation=validation, facts={})
+    for run in gate_run.results.all():
+        record_judgement(actor=ACTOR, gate_result=run, judgement=Judgement(Verdict.PASSED, "fine", {"n": 1}))
+    report = finish_gate_run(actor=ACTOR, gate_run=gate_run, facts={})
     shown = client.get(started["url"]).json()
     assert (shown["state"], shown["verdict"], shown["report"]) == ("finished", "passed", report.digest)
     read = client.get(shown["links"]["report"]).json()
@@ -125,7 +125,7 @@ def test_a_policy_that_cannot_be_read_names_field_and_fix(api: Api, developer: U
     answer = api(developer).post(f"/api/v1/models/sentiment/releases/{release.name}/gate-runs", {}, format="json")
     assert answer.status_code == 422
     assert "load.slo" in json.dumps(answer.json())
-    assert not Validation.objects.exists()
+    assert not GateRun.objects.exists()
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ def test_a_wrong_body_starts_nothing(api: Api, developer: User, model: ServedMod
     address = f"/api/v1/models/sentiment/releases/{make_release(model).name}/gate-runs"
     answer = api(developer).post(address, json.dumps(body), content_type="application/json")
     assert answer.status_code in (404, 422)
-    assert not Validation.objects.exists()
+    assert not GateRun.objects.exists()
 
 
 def test_strangers_see_nothing_and_nobody_less(api: Api, developer: User, model: ServedModel) -> None:
     client = api(developer)
-    validation, started = start(client, model)
+    gate_run, started = start(client, model)
     stranger = api(make_user(team="others", role=Role.RELEASE_MANAGER))
     of_model = "/api/v1/models/sentiment"
     paths = [f"{of_model}/golden-sets", f"{of_model}/releases/r1/gate-runs", started["url"], "/api/v1/reports/sha256:0"]
@@ -153,5 +153,5 @@ def test_strangers_see_nothing_and_nobody_less(api: Api, developer: User, model:
         assert api().get(path).status_code == 401, path
     assert upload(stranger, lines()).status_code == 404
     assert stranger.post(f"{started['url']}/cancel", {}, format="json", HTTP_IF_MATCH="1").status_code == 404
-    validation.refresh_from_db()
-    assert validation.state == "queued"
+    gate_run.refresh_from_db()
+    assert gate_run.state == "queued"

@@ -246,12 +246,12 @@ def test_parts_in_any_order_become_the_bytes(blobs: BlobStore, size: int) -> Non
     random.Random(size).shuffle(numbers)
     for number in numbers:
         assert parts.send(number) == 200
-    held = blobs.held_parts(parts.place)
+    held = blobs.received_parts(parts.place)
     assert {n: part.size_bytes for n, part in held.items()} == {n: len(parts.pieces[n - 1]) for n in numbers}
     assert parts.complete() is (isinstance(blobs, FolderStore) and len(numbers) == 1)
     assert parts.complete() is False  # once more is no error, and no proof
     # who was cut off before it could note this finds that nothing is to be sent
-    assert {n: part.size_bytes for n, part in blobs.held_parts(parts.place).items()} == {
+    assert {n: part.size_bytes for n, part in blobs.received_parts(parts.place).items()} == {
         n: part.size_bytes for n, part in held.items()
     }
     with blobs.open(parts.key) as file:
@@ -271,7 +271,7 @@ def test_a_signed_address_takes_its_bytes_and_no_others(blobs: BlobStore) -> Non
     assert send(blobs, signed, b"x" * PART) in (400, 422)
     assert send(blobs, signed, parts.pieces[0][:-1]) in (400, 422)
     assert send(blobs, signed, parts.pieces[0] + b"x") in (400, 422)
-    assert 1 not in blobs.held_parts(parts.place)
+    assert 1 not in blobs.received_parts(parts.place)
     assert send(blobs, signed, parts.pieces[0]) == 200
     assert send(blobs, signed, b"x" * PART) in (200, 400, 422)  # 200 where what is held is not looked at again
     assert parts.send(1) == 200  # sending again is no error
@@ -292,7 +292,7 @@ def test_a_bucket_refuses_an_address_that_was_tampered_with(seaweed: SeaweedFS, 
         assert send(made, replace(signed, headers=other), piece) == 403
         url = signed.url.replace(parts.key.partition("/")[0], "0" * 64)
         assert send(made, replace(signed, url=url), piece) == 403
-        assert made.held_parts(parts.place) == {}
+        assert made.received_parts(parts.place) == {}
 
 
 def test_an_address_ends(blobs: BlobStore) -> None:
@@ -332,7 +332,7 @@ def test_an_aborted_upload_leaves_nothing_and_cannot_be_completed(blobs: BlobSto
     assert [place.key for place in blobs.unfinished()] == [parts.key]
     blobs.abort(parts.place)
     blobs.abort(parts.place)
-    assert list(blobs.unfinished()) == [] and list(blobs.keys()) == [] and blobs.held_parts(parts.place) == {}
+    assert list(blobs.unfinished()) == [] and list(blobs.keys()) == [] and blobs.received_parts(parts.place) == {}
     with pytest.raises(DomainError) as caught:
         parts.complete()
     assert caught.value.code in ("upload_gone", "part_missing")

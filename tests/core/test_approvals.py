@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from rollouts.core.approvals import Approval, Digests, Void, missing, stages_ahead, stages_of, valid, void_because
+from rollouts.core.approvals import ApprovalFacts, Digests, Void, missing, stages_ahead, stages_of, valid, void_because
 from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.core.policy_schema import parse_policy
 
 S = RolloutState
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PINNED = Digests("sha256:m", "sha256:r", "sha256:p")
-YES = Approval(1, "start", PINNED, NOW + timedelta(hours=1), may_approve=True)
+YES = ApprovalFacts(1, "start", PINNED, NOW + timedelta(hours=1), may_approve=True)
 FACTS: dict[str, Any] = {"pinned": PINNED, "newest_report": "sha256:r", "excluded": frozenset({7, 8}), "now": NOW}
 
 

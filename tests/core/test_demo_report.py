@@ -304,7 +304,7 @@ def test_without_a_first_release_the_story_ends_at_once(monkeypatch: pytest.Monk
     with pytest.raises(CommandError, match="left its path: r1 did not pass its gates") as end:
         story._validate(tale, Mock(), "r1")
     assert end.value.exit_code == 1
-    assert tale.validations["r1"]["verdict"] == "undecided"
+    assert tale.gate_runs["r1"]["verdict"] == "undecided"
 
 
 def test_gates_that_should_fail_run_once(monkeypatch: pytest.MonkeyPatch) -> None:

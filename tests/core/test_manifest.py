@@ -37,7 +37,9 @@ def shuffled(value: Any, draw: Any) -> Any:
 def test_order_does_not_matter(data: st.DataObject) -> None:
     document = shuffled(release_yaml(), data.draw)
     files = data.draw(st.permutations(FILES))
-    assert manifest.seal(parse_spec(document), files) == manifest.seal(parse_spec(release_yaml()), FILES)
+    assert manifest.text_and_digest(parse_spec(document), files) == manifest.text_and_digest(
+        parse_spec(release_yaml()), FILES
+    )
 
 
 @settings(deadline=None)
@@ -51,7 +53,10 @@ def test_every_file_matters(i: int, what: str) -> None:
         "gone": [],
     }[what]
     spec = parse_spec(release_yaml())
-    assert manifest.seal(spec, [*FILES[:i], *other, *FILES[i + 1 :]])[1] != manifest.seal(spec, FILES)[1]
+    assert (
+        manifest.text_and_digest(spec, [*FILES[:i], *other, *FILES[i + 1 :]])[1]
+        != manifest.text_and_digest(spec, FILES)[1]
+    )
 
 
 @settings(deadline=None)
@@ -65,12 +70,13 @@ def test_every_part_of_the_spec_matters(path: str) -> None:
     }.get(path, "other")
     changed = parse_spec(release_yaml({path: value, "envelope.limits": {}}))
     assert (
-        manifest.seal(changed, FILES)[1] != manifest.seal(parse_spec(release_yaml({"envelope.limits": {}})), FILES)[1]
+        manifest.text_and_digest(changed, FILES)[1]
+        != manifest.text_and_digest(parse_spec(release_yaml({"envelope.limits": {}})), FILES)[1]
     )
 
 
 def test_the_digest_is_the_sha256_of_the_text_and_the_text_holds_everything() -> None:
-    text, digest = manifest.seal(parse_spec(release_yaml()), FILES)
+    text, digest = manifest.text_and_digest(parse_spec(release_yaml()), FILES)
     assert digest == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     read = json.loads(text)
     assert read["schema"] == "sluicegate/manifest/v1" and read["model"] == "sentiment"
@@ -86,5 +92,5 @@ def test_the_digest_is_the_sha256_of_the_text_and_the_text_holds_everything() ->
 
 def test_a_known_manifest_keeps_its_digest() -> None:
     """A change of this digest is a change of every release's identity: it needs a new schema name."""
-    _, digest = manifest.seal(parse_spec(release_yaml()), FILES)
+    _, digest = manifest.text_and_digest(parse_spec(release_yaml()), FILES)
     assert digest == "sha256:9b7fe8f3fc524ca56428b2c8eba9271121b5a390574b5296ed5767a281c6c960"

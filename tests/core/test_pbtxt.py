@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from accounts.core.errors import Invalid
 from registry.adapters.pbtxt import check, parse
-from registry.core.pbtxt import Place, places, render
+from registry.core.pbtxt import FieldPosition, places, render
 from registry.core.serving import DATA_TYPES
 from registry.core.spec import parse_spec
 from tests.registry_samples import release_yaml
@@ -183,7 +183,7 @@ def test_places_of_lists_messages_and_comments() -> None:
         "input[1].g": "6:24",
         "last": "7:1",
     }
-    assert found["input[1]"] == Place(6, 22)
+    assert found["input[1]"] == FieldPosition(6, 22)
 
 
 @settings(deadline=None)

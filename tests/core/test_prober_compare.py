@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.core.shadow import Allowance, Outcome, Rule, Tally, difference, judged
+from rollouts.core.shadow import Allowance, ComparisonOutcome, Rule, Tally, difference, judged
 
 VALUES = Rule()
 CLASSES = Rule(answer="scores", labels=("negative", "positive"))
@@ -163,7 +163,7 @@ def test_raw_differences_are_the_candidates_and_noise_is_stables(
 
 def test_a_tally_counts_an_attempt_of_each_arm_that_was_asked() -> None:
     tally = Tally()
-    for outcome in (Outcome(True, False), Outcome(False, True), Outcome(True, None)):
+    for outcome in (ComparisonOutcome(True, False), ComparisonOutcome(False, True), ComparisonOutcome(True, None)):
         tally.add(outcome)
     assert tally == Tally(candidate_attempts=3, candidate_bad=2, stable_attempts=2, stable_bad=1)
 

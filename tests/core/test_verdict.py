@@ -39,7 +39,7 @@ def test_undecided_counts_as_passed_only_where_allowed() -> None:
     assert combine([("golden", U), ("load", P)], undecided_allowed=frozenset({"load"}))[0] is U
 
 
-def test_a_validation_of_nothing_but_allowed_doubt_is_not_passed() -> None:
+def test_a_gate_run_of_nothing_but_allowed_doubt_is_not_passed() -> None:
     assert combine([("load", U)], undecided_allowed=frozenset({"load"}))[0] is U
 
 

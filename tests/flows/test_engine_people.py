@@ -15,7 +15,7 @@ from accounts.models import Membership
 from ledger.models import Event
 from rollouts import actions
 from rollouts.engine import loop as engine_module
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.replay import replayed
 from rollouts.queries.undo_window import is_open
 from serving.models import Deployment
@@ -39,7 +39,7 @@ def act(story: Story, verb: str, actor: Actor | None = None, **more: Any) -> Rol
 
 
 def said(story: Story, code: str) -> bool:
-    return Decision.objects.filter(rollout=story.rollout, code=code).exists()
+    return DecisionRecord.objects.filter(rollout=story.rollout, code=code).exists()
 
 
 def turns(story: Story, count: int = 12) -> None:

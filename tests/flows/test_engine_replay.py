@@ -10,7 +10,7 @@ from rollouts.actions.tick_records import ENGINE
 from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_of
 from rollouts.engine import loop as engine_module
-from rollouts.models import Decision
+from rollouts.models import DecisionRecord
 from rollouts.queries.replay import history_of, replayed
 from tests.telemetry_world import SECONDS, World
 
@@ -38,7 +38,9 @@ def test_a_model_that_answers_slowly_is_judged_again_as_the_engine_judged_it(gat
     waits = [row for block in history for row in rows_of(block.first_tick, block.from_at, block.ticks)]
     waited = [row for row in waits if row.mark.is_settling and row.arms.candidate.bad.get("errors", 0) > 0]
     assert bool(waited) == (latency_ms > 500)
-    told = {one.tick: (one.action, one.code) for one in Decision.objects.filter(rollout=rollout, actor=ENGINE.name)}
+    told = {
+        one.tick: (one.action, one.code) for one in DecisionRecord.objects.filter(rollout=rollout, actor=ENGINE.name)
+    }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value) for walk in replay(history, rollout.plan)
     }

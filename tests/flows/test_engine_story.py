@@ -22,7 +22,7 @@ from rollouts.engine import leadership, rollback
 from rollouts.engine import loop as engine_module
 from rollouts.engine.loop import Engine
 from rollouts.engine.world import RolloutEntry
-from rollouts.models import Decision, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries import view_of
 from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Gateway, Route, Server
@@ -92,11 +92,11 @@ class Story:
         for _ in range(turns):
             if self.turn(requests).state == state:
                 return self.rollout
-        said = [(d.action, d.code, d.reason) for d in Decision.objects.order_by("pk")]
+        said = [(d.action, d.code, d.reason) for d in DecisionRecord.objects.order_by("pk")]
         raise AssertionError(f"still {self.rollout.state}, not {state}: {self.rollout.reason} {said}")
 
     def codes(self) -> list[str]:
-        return list(Decision.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
+        return list(DecisionRecord.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
 
     def route(self) -> Route:
         return Route.objects.get(environment=self.environment, model=self.model)
@@ -121,12 +121,15 @@ def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() ->
     assert Deployment.objects.get(release=story.candidate).is_wanted
     assert done.weight_bp == 10_000 and done.ended_at is not None
     acts = list(
-        Decision.objects.filter(rollout=done).exclude(action="hold").order_by("pk").values_list("action", flat=True)
+        DecisionRecord.objects.filter(rollout=done)
+        .exclude(action="hold")
+        .order_by("pk")
+        .values_list("action", flat=True)
     )
     assert acts == ["request", "start", "advance", "bake", "promote", "promote"]
     verbs = set(Event.objects.filter(subject_type="rollout", subject_id=str(done.pk)).values_list("verb", flat=True))
     assert {"rollout.requested", "rollout.started", "rollout.advanced", "rollout.baking", "rollout.promoted"} <= verbs
-    assert all(d.reason.endswith(".") for d in Decision.objects.all())
+    assert all(d.reason.endswith(".") for d in DecisionRecord.objects.all())
     weights = list(Observation.objects.filter(rollout=done).order_by("tick").values_list("weight_bp", flat=True))
     assert weights == sorted(weights) and {2500, 5000, 9500} <= set(weights)
 
@@ -143,7 +146,7 @@ def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, f
     story.gateway.set_arm(story.candidate.digest, **fault)
     started = timezone.now()
     story.until("rolling_back")
-    breach = Decision.objects.get(rollout=story.rollout, action="roll_back")
+    breach = DecisionRecord.objects.get(rollout=story.rollout, action="roll_back")
     assert breach.code in {"worse_than_stable", "objective_breached"} and breach.facts["guard"] == guard
     assert story.route().candidate_bp == 0 and story.rollout.weight_bp == 0  # in the very tick of the decision
     assert story.route().candidate_id == story.candidate.pk  # kept until drained
@@ -207,7 +210,7 @@ def test_breach_is_seen_in_every_live_state(state: str) -> None:
     story.gateway.set_arm(story.candidate.digest, error_frac=0.5)
     story.until("rolling_back")
     story.until("rolled_back", turns=6)
-    assert Decision.objects.filter(rollout=story.rollout, action="roll_back").count() == 1
+    assert DecisionRecord.objects.filter(rollout=story.rollout, action="roll_back").count() == 1
     assert story.route().stable_id == story.rollout.stable_id and story.route().candidate_bp == 0
 
 
@@ -275,7 +278,7 @@ def test_when_both_arms_are_bad_the_release_is_not_blamed() -> None:
 def test_the_first_release_is_held_to_absolute_objectives_and_says_so() -> None:
     story = Story(with_stable=False)
     story.until("shifting")
-    assert "absolute objectives" in Decision.objects.get(rollout=story.rollout, action="start").reason
+    assert "absolute objectives" in DecisionRecord.objects.get(rollout=story.rollout, action="start").reason
     assert story.route().stable_id == story.candidate.pk and story.rollout.weight_bp == 10_000
     story.until("promoted")
     assert Deployment.objects.get(release=story.candidate).is_wanted
@@ -436,7 +439,7 @@ def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_ou
         (engine_effects, "set_route"),
         (tick_records, "reread"),
         (tick_records, "_row_of"),
-        (Decision.objects, "bulk_create"),
+        (DecisionRecord.objects, "bulk_create"),
         (Observation.objects, "bulk_create"),
     ],
 )

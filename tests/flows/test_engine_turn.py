@@ -30,7 +30,7 @@ from rollouts.engine import loop as engine_module
 from rollouts.engine import tick_writer
 from rollouts.engine.lag_metrics import LagMetrics, last_figures
 from rollouts.engine.loop import Engine
-from rollouts.models import Decision, Observation, Rollout
+from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.actions.routes import set_route
 from serving.control_plane import store
 from serving.models import Deployment, Gateway, Route, Server
@@ -153,8 +153,8 @@ def test_a_hung_gateway_blinds_its_own_rollouts_and_delays_nobody() -> None:
         assert "minimum" in near.reason and "gateway-1" in far.reason
     assert max(took[1:]) < 1.3, took  # the first turn waits for the answer; later ones know better
     assert world.gateways.asked.count("gateway-1") < world.gateways.asked.count("gateway-0")  # never twice at a time
-    assert Decision.objects.filter(rollout=far, code="provider_down").count() == 1
-    assert not Decision.objects.filter(rollout=near, code="provider_down").exists()
+    assert DecisionRecord.objects.filter(rollout=far, code="provider_down").count() == 1
+    assert not DecisionRecord.objects.filter(rollout=near, code="provider_down").exists()
     assert far.weight_bp == 2500 and far.state == "shifting"
     world.gateways.hung.clear()
     world.gateways.go_on.set()
@@ -193,7 +193,7 @@ def test_a_gateway_that_repeats_itself_is_stale() -> None:
     world.fake_of(world.rollouts[0]).freeze()
     time.sleep(0.3)
     world.turn()
-    assert Decision.objects.filter(rollout=world.rollouts[0]).order_by("-pk")[0].code == "stale"
+    assert DecisionRecord.objects.filter(rollout=world.rollouts[0]).order_by("-pk")[0].code == "stale"
     world.fake_of(world.rollouts[0]).freeze(False)
     world.turn()
     assert "minimum" in world.rollouts[0].reason
@@ -217,7 +217,7 @@ def test_a_jump_of_this_hosts_clock_moves_nothing(jump_s: float, monkeypatch: py
     block = world.engine.book.known[rollout.pk].history
     assert block.rows and abs(block.at - began) < 60
     monkeypatch.undo()
-    assert Decision.objects.filter(rollout=rollout, at__gt=timezone.now() + timedelta(minutes=1)).count() == 0
+    assert DecisionRecord.objects.filter(rollout=rollout, at__gt=timezone.now() + timedelta(minutes=1)).count() == 0
 
 
 # -- written together, and first things first --------------------------------------------------------------------------
@@ -241,12 +241,12 @@ def test_approvals_of_all_that_wait_for_one_are_read_at_once() -> None:
     world = World(models=4, steps=[step], approvals={"bake": 1})
     for _ in range(30):
         world.turn(400)
-        if Decision.objects.filter(code="awaiting_approval").count() == 4:
+        if DecisionRecord.objects.filter(code="awaiting_approval").count() == 4:
             break
     world.traffic(400)
     with CaptureQueriesContext(connection) as asked:
         world.engine.step()
-    assert Decision.objects.filter(code="awaiting_approval").count() == 4  # they all go on waiting
+    assert DecisionRecord.objects.filter(code="awaiting_approval").count() == 4  # they all go on waiting
     assert sum("rollouts_approval" in query["sql"] for query in asked.captured_queries) == 1
 
 
@@ -398,7 +398,7 @@ def test_an_engine_that_is_stopped_writes_what_it_kept(crowded: None, monkeypatc
     world.until_shifting()
     for _ in range(6):
         world.turn()
-    monkeypatch.setattr(world.engine, "_keep_house", lambda: None)
+    monkeypatch.setattr(world.engine, "_housekeeping", lambda: None)
     wanted = {one.pk: world.engine.book.known[one.pk].next_tick - 1 for one in world.rollouts}
     assert any(one.tick < wanted[one.pk] for one in world.rollouts)
     world.engine.stop()
@@ -457,7 +457,7 @@ def test_a_new_decision_ends_a_block() -> None:
     world.turn()
     world.turn()
     (rollout,) = world.rollouts
-    decided = Decision.objects.filter(rollout=rollout).latest("pk")
+    decided = DecisionRecord.objects.filter(rollout=rollout).latest("pk")
     # the last block, unless the tick after it was that at which this rollout stores one anyway
     assert (decided.tick, "provider_down") in {(one.tick, one.problem) for one in blocks(rollout)[-2:]}
 
@@ -513,7 +513,7 @@ def test_reasons_that_take_turns_for_days_do_not_fill_the_log(monkeypatch: pytes
     for i in range(30):
         fake.fail("timeout" if i % 2 else None)
         world.turn()
-    holds = Decision.objects.filter(rollout=rollout, action="hold")
+    holds = DecisionRecord.objects.filter(rollout=rollout, action="hold")
     assert holds.count() <= 8
     assert ("gateway-0" in rollout.reason) == bool(29 % 2)  # what the row says is always the truth of now
     fake.fail(None)
@@ -524,7 +524,7 @@ def test_reasons_that_take_turns_for_days_do_not_fill_the_log(monkeypatch: pytes
     for _ in range(3):
         world.turn()
     assert rollout.state == "rolling_back"  # effects are always on record
-    assert Decision.objects.filter(rollout=rollout, action="roll_back").count() == 1
+    assert DecisionRecord.objects.filter(rollout=rollout, action="roll_back").count() == 1
 
 
 def test_a_stored_rollout_is_judged_again_as_the_engine_judged_it() -> None:
@@ -539,7 +539,7 @@ def test_a_stored_rollout_is_judged_again_as_the_engine_judged_it() -> None:
     assert rollout.state == "rolled_back"
     told = {
         one.tick: (one.action, one.code)
-        for one in Decision.objects.filter(rollout=rollout, actor=tick_records.ENGINE.name)
+        for one in DecisionRecord.objects.filter(rollout=rollout, actor=tick_records.ENGINE.name)
     }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value)

@@ -89,7 +89,7 @@ class Rows:
 
     def verdicts(self) -> int:
         """How many gates have one."""
-        row = self._session.execute("SELECT count(*) FROM validators_gaterun WHERE verdict <> ''").fetchone()
+        row = self._session.execute("SELECT count(*) FROM validators_gateresult WHERE verdict <> ''").fetchone()
         return int(row[0]) if row else 0
 
     def until(self, rollout_id: int, *states: str, within_s: float = 120) -> None:

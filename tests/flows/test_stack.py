@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sluicegate.stack import Stack, running
-from sluicegate.stack.ports import is_free, is_held_by
+from sluicegate.stack.ports import is_bound_by, is_free
 
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(240)]
 KEPT = ["postgres", "valkey", "web", "worker", "agent", "engine", "prober", "control_plane", "envoy"]
@@ -204,5 +204,5 @@ def test_a_stop_or_a_killed_supervisor_leaves_nothing_and_the_next_start_finds_e
                 f"Port {taken} is taken by another program: the gateway listens for HTTP on port {moved} from now on."
             )
             assert third.log_of("up").read_text().count(told) == 2  # at once, and beside the addresses
-            assert is_held_by(third.pid_of("envoy"), moved) is True
-            assert is_held_by(third.pid_of("envoy"), taken) is False
+            assert is_bound_by(third.pid_of("envoy"), moved) is True
+            assert is_bound_by(third.pid_of("envoy"), taken) is False

@@ -13,7 +13,7 @@ import pytest
 from ledger.models import Event
 from rollouts import actions
 from rollouts.engine import loop as engine_module
-from rollouts.models import Decision
+from rollouts.models import DecisionRecord
 from serving.models import Server
 from tests.telemetry_world import BAD, SECONDS, TOTAL, World
 
@@ -191,7 +191,7 @@ def test_one_gateway_of_two_proves_a_breach_while_the_other_is_blind() -> None:
     world.turn()
     world.break_candidate()
     world.until("rolling_back", turns=6)
-    breach = Decision.objects.get(rollout=world.rollout, action="roll_back")
+    breach = DecisionRecord.objects.get(rollout=world.rollout, action="roll_back")
     assert breach.code in {"worse_than_stable", "objective_breached"} and breach.facts["guard"] == "errors"
 
 
@@ -214,7 +214,7 @@ def test_what_happened_in_the_dark_counts_when_the_light_is_back() -> None:
         assert world.turn().state == "shifting"
     world.heal()
     world.until("rolling_back", turns=6)
-    assert Decision.objects.get(rollout=world.rollout, action="roll_back").facts["guard"] == "errors"
+    assert DecisionRecord.objects.get(rollout=world.rollout, action="roll_back").facts["guard"] == "errors"
 
 
 def test_failing_orders_take_a_release_back_though_every_answer_is_well() -> None:
@@ -222,7 +222,7 @@ def test_failing_orders_take_a_release_back_though_every_answer_is_well() -> Non
     world.bring("shifting")
     world.orders_failed = {world.stable.name: 0.01, world.candidate.name: 0.2}
     world.until("rolling_back", turns=10)
-    breach = Decision.objects.get(rollout=world.rollout, action="roll_back")
+    breach = DecisionRecord.objects.get(rollout=world.rollout, action="roll_back")
     assert breach.facts["guard"] == "external_checkout" and "Checkout" in breach.reason
     assert world.view()["arms"]["total"]["candidate"]["bad"]["errors"] == 0
 
@@ -348,7 +348,7 @@ def test_blind_for_too_long_takes_back_only_where_the_policy_asks_for_it() -> No
     for _ in range(5):
         assert world.turn(seconds=20).state == "shifting"
     assert world.turn(seconds=25).state == "rolling_back" and world.codes()[-1] == "blind"
-    assert "The policy then rolls back" in Decision.objects.get(rollout=world.rollout, action="roll_back").reason
+    assert "The policy then rolls back" in DecisionRecord.objects.get(rollout=world.rollout, action="roll_back").reason
 
 
 def test_a_deadline_that_passes_in_the_dark_holds() -> None:

@@ -31,7 +31,7 @@ from registry.core.uploads import UploadState
 from registry.models import Blob, Release, ReleaseFile, Upload
 from registry.queries import place_of
 from registry.queries.gc_plan import present_plan
-from registry.storage import FolderStore, HeldPart, adapter
+from registry.storage import FolderStore, ReceivedPart, adapter
 from registry.storage.folder import PartWriter
 from registry.storage.s3 import S3Store
 from tests.kills.process import fork
@@ -252,11 +252,11 @@ def wait_until(what: Callable[[], Any], otherwise: Callable[[], Any], most_s: fl
 def held() -> int:
     """Parts of the large file that the store has."""
     upload = Upload.objects.filter(state=UploadState.OPEN, size_bytes__gt=PART_BYTES, is_begun=True).first()
-    return 0 if upload is None else len(held_parts(upload))
+    return 0 if upload is None else len(received_parts(upload))
 
 
-def held_parts(upload: Upload) -> dict[int, HeldPart]:
-    return adapter().held_parts(place_of(upload))
+def received_parts(upload: Upload) -> dict[int, ReceivedPart]:
+    return adapter().received_parts(place_of(upload))
 
 
 def kill(one: subprocess.Popen[bytes]) -> None:
@@ -290,7 +290,7 @@ def test_a_killed_command_line_goes_on_and_sends_no_held_part_again(
     assert Upload.objects.filter(state=UploadState.OPEN).exists(), "it was too fast to be killed"
     time.sleep(1)  # what was on its way when it was killed has arrived or been given up
     begun = Upload.objects.filter(state=UploadState.OPEN, is_begun=True)
-    held_bytes = sum(part.size_bytes for upload in begun for part in held_parts(upload).values())
+    held_bytes = sum(part.size_bytes for upload in begun for part in received_parts(upload).values())
     before = installation.body_bytes()
     assert ends(installation, installation.push(folder, token)) == 0, installation.log("push")
     assert f"{held_bytes} bytes were there from an earlier run" in installation.log("push")

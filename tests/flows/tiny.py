@@ -106,8 +106,8 @@ class Shop:
         name = f"{model}/{sealed['name']}"
         if code:
             release.waive(self.manager, name, "read for this test")
-        validation = gates.wait(self.author, gates.request(self.author, name), self.output, timeout_s=120)
-        assert validation["verdict"] == "passed", validation
+        gate_run = gates.wait(self.author, gates.request(self.author, name), self.output, timeout_s=120)
+        assert gate_run["verdict"] == "passed", gate_run
         return name
 
     def start(self, name: str, *, policy: dict[str, Any] | None = None) -> int:

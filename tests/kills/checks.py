@@ -9,10 +9,10 @@ from typing import Any
 from ledger.audit import verify_chain
 from ledger.models import Event
 from rollouts.core.lifecycle import ACTIVE
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
 from serving.models import Deployment, Route
-from validators.models import GateRun, Report, Validation
+from validators.models import GateResult, GateRun, Report
 
 History = dict[str, Any]
 #: The one event of a rollout that changes nothing of it.
@@ -30,7 +30,7 @@ def history(*, without: Collection[str] = ()) -> History:
         "events": [event for event in _events() if event[0] not in (TOLD_ONLY, *without)],
         "decisions": [
             [numbers[one.rollout_id], one.action, one.code if one.action != "roll_back" else "", one.actor]
-            for one in Decision.objects.exclude(action="hold").order_by("pk")
+            for one in DecisionRecord.objects.exclude(action="hold").order_by("pk")
         ],
         "rollouts": [
             [numbers[one.pk], one.state, one.version, one.step_index, one.weight_bp, one.resume_state]
@@ -44,9 +44,9 @@ def history(*, without: Collection[str] = ()) -> History:
             [one.release.name, one.environment.slug, one.is_wanted]
             for one in Deployment.objects.select_related("release", "environment").order_by("pk")
         ],
-        "validations": [[one.pk, one.state, one.verdict, one.version] for one in Validation.objects.order_by("pk")],
-        "gates": [[one.gate, one.verdict] for one in GateRun.objects.order_by("pk")],
-        "reports": [[one.validation_id, one.verdict] for one in Report.objects.order_by("pk")],
+        "gate_runs": [[one.pk, one.state, one.verdict, one.version] for one in GateRun.objects.order_by("pk")],
+        "gates": [[one.gate, one.verdict] for one in GateResult.objects.order_by("pk")],
+        "reports": [[one.gate_run_id, one.verdict] for one in Report.objects.order_by("pk")],
     }
 
 

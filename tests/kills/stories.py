@@ -15,7 +15,7 @@ from accounts.models import User
 from registry.models import Release
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL
-from rollouts.models import Decision, ProbeTally, Rollout
+from rollouts.models import DecisionRecord, ProbeTally, Rollout
 from serving.actions.routes import set_route
 from serving.models import Deployment, Environment, Gateway
 from tests.factories import (
@@ -182,7 +182,7 @@ def compare_answers(scene: Scene) -> None:
 
 
 def approve_the_bake(scene: Scene) -> None:
-    if "approve" not in scene.done and Decision.objects.filter(code="awaiting_approval").exists():
+    if "approve" not in scene.done and DecisionRecord.objects.filter(code="awaiting_approval").exists():
         scene.act("approve", actions.approve, who=MANAGER, stage="bake", reason="Fine.")
 
 

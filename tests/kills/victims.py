@@ -8,7 +8,7 @@ from tests.kills.notify_runs import NOTIFICATIONS
 from tests.kills.plane_runs import PLANES
 from tests.kills.stories import STORIES
 from tests.kills.web_runs import VERBS
-from tests.kills.worker_runs import VALIDATIONS
+from tests.kills.worker_runs import GATE_RUNS
 
 
 def torn() -> list[Victim]:
@@ -17,4 +17,4 @@ def torn() -> list[Victim]:
 
 
 def victims() -> list[Victim]:
-    return [*(EngineVictim(story) for story in STORIES), *VALIDATIONS, *NOTIFICATIONS, *PLANES, *VERBS]
+    return [*(EngineVictim(story) for story in STORIES), *GATE_RUNS, *NOTIFICATIONS, *PLANES, *VERBS]

@@ -91,7 +91,7 @@ def worker(trace: Path, at: Point | None, job_id: str) -> None:
 
 @dataclass(frozen=True)
 class WorkerVictim:
-    """The worker in one story of a validation. `agent` is what becomes of the deployment that it asks for."""
+    """The worker in one story of a gate run. `agent` is what becomes of the deployment that it asks for."""
 
     story: str
     verdict: str
@@ -118,7 +118,7 @@ class WorkerVictim:
         golden = actions.add_golden_set(actor=admin, model=model, data=golden_lines())
         model.gate_policy = {**POLICY, "golden": {**POLICY["golden"], "set": golden.digest}}  # type: ignore[dict-item]
         model.save()
-        actions.request_validation(actor=admin, release=make_release(model))
+        actions.request_gate_run(actor=admin, release=make_release(model))
         self.beforehand()
         databases.use("postgres")
 
@@ -172,14 +172,14 @@ class Validating(Stage):
             "jobs": [[job.kind, job.state, bool(job.error)]],
         }
         self.played.problems += checks.broken_rules()
-        validation = self.played.history["validations"][0]
-        if validation[1:3] != ["finished", self.victim.verdict]:
-            self.played.problems.append(f"the validation is {validation[1]} with verdict {validation[2]!r}")
+        gate_run = self.played.history["gate_runs"][0]
+        if gate_run[1:3] != ["finished", self.victim.verdict]:
+            self.played.problems.append(f"the gate run is {gate_run[1]} with verdict {gate_run[2]!r}")
         if job.attempts > self.attempts + 2:  # the one that was killed, and the one that went on
             self.played.problems.append(f"{job.attempts} attempts were counted")
 
 
-VALIDATIONS = [
+GATE_RUNS = [
     WorkerVictim("gates pass", "passed"),
     WorkerVictim("never ready", "errored", agent=fails),
     WorkerVictim("died too often", "errored", beforehand=has_died_too_often),

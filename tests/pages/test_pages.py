@@ -16,11 +16,12 @@ from ledger.core.canonical import digest_of
 from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy_schema import parse_policy
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
 from serving.models import Environment
 from tests.factories import make_environment, make_model, make_release, make_team, make_user
-from validators.models import Validation
+from tests.pages.markup import squeezed
+from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db
 
@@ -121,7 +122,7 @@ def test_events_name_releases_link_their_subjects_and_leave_out_what_did_not_cha
 
 def test_the_contract_is_a_table_and_no_model_without_rollouts_lacks_a_first_step(member: User) -> None:
     model = make_model("sentiment", team=make_team("search"))
-    page = signed_in(member).get(reverse("model", args=["sentiment"])).content.decode()
+    page = squeezed(signed_in(member).get(reverse("model", args=["sentiment"])).content.decode())
     tensor = model.contract["inputs"][0]
     assert (
         f"<code>{tensor['name']}</code></td><td>{tensor['data_type']}</td>" in page and "&quot;inputs&quot;" not in page
@@ -130,7 +131,7 @@ def test_the_contract_is_a_table_and_no_model_without_rollouts_lacks_a_first_ste
 
 
 def test_the_gate_page_says_sentences_and_numbers_before_the_json(shifting: Rollout, member: User) -> None:
-    run = Validation.objects.create(
+    run = GateRun.objects.create(
         release=shifting.candidate,
         environment=shifting.environment,
         policy={},
@@ -140,8 +141,8 @@ def test_the_gate_page_says_sentences_and_numbers_before_the_json(shifting: Roll
     )
     checks = [{"name": "accuracy", "verdict": "passed", "sentence": "The accuracy is 83 % of 800 items."}]
     accuracy = {"value": 0.83, "low": 0.8, "high": 0.86, "n": 800}
-    run.gate_runs.create(gate="golden", position=0, evidence={"checks": checks, "accuracy": accuracy})
-    run.gate_runs.create(
+    run.results.create(gate="golden", position=0, evidence={"checks": checks, "accuracy": accuracy})
+    run.results.create(
         gate="cold_start", position=1, evidence={"timings": {"fetch_s": 0.62, "load_s": 1.0}, "total_s": 1.62}
     )
     page = signed_in(member).get(reverse("gate_run", args=[run.pk])).content.decode()
@@ -218,10 +219,10 @@ def test_an_environment_that_cannot_be_is_a_sentence(shifting: Rollout, member: 
 
 
 def test_an_unknown_verb_is_refused(shifting: Rollout, member: User) -> None:
-    url = reverse("rollout_act", args=[shifting.pk, "live_view"])
+    url = reverse("rollout_act", args=[shifting.pk, "view_of"])
     answer = signed_in(member).post(url, {"version": "1", "reason": "x"}, follow=True)
     assert "has no verb" in answer.content.decode()
-    assert not Decision.objects.exists()
+    assert not DecisionRecord.objects.exists()
 
 
 def test_only_who_may_approve_sees_the_button(shifting: Rollout, member: User) -> None:

@@ -21,6 +21,7 @@ from rollouts.models import Mismatch, Rollout
 from rollouts.queries import view_of
 from serving.models import Route
 from tests.factories import make_actor, make_model, make_release, make_user
+from tests.pages.markup import squeezed
 from tests.rollout_setup import (
     OBJECTIVES,
     awaiting,
@@ -186,7 +187,7 @@ def test_who_approves_finds_the_gates_the_difference_and_the_policy_beside_the_b
     put(rollout, "awaiting_approval", report=report)
     page = page_of(signed_in(other), rollout)
     assert page.index("To look at before an approval") < page.index("Approve start")
-    assert page.count(reverse("gate_run", args=[report.validation_id])) == 2
+    assert page.count(reverse("gate_run", args=[report.gate_run_id])) == 2
     assert f"{url('release_diff', rollout.candidate)}?against=r1" in page and 'id="policy"' in page
     assert "start · " in page and "step 1" not in page  # one word for one stage
 
@@ -201,7 +202,7 @@ def test_only_guards_count_what_is_bad_and_what_nobody_tried_has_no_rate() -> No
     put(rollout, "shifting", engine_state={**EngineState().to_json(), "step": arms.to_json(), "total": arms.to_json()})
     page = page_of(manager(), rollout)
     assert "errors 2" in page and "bytes_512" not in page and "slow_50ms" not in page
-    assert '<td class="num">–</td><td class="num">–</td>' in page
+    assert '<td class="num">–</td><td class="num">–</td>' in squeezed(page)
     assert view_of(rollout)["clock"]["bad_candidate_attempts_by_guard"] == {"errors": 2}
 
 
@@ -212,7 +213,7 @@ def test_a_guard_that_is_over_its_limit_and_no_worse_than_stable_says_so(monkeyp
     live = view_of(rollout)
     for guard in live["guards"]:
         guard |= {"worse_progress": 1.0, "fine_progress": 1.0}
-    monkeypatch.setattr("web.pages.rollouts.live_view", lambda _: live)
+    monkeypatch.setattr("web.pages.rollouts.view_of", lambda _: live)
     assert shared in page_of(manager(), rollout)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rollouts.engine import loop as engine_module
-from rollouts.models import Decision
+from rollouts.models import DecisionRecord
 from serving.adapters.prometheus import Prometheus
 from tests.prometheus_rig import PrometheusProcess, prometheus_process
 from tests.telemetry_world import SECONDS, World
@@ -63,7 +63,7 @@ def test_failing_orders_take_a_release_back(world: World) -> None:
     world.until_weight(5000)
     world.orders_failed[world.candidate.name] = 0.3
     world.until("rolling_back", turns=10)
-    breach = Decision.objects.get(rollout=world.rollout, action="roll_back")
+    breach = DecisionRecord.objects.get(rollout=world.rollout, action="roll_back")
     assert breach.facts["guard"] == "external_checkout"
     world.until("rolled_back", turns=6)
 

@@ -18,7 +18,7 @@ from registry.models import Release
 from rollouts import actions
 from rollouts.engine import rollback
 from rollouts.engine.loop import Engine
-from rollouts.models import Decision, Rollout
+from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
 from serving.actions.routes import register_gateway, set_route
 from serving.adapters.envoy_bootstrap import FLUSH_S
@@ -203,13 +203,13 @@ class Stage:
             assert time.monotonic() < end, (self.rollout.state, self.rollout.weight_bp, self.rollout.reason)
         return self.rollout
 
-    def blind(self, mode: str, for_s: float, words: str = "") -> Decision:
+    def blind(self, mode: str, for_s: float, words: str = "") -> DecisionRecord:
         """Turns while the proxy does this: nothing moves. The last decision with these words.
 
         A turn in which this machine was slow says that the gateway has not told its counters yet, whatever the fault.
         """
         state, weight = self.rollout.state, self.rollout.weight_bp
-        decisions = Decision.objects.filter(rollout=self.rollout).order_by("pk")
+        decisions = DecisionRecord.objects.filter(rollout=self.rollout).order_by("pk")
         before = decisions.latest("pk")
         self.proxy.mode = mode
         end = time.monotonic() + for_s
@@ -261,7 +261,7 @@ def test_a_rollout_meets_every_fault_holds_and_goes_on_counting_nothing_twice(st
     stage.until(lambda rollout: rollout.weight_bp == 1000 * (len(WALK) + 1))
     assert set(stage.quiet()) == {""}
     assert stage.counted() == stage.served() > 0
-    acts = Decision.objects.filter(rollout=stage.rollout).values_list("action", flat=True)
+    acts = DecisionRecord.objects.filter(rollout=stage.rollout).values_list("action", flat=True)
     assert set(acts) <= {"request", "start", "advance", "hold"}
 
 
@@ -295,7 +295,7 @@ def test_a_restart_in_the_dark_is_counted_from_zero(stage: Stage) -> None:
     stage.until(lambda rollout: rollout.weight_bp >= 3000)
     stage.quiet()
     assert stage.counted() == before + stage.served()
-    assert "roll_back" not in Decision.objects.filter(rollout=stage.rollout).values_list("action", flat=True)
+    assert "roll_back" not in DecisionRecord.objects.filter(rollout=stage.rollout).values_list("action", flat=True)
 
 
 def test_an_abort_in_the_dark_is_in_force_at_once_and_says_what_could_not_be_seen(

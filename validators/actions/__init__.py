@@ -7,12 +7,12 @@ from validators.actions.gate_runs import (
     JOB_KIND,
     QUEUE,
     add_golden_set,
-    begin_validation,
-    cancel_validation,
-    finish_validation,
-    give_up_validation,
+    begin_gate_run,
+    cancel_gate_run,
+    finish_gate_run,
+    give_up_gate_run,
     record_judgement,
-    request_validation,
+    request_gate_run,
 )
 
 __all__ = [
@@ -20,10 +20,10 @@ __all__ = [
     "JOB_KIND",
     "QUEUE",
     "add_golden_set",
-    "begin_validation",
-    "cancel_validation",
-    "finish_validation",
-    "give_up_validation",
+    "begin_gate_run",
+    "cancel_gate_run",
+    "finish_gate_run",
+    "give_up_gate_run",
     "record_judgement",
-    "request_validation",
+    "request_gate_run",
 ]

@@ -1,4 +1,4 @@
-"""What may happen to golden sets and validations: the verbs of people and of the worker that runs the gates."""
+"""What may happen to golden sets and gate runs: the verbs of people and of the worker that runs the gates."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
 from validators.core.evidence import plain
 from validators.core.golden_set import parse_golden_set, slices_of
-from validators.core.lifecycle import MOVES, UNFINISHED, ValidationState
+from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict, combine
-from validators.models import GateRun, GoldenSet, Report, Validation
+from validators.models import GateResult, GateRun, GoldenSet, Report
 
 QUEUE = "validate"
-JOB_KIND = "validation"
+JOB_KIND = "gate_run"
 #: The event of arriving in a state.
 ARRIVED = {
-    ValidationState.QUEUED: "validation.requested",
-    ValidationState.RUNNING: "validation.started",
-    ValidationState.FINISHED: "validation.finished",
-    ValidationState.CANCELLED: "validation.cancelled",
+    GateRunState.QUEUED: "gate_run.requested",
+    GateRunState.RUNNING: "gate_run.started",
+    GateRunState.FINISHED: "gate_run.finished",
+    GateRunState.CANCELLED: "gate_run.cancelled",
 }
 
 
@@ -69,8 +69,8 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> GoldenSe
     return found
 
 
-def request_validation(*, actor: Actor, release: Release, environment: Environment | None = None) -> Validation:
-    """The release's validation under its model's gate policy: new, or the one that has not finished yet.
+def request_gate_run(*, actor: Actor, release: Release, environment: Environment | None = None) -> GateRun:
+    """The release's gate run under its model's gate policy: new, or the one that has not finished yet.
 
     Raises:
         StateChanged: the release is a draft or retired.
@@ -91,52 +91,50 @@ def request_validation(*, actor: Actor, release: Release, environment: Environme
             field="environment",
         )
     with transaction.atomic():
-        Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one validation
-        found = queries.validations().filter(release=release, state__in=UNFINISHED).first()
+        Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one gate run
+        found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found
-        validation = Validation.objects.create(
+        gate_run = GateRun.objects.create(
             release=release,
             environment=where,
             policy=policy.document,
             policy_digest=policy.digest,
             requested_by=actor.name,
         )
-        GateRun.objects.bulk_create(
-            GateRun(validation=validation, gate=gate, position=position) for position, gate in enumerate(policy.gates)
+        GateResult.objects.bulk_create(
+            GateResult(gate_run=gate_run, gate=gate, position=position) for position, gate in enumerate(policy.gates)
         )
-        _append(validation, actor, "", ValidationState.QUEUED, "requested")
-        enqueue(kind=JOB_KIND, key=f"{JOB_KIND}:{validation.pk}", args={"validation": validation.pk}, queue=QUEUE)
-    return validation
+        _append(gate_run, actor, "", GateRunState.QUEUED, "requested")
+        enqueue(kind=JOB_KIND, key=f"{JOB_KIND}:{gate_run.pk}", args={"gate_run": gate_run.pk}, queue=QUEUE)
+    return gate_run
 
 
-def cancel_validation(
-    *, actor: Actor, validation: Validation, reason: str, expected_version: int | None = None
-) -> Validation:
+def cancel_gate_run(*, actor: Actor, gate_run: GateRun, reason: str, expected_version: int | None = None) -> GateRun:
     """Ends it without a report; the gate that runs stops at its next step. Raises Stale, StateChanged."""
-    require(actor, Verb.RUN_GATES, validation.release.model.team.slug)
-    if expected_version is not None and expected_version != validation.version:
+    require(actor, Verb.RUN_GATES, gate_run.release.model.team.slug)
+    if expected_version is not None and expected_version != gate_run.version:
         raise Stale(
             "version_changed",
-            f"Gate run {validation.pk} is at version {validation.version} by now. Read it again.",
-            version=validation.version,
+            f"Gate run {gate_run.pk} is at version {gate_run.version} by now. Read it again.",
+            version=gate_run.version,
         )
     with transaction.atomic():
         return _move(
-            validation, ValidationState.CANCELLED, actor=actor, reason=reason or "cancelled", ended_at=timezone.now()
+            gate_run, GateRunState.CANCELLED, actor=actor, reason=reason or "cancelled", ended_at=timezone.now()
         )
 
 
-def begin_validation(*, actor: Actor, validation: Validation) -> Validation:
+def begin_gate_run(*, actor: Actor, gate_run: GateRun) -> GateRun:
     """Running, with the stable release of now as its baseline. One that a dead worker left running goes on as it was."""
-    if validation.state == ValidationState.RUNNING:
-        return validation
-    route = queries.stable_route(validation.release.model)
-    baseline = route.stable if route and route.stable_id != validation.release_id else None
+    if gate_run.state == GateRunState.RUNNING:
+        return gate_run
+    route = queries.stable_route(gate_run.release.model)
+    baseline = route.stable if route and route.stable_id != gate_run.release_id else None
     with transaction.atomic():
         return _move(
-            validation,
-            ValidationState.RUNNING,
+            gate_run,
+            GateRunState.RUNNING,
             actor=actor,
             reason="its gates run",
             started_at=timezone.now(),
@@ -144,56 +142,54 @@ def begin_validation(*, actor: Actor, validation: Validation) -> Validation:
         )
 
 
-def record_judgement(*, actor: Actor, gate_run: GateRun, judgement: Judgement) -> bool:
+def record_judgement(*, actor: Actor, gate_result: GateResult, judgement: Judgement) -> bool:
     """Writes a gate's verdict, once. False when it has one already: the first stands."""
     with transaction.atomic():
         now = timezone.now()
-        written = GateRun.objects.filter(pk=gate_run.pk, verdict="").update(
+        written = GateResult.objects.filter(pk=gate_result.pk, verdict="").update(
             verdict=judgement.verdict,
             reason=judgement.reason,
             evidence=plain(judgement.evidence),
             ended_at=now,
-            started_at=gate_run.started_at or now,
+            started_at=gate_result.started_at or now,
             progress_done=F("progress_total"),
         )
         if written:
             append_event(
                 verb="gate.judged",
-                subject_type="validation",
-                subject_id=gate_run.validation_id,
+                subject_type="gate_run",
+                subject_id=gate_result.gate_run_id,
                 actor=actor,
                 to_state=judgement.verdict,
                 reason=judgement.reason,
-                facts={"model": gate_run.validation.release.model.slug, "gate": gate_run.gate},
+                facts={"model": gate_result.gate_run.release.model.slug, "gate": gate_result.gate},
             )
-    gate_run.refresh_from_db()
+    gate_result.refresh_from_db()
     return bool(written)
 
 
-def finish_validation(*, actor: Actor, validation: Validation, facts: dict[str, Any]) -> Report:
-    """Seals the report of a validation whose gates all have a verdict, and ends it. `facts` (hardware, versions) go into it.
+def finish_gate_run(*, actor: Actor, gate_run: GateRun, facts: dict[str, Any]) -> Report:
+    """Seals the report of a gate run whose gates all have a verdict, and ends it. `facts` (hardware, versions) go into it.
 
-    Raises StateChanged when a gate has no verdict yet, or the validation is not running.
+    Raises StateChanged when a gate has no verdict yet, or the gate run is not running.
     """
-    runs = list(validation.gate_runs.order_by("position"))
+    runs = list(gate_run.results.order_by("position"))
     if any(not run.verdict for run in runs):
         raise StateChanged(
-            "gates_unfinished", f"Gate run {validation.pk} has gates without a verdict.", validation=validation.pk
+            "gates_unfinished", f"Gate run {gate_run.pk} has gates without a verdict.", gate_run=gate_run.pk
         )
-    allowed = frozenset({"load"} if validation.policy["load"]["undecided"] == "allow" else ())
+    allowed = frozenset({"load"} if gate_run.policy["load"]["undecided"] == "allow" else ())
     verdict, reason = combine([(run.gate, Verdict(run.verdict)) for run in runs], undecided_allowed=allowed)
-    body = canonical_bytes(plain(_report_body(validation, runs, verdict, reason, facts)))
+    body = canonical_bytes(plain(_report_body(gate_run, runs, verdict, reason, facts)))
     digest = sha256_of(body)
     signature, key_id = installation_keys.sign(digest)
     with transaction.atomic():
-        _move(
-            validation, ValidationState.FINISHED, actor=actor, reason=reason, verdict=verdict, ended_at=timezone.now()
-        )
+        _move(gate_run, GateRunState.FINISHED, actor=actor, reason=reason, verdict=verdict, ended_at=timezone.now())
         report = Report.objects.create(
-            validation=validation,
-            release=validation.release,
-            manifest_digest=validation.release.digest or "",
-            policy_digest=validation.policy_digest,
+            gate_run=gate_run,
+            release=gate_run.release,
+            manifest_digest=gate_run.release.digest or "",
+            policy_digest=gate_run.policy_digest,
             verdict=verdict,
             body=body.decode(),
             digest=digest,
@@ -202,15 +198,15 @@ def finish_validation(*, actor: Actor, validation: Validation, facts: dict[str, 
         )
         attest(
             actor=actor,
-            release=validation.release,
+            release=gate_run.release,
             predicate_type=GATES_TYPE,
             predicate=gate_evidence(report_digest=digest, **predicate_facts(json.loads(body))),
             about=digest,
         )
         append_event(
             verb="report.sealed",
-            subject_type="validation",
-            subject_id=validation.pk,
+            subject_type="gate_run",
+            subject_id=gate_run.pk,
             actor=actor,
             to_state=verdict,
             reason=reason,
@@ -225,18 +221,18 @@ def finish_validation(*, actor: Actor, validation: Validation, facts: dict[str, 
     return report
 
 
-def give_up_validation(*, actor: Actor, validation: Validation, why: str) -> None:
-    """Ends a validation whose job failed for good as errored, without a report. Nothing happens to a finished one."""
+def give_up_gate_run(*, actor: Actor, gate_run: GateRun, why: str) -> None:
+    """Ends a gate run whose job failed for good as errored, without a report. Nothing happens to a finished one."""
     reason = f"The gates could not be run to their end: {why}"
     with transaction.atomic():
-        if validation.state == ValidationState.QUEUED:
-            _move(validation, ValidationState.RUNNING, actor=actor, reason=reason, started_at=timezone.now())
-        if validation.state != ValidationState.RUNNING:
+        if gate_run.state == GateRunState.QUEUED:
+            _move(gate_run, GateRunState.RUNNING, actor=actor, reason=reason, started_at=timezone.now())
+        if gate_run.state != GateRunState.RUNNING:
             return
-        for position, run in enumerate(validation.gate_runs.filter(verdict="").order_by("position")):
+        for position, run in enumerate(gate_run.results.filter(verdict="").order_by("position")):
             record_judgement(
                 actor=actor,
-                gate_run=run,
+                gate_result=run,
                 judgement=Judgement(
                     *(
                         (Verdict.ERRORED, reason)
@@ -246,8 +242,8 @@ def give_up_validation(*, actor: Actor, validation: Validation, why: str) -> Non
                 ),
             )
         _move(
-            validation,
-            ValidationState.FINISHED,
+            gate_run,
+            GateRunState.FINISHED,
             actor=actor,
             reason=reason,
             verdict=Verdict.ERRORED,
@@ -289,19 +285,19 @@ def _fitting_policy(release: Release) -> Policy:
 
 
 def _report_body(
-    validation: Validation, runs: list[GateRun], verdict: Verdict, reason: str, facts: dict[str, Any]
+    gate_run: GateRun, runs: list[GateResult], verdict: Verdict, reason: str, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    release, baseline = validation.release, validation.baseline
+    release, baseline = gate_run.release, gate_run.baseline
     return {
         "schema": "sluicegate/report/v1",
         "model": release.model.slug,
         "release": release.name,
         "manifest_digest": release.digest,
-        "policy": validation.policy,
-        "policy_digest": validation.policy_digest,
+        "policy": gate_run.policy,
+        "policy_digest": gate_run.policy_digest,
         "baseline": {"release": baseline.name, "manifest_digest": baseline.digest} if baseline else None,
-        "golden_set": validation.policy["golden"]["set"],
-        "environment": validation.environment.slug,
+        "golden_set": gate_run.policy["golden"]["set"],
+        "environment": gate_run.environment.slug,
         "gates": [
             {
                 "gate": run.gate,
@@ -316,9 +312,9 @@ def _report_body(
         "verdict": verdict,
         "reason": reason,
         "runtime": manifest_of(release)["runtime"],
-        "requested_by": validation.requested_by,
-        "validation": validation.pk,
-        "started_at": _iso(validation.started_at),
+        "requested_by": gate_run.requested_by,
+        "gate_run": gate_run.pk,
+        "started_at": _iso(gate_run.started_at),
         "sealed_at": _iso(timezone.now()),
         **facts,
     }
@@ -328,32 +324,32 @@ def _iso(instant: Any) -> str | None:
     return instant.isoformat() if instant else None
 
 
-def _move(validation: Validation, to: ValidationState, *, actor: Actor, reason: str, **changes: Any) -> Validation:
-    """The only writer of `Validation.state`: compare-and-set on (pk, state, version), then the event."""
-    was = ValidationState(validation.state)
+def _move(gate_run: GateRun, to: GateRunState, *, actor: Actor, reason: str, **changes: Any) -> GateRun:
+    """The only writer of `GateRun.state`: compare-and-set on (pk, state, version), then the event."""
+    was = GateRunState(gate_run.state)
     if to not in MOVES[was]:
         raise StateChanged(
-            "no_such_move", f"A gate run that is {was} cannot become {to}.", validation=validation.pk, state=was.value
+            "no_such_move", f"A gate run that is {was} cannot become {to}.", gate_run=gate_run.pk, state=was.value
         )
-    if not Validation.objects.filter(pk=validation.pk, state=was, version=validation.version).update(
+    if not GateRun.objects.filter(pk=gate_run.pk, state=was, version=gate_run.version).update(
         state=to, reason=reason, version=F("version") + 1, **changes
     ):
         raise StateChanged(
-            "validation_changed",
-            f"Gate run {validation.pk} changed meanwhile. Read it again.",
-            validation=validation.pk,
+            "gate_run_changed",
+            f"Gate run {gate_run.pk} changed meanwhile. Read it again.",
+            gate_run=gate_run.pk,
         )
-    validation.refresh_from_db()
-    _append(validation, actor, was, to, reason, verdict=validation.verdict)
-    return validation
+    gate_run.refresh_from_db()
+    _append(gate_run, actor, was, to, reason, verdict=gate_run.verdict)
+    return gate_run
 
 
-def _append(validation: Validation, actor: Actor, was: str, to: ValidationState, reason: str, **facts: Any) -> None:
-    release = validation.release
+def _append(gate_run: GateRun, actor: Actor, was: str, to: GateRunState, reason: str, **facts: Any) -> None:
+    release = gate_run.release
     append_event(
         verb=ARRIVED[to],
-        subject_type="validation",
-        subject_id=validation.pk,
+        subject_type="gate_run",
+        subject_id=gate_run.pk,
         actor=actor,
         from_state=str(was),
         to_state=str(to),

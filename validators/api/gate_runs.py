@@ -23,7 +23,7 @@ from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
 from serving.queries import get_environment
 from validators import actions, queries
-from validators.api.serializers import DiffOut, GoldenSetOut, ReportOut, ValidationOut
+from validators.api.serializers import DiffOut, GateRunOut, GoldenSetOut, ReportOut
 from validators.queries.ml_bom import bom_of
 from validators.queries.release_diff import whole_diff
 
@@ -60,30 +60,30 @@ class GoldenSetsView(generics.ListAPIView[Any]):
         return Response(GoldenSetOut(found).data, status=201 if is_new else 200)
 
 
-@extend_schema_view(get=extend_schema(operation_id="gate_runs_list", responses=ValidationOut(many=True)))
+@extend_schema_view(get=extend_schema(operation_id="gate_runs_list", responses=GateRunOut(many=True)))
 class ReleaseGateRunsView(generics.ListAPIView[Any]):
     """The gate runs of a release, newest first."""
 
-    serializer_class = ValidationOut
+    serializer_class = GateRunOut
 
     def get_queryset(self) -> Any:
         release = visible_release(actor_of(self.request), self.kwargs["slug"], self.kwargs["name"])
-        return queries.validations().filter(release=release).order_by("-pk")
+        return queries.gate_runs().filter(release=release).order_by("-pk")
 
     @extend_schema(
         operation_id="gate_runs_start",
         request=OpenApiTypes.OBJECT,
-        responses={202: ValidationOut},
+        responses={202: GateRunOut},
         description='The body may name the environment in which the release is tried: {"environment": "staging"}.',
     )
     def post(self, request: Request, slug: str, name: str) -> Response:
         actor = actor_of(request)
         body = known_members(body_of(request.data), "environment")
         environment = get_environment(_text(body, "environment")) if "environment" in body else None
-        validation = actions.request_validation(
+        gate_run = actions.request_gate_run(
             actor=actor, release=visible_release(actor, slug, name), environment=environment
         )
-        return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)), status=202)
+        return _versioned(GateRunOut(queries.visible_gate_run(actor, gate_run.pk)), status=202)
 
 
 class MlBomView(APIView):
@@ -121,29 +121,29 @@ class DiffView(APIView):
 
 
 class GateRunView(APIView):
-    @extend_schema(operation_id="gate_runs_read", responses=ValidationOut)
+    @extend_schema(operation_id="gate_runs_read", responses=GateRunOut)
     def get(self, request: Request, pk: int) -> Response:
-        return _versioned(ValidationOut(queries.visible_validation(actor_of(request), pk)))
+        return _versioned(GateRunOut(queries.visible_gate_run(actor_of(request), pk)))
 
 
 class CancelView(APIView):
     @extend_schema(
         operation_id="gate_runs_cancel",
         request=OpenApiTypes.OBJECT,
-        responses=ValidationOut,
+        responses=GateRunOut,
         parameters=[_IF_MATCH],
         description='The body may say why: {"reason": "…"}.',
     )
     def post(self, request: Request, pk: int) -> Response:
         actor = actor_of(request)
         body = known_members(body_of(request.data), "reason")
-        validation = actions.cancel_validation(
+        gate_run = actions.cancel_gate_run(
             actor=actor,
-            validation=queries.visible_validation(actor, pk),
+            gate_run=queries.visible_gate_run(actor, pk),
             reason=_text(body, "reason"),
             expected_version=expected_version(request),
         )
-        return _versioned(ValidationOut(queries.visible_validation(actor, validation.pk)))
+        return _versioned(GateRunOut(queries.visible_gate_run(actor, gate_run.pk)))
 
 
 class ReportView(APIView):

@@ -1,4 +1,4 @@
-"""The JSON shapes of golden sets, validations and reports."""
+"""The JSON shapes of golden sets, gate runs and reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from validators.models import Report, Validation
+from validators.models import GateRun, Report
 
 _BASE = "/api/v1"
 
@@ -21,7 +21,7 @@ class GoldenSetOut(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
 
 
-class GateRunOut(serializers.Serializer[Any]):
+class GateResultOut(serializers.Serializer[Any]):
     """One gate. `verdict` is empty until it is judged."""
 
     gate = serializers.CharField()
@@ -34,7 +34,7 @@ class GateRunOut(serializers.Serializer[Any]):
     ended_at = serializers.DateTimeField(allow_null=True)
 
 
-class ValidationOut(serializers.Serializer[Any]):
+class GateRunOut(serializers.Serializer[Any]):
     """A run of the gates over a release."""
 
     id = serializers.IntegerField()
@@ -48,7 +48,7 @@ class ValidationOut(serializers.Serializer[Any]):
     verdict = serializers.CharField(help_text="set when finished")
     reason = serializers.CharField()
     requested_by = serializers.CharField()
-    gates = GateRunOut(many=True)
+    gates = GateResultOut(many=True)
     report = serializers.CharField(allow_null=True, help_text="the report's digest")
     version = serializers.IntegerField(help_text="for If-Match")
     created_at = serializers.DateTimeField()
@@ -57,31 +57,31 @@ class ValidationOut(serializers.Serializer[Any]):
     url = serializers.CharField()
     links = serializers.DictField(child=serializers.CharField())
 
-    def to_representation(self, validation: Validation) -> dict[str, Any]:
-        release = validation.release
-        report = getattr(validation, "report", None)
-        here = f"{_BASE}/gate-runs/{validation.pk}"
+    def to_representation(self, gate_run: GateRun) -> dict[str, Any]:
+        release = gate_run.release
+        report = getattr(gate_run, "report", None)
+        here = f"{_BASE}/gate-runs/{gate_run.pk}"
         links = {"self": here, "release": f"{_BASE}/models/{release.model.slug}/releases/{release.name}"}
         if report is not None:
             links["report"] = f"{_BASE}/reports/{report.digest}"
         return {
-            "id": validation.pk,
+            "id": gate_run.pk,
             "model": release.model.slug,
             "release": release.name,
             "manifest_digest": release.digest,
-            "environment": validation.environment.slug,
-            "baseline": validation.baseline.name if validation.baseline else None,
-            "policy_digest": validation.policy_digest,
-            "state": validation.state,
-            "verdict": validation.verdict,
-            "reason": validation.reason,
-            "requested_by": validation.requested_by,
-            "gates": GateRunOut(list(validation.gate_runs.all()), many=True).data,
+            "environment": gate_run.environment.slug,
+            "baseline": gate_run.baseline.name if gate_run.baseline else None,
+            "policy_digest": gate_run.policy_digest,
+            "state": gate_run.state,
+            "verdict": gate_run.verdict,
+            "reason": gate_run.reason,
+            "requested_by": gate_run.requested_by,
+            "gates": GateResultOut(list(gate_run.results.all()), many=True).data,
             "report": report.digest if report else None,
-            "version": validation.version,
-            "created_at": validation.created_at.isoformat(),
-            "started_at": validation.started_at.isoformat() if validation.started_at else None,
-            "ended_at": validation.ended_at.isoformat() if validation.ended_at else None,
+            "version": gate_run.version,
+            "created_at": gate_run.created_at.isoformat(),
+            "started_at": gate_run.started_at.isoformat() if gate_run.started_at else None,
+            "ended_at": gate_run.ended_at.isoformat() if gate_run.ended_at else None,
             "url": here,
             "links": links,
         }

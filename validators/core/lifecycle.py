@@ -1,4 +1,4 @@
-"""The life of a validation.
+"""The life of a gate run.
 
 One whose worker died stays running: another worker goes on with it, and gates that have a verdict are kept.
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class ValidationState(StrEnum):
+class GateRunState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     FINISHED = "finished"
     CANCELLED = "cancelled"
 
 
-S = ValidationState
-MOVES: dict[ValidationState, frozenset[ValidationState]] = {
+S = GateRunState
+MOVES: dict[GateRunState, frozenset[GateRunState]] = {
     S.QUEUED: frozenset({S.RUNNING, S.CANCELLED}),
     S.RUNNING: frozenset({S.FINISHED, S.CANCELLED}),
     S.FINISHED: frozenset(),

@@ -1,4 +1,4 @@
-"""Facts about the hardware under a validation. What nobody measured is `unknown`, which is never `ok`."""
+"""Facts about the hardware under a gate run. What nobody measured is `unknown`, which is never `ok`."""
 
 from __future__ import annotations
 

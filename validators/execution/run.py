@@ -1,4 +1,4 @@
-"""Runs the gates of one validation: a server first, then gate after gate, then the report.
+"""Runs the gates of one gate run: a server first, then gate after gate, then the report.
 
 The worker may die at any point. Gates that have a verdict keep it; the next worker goes on with the first that has none.
 """
@@ -24,12 +24,12 @@ from serving.ports import InferenceServer
 from serving.queries import ready_server
 from serving.wiring import inference_server
 from validators import actions, queries
-from validators.core.lifecycle import UNFINISHED, ValidationState
+from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates import Baseline, GateContext, run_gate
 from validators.execution.staging import Ready, staged, withdraw
-from validators.models import GateRun, Validation
+from validators.models import GateResult, GateRun
 from validators.queries.report_facts import report_facts
 
 ACTOR = Actor.system("validator")
@@ -40,69 +40,69 @@ log = structlog.get_logger(__name__)
 
 
 class Interrupted(Exception):
-    """The validation is no longer this worker's: it was cancelled, or another worker has the job."""
+    """The gate run is no longer this worker's: it was cancelled, or another worker has the job."""
 
 
 class _GateTimedOut(Exception):
     pass
 
 
-def run_validation(pk: int, beat: Beat) -> None:
-    """Runs what is left of a validation to its report, and gives its server back.
+def execute_gate_run(pk: int, beat: Beat) -> None:
+    """Runs what is left of a gate run to its report, and gives its server back.
 
     Returns quietly for one that is finished, cancelled or lost; an earlier worker may have died before it gave the server back.
     """
-    validation = queries.validations().get(pk=pk)
-    if validation.state in UNFINISHED:
-        validation = actions.begin_validation(actor=ACTOR, validation=validation)
+    gate_run = queries.gate_runs().get(pk=pk)
+    if gate_run.state in UNFINISHED:
+        gate_run = actions.begin_gate_run(actor=ACTOR, gate_run=gate_run)
         try:
-            _Run(validation, beat).to_the_end()
+            _Run(gate_run, beat).to_the_end()
         except Interrupted:
-            validation.refresh_from_db()
-            log.info("validation_interrupted", validation=pk, state=validation.state)
-    if validation.state in (ValidationState.FINISHED, ValidationState.CANCELLED):
-        withdraw(validation, actor=ACTOR)
+            gate_run.refresh_from_db()
+            log.info("gate_run_interrupted", gate_run=pk, state=gate_run.state)
+    if gate_run.state in (GateRunState.FINISHED, GateRunState.CANCELLED):
+        withdraw(gate_run, actor=ACTOR)
 
 
 class _Run:
-    def __init__(self, validation: Validation, beat: Beat) -> None:
-        self.validation = validation
-        self.policy: Policy = parse_policy(validation.policy)
-        self.manifest = manifest_of(validation.release)
+    def __init__(self, gate_run: GateRun, beat: Beat) -> None:
+        self.gate_run = gate_run
+        self.policy: Policy = parse_policy(gate_run.policy)
+        self.manifest = manifest_of(gate_run.release)
         self._beat = beat
         self._told_at = -1e9
 
     def to_the_end(self) -> None:
-        runs = list(self.validation.gate_runs.order_by("position"))
+        runs = list(self.gate_run.results.order_by("position"))
         facts: dict[str, Any] = {}
         if any(not run.verdict for run in runs):
-            ready = staged(self.validation, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse)
+            ready = staged(self.gate_run, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse)
             if isinstance(ready, Judgement):
                 self._never_ready(runs, ready)
             else:
                 facts = report_facts(ready.deployment)
                 self._run_all(runs, ready)
         self._pulse("writing the report")
-        self.validation.refresh_from_db()
-        actions.finish_validation(actor=ACTOR, validation=self.validation, facts=facts or report_facts(None))
+        self.gate_run.refresh_from_db()
+        actions.finish_gate_run(actor=ACTOR, gate_run=self.gate_run, facts=facts or report_facts(None))
 
     def _max_wait_s(self) -> float:
         """A release that is slow to start is measured to just beyond its limit, not for ever."""
         return float(self.policy.of("cold_start")["max_s"]) + 15.0
 
-    def _run_all(self, runs: list[GateRun], ready: Ready) -> None:
+    def _run_all(self, runs: list[GateResult], ready: Ready) -> None:
         stopped_by = ""
         for run in runs:
             if not run.verdict:
                 judgement = self._skipped(stopped_by) if stopped_by else self._judge(run, ready)
-                actions.record_judgement(actor=ACTOR, gate_run=run, judgement=judgement)
+                actions.record_judgement(actor=ACTOR, gate_result=run, judgement=judgement)
             if Verdict(run.verdict) in _STOPS and self.policy.document["stop_at_first_failure"]:
                 stopped_by = stopped_by or f"{run.gate} {run.verdict}"
 
     def _skipped(self, stopped_by: str) -> Judgement:
         return Judgement(Verdict.SKIPPED, f"Not run, because {stopped_by}.")
 
-    def _never_ready(self, runs: list[GateRun], judgement: Judgement) -> None:
+    def _never_ready(self, runs: list[GateResult], judgement: Judgement) -> None:
         """Readiness is the cold start gate's business; without that gate the first one tells it.
 
         All at once: a worker that died between two verdicts would leave its successor gates to judge by another try.
@@ -111,25 +111,21 @@ class _Run:
         teller = next((run for run in pending if run.gate == "cold_start"), pending[0])
         with transaction.atomic():
             for run in pending:
-                own = (
-                    judgement if run is teller else self._skipped(f"{self.validation.release.name} never became ready")
-                )
-                actions.record_judgement(actor=ACTOR, gate_run=run, judgement=own)
+                own = judgement if run is teller else self._skipped(f"{self.gate_run.release.name} never became ready")
+                actions.record_judgement(actor=ACTOR, gate_result=run, judgement=own)
 
-    def _judge(self, run: GateRun, ready: Ready) -> Judgement:
+    def _judge(self, run: GateResult, ready: Ready) -> Judgement:
         """The gate's judgement. Whatever breaks inside a gate is `errored`; only a lost database or job goes further up."""
         run.started_at = timezone.now()
-        GateRun.objects.filter(pk=run.pk, verdict="").update(
+        GateResult.objects.filter(pk=run.pk, verdict="").update(
             started_at=run.started_at, progress_done=0, progress_total=0
         )
         try:
             with contextlib.ExitStack() as stack:
-                server = stack.enter_context(
-                    _client(ready_server(self.validation.release, self.validation.environment))
-                )
+                server = stack.enter_context(_client(ready_server(self.gate_run.release, self.gate_run.environment)))
                 if server is None:
                     return Judgement(
-                        Verdict.ERRORED, f"The server of {self.validation.release.name} is not serving any more."
+                        Verdict.ERRORED, f"The server of {self.gate_run.release.name} is not serving any more."
                     )
                 return run_gate(run.gate, self._context(run, ready, server, stack))
         except _GateTimedOut:
@@ -141,11 +137,13 @@ class _Run:
         except (Interrupted, django.db.Error):
             raise
         except Exception as error:
-            log.exception("gate_broke", validation=self.validation.pk, gate=run.gate)
+            log.exception("gate_broke", gate_run=self.gate_run.pk, gate=run.gate)
             return Judgement(Verdict.ERRORED, redacted(f"The gate itself broke: {type(error).__name__}: {error}"))
 
-    def _context(self, run: GateRun, ready: Ready, server: InferenceServer, stack: contextlib.ExitStack) -> GateContext:
-        release = self.validation.release
+    def _context(
+        self, run: GateResult, ready: Ready, server: InferenceServer, stack: contextlib.ExitStack
+    ) -> GateContext:
+        release = self.gate_run.release
         digest = self.policy.golden_set if "golden" in self.policy.gates else None
         items = queries.golden_items(release.model, digest) if digest else ()
         return GateContext(
@@ -163,7 +161,7 @@ class _Run:
         )
 
     def _baseline(self, stack: contextlib.ExitStack, items: int) -> Baseline | None:
-        stable = self.validation.baseline
+        stable = self.gate_run.baseline
         if stable is None:
             return None
         golden = self.policy.of("golden")
@@ -178,14 +176,14 @@ class _Run:
             return Baseline(stable.name, absent_because=f"{stable.name} has no answers on record and no server to ask")
         return Baseline(stable.name, server=stack.enter_context(_client(row)), serving=manifest_of(stable)["serving"])
 
-    def _progress(self, run: GateRun) -> Callable[[int, int], None]:
+    def _progress(self, run: GateResult) -> Callable[[int, int], None]:
         deadline = time.monotonic() + self.policy.gate_timeout_s
 
         def progress(done: int, total: int) -> None:
             if time.monotonic() > deadline:
                 raise _GateTimedOut
             if done == total or time.monotonic() - self._told_at >= _TELL_EVERY_S:
-                GateRun.objects.filter(pk=run.pk, verdict="").update(progress_done=done, progress_total=total)
+                GateResult.objects.filter(pk=run.pk, verdict="").update(progress_done=done, progress_total=total)
                 self._pulse(f"{run.gate}: {done} of {total}")
 
         return progress
@@ -194,10 +192,10 @@ class _Run:
         """Tells that work goes on. Raises Interrupted when it should not."""
         self._told_at = time.monotonic()
         total = len(self.policy.gates)
-        done = self.validation.gate_runs.exclude(verdict="").count()
+        done = self.gate_run.results.exclude(verdict="").count()
         if not self._beat(done, total, note):
             raise Interrupted
-        if Validation.objects.values_list("state", flat=True).get(pk=self.validation.pk) != ValidationState.RUNNING:
+        if GateRun.objects.values_list("state", flat=True).get(pk=self.gate_run.pk) != GateRunState.RUNNING:
             raise Interrupted
 
 

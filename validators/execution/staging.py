@@ -1,4 +1,4 @@
-"""The server on which a validation's release is tried: asked for, waited for, given back."""
+"""The server on which a gate run's release is tried: asked for, waited for, given back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serving.queries import deployment_of, ready_server
 from validators import queries
 from validators.core.fault import verdict_of_failure
 from validators.core.verdict import Judgement, Verdict
-from validators.models import Validation
+from validators.models import GateRun
 
 _POLL_S = 0.25
 #: How long an earlier deployment of the same release may take to go before this one cannot be made.
@@ -33,16 +33,14 @@ class Ready:
     deployment: Deployment
 
 
-def staged(
-    validation: Validation, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]
-) -> Ready | Judgement:
-    """The ready deployment of the validation's release in its environment; a judgement where there will be none.
+def staged(gate_run: GateRun, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]) -> Ready | Judgement:
+    """The ready deployment of the gate run's release in its environment; a judgement where there will be none.
 
     `pulse` is told the state now and then, and may raise to end the wait.
     """
-    name = validation.release.name
+    name = gate_run.release.name
     try:
-        deployment = _ensured(validation, actor=actor, pulse=pulse)
+        deployment = _ensured(gate_run, actor=actor, pulse=pulse)
     except DomainError as error:
         return Judgement(
             Verdict.ERRORED, f"{name} could not be deployed: {error.message}", {"code": error.code, **error.facts}
@@ -51,7 +49,7 @@ def staged(
     last_state = DeploymentState.FETCHING.value
     while True:
         deployment.refresh_from_db()
-        if deployment.state == DeploymentState.READY and ready_server(validation.release, validation.environment):
+        if deployment.state == DeploymentState.READY and ready_server(gate_run.release, gate_run.environment):
             return Ready(deployment)
         evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
         if deployment.state == DeploymentState.FAILED:
@@ -62,43 +60,43 @@ def staged(
         if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
             return Judgement(
                 Verdict.ERRORED,
-                f"Somebody took {name} out of {validation.environment.slug}: {deployment.reason}",
+                f"Somebody took {name} out of {gate_run.environment.slug}: {deployment.reason}",
                 evidence,
             )
         if monotonic() > deadline:
             verdict = verdict_of_failure("", deployment.state)
             return Judgement(verdict, f"{name} was still {deployment.state} after {max_wait_s:g} s.", evidence)
         last_state = deployment.state
-        pulse(f"{name} is {deployment.state} in {validation.environment.slug}")
+        pulse(f"{name} is {deployment.state} in {gate_run.environment.slug}")
         sleep(_POLL_S)
 
 
-def withdraw(validation: Validation, *, actor: Actor) -> None:
-    """Gives the server back, unless another validation needs it. Not in an environment with a gateway: there users may."""
-    if validation.environment.is_routed or queries.is_needed_by_another(validation):
+def withdraw(gate_run: GateRun, *, actor: Actor) -> None:
+    """Gives the server back, unless another gate run needs it. Not in an environment with a gateway: there users may."""
+    if gate_run.environment.is_routed or queries.is_needed_by_another(gate_run):
         return
-    deployment = deployment_of(validation.release, validation.environment)
+    deployment = deployment_of(gate_run.release, gate_run.environment)
     if deployment is None or not deployment.is_wanted:
         return
     try:
-        drain_deployment(actor=actor, deployment=deployment, reason=f"gate run {validation.pk} is over")
+        drain_deployment(actor=actor, deployment=deployment, reason=f"gate run {gate_run.pk} is over")
     except DomainError as error:
         log.warning("not_drained", deployment=deployment.pk, code=error.code)
 
 
-def _ensured(validation: Validation, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:
+def _ensured(gate_run: GateRun, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:
     """Raises DomainError."""
     deadline = monotonic() + _DRAIN_WAIT_S
     while True:
         try:
             return ensure_deployment(
                 actor=actor,
-                release=validation.release,
-                environment=validation.environment,
-                reason=f"for gate run {validation.pk}",
+                release=gate_run.release,
+                environment=gate_run.environment,
+                reason=f"for gate run {gate_run.pk}",
             )
         except StateChanged:
             if monotonic() > deadline:
                 raise
-            pulse(f"waiting for the last deployment of {validation.release.name} to go")
+            pulse(f"waiting for the last deployment of {gate_run.release.name} to go")
             sleep(_POLL_S * 2)

@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('policy', models.JSONField()),
                 ('policy_digest', models.CharField(max_length=71)),
-                ('state', models.CharField(default=validators.core.lifecycle.ValidationState['QUEUED'], max_length=10)),
+                ('state', models.CharField(default=validators.core.lifecycle.GateRunState['QUEUED'], max_length=10)),
                 ('verdict', models.CharField(blank=True, max_length=10)),
                 ('reason', models.TextField(blank=True)),
                 ('requested_by', models.CharField(max_length=150)),

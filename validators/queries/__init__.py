@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from validators.queries.gate_runs import (
+    gate_runs,
     golden_items,
     golden_sets_of,
     is_authentic,
@@ -10,12 +11,12 @@ from validators.queries.gate_runs import (
     latest_report,
     stable_route,
     stored_predictions,
-    validations,
+    visible_gate_run,
     visible_report,
-    visible_validation,
 )
 
 __all__ = [
+    "gate_runs",
     "golden_items",
     "golden_sets_of",
     "is_authentic",
@@ -23,7 +24,6 @@ __all__ = [
     "latest_report",
     "stable_route",
     "stored_predictions",
-    "validations",
+    "visible_gate_run",
     "visible_report",
-    "visible_validation",
 ]

@@ -1,4 +1,4 @@
-"""Named reads of golden sets, validations and reports."""
+"""Named reads of golden sets, gate runs and reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from registry.storage import store
 from serving.models import Route
 from validators.core.golden_set import GoldenItem, Label, parse_golden_set
 from validators.core.lifecycle import UNFINISHED
-from validators.models import GateRun, GoldenSet, Report, Validation
+from validators.models import GateResult, GateRun, GoldenSet, Report
 
 #: The environment whose stable release is the one to compare with, where a model is routed in several.
 _FIRST_CHOICE = "production"
@@ -27,26 +27,24 @@ def latest_report(release: Release) -> Report | None:
     return release.reports.order_by("-pk").first()
 
 
-def validations() -> QuerySet[Validation]:
-    return Validation.objects.select_related("release__model__team", "environment", "baseline").prefetch_related(
-        "gate_runs"
-    )
+def gate_runs() -> QuerySet[GateRun]:
+    return GateRun.objects.select_related("release__model__team", "environment", "baseline").prefetch_related("results")
 
 
-def is_needed_by_another(validation: Validation) -> bool:
-    """Whether another validation that has not ended tries the same release in the same environment."""
-    others = Validation.objects.exclude(pk=validation.pk).filter(state__in=[s.value for s in UNFINISHED])
-    return others.filter(release=validation.release_id, environment=validation.environment_id).exists()
+def is_needed_by_another(gate_run: GateRun) -> bool:
+    """Whether another gate run that has not ended tries the same release in the same environment."""
+    others = GateRun.objects.exclude(pk=gate_run.pk).filter(state__in=[s.value for s in UNFINISHED])
+    return others.filter(release=gate_run.release_id, environment=gate_run.environment_id).exists()
 
 
-def visible_validation(actor: Actor, pk: int) -> Validation:
+def visible_gate_run(actor: Actor, pk: int) -> GateRun:
     """Raises NotFound, also when the actor may not see its model."""
-    found = validations().filter(pk=pk).first()
+    found = gate_runs().filter(pk=pk).first()
     if found is None or not may(actor, Verb.READ, found.release.model.team.slug):
         raise NotFound(
             "no_such_gate_run",
             f"There is no gate run {pk}. Start one with POST …/releases/<rN>/gate-runs.",
-            gate_run=pk,
+            gate_result=pk,
         )
     return found
 
@@ -100,13 +98,13 @@ def stable_route(model: ServedModel) -> Route | None:
 
 def stored_predictions(release: Release, *, golden_set: str, output: str, items: int) -> Sequence[Label | None] | None:
     """What the release answered to this golden set in its last report that asked; None if none did, or not to every item."""
-    runs = GateRun.objects.filter(
-        validation__release=release,
-        validation__report__isnull=False,
+    runs = GateResult.objects.filter(
+        gate_run__release=release,
+        gate_run__report__isnull=False,
         gate="golden",
         evidence__golden_set=golden_set,
         evidence__output=output,
-    ).order_by("-validation__report__pk")
+    ).order_by("-gate_run__report__pk")
     for run in runs[:5]:
         found: list[Label | None] = run.evidence.get("predictions") or []
         if len(found) == items and None not in found:

@@ -19,7 +19,7 @@ from registry.models import Release
 
 EVENTS_PER_PAGE = 50
 #: The pages of subjects that are known by the number or name in the event.
-PAGES = {"rollout": "rollout", "validation": "gate_run", "model": "model", "webhook": "webhook"}
+PAGES = {"rollout": "rollout", "gate_run": "gate_run", "validation": "gate_run", "model": "model", "webhook": "webhook"}
 
 
 @login_required

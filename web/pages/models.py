@@ -18,7 +18,7 @@ from rollouts import actions
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import open_undo_window
 from serving.models import Environment, Route
-from validators.models import Validation
+from validators.models import GateRun
 from web.pages.forms import act, reason_in
 from web.pages.overview import visible_models
 
@@ -45,7 +45,7 @@ def readable_model(request: HttpRequest, slug: str) -> ServedModel:
 @login_required
 def model(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
-    newest_first = Prefetch("validations", queryset=Validation.objects.order_by("-pk"))
+    newest_first = Prefetch("gate_runs", queryset=GateRun.objects.order_by("-pk"))
     releases = (
         Release.objects.filter(model=served, number__isnull=False)
         .select_related("author")

@@ -15,7 +15,7 @@ from registry.actions import grant_waiver
 from registry.models import Release
 from registry.queries import get_release, waivers_missing
 from registry.queries.file_headers import imports_of
-from validators.actions import request_validation
+from validators.actions import request_gate_run
 from web.pages.forms import act, reason_in
 from web.pages.models import readable_model
 
@@ -38,8 +38,8 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "manifest": json.loads(found.manifest),
             "files": found.files.select_related("blob"),
             "waivers": found.waivers.select_related("granted_by"),
-            "validation": found.validations.order_by("-pk").first(),
-            "validations": found.validations.order_by("-pk")[:10],
+            "gate_run": found.gate_runs.order_by("-pk").first(),
+            "gate_runs": found.gate_runs.order_by("-pk")[:10],
             "deployments": found.deployments.exclude(state="gone").select_related("environment", "node"),
             "rollouts": found.rollouts.select_related("model", "environment", "candidate", "stable")[:5],
             "may_run_gates": may(actor, Verb.RUN_GATES, team),
@@ -58,7 +58,7 @@ def run_gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     found = _release(request, slug, number)
     return act(
         request,
-        lambda: request_validation(actor=actor_of(request), release=found),
+        lambda: request_gate_run(actor=actor_of(request), release=found),
         done=f"The gates of {found.name} are queued.",
         then=reverse("release", args=[slug, number]),
         page=lambda: release(request, slug, number),

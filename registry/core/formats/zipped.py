@@ -21,7 +21,7 @@ _UNIX: Final = 3
 
 
 @dataclass(frozen=True)
-class Member:
+class ZipEntry:
     """One name in the archive. `start` is where its local header begins; `file_type` is Unix's, 0 where it is not told."""
 
     name: str
@@ -34,13 +34,13 @@ class Member:
     crc: int = 0
 
 
-def members(window: Window) -> list[Member]:
+def members(window: Window) -> list[ZipEntry]:
     """Every member. Raises Malformed."""
     size, start = _directory(window)
     if size > LONGEST_DIRECTORY or start + size > window.size:
         raise Malformed(f"its directory claims {size} bytes at byte {start}", _FIX)
     window.at = start
-    data, at, found = window.read(size), 0, list[Member]()
+    data, at, found = window.read(size), 0, list[ZipEntry]()
     while at + 46 <= len(data) and len(found) < MOST_MEMBERS:
         member, length = _member(data, at)
         found.append(member)
@@ -50,7 +50,7 @@ def members(window: Window) -> list[Member]:
     return found
 
 
-def stored(window: Window, member: Member, most: int) -> bytes:
+def stored(window: Window, member: ZipEntry, most: int) -> bytes:
     """The first bytes of a member that is stored as it is; empty for one that is packed or damaged."""
     if member.method or member.is_encrypted:
         return b""
@@ -61,7 +61,7 @@ def stored(window: Window, member: Member, most: int) -> bytes:
     return window.read(max(0, min(member.packed_bytes, most, window.size - window.at)))
 
 
-def data_start(window: Window, member: Member) -> int:
+def data_start(window: Window, member: ZipEntry) -> int:
     """Where the member's packed bytes begin, by its local header. Raises Malformed when they are not in the file."""
     window.at = min(member.start, window.size)
     header = window.read(30)
@@ -91,7 +91,7 @@ def _directory(window: Window) -> tuple[int, int]:
     return size, start
 
 
-def _member(data: bytes, at: int) -> tuple[Member, int]:
+def _member(data: bytes, at: int) -> tuple[ZipEntry, int]:
     if data[at : at + 4] != _ENTRY:
         raise Malformed("its directory is damaged", _FIX)
     system = data[at + 5]
@@ -105,7 +105,7 @@ def _member(data: bytes, at: int) -> tuple[Member, int]:
     size, packed, start = _wide(data[extra_at : extra_at + extra_length], size, packed, start)
     name = data[at + 46 : extra_at].decode("utf-8", "replace")
     file_type = (attributes >> 16) & 0o170000 if system == _UNIX else 0
-    return Member(name, method, packed, size, start, bool(flags & 1), file_type, crc), length
+    return ZipEntry(name, method, packed, size, start, bool(flags & 1), file_type, crc), length
 
 
 def _wide(extra: bytes, size: int, packed: int, start: int) -> tuple[int, int, int]:

@@ -33,7 +33,7 @@ def drive(
 
     `progress` runs on the caller's thread, so that a slow one delays no request; what it raises ends the run.
     """
-    run = _Run(server, model, batches, schedule, timeout_s, slots=_slots(schedule, timeout_s))
+    run = _LoadRun(server, model, batches, schedule, timeout_s, slots=_slots(schedule, timeout_s))
     progress(0, len(schedule))
     attempts = _all_of(run, lambda: progress(run.sent, len(schedule)))
     progress(len(schedule), len(schedule))
@@ -50,10 +50,10 @@ def all_at_once(
 ) -> list[Attempt]:
     """One attempt for each of the burst's requests, which are all due now, in the order of sending. `beat` runs while that takes long."""
     due = np.zeros(burst.requests)
-    return _all_of(_Run(server, model, batches, due, burst.timeout_s, slots=burst.at_once, waits=True), beat)
+    return _all_of(_LoadRun(server, model, batches, due, burst.timeout_s, slots=burst.at_once, waits=True), beat)
 
 
-def _all_of(run: _Run, beat: Callable[[], None]) -> list[Attempt]:
+def _all_of(run: _LoadRun, beat: Callable[[], None]) -> list[Attempt]:
     """The run's attempts by when they were due, once all are answered or timed out. What `beat` raises ends the run."""
     sender = threading.Thread(target=run.send_all, name="load-sender", daemon=True)
     sender.start()
@@ -70,7 +70,7 @@ def _all_of(run: _Run, beat: Callable[[], None]) -> list[Attempt]:
     return sorted(run.attempts, key=lambda attempt: attempt.due_s)
 
 
-class _Run:
+class _LoadRun:
     """One run's state, shared by its sender and its workers. At most `slots` requests are unanswered; `waits` for a free one."""
 
     def __init__(
