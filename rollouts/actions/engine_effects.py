@@ -37,7 +37,7 @@ def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
     warning = tick.warning if outcome.is_recorded else ""
     write(rollout, tick, outcome, fence=fence)
     if tick.is_effect:
-        lock_routes(rollout.environment)  # lock order: the environment's row before the event log
+        lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
         _apply(rollout, tick, fence)
     if outcome.is_recorded:
         decision_of(rollout, tick).save(force_insert=True)
@@ -176,9 +176,7 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
 @transaction.atomic
 def release_previous(rollout: Rollout) -> None:
     """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
-    lock_routes(
-        rollout.environment
-    )  # before the row, as who goes back to that release does; or each waits for the other
+    lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
     if kept.update(undo_until=None) and rollout.stable is not None and not _is_routed(rollout, rollout.stable):
         _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
