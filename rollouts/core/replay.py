@@ -97,13 +97,13 @@ def replay(history: Iterable[Segment], policy: Policy, *, has_stable: bool = Tru
     failed.
     """
     policy = policy.facing(has_stable=has_stable)
-    rollout = _Replayed(policy, has_stable)
+    rollout = _ReplayedRollout(policy, has_stable)
     for block in history:
         for row in rows_of(block.first_tick, block.from_at, block.ticks):
             yield rollout.after(row)
 
 
-class _Replayed:
+class _ReplayedRollout:
     """The replayed rollout between two rows."""
 
     def __init__(self, policy: Policy, has_stable: bool) -> None:
