@@ -5,7 +5,6 @@ from __future__ import annotations
 from registry.queries.releases import (
     LARGE,
     get_file,
-    get_model,
     get_release,
     has_code_waiver,
     has_visible_model,
@@ -29,7 +28,6 @@ from registry.queries.releases import (
 __all__ = [
     "LARGE",
     "get_file",
-    "get_model",
     "get_release",
     "has_code_waiver",
     "has_visible_model",

@@ -73,15 +73,6 @@ class Code(StrEnum):
     INSTANT = "instant"  # by a person: the way back after a promotion
 
 
-#: Codes that mean "cannot tell": the weight stays whatever the clock says.
-IGNORANCE = frozenset(
-    {
-        Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.SPLIT_OFF, Code.TELEMETRY_GAP,
-        Code.PROVIDER_DOWN, Code.STALE, Code.NO_DATA, Code.BLIND, Code.NOT_ACKNOWLEDGED, Code.SHEDDING,
-    }
-)  # fmt: skip
-
-
 #: Reasons for which proven evidence does not convict the release.
 EXCUSES = frozenset({Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START})
 

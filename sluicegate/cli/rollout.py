@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from accounts.core.quantities import weight_text
 from sluicegate.cli import exits, preview, replay
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
@@ -221,7 +222,7 @@ def status_line(view: dict[str, Any]) -> str:
     count = sum(1 for step in view.get("steps") or [] if step.get("name") != "bake")
     is_stepping = view["state"] in {"shifting", "paused"} and isinstance(index, int) and 0 <= index < count
     place = f"  step {index + 1} of {count}" if is_stepping and isinstance(index, int) else ""
-    return f"{view.get('outcome', view['state'])}  {int(view.get('weight_bp') or 0) / 100:g} %{place}. {view.get('reason', '')}".rstrip()
+    return f"{view.get('outcome', view['state'])}  {weight_text(view.get('weight_bp') or 0)}{place}. {view.get('reason', '')}".rstrip()
 
 
 def status_lines(view: dict[str, Any]) -> list[str]:
@@ -305,7 +306,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             name_of(r.get("candidate")),
             r.get("environment"),
             r.get("outcome", r["state"]),
-            f"{int(r.get('weight_bp') or 0) / 100:g} %",
+            weight_text(r.get("weight_bp") or 0),
             r.get("reason"),
         ]
         for r in rollouts

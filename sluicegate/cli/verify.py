@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from accounts.core.quantities import size_text
 from ledger.core.canonical import digest_of
 from registry.core import oms
 from registry.signing.public_keys import PublicKey, read_public_keys, signer_of
@@ -18,7 +19,7 @@ from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.folder import chunks_of
 from sluicegate.cli.naming import release_path
-from sluicegate.cli.output import Output, bytes_text
+from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
 ABOUT = """RELEASE: reads every file back from the server, hashes it here, and checks the signature. DIR: a folder that
@@ -159,7 +160,7 @@ def verify_release(arguments: argparse.Namespace, output: Output) -> int:
         signature, more = _signature(client, base, release, arguments.key)
     wrong += more
     files = release["manifest"]["files"]
-    size = bytes_text(sum(file["size_bytes"] for file in files))
+    size = size_text(sum(file["size_bytes"] for file in files))
     ok = [f"{arguments.what} is what was sealed: {release['digest']}, {len(files)} files, {size}.", signature]
     told = {
         "release": arguments.what,

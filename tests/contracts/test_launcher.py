@@ -213,7 +213,7 @@ def test_a_change_of_the_runner_is_another_runtime(tmp_path: Path, monkeypatch: 
 def test_a_server_starts_empty_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.doubling(blobs))
     client = TritonServer(running.host, running.http_port, running.grpc_port)
-    assert client.server_version() == launcher.runtimes()[0]["versions"]["triton"]
+    assert client._client.get_server_metadata(client_timeout=5).version == launcher.runtimes()[0]["versions"]["triton"]
     assert double(running) == [2, 2, 2, 2]
     assert launcher.is_alive(running) and shared_memory_of(running)
     assert stat.S_IMODE(running.folder.stat().st_mode) == 0o700
