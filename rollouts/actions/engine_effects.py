@@ -36,7 +36,7 @@ def commit_tick(tick: Tick) -> Outcome:
     warning = tick.warning if outcome.decision is not None else ""
     write(tick, outcome)
     if tick.is_effect:
-        lock_routes(rollout.environment)  # before the first event: whoever takes both locks takes the log's last
+        lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
         _apply(tick)
     if outcome.decision is not None:
         outcome.decision.save(force_insert=True)
@@ -173,9 +173,7 @@ def _promote(tick: Tick) -> None:
 @transaction.atomic
 def release_previous(rollout: Rollout) -> None:
     """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
-    lock_routes(
-        rollout.environment
-    )  # before the row, as who goes back to that release does; or each waits for the other
+    lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
     if kept.update(undo_until=None) and rollout.stable is not None and not _is_routed(rollout, rollout.stable):
         _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
