@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from accounts.core.access import Actor
 from accounts.core.errors import Stale, StateChanged
-from rollouts.actions.transitions import reread
+from ledger.actions.transitions import reread
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Code, evidence_of
 from rollouts.core.lifecycle import RolloutState
@@ -38,7 +38,7 @@ def write(rollout: Rollout, tick: Tick, outcome: Outcome, *, fence: int) -> None
     ).update(tick=tick.number, fence=fence, engine_state=_state(outcome), **_columns(tick))
     if not fresh:
         raise StateChanged(
-            "rollout_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
+            "state_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
         )
     reread(rollout)
     if observation is not None:
