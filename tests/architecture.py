@@ -23,6 +23,7 @@ from registry.core import uploads
 from rollouts.core import lifecycle as rollouts
 from rollouts.core.decision import Code
 from serving.core import lifecycle as deployments
+from tests.naming import duplicate_classes
 from validators.core import lifecycle as gate_runs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -226,11 +227,16 @@ def _is_member_of(node: ast.AST, enums: set[str]) -> bool:
 
 
 #: What is printed → the check.
+def _trees() -> dict[Path, ast.Module]:
+    return {path: tree_of(path) for path in sources()}
+
+
 CHECKS: dict[str, Callable[[], list[str]]] = {
     "event verbs never emitted": event_verbs_never_emitted,
     "arrows never taken": arrows_never_taken,
     "arrows drawn otherwise": drawings_that_differ,
     "unknown reason codes": unknown_reason_codes,
+    "duplicate class names in one app": lambda: duplicate_classes(_trees()),
 }
 
 

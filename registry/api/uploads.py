@@ -21,7 +21,7 @@ from registry.api.parts import PartAnswer, receive
 from registry.api.serializers import FileOut, body_of, known_members
 from registry.core.schema import Problem
 from registry.core.spec import refuse
-from registry.core.uploads import PartPlan, UploadState, read_part_digests, read_wanted
+from registry.core.uploads import PartPlan, UploadState, read_part_digests, read_requested_parts
 from registry.models import ReleaseFile, Upload
 
 _BASE = "/api/v1"
@@ -150,7 +150,7 @@ class UploadsView(APIView):
         told = UploadOut(made).data
         if told["parts"] == 1 and told["missing"]:  # a small file's one part is the file itself
             parts = actions.sign_parts(actor=actor, upload=made, wanted={1: made.sha256})
-            told["signed"] = [_told(request, made, part) for part in parts]
+            told["signed"] = [_signed_part(request, made, part) for part in parts]
         return Response(told, status=201)
 
 
@@ -173,10 +173,10 @@ class SignView(APIView):
         upload = queries.visible_upload(actor, upload_id)
         body, problems = known_members(body_of(request.data), "numbers", "sha256"), list[Problem]()
         plan = PartPlan(upload.size_bytes, upload.part_size)
-        wanted = read_wanted(body.get("numbers"), body.get("sha256"), plan, problems)
+        wanted = read_requested_parts(body.get("numbers"), body.get("sha256"), plan, problems)
         refuse("invalid_parts", "The list of parts", problems)
         signed = actions.sign_parts(actor=actor, upload=upload, wanted=wanted)
-        return Response({"parts": [_told(request, upload, part) for part in signed]})
+        return Response({"parts": [_signed_part(request, upload, part) for part in signed]})
 
 
 class CompleteView(APIView):
@@ -213,7 +213,7 @@ class PartView(APIView):
         return Response(receive(upload, number, query, request._request))
 
 
-def _told(request: Request, upload: Upload, part: Any) -> dict[str, Any]:
+def _signed_part(request: Request, upload: Upload, part: Any) -> dict[str, Any]:
     cut = PartPlan(upload.size_bytes, upload.part_size).part(part.number)
     return {
         "number": part.number,

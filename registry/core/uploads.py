@@ -118,7 +118,7 @@ def read_part_digests(value: Any, plan: PartPlan, problems: list[Problem], field
     return [] if problems else [bare_sha256(one) for one in value]
 
 
-def read_wanted(numbers: Any, sha256: Any, plan: PartPlan, problems: list[Problem]) -> dict[int, str]:
+def read_requested_parts(numbers: Any, sha256: Any, plan: PartPlan, problems: list[Problem]) -> dict[int, str]:
     """{number: bare sha256} of the parts to be signed, or every problem."""
     if not isinstance(numbers, list) or not isinstance(sha256, list) or len(numbers) != len(sha256) or not numbers:
         problems.append(

@@ -125,7 +125,7 @@ class RolloutsView(generics.ListAPIView[Rollout]):
     @extend_schema(operation_id="rollouts_start", request=StartIn, responses={201: OpenApiTypes.OBJECT})
     def post(self, request: Request) -> Response:
         data, actor = _read(StartIn, request), actor_of(request)
-        rollout = actions.start_rollout(actor=actor, reason=data["reason"], **_wanted(actor, data))
+        rollout = actions.start_rollout(actor=actor, reason=data["reason"], **_named_in(actor, data))
         return _shown(rollout, status.HTTP_201_CREATED)
 
 
@@ -134,7 +134,7 @@ class PreviewView(APIView):
     def post(self, request: Request) -> Response:
         """What a start would do, and warnings with codes. Creates nothing."""
         actor = actor_of(request)
-        return Response(preview_rollout(actor=actor, **_wanted(actor, _read(PreviewIn, request))))
+        return Response(preview_rollout(actor=actor, **_named_in(actor, _read(PreviewIn, request))))
 
 
 class RolloutView(APIView):
@@ -151,7 +151,7 @@ def _read(form: type[StrictSerializer], request: Request) -> dict[str, Any]:
     return dict(read.validated_data)
 
 
-def _wanted(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:
+def _named_in(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:
     """The release, environment and policy that a body names. Raises NotFound, also for a model that the actor may not see."""
     visible_model(actor, data["model"])
     return {

@@ -92,13 +92,13 @@ def replay(history: Iterable[Segment], policy: Policy, *, has_stable: bool = Tru
     failed.
     """
     policy = policy.facing(has_stable=has_stable)
-    told = _Told(policy, has_stable)
+    told = _ReplayedRollout(policy, has_stable)
     for block in history:
         for row in rows_of(block.first_tick, block.from_at, block.ticks):
             yield told.after(row)
 
 
-class _Told:
+class _ReplayedRollout:
     """The replayed rollout between two rows."""
 
     def __init__(self, policy: Policy, has_stable: bool) -> None:

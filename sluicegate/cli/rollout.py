@@ -118,12 +118,12 @@ def _seconds(text: str) -> float:
 def start(
     client: Client, release: str, *, environment: str, policy: dict[str, Any] | None = None, reason: str = ""
 ) -> dict[str, Any]:
-    body = {**wanted(release, environment, policy), **({"reason": reason} if reason else {})}
+    body = {**start_body(release, environment, policy), **({"reason": reason} if reason else {})}
     started: dict[str, Any] = client.post("/rollouts", body)
     return started
 
 
-def wanted(release: str, environment: str, policy: dict[str, Any] | None) -> dict[str, Any]:
+def start_body(release: str, environment: str, policy: dict[str, Any] | None) -> dict[str, Any]:
     """The body of a start or of its preview."""
     model, number = release_of(release)
     body: dict[str, Any] = {"model": model, "candidate": number, "environment": environment}
@@ -157,7 +157,7 @@ def watch(
 
     Raises CommandError (exit 4) after `timeout_s` and, with `ends_paused`, once it is paused: only a person ends that.
     """
-    began, said = time.monotonic(), _Said()
+    began, said = time.monotonic(), _Printed()
     with output.progress(f"Rollout {rollout_id}") as meter:
         while True:
             view: dict[str, Any] = client.get(f"/rollouts/{rollout_id}")
@@ -190,7 +190,7 @@ def _under_way(view: dict[str, Any], message: str, next_step: str) -> CommandErr
     return CommandError(message, exit_code=exits.UNDER_WAY, next_step=next_step, rollout=view)
 
 
-class _Said:
+class _Printed:
     """What was said of a rollout, so that nothing is said twice."""
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ def run_start(arguments: argparse.Namespace, output: Output) -> int:
         raise refuse("--timeout is how long --wait waits.", "Add --wait, or leave --timeout out.")
     with connect(arguments.server) as client:
         if arguments.dry_run:
-            found = client.post("/rollouts/preview", wanted(arguments.release, arguments.environment, policy))
+            found = client.post("/rollouts/preview", start_body(arguments.release, arguments.environment, policy))
             output.result(found, preview.lines(found))
             return exits.OK if found["can_start"] else exits.REFUSED
         started = start(

@@ -79,19 +79,21 @@ def verify_folder(arguments: argparse.Namespace, output: Output) -> int:
             "Fetch the release again, or name it with --signature.",
         ) from error
     except oms.BundleError as error:
-        return _said(output, folder, [f"{file}: {error}"], None, None)
+        return _print_result(output, folder, [f"{file}: {error}"], None, None)
     try:
         key = signer_of(bundle, read_keys(arguments.key))
         signed = oms.read_signed(bundle.payload)
     except oms.BundleError as error:
-        return _said(output, folder, [f"{file}: {error}"], None, None)
+        return _print_result(output, folder, [f"{file}: {error}"], None, None)
     wrong = oms.differences(signed.files, _hashes(folder, file, output))
     if arguments.expect and arguments.expect not in {signed.release, signed.digest}:
         wrong.insert(0, f"It is {signed.release or 'another model'} ({signed.digest}), not {arguments.expect}.")
-    return _said(output, folder, wrong, signed, key)
+    return _print_result(output, folder, wrong, signed, key)
 
 
-def _said(output: Output, folder: Path, wrong: list[str], signed: oms.Signed | None, key: PublicKey | None) -> int:
+def _print_result(
+    output: Output, folder: Path, wrong: list[str], signed: oms.Signed | None, key: PublicKey | None
+) -> int:
     told = {
         "folder": str(folder),
         "ok": not wrong,

@@ -273,7 +273,7 @@ class Supervisor:
 
     def _end_of_log(self, name: str, chars: int = 1500) -> str:
         path = self.log_file(name)
-        said = said_since_start(path)[-chars:].strip() if path.exists() else ""
+        said = output_since_start(path)[-chars:].strip() if path.exists() else ""
         return f"{path} ends with:\n{said or '(nothing)'}"
 
     def _write_pids(self) -> None:
@@ -301,7 +301,7 @@ async def _all_of(waits: Sequence[Awaitable[None]]) -> None:
     await asyncio.gather(*waits)
 
 
-def said_since_start(log_file: Path) -> str:
+def output_since_start(log_file: Path) -> str:
     """What the process has written since it last began (at most the log's last 64 KiB)."""
     with log_file.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 2**16))

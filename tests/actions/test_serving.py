@@ -222,7 +222,7 @@ def test_draining_is_refused_while_traffic_may_come(model: ServedModel, producti
 
 def test_gateways_are_woken_by_every_change_of_an_endpoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[str] = []
-    monkeypatch.setattr(actions, "notify_routes", lambda: woken.append(world.state))
+    monkeypatch.setattr("serving.actions.deployments.notify_routes", lambda: woken.append(world.state))
     world.until(S.READY)
     assert woken
     woken.clear()

@@ -20,7 +20,7 @@ from sluicegate.cli import exits
 from tests.api.test_cli import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
 from tests.registry_samples import verified_bundle
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 STATED = {
     "git_commit": "4f2a9c1",
     "git_repository": "https://example.com/sentiment.git",

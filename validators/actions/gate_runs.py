@@ -81,7 +81,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
     model = release.model
     require(actor, Verb.RUN_GATES, model.team.slug)
     _refuse_unrunnable(release)
-    policy = _fitting_policy(release)
+    policy = _checked_policy(release)
     where = environment or get_environment("staging")
     if where.is_routed:
         raise Invalid(
@@ -266,7 +266,7 @@ def _refuse_unrunnable(release: Release) -> None:
         )
 
 
-def _fitting_policy(release: Release) -> Policy:
+def _checked_policy(release: Release) -> Policy:
     """The model's policy, checked against what the release has."""
     policy = parse_policy(release.model.gate_policy, release.model.objectives)
     if "golden" in policy.gates and policy.golden_set:

@@ -29,7 +29,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-        _let_go_when_frozen(settings.ENGINE_LEASE_S)
+        _resign_when_frozen(settings.ENGINE_LEASE_S)
         clock = DatabaseClock()
         engine = Engine(
             EnvoyCounters(now=clock.now),
@@ -54,7 +54,7 @@ class Command(BaseCommand):
         engine.run()
 
 
-def _let_go_when_frozen(lease_s: float) -> None:
+def _resign_when_frozen(lease_s: float) -> None:
     """The database ends a transaction of this process that stands still for a whole lease: another engine leads by then,
     and must not wait for what a frozen one holds locked."""
     options = connection.settings_dict["OPTIONS"]
