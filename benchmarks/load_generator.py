@@ -1,4 +1,4 @@
-"""A load generator: users of a model on the real stack, at a steady rate. Some may send what no release can answer, or what nobody can read."""
+"""A load generator: users of a model on the real stack, at a steady rate. Some may send what no release can answer or read."""
 
 from __future__ import annotations
 
