@@ -166,7 +166,7 @@ def test_the_engine_finds_its_state_of_every_rollout(journey: Journey) -> None:
         state = EngineState.from_json(rollout.engine_state)
         assert EngineState.from_json(state.to_json()) == state
         assert (state.total != EngineState().total) == (rollout.pk in observed), rollout.pk
-        assert rollout.plan.steps
+        assert rollout.effective_policy.steps
 
 
 def test_the_engine_goes_on_with_what_was_under_way(copied: Journey, monkeypatch: pytest.MonkeyPatch) -> None:
