@@ -18,6 +18,7 @@ from pathlib import Path
 from ledger.core import delivery
 from ledger.core import lifecycle as jobs
 from ledger.core.verbs import EventVerb
+from registry.core import blob_lifecycle as blobs
 from registry.core import lifecycle as releases
 from registry.core import uploads
 from rollouts.core import lifecycle as rollouts
@@ -37,6 +38,7 @@ LIFECYCLES: dict[str, tuple[Mapping[StrEnum, frozenset[StrEnum]], str]] = {
     "deployment": (deployments.MOVES, "serving"),  # type: ignore[dict-item]
     "release": (releases.MOVES, "registry"),  # type: ignore[dict-item]
     "upload": (uploads.MOVES, "registry"),  # type: ignore[dict-item]
+    "blob": (blobs.MOVES, "registry"),  # type: ignore[dict-item]
     "job": (jobs.MOVES, "ledger"),  # type: ignore[dict-item]
     "delivery": (delivery.MOVES, "ledger"),  # type: ignore[dict-item]
 }

@@ -18,12 +18,12 @@ from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
 from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
+from registry.core.blob_lifecycle import BlobState
 from registry.core.files import SHA256, bare_sha256, read_files
 from registry.core.lifecycle import ReleaseState
 from registry.core.schema import Problem
 from registry.core.serving import against_contract
 from registry.core.spec import Spec, parse_spec, read_spec, refuse
-from registry.core.uploads import BlobState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.storage import Readable, store
 

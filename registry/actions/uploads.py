@@ -17,9 +17,10 @@ from registry.actions.blobs import record_blob
 from registry.actions.drafts import attach, require_draft, require_expected_file
 from registry.actions.inspections import inspect_files
 from registry.actions.parts import UNDER_WAY, clear, clear_later, dismiss_quarantined, move_upload
+from registry.core.blob_lifecycle import BlobState
 from registry.core.schema import Problem
 from registry.core.spec import parse_spec
-from registry.core.uploads import BlobState, PartPlan, UploadState, bytes_problem, part_size_of
+from registry.core.uploads import PartPlan, UploadState, bytes_problem, part_size_of
 from registry.models import Blob, Release, ReleaseFile, Upload, UploadPart
 from registry.queries import place_of
 from registry.storage import SignedPart, store

@@ -46,13 +46,6 @@ MOVES: dict[UploadState, frozenset[UploadState]] = {
 }
 
 
-class BlobState(StrEnum):
-    """`verified`: read once from end to end, and what its sha256 says. `quarantined`: found to be otherwise later."""
-
-    VERIFIED = "verified"
-    QUARANTINED = "quarantined"
-
-
 def part_size_of(size_bytes: int, least: int = PART_BYTES) -> int:
     """The bytes of every part but the last: `least`, doubled until there are fewer than 2,000 parts."""
     size = least

@@ -10,9 +10,10 @@ from django.db.models import Q
 
 from accounts.core.errors import DomainError, Stale, StateChanged
 from ledger.actions import append_event
+from ledger.actions.transitions import reread
 from registry.models import Release
 from rollouts.actions.tick_records import ENGINE, Outcome, Tick, outcome_of, write
-from rollouts.actions.transitions import move, named, record, reread, shut
+from rollouts.actions.transitions import move, named, record, shut
 from rollouts.core.decision import Action, Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
@@ -134,7 +135,7 @@ def _hold(rollout: Rollout, fence: int) -> None:
     seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
     current = seen.values_list("fence", flat=True).first()
     if current is None:
-        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} moved meanwhile; the next tick reads it again.")
+        raise StateChanged("state_changed", f"Rollout {rollout.pk} moved meanwhile; the next tick reads it again.")
     if current > fence:
         raise Stale(
             "fence_outdated",

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from accounts.core.access import Actor
 from accounts.core.errors import Stale, StateChanged
-from rollouts.actions.transitions import reread
+from ledger.actions.transitions import reread
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import EXCUSES, Action, Code, evidence_of
 from rollouts.core.decision import Decision as Decided
@@ -125,7 +125,7 @@ def write(tick: Tick, outcome: Outcome) -> None:
     ).update(tick=tick.number, fence=tick.fence, engine_state=_state(outcome), **_columns(tick))
     if not fresh:
         raise StateChanged(
-            "rollout_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
+            "state_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
         )
     reread(rollout)
     if outcome.block is not None:

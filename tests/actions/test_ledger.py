@@ -16,7 +16,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from accounts.core.errors import Invalid
+from accounts.core.errors import Invalid, StateChanged
 from ledger import actions, jobs, leases
 from ledger.actions.deliveries import JOB as NOTIFY
 from ledger.actions.jobs import _move as move_job
@@ -356,7 +356,7 @@ class TestLeaseOfAJob:
         if to in MOVES[seen]:
             assert move_job(job.pk, seen, to, owner="a")
         else:
-            with pytest.raises(ValueError, match="does not go from"):
+            with pytest.raises(StateChanged, match="illegal_transition"):
                 move_job(job.pk, seen, to, owner="a")
 
 
