@@ -28,7 +28,13 @@ def gpu(**members: Any) -> dict[str, str]:
 def test_without_a_vendor_nothing_can_be_asked_of_a_device() -> None:
     nothing = {"count": 0, "memory_mib_min": 0, "exclusive": False, "sku_allow": [], "mig": {}, "interconnect": "none"}
     assert found({"accelerator": {"vendor": "none", **nothing}}) == {}
-    for name, value in {"count": 1, "exclusive": True, "sku_allow": ["L4"], "mig": {"mode": "none"}, "interconnect": "pcie"}.items():
+    for name, value in {
+        "count": 1,
+        "exclusive": True,
+        "sku_allow": ["L4"],
+        "mig": {"mode": "none"},
+        "interconnect": "pcie",
+    }.items():
         assert list(found({"accelerator": {"vendor": "none", name: value}})) == [f"accelerator.{name}"]
     assert list(found({"accelerator": {"memory_mib_min": 1}})) == ["accelerator.memory_mib_min"]
 
@@ -90,7 +96,13 @@ def profile(least: list[int], best: list[int], most: list[int], name: str = "ids
 def test_the_shapes_of_a_profile_grow_in_each_dimension() -> None:
     at = ["engine.optimization_profiles[0]"]
     assert profile([1, 8], [4, 8], [4, 8]) == profile([2], [2], [2]) == []
-    for shapes in (([2], [1], [3]), ([1], [3], [2]), ([1], [1, 1], [1]), ([1, 2], [1, 1], [1, 2]), ([1, 1], [1, 3], [2, 2])):
+    for shapes in (
+        ([2], [1], [3]),
+        ([1], [3], [2]),
+        ([1], [1, 1], [1]),
+        ([1, 2], [1, 1], [1, 2]),
+        ([1, 1], [1, 3], [2, 2]),
+    ):
         assert profile(*shapes) == at
     assert list(found({"engine": {"optimization_profiles": [{"input": "ids", "min": [2], "max": [1]}]}})) == []
 
@@ -105,8 +117,14 @@ def test_a_profile_is_of_an_input_that_is_served() -> None:
 
 def test_a_limit_that_serving_states_too_must_be_the_same() -> None:
     assert found({"limits": {"max_batch_size": 4, "instances": 2}}) == {} == found({"limits": {}})
-    assert list(found({"limits": {"max_batch_size": 5, "instances": 3}})) == ["limits.max_batch_size", "limits.instances"]
-    assert list(found({"limits": {"max_batch_size": 3, "instances": 1}})) == ["limits.max_batch_size", "limits.instances"]
+    assert list(found({"limits": {"max_batch_size": 5, "instances": 3}})) == [
+        "limits.max_batch_size",
+        "limits.instances",
+    ]
+    assert list(found({"limits": {"max_batch_size": 3, "instances": 1}})) == [
+        "limits.max_batch_size",
+        "limits.instances",
+    ]
     assert found({"limits": {"max_batch_size": 5, "instances": 9, "max_concurrency": 1}}, {}) == {}
 
 
@@ -128,7 +146,9 @@ def test_requests_at_once_fit_the_queue_and_what_is_computed() -> None:
     assert "instances of batch 1 hold 12" in concurrent(13, **queue, max_batch_size=0)
     assert concurrent(12, **queue, max_batch_size=0) == "" == concurrent(10**6, queue_policy={"max_queue_size": 0})
     assert concurrent(10**6, queue_policy={}) == ""
-    assert concurrent(9, queue_policy={"max_queue_size": 1}) == "" and concurrent(10, queue_policy={"max_queue_size": 1})
+    assert concurrent(9, queue_policy={"max_queue_size": 1}) == "" and concurrent(
+        10, queue_policy={"max_queue_size": 1}
+    )
 
 
 def test_the_largest_input_has_the_dimensions_that_serving_fixes() -> None:
@@ -165,12 +185,18 @@ def test_quantiles_grow(name: str) -> None:
 
 
 def test_a_load_is_stated_by_its_clients_or_its_rate() -> None:
-    assert measured(load_shape={"mode": "closed", "concurrency": 1}) == measured(load_shape={"mode": "open", "rate_per_s": 1}) == []
+    assert (
+        measured(load_shape={"mode": "closed", "concurrency": 1})
+        == measured(load_shape={"mode": "open", "rate_per_s": 1})
+        == []
+    )
     assert measured(load_shape={"mode": "closed", "rate_per_s": 1}) == ["load_shape.concurrency"]
     assert measured(load_shape={"mode": "open", "concurrency": 1}) == ["load_shape.rate_per_s"]
     assert measured(load_shape={}) == []
 
 
 def test_replicas_grow() -> None:
-    assert found({"lifecycle": {"replicas": {"min": 2, "max": 2}}}) == {} == found({"lifecycle": {"replicas": {"max": 0}}})
+    assert (
+        found({"lifecycle": {"replicas": {"min": 2, "max": 2}}}) == {} == found({"lifecycle": {"replicas": {"max": 0}}})
+    )
     assert list(found({"lifecycle": {"replicas": {"min": 2, "max": 1}}})) == ["lifecycle.replicas.max"]

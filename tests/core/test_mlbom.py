@@ -67,7 +67,9 @@ def test_the_model_with_its_tensors() -> None:
     assert model["licenses"] == [{"license": {"name": "MIT"}}]
     assert model["externalReferences"] == [{"type": "vcs", "url": "https://example.com/m.git"}]
     parameters = model["modelCard"]["modelParameters"]
-    assert parameters["inputs"] == [{"format": "text BYTES[-1,2]"}] and parameters["outputs"] == [{"format": "p FP32[2]"}]
+    assert parameters["inputs"] == [{"format": "text BYTES[-1,2]"}] and parameters["outputs"] == [
+        {"format": "p FP32[2]"}
+    ]
 
 
 def test_what_nobody_stated_is_absent() -> None:
@@ -107,7 +109,11 @@ def test_measured_numbers_have_an_interval_where_one_is_known() -> None:
     half = (Measured("a", "ms", "lower", 1 / 3, low=0.1), Measured("b", "ms", "lower", 2e9, high=3.0))
     told = model_of(bom({}, whole, *half))["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
     assert told == [
-        {"type": "golden: accuracy (frac)", "value": "0.95", "confidenceInterval": {"lowerBound": "0", "upperBound": "1"}},
+        {
+            "type": "golden: accuracy (frac)",
+            "value": "0.95",
+            "confidenceInterval": {"lowerBound": "0", "upperBound": "1"},
+        },
         {"type": "golden: a (ms)", "value": "0.333333333"},
         {"type": "golden: b (ms)", "value": "2e+09"},
     ]

@@ -24,7 +24,7 @@ MODEL = file("artifact/model.onnx")
 
 
 def fields(files: list[Any], backend: str | None = "onnxruntime") -> dict[str, str]:
-    read, problems = read_files(files, backend, MOST)
+    _, problems = read_files(files, backend, MOST)
     return {one.field: f"{one.message} {one.fix}" for one in problems}
 
 
@@ -38,7 +38,9 @@ def test_announced_files_come_back_by_path_with_bare_digests() -> None:
 def test_a_file_is_as_large_as_the_installation_takes_and_no_larger() -> None:
     assert fields([{**MODEL, "size_bytes": MOST}]) == {}
     found = fields([file("artifact/a.json"), {**MODEL, "size_bytes": MOST + 1}])
-    assert list(found) == ["files[1].size_bytes"] and "1001 bytes are more than the 1000" in found["files[1].size_bytes"]
+    assert (
+        list(found) == ["files[1].size_bytes"] and "1001 bytes are more than the 1000" in found["files[1].size_bytes"]
+    )
     assert "SLUICEGATE_MAX_UPLOAD_BYTES" in found["files[1].size_bytes"]
 
 
@@ -112,7 +114,9 @@ def manifest(*paths: str) -> dict[str, Any]:
 
 
 def test_files_lie_in_the_directory_of_their_release() -> None:
-    placed, texts = tree_of(manifest("artifact/model.onnx", "config.pbtxt", "artifact/config.pbtxt", "tokenizer/v.txt"), 7)
+    placed, texts = tree_of(
+        manifest("artifact/model.onnx", "config.pbtxt", "artifact/config.pbtxt", "tokenizer/v.txt"), 7
+    )
     assert placed == {"m/7/model.onnx": "artifact/model.onnx", "m/7/tokenizer/v.txt": "tokenizer/v.txt"}
     assert list(texts) == ["m/config.pbtxt"]
     assert texts["m/config.pbtxt"].splitlines()[:3] == ['name: "m"', 'backend: "onnxruntime"', "max_batch_size: 4"]

@@ -6,8 +6,6 @@ import math
 from datetime import UTC, date, datetime
 from typing import Any
 
-import pytest
-
 from registry.core.schema import (
     DEEPEST_JSON,
     INVALID,
@@ -133,7 +131,11 @@ def test_lists_have_so_many_items_of_one_kind() -> None:
     assert told(kind, []) == "the list has 0 items. List 1 to 2 items." and "3 items" in told(kind, [1, 2, 3])
     assert [one.field for one in mistakes(kind, [9, 9])] == ["x[0]", "x[1]"]
     assert "is not a list" in told(kind, "12") and ListOf(Flag()).read((True,), "x", []) == [True]
-    assert is_read(ListOf(Flag()), []) and is_read(ListOf(Flag()), [True] * 1000) and mistakes(ListOf(Flag()), [True] * 1001)
+    assert (
+        is_read(ListOf(Flag()), [])
+        and is_read(ListOf(Flag()), [True] * 1000)
+        and mistakes(ListOf(Flag()), [True] * 1001)
+    )
     assert ListOf(Integer(0, 5)).read([1, 9], "x", []) is INVALID
 
 
@@ -158,7 +160,19 @@ def nested(depth: int) -> Any:
 def test_free_json_is_finite_exact_and_fifty_deep() -> None:
     for good in (None, True, 0, 1.5, "a", [], {}, {"a": [1, "b", None]}, 2**53 - 1, nested(50)):
         assert is_read(Json(), good)
-    for bad in (math.nan, math.inf, 2**53, "a\x00", "\ud800", "\udfff", {"a": math.nan}, [[math.inf]], {1: 2}, {"\x00": 1}, {1}):
+    for bad in (
+        math.nan,
+        math.inf,
+        2**53,
+        "a\x00",
+        "\ud800",
+        "\udfff",
+        {"a": math.nan},
+        [[math.inf]],
+        {1: 2},
+        {"\x00": 1},
+        {1},
+    ):
         assert "cannot be written as JSON exactly" in told(Json(), bad)
     assert "50 deep" in told(Json(), nested(51)) and DEEPEST_JSON == 50
     assert Json().read(([1],), "x", []) == ([1],) and is_read(Json(), "\ud7ff\ue000")
@@ -194,6 +208,11 @@ def test_long_values_are_shown_short() -> None:
 
 
 def test_paths_and_repeated_names() -> None:
-    assert (join("serving", "inputs"), join("", "model"), join("a", 3), join("", 3)) == ("serving.inputs", "model", "a.3", "3")
+    assert (join("serving", "inputs"), join("", "model"), join("a", 3), join("", 3)) == (
+        "serving.inputs",
+        "model",
+        "a.3",
+        "3",
+    )
     assert repeated(["a", "b", "a", "c", "b", "a"]) == ["a", "b", "a"] and repeated(["a", "b"]) == []
     assert Problem("f", "m", "x").as_json() == {"field": "f", "message": "m", "fix": "x"} and repr(INVALID) == "BAD"

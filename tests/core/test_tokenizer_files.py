@@ -166,7 +166,9 @@ def test_merges_settings_and_steps() -> None:
         normalizer={"type": "NFC"}, version="1.0",
     )  # fmt: skip
     assert found.merges == ("a b", "c d") and found.settings == {"dropout": None, "fuse_unk": True}
-    assert found.steps["normalizer"] == {"type": "NFC"} and found.steps["padding"] is None and "version" not in found.steps
+    assert (
+        found.steps["normalizer"] == {"type": "NFC"} and found.steps["padding"] is None and "version" not in found.steps
+    )
     assert document({"vocab": {"a": 0}, "merges": "a b"}).merges == ()
 
 
