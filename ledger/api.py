@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import StrictSerializer, actor_of, expected_version
+from accounts.api.requests import StrictSerializer, actor_of, expected_version
 from accounts.core.access import Verb, require
 from accounts.core.errors import Invalid
 from ledger import actions, notify, queries

@@ -77,7 +77,7 @@ def get_subscription(actor: Actor, pk: int) -> Subscription:
     found = subscriptions_of(actor).filter(pk=pk).first()
     if found is None:
         raise NotFound(
-            "webhook_unknown", f"There is no webhook {pk} that you may manage. List them to see their numbers."
+            "no_such_webhook", f"There is no webhook {pk} that you may manage. List them to see their numbers."
         )
     return found
 
@@ -87,7 +87,7 @@ def get_delivery(subscription: Subscription, pk: UUID | str) -> Delivery:
     found = deliveries_of(subscription).filter(pk=pk).first()
     if found is None:
         raise NotFound(
-            "delivery_unknown",
+            "no_such_delivery",
             f"Webhook {subscription.pk} has no delivery {pk}. Its log names them; those that ended are kept for 30 days.",
         )
     return found
