@@ -28,7 +28,7 @@ test: setup ## Every test, on real parts, shared among workers (ARGS="tests/flow
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS)
 
 fast: setup ## The tests that start no server of their own and take less than some seconds
-	@$(PY) -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/contracts --ignore=tests/flows --ignore=tests/kills --ignore=tests/real $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/contracts --ignore=tests/flows --ignore=tests/kills --ignore=tests/migrations --ignore=tests/real $(ARGS)
 
 kills: setup ## For a night: every process killed, and frozen, at its every write (ARGS="--only engine")
 	@bad=0; for what in "--all" "--all --freeze" "--takeover 20"; do $(PY) -m tests.kills $$what $(ARGS) || bad=1; done; \

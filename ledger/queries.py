@@ -12,29 +12,8 @@ from django.db.models.functions import Coalesce
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
 from ledger.core.delivery import ENDED, OPEN
-from ledger.core.lifecycle import JobState
-from ledger.models import ChainHead, Delivery, Event, Job, Subscription
+from ledger.models import ChainHead, Delivery, Event, Subscription
 from ledger.scope import events_of_team
-
-
-def events_of(subject_type: str, subject_id: str | int) -> QuerySet[Event]:
-    """What happened to one thing, newest first."""
-    return Event.objects.filter(subject_type=subject_type, subject_id=str(subject_id)).order_by("-seq")
-
-
-def recent_events(limit: int = 50) -> QuerySet[Event]:
-    """The newest events of everything, newest first."""
-    return Event.objects.order_by("-seq")[:limit]
-
-
-def unfinished_job(kind: str, key: str) -> Job | None:
-    """The job that waits or runs for this (kind, key); there is at most one."""
-    return Job.objects.filter(kind=kind, key=key, state__in=[JobState.QUEUED, JobState.RUNNING]).first()
-
-
-def newest_job(kind: str, key: str) -> Job | None:
-    """The latest job for this (kind, key), finished or not."""
-    return Job.objects.filter(kind=kind, key=key).order_by("-created_at").first()
 
 
 def head_seq() -> int:
@@ -49,13 +28,6 @@ def first_seq_since(instant: datetime) -> int:
         return Event.objects.values_list("at", flat=True).get(seq=seq)
 
     return 1 + bisect_left(range(1, head_seq() + 1), instant, key=at)
-
-
-def may_manage(actor: Actor, subscription: Subscription) -> bool:
-    """Whether the actor may see and change this webhook: its team's, or everybody's for an administrator."""
-    if subscription.team is None:
-        return may(actor, Verb.ADMINISTER, "*")
-    return may(actor, Verb.MANAGE_WEBHOOKS, subscription.team.slug)
 
 
 def subscriptions_of(actor: Actor) -> QuerySet[Subscription]:

@@ -8,8 +8,9 @@ from django.db import models
 from django.db.models import Q
 
 from accounts.models import Team, User
+from registry.core.blob_lifecycle import BlobState
 from registry.core.lifecycle import FileRole, ReleaseState
-from registry.core.uploads import BlobState, UploadState
+from registry.core.uploads import UploadState
 
 
 class ServedModel(models.Model):

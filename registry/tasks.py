@@ -39,9 +39,9 @@ def sweep_uploads(job: Job, beat: Beat) -> None:
 
 
 @handler(actions.HOUSEKEEPING)
-def keep_house(job: Job, beat: Beat) -> None:
+def run_housekeeping(job: Job, beat: Beat) -> None:
     """Discards abandoned drafts and, where the settings say so, collects; looks again every few hours, for good."""
-    done = actions.keep_house(actor=Actor.system("housekeeping"))
+    done = actions.run_housekeeping(actor=Actor.system("housekeeping"))
     raise Again(
         actions.HOUSEKEEPING_EVERY.total_seconds(), f"{done.drafts} drafts discarded, {done.deleted} blobs deleted"
     )

@@ -210,6 +210,11 @@ class CursorPagination(DrfCursorPagination):
                 raise
             raise exceptions.NotFound("This cursor is not one of ours. Start again without it.") from None
 
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        link = {"type": ["string", "null"], "description": "the address of that page; null where there is none"}
+        members = {"next": link, "previous": link, "results": schema}
+        return {"type": "object", "required": ["next", "previous", "results"], "properties": members}
+
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         ordering = getattr(view, "pagination_ordering", "-pk")
         return (ordering,) if isinstance(ordering, str) else tuple(ordering)

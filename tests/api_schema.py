@@ -21,7 +21,7 @@ def differences(method: str, route: str, status: int, body: Any) -> list[str]:
     if path == _UNTOLD:
         return []
     where = f"{method} {path} {status}"
-    told = SCHEMA["paths"].get(path, {}).get(method.lower(), {}).get("responses", {}).get(str(status))
+    told = _paths().get(path, {}).get(method.lower(), {}).get("responses", {}).get(str(status))
     if told is None:
         return [f"{where}: the schema has no such answer"]
     if "content" not in told:
@@ -43,9 +43,15 @@ def bare_objects() -> list[str]:
 
 
 def _path(route: str) -> str:
-    """`api/v1/rollouts/<int:rollout_id>` → `/api/v1/rollouts/{rollout_id}`, and the same of a regular expression's groups."""
-    named = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", route.replace("^", "").replace("$", ""))
-    return "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", named)
+    """`api/v1/rollouts/<int:rollout_id>` → `/api/v1/rollouts/{}`, and the same of a regular expression's groups."""
+    bare = route.replace("^", "").replace("$", "")
+    return "/" + re.sub(r"<[^>]+>", "{}", re.sub(r"\(\?P<\w+>[^)]*\)", "{}", bare))
+
+
+@cache
+def _paths() -> dict[str, Any]:
+    """What the schema tells of each address, whatever it calls its parts."""
+    return {re.sub(r"{\w+}", "{}", path): told for path, told in SCHEMA["paths"].items()}
 
 
 @cache

@@ -18,11 +18,13 @@ from pathlib import Path
 from ledger.core import delivery
 from ledger.core import lifecycle as jobs
 from ledger.core.verbs import EventVerb
+from registry.core import blob_lifecycle as blobs
 from registry.core import lifecycle as releases
 from registry.core import uploads
 from rollouts.core import lifecycle as rollouts
 from rollouts.core.decision import Code
 from serving.core import lifecycle as deployments
+from tests.naming import duplicate_classes
 from validators.core import lifecycle as gate_runs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +38,7 @@ LIFECYCLES: dict[str, tuple[Mapping[StrEnum, frozenset[StrEnum]], str]] = {
     "deployment": (deployments.MOVES, "serving"),  # type: ignore[dict-item]
     "release": (releases.MOVES, "registry"),  # type: ignore[dict-item]
     "upload": (uploads.MOVES, "registry"),  # type: ignore[dict-item]
+    "blob": (blobs.MOVES, "registry"),  # type: ignore[dict-item]
     "job": (jobs.MOVES, "ledger"),  # type: ignore[dict-item]
     "delivery": (delivery.MOVES, "ledger"),  # type: ignore[dict-item]
 }
@@ -226,11 +229,16 @@ def _is_member_of(node: ast.AST, enums: set[str]) -> bool:
 
 
 #: What is printed → the check.
+def _trees() -> dict[Path, ast.Module]:
+    return {path: tree_of(path) for path in sources()}
+
+
 CHECKS: dict[str, Callable[[], list[str]]] = {
     "event verbs never emitted": event_verbs_never_emitted,
     "arrows never taken": arrows_never_taken,
     "arrows drawn otherwise": drawings_that_differ,
     "unknown reason codes": unknown_reason_codes,
+    "duplicate class names in one app": lambda: duplicate_classes(_trees()),
 }
 
 

@@ -7,11 +7,13 @@ import itertools
 import uuid
 from typing import Any
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from accounts.models import Membership, Team, User
 from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.models import Event
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from serving.models import Deployment, Environment, Node, Server
@@ -154,3 +156,8 @@ def make_server(deployment: Deployment | None = None, **over: Any) -> Server:
         **over,
     }
     return Server.objects.create(deployment=deployment or make_deployment(), **columns)
+
+
+def events_of(subject_type: str, subject_id: str | int) -> QuerySet[Event]:
+    """What happened to one thing, newest first."""
+    return Event.objects.filter(subject_type=subject_type, subject_id=str(subject_id)).order_by("-seq")

@@ -11,7 +11,10 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from registry import actions
+from registry.core import oms
 from registry.models import Release, ServedModel
+from registry.signing.installation_keys import known_keys
+from registry.signing.public_keys import PublicKey, signer_of
 from tests.factories import make_user
 from tests.model_files import onnx_file
 
@@ -104,3 +107,9 @@ def put(actor: Actor, release: Release, path: str, data: bytes) -> None:
     actions.add_file(
         actor=actor, release=release, path=path, sha256=sha256(data), stream=io.BytesIO(data), size_bytes=len(data)
     )
+
+
+def verified_bundle(text: str) -> tuple[bytes, PublicKey]:
+    """(payload, key) of a bundle that a key of this installation signed. Raises oms.BundleError."""
+    bundle = oms.read_bundle(text)
+    return bundle.payload, signer_of(bundle, [known.public for known in known_keys()])

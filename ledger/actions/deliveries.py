@@ -23,6 +23,7 @@ from accounts.core.errors import Invalid
 from ledger.actions.events import append_event
 from ledger.actions.jobs import call
 from ledger.actions.subscriptions import receiver_of, require_manager
+from ledger.actions.transitions import transition_rows
 from ledger.core.delivery import ENDED, MOVES, OPEN, DeliveryState, Outcome, after, meant_by
 from ledger.models import Attempt, ChainHead, Delivery, Subscription
 from ledger.queries import events_for, first_seq_since, head_seq
@@ -184,9 +185,7 @@ def _move(deliveries: Iterable[Delivery], to: DeliveryState, **columns: Any) -> 
     for delivery in deliveries:
         pks.setdefault(D(delivery.state), []).append(delivery.pk)
     for seen, those in pks.items():
-        if to not in MOVES[seen]:
-            raise ValueError(f"a delivery does not go from {seen} to {to}")
-        Delivery.objects.filter(pk__in=those, state=seen).update(state=to, **columns)
+        transition_rows(Delivery.objects.filter(pk__in=those), seen, to, moves=MOVES, **columns)
 
 
 @transaction.atomic

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.actions.events import append_event
+from ledger.actions.transitions import transition_rows
 from ledger.core.lifecycle import MOVES, JobState
 from ledger.models import Job
 
@@ -133,7 +134,5 @@ def tell_of_failure(job: Job) -> None:
 
 
 def _move(job_id: uuid.UUID | str, seen: JobState, to: JobState, *, owner: str, **columns: Any) -> bool:
-    if to not in MOVES[seen]:
-        raise ValueError(f"a job does not go from {seen} to {to}")
-    held = Q(pk=job_id, state=seen) & (Q(owner=owner) if seen is JobState.RUNNING else Q())
-    return Job.objects.filter(held).update(state=to, **columns) == 1
+    held = Q(pk=job_id) & (Q(owner=owner) if seen is JobState.RUNNING else Q())
+    return transition_rows(Job.objects.filter(held), seen, to, moves=MOVES, **columns) == 1

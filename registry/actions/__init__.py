@@ -11,7 +11,7 @@ from registry.actions.drafts import (
     discard_draft,
     purge_drafts,
 )
-from registry.actions.garbage_collection import collect_unused, keep_house
+from registry.actions.garbage_collection import collect_unused, run_housekeeping
 from registry.actions.rechecks import recheck_blob
 from registry.actions.releases import grant_waiver, seal
 from registry.actions.retiring import restore, retire
@@ -47,7 +47,6 @@ __all__ = [
     "create_model",
     "discard_draft",
     "grant_waiver",
-    "keep_house",
     "note_failure",
     "plan_of",
     "purge_drafts",
@@ -56,6 +55,7 @@ __all__ = [
     "restore",
     "retire",
     "rotate_key",
+    "run_housekeeping",
     "seal",
     "set_alias",
     "sign_parts",

@@ -14,7 +14,8 @@ from django.db import connection, transaction
 from django.db.models import ProtectedError
 
 from accounts.core.errors import StateChanged
-from registry.core.uploads import BlobState
+from ledger.actions.transitions import transition
+from registry.core.blob_lifecycle import MOVES, BlobState
 from registry.models import Blob
 from registry.storage import store
 
@@ -56,24 +57,20 @@ def record_blob(
             f"The store's bytes for {sha256} are damaged: {blob.problem} Upload the file in parts, which stores it anew.",
             sha256=sha256,
         )
-    columns = {"store_key": key, "part_size": part_size, "part_sha256": list(part_sha256)}
+    columns: dict[str, Any] = {"store_key": key, "part_size": part_size, "part_sha256": list(part_sha256)}
     if blob is None:
         return Blob.objects.create(sha256=sha256, size_bytes=size_bytes, **columns)
-    _move(blob, BlobState.VERIFIED, problem="", collected_at=None, **columns)
-    if blob.store_key != key:
-        lost = blob.store_key
+    lost = blob.store_key
+    transition(blob, BlobState.VERIFIED, moves=MOVES, may_stay=True, problem="", collected_at=None, **columns)
+    if lost != key:
         transaction.on_commit(lambda: delete_if_unreferenced(sha256, lost), robust=True)
-    return Blob.objects.get(sha256=sha256)
+    return blob
 
 
 def _gone(sha256: str) -> None:
     raise StateChanged(
         "blob_gone", "The bytes were removed while they were being recorded. Upload the file again.", sha256=sha256
     )
-
-
-def _move(blob: Blob, to: BlobState, **columns: Any) -> bool:
-    return Blob.objects.filter(pk=blob.pk, state=blob.state).update(state=to, **columns) == 1
 
 
 def delete_if_unreferenced(sha256: str, key: str) -> None:

@@ -18,12 +18,12 @@ from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
 from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
 from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
+from registry.core.blob_lifecycle import BlobState
 from registry.core.files import SHA256, bare_sha256, read_files
 from registry.core.lifecycle import ReleaseState
 from registry.core.schema import Problem
 from registry.core.serving import against_contract
 from registry.core.spec import Spec, parse_spec, read_spec, refuse
-from registry.core.uploads import BlobState
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.storage import Readable, store
 
@@ -106,8 +106,10 @@ def _take_over(release: Release, spec: Spec) -> None:
 
     Never by the sha256 alone, which would tell what other teams have.
     """
-    wanted = {file["sha256"] for file in release.expected_files}
-    named = ReleaseFile.objects.filter(release__model=release.model, blob__in=wanted).values_list("blob", flat=True)
+    require_expected_file = {file["sha256"] for file in release.expected_files}
+    named = ReleaseFile.objects.filter(release__model=release.model, blob__in=require_expected_file).values_list(
+        "blob", flat=True
+    )
     readable = set(named)
     if not readable:
         return
@@ -140,7 +142,7 @@ def add_file(
     release = Release.objects.select_related("model__team").filter(pk=release.pk).first() or _gone()
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     require_draft(release)
-    sha256 = wanted(release, path, sha256, size_bytes)
+    sha256 = require_expected_file(release, path, sha256, size_bytes)
     present = release.files.filter(path=path, blob=sha256).first()
     if present is not None:
         dismiss_quarantined(release, path)
@@ -159,7 +161,7 @@ def add_file(
         raise
 
 
-def wanted(release: Release, path: str, sha256: str, size_bytes: int | None) -> str:
+def require_expected_file(release: Release, path: str, sha256: str, size_bytes: int | None) -> str:
     """The bare sha256, once path, sha256 and size are ones that this draft takes. Raises Invalid, naming the field."""
     problems = path_problems(path)
     SHA256.read(sha256, "sha256", problems)

@@ -70,7 +70,7 @@ def collect_unused(*, actor: Actor, most: int = BATCH) -> Collected:
             done = replace(done.plus(step), left=left)
     finally:  # a run that breaks off says what it did until then
         if done.did_something:
-            _tell(done, actor)
+            _record_event(done, actor)
     return done
 
 
@@ -85,7 +85,7 @@ def _steps(items: list[Item], actor: Actor) -> Iterator[Collected]:
 
 
 @transaction.atomic
-def _tell(done: Collected, actor: Actor) -> None:
+def _record_event(done: Collected, actor: Actor) -> None:
     append_event(
         verb="registry.collected",
         subject_type="registry",
@@ -95,7 +95,7 @@ def _tell(done: Collected, actor: Actor) -> None:
     )
 
 
-def keep_house(*, actor: Actor) -> Collected:
+def run_housekeeping(*, actor: Actor) -> Collected:
     """What the worker does every few hours: abandoned drafts go, and where SLUICEGATE_COLLECT says so, everything that may."""
     if not settings.COLLECTS_BY_ITSELF:
         return Collected(drafts=purge_drafts(actor=actor, older_than=rules().drafts_for))

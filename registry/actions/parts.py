@@ -6,6 +6,8 @@ from typing import Any
 
 from django.db import transaction
 
+from accounts.core.errors import StateChanged
+from ledger.actions.transitions import reread, transition
 from registry.actions.blobs import delete_if_unreferenced
 from registry.core.uploads import MOVES, UploadState
 from registry.models import Release, Upload
@@ -15,13 +17,13 @@ UNDER_WAY = (UploadState.OPEN, UploadState.VERIFYING)
 
 
 def move_upload(upload: Upload, to: UploadState, **columns: Any) -> bool:
-    """Whether the upload made this move of the table now; False when another made one first."""
-    seen = UploadState(upload.state)
-    if to not in MOVES[seen]:
+    """Whether the upload made this move of the table now; False when it cannot, or another made one first."""
+    try:
+        transition(upload, to, moves=MOVES, **columns)
+    except StateChanged:
+        reread(upload)
         return False
-    moved = Upload.objects.filter(pk=upload.pk, state=seen).update(state=to, **columns) == 1
-    upload.refresh_from_db()
-    return moved
+    return True
 
 
 def call_off_uploads(release: Release) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import NotFound
+from accounts.core.errors import NotFound, StateChanged
 from ledger.actions import append_event
+from ledger.actions.transitions import transition
 from registry.actions.blobs import lock_blob
-from registry.core.uploads import BlobState
+from registry.core.blob_lifecycle import MOVES, BlobState
 from registry.models import Blob
 from registry.storage import store
 
@@ -27,7 +27,7 @@ def recheck_blob(*, actor: Actor, blob: Blob) -> str:
     to = BlobState.QUARANTINED if problem else BlobState.VERIFIED
     with transaction.atomic():
         lock_blob(blob.sha256)
-        if blob.state != to and _move(blob, to, problem=problem) and problem:
+        if blob.state != to and _is_moved(blob, to, problem) and problem:
             append_event(
                 verb="blob.quarantined",
                 subject_type="blob",
@@ -51,7 +51,11 @@ def _damage(blob: Blob) -> str:
     return f"The stored bytes have sha256 {digest.hexdigest()}, not {blob.sha256} as they had when they were verified. {fix}"
 
 
-def _move(blob: Blob, to: BlobState, **columns: Any) -> bool:
+def _is_moved(blob: Blob, to: BlobState, problem: str) -> bool:
     """From the state and the bytes that were seen: an upload may have healed the blob meanwhile."""
-    seen = Blob.objects.filter(pk=blob.pk, state=blob.state, store_key=blob.store_key, collected_at=None)
-    return seen.update(state=to, **columns) == 1
+    seen = {"store_key": blob.store_key, "collected_at": None}
+    try:
+        transition(blob, to, moves=MOVES, where=seen, problem=problem)
+    except StateChanged:
+        return False
+    return True

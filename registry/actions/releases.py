@@ -13,16 +13,18 @@ from accounts.core.access import Actor, Verb, require
 from accounts.core.addresses import API
 from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.actions import append_event
+from ledger.actions.transitions import transition
 from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files
 from registry.core import file_lint, manifest
 from registry.core.artifact import backend_problems, is_code_bearing
+from registry.core.blob_lifecycle import BlobState
 from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
-from registry.core.uploads import BlobState, UploadState
+from registry.core.uploads import UploadState
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
 from registry.queries import unverified_uploads, waivers_missing, waivers_needed
 from registry.storage import store
@@ -165,15 +167,8 @@ def move(
     reason: str = "",
     **changes: Any,
 ) -> Release:
-    """The only writer of a release's state: a move of the table, from the state and version that were seen."""
-    seen = ReleaseState(release.state)
-    moved = to in MOVES[seen] and Release.objects.filter(pk=release.pk, state=seen, version=release.version).update(
-        state=to, version=F("version") + 1, **changes
-    )
-    if not moved:
-        raise StateChanged(
-            "state_changed", f"The release is {seen}, and cannot become {to} now. Read it again.", state=seen.value
-        )
+    """The release in another state, with the event that names it. Raises StateChanged."""
+    seen = transition(release, to, moves=MOVES, **changes)
     append_event(
         verb=verb,
         subject_type="release",
@@ -184,7 +179,6 @@ def move(
         reason=reason,
         facts=facts,
     )
-    release.refresh_from_db()
     return release
 
 

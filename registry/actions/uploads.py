@@ -14,12 +14,13 @@ from accounts.core.access import Actor, Verb, may, require
 from accounts.core.errors import DomainError, Invalid, NotFound, StateChanged
 from ledger.actions import append_event, enqueue
 from registry.actions.blobs import record_blob
-from registry.actions.drafts import attach, require_draft, wanted
+from registry.actions.drafts import attach, require_draft, require_expected_file
 from registry.actions.inspections import inspect_files
 from registry.actions.parts import UNDER_WAY, clear, clear_later, dismiss_quarantined, move_upload
+from registry.core.blob_lifecycle import BlobState
 from registry.core.schema import Problem
 from registry.core.spec import parse_spec
-from registry.core.uploads import BlobState, PartPlan, UploadState, bytes_problem, part_size_of
+from registry.core.uploads import PartPlan, UploadState, bytes_problem, part_size_of
 from registry.models import Blob, Release, ReleaseFile, Upload, UploadPart
 from registry.queries import place_of
 from registry.storage import SignedPart, store
@@ -46,7 +47,7 @@ def begin_upload(
     """
     release = _draft(release)
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
-    sha256 = wanted(release, path, sha256, size_bytes)
+    sha256 = require_expected_file(release, path, sha256, size_bytes)
     present = release.files.filter(path=path, blob=sha256).first()
     if present is not None:
         dismiss_quarantined(release, path)

@@ -57,8 +57,8 @@ class ModelIn(StrictSerializer):
     problem_code = "invalid_model"
     slug = PlainText(max_length=60)
     team = PlainText()
-    title = DocumentText(default="")
-    description = DocumentText(default="")
+    title = DocumentText(default=str)
+    description = DocumentText(default=str)
     contract = DocumentField(default=dict)
     objectives = DocumentField(default=dict)
     gate_policy = DocumentField(default=dict)
@@ -198,7 +198,7 @@ class ReleaseOut(ReleaseBrief):
         return WaiverOut(release.waivers.select_related("granted_by").order_by("granted_at"), many=True).data
 
 
-class QuarantinedFile(serializers.Serializer[Upload]):
+class QuarantinedFile(serializers.Serializer[Any]):
     path = serializers.CharField()
     problem = serializers.CharField(help_text="why its bytes were refused, and what to do")
 

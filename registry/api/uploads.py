@@ -22,7 +22,7 @@ from registry.api.parts import PartAnswer, receive
 from registry.api.serializers import ReleaseFileOut
 from registry.core.schema import Problem
 from registry.core.spec import refuse
-from registry.core.uploads import PartPlan, UploadState, read_part_digests, read_wanted
+from registry.core.uploads import PartPlan, UploadState, read_part_digests, read_requested_parts
 from registry.models import ReleaseFile, Upload
 from registry.storage import SignedPart
 
@@ -175,7 +175,7 @@ class SignView(APIView):
         actor = actor_of(request)
         upload = queries.visible_upload(actor, upload_id)
         said, problems = read_body(SignIn, request), list[Problem]()
-        wanted = read_wanted(said["numbers"], said["sha256"], _plan(upload), problems)
+        wanted = read_requested_parts(said["numbers"], said["sha256"], _plan(upload), problems)
         refuse("invalid_parts", "The list of parts", problems)
         signed = actions.sign_parts(actor=actor, upload=upload, wanted=wanted)
         return Response(_signed(request, upload, signed))

@@ -189,10 +189,10 @@ def _change(part: str, at: str, old: Any, new: Any) -> Change:
 def _headers(old: Facts, new: Facts) -> Iterator[Change]:
     """What the headers of a file that stayed in its place say besides their tensors."""
     for path in sorted(old.keys() & new.keys()):
-        yield from fields("headers", _said(old[path]), _said(new[path]), path)
+        yield from fields("headers", _header_facts(old[path]), _header_facts(new[path]), path)
 
 
-def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _header_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Facts without tensors; a graph's inputs and outputs by their names."""
     plain = {name: value for name, value in facts.items() if name not in {"tensors", "inputs", "outputs"}}
     for side in ("inputs", "outputs"):

@@ -3,13 +3,10 @@
 Units stand in the names: `_mib` (2^20 bytes), `_bytes`, `_s`, `_ms`, `_us`, `_per_s`, `_frac` (0 to 1), `_pct`
 (0 to 100).
 Whatever is not declared stays absent: unknown, never a default. Batching is not declared here at all, because
-`serving` already says it (`batching_of`); the few limits that repeat it must agree with it.
+`serving` already says it; the few limits that repeat it must agree with it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from registry.core.schema import Field, Flag, Integer, Json, ListOf, Number, Object, Record, SchemaType, Text, may, need
 from registry.core.serving import LARGEST_BATCH
@@ -144,17 +141,3 @@ ENVELOPE = Record(
         "gpu": "Write accelerator.",
     },
 )
-
-
-def batching_of(serving: Mapping[str, Any]) -> dict[str, Any]:
-    """The envelope's batching part, derived from the serving configuration."""
-    batching = serving["dynamic_batching"] or {}
-    queue = serving["queue_policy"] or {}
-    return {
-        "max_batch_size": serving["max_batch_size"],
-        "preferred_batch_sizes": batching.get("preferred_batch_size", []),
-        "max_queue_delay_us": batching.get("max_queue_delay_us", 0),
-        "max_queue_size": queue.get("max_queue_size", 0),
-        "default_timeout_us": queue.get("default_timeout_us", 0),
-        "instances": [dict(group) for group in serving["instance_group"]],
-    }

@@ -57,7 +57,7 @@ def fit(envelope: Mapping[str, Any], node: NodeFacts, *, backend: str = "") -> F
     return Fit(max((one.verdict for one in reasons), key=SEVERITY.index, default=Verdict.YES), tuple(reasons))
 
 
-def _told(field: str, ok: bool | None, has: str, asks: str) -> Reason:
+def _reason(field: str, ok: bool | None, has: str, asks: str) -> Reason:
     """`ok` None: the node does not tell."""
     if ok is None:
         return Reason(field, Verdict.UNKNOWN, f"The node does not tell; {asks}.")
@@ -79,14 +79,14 @@ def _accelerator(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
     yield from _mig(asked.get("mig", {}), node)
     if asked.get("exclusive"):
         ok = None if node.sharers is None else node.sharers <= 1
-        yield _told("accelerator.exclusive", ok, f"{node.sharers} sharers of a device", "it wants its device alone")
+        yield _reason("accelerator.exclusive", ok, f"{node.sharers} sharers of a device", "it wants its device alone")
     if asked.get("interconnect") == "nvlink" and count > 1:
-        yield _told("accelerator.interconnect", None, "", f"{count} devices are to be linked by NVLink")
+        yield _reason("accelerator.interconnect", None, "", f"{count} devices are to be linked by NVLink")
 
 
 def _device(count: int, node: NodeFacts) -> Iterator[Reason]:
     ok = None if node.gpus is None else len(node.gpus) >= count
-    yield _told("accelerator.count", ok, f"{len(node.gpus or ())} NVIDIA devices", f"it asks for {count}")
+    yield _reason("accelerator.count", ok, f"{len(node.gpus or ())} NVIDIA devices", f"it asks for {count}")
 
 
 def _mig_devices(asked: Mapping[str, Any], node: NodeFacts) -> Reason | None:
@@ -97,7 +97,7 @@ def _mig_devices(asked: Mapping[str, Any], node: NodeFacts) -> Reason | None:
     have = {name: node.mig[name][0] for name in profiles if name in node.mig}
     words = ", ".join(f"{n} × {name}" for name, n in have.items()) or f"only {', '.join(sorted(node.mig))}"
     ok = any(n >= count for n in have.values())
-    return _told("accelerator.mig.profiles", ok, words, f"it asks for {count} of {' or '.join(profiles)}")
+    return _reason("accelerator.mig.profiles", ok, words, f"it asks for {count} of {' or '.join(profiles)}")
 
 
 def _memory(asked: Mapping[str, Any], node: NodeFacts, *, has_slices: bool) -> Iterator[Reason]:
@@ -112,18 +112,18 @@ def _memory(asked: Mapping[str, Any], node: NodeFacts, *, has_slices: bool) -> I
     if node.gpus == () and not has_slices:
         return  # told already: there is no device
     ok = None if has is None else has >= least
-    yield _told("accelerator.memory_mib_min", ok, f"{has} MiB on each device", f"it asks for {least} MiB")
+    yield _reason("accelerator.memory_mib_min", ok, f"{has} MiB on each device", f"it asks for {least} MiB")
 
 
 def _capability(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
     has = node.compute_capability
     if "min" in asked:
         ok = _at_least(has, asked["min"])
-        yield _told("accelerator.compute_capability.min", ok, str(has), f"it asks for {asked['min']} or later")
+        yield _reason("accelerator.compute_capability.min", ok, str(has), f"it asks for {asked['min']} or later")
     if "any_of" in asked:
         ok = None if has is None else has in asked["any_of"]
         listed = ", ".join(asked["any_of"])
-        yield _told("accelerator.compute_capability.any_of", ok, str(has), f"it asks for one of {listed}")
+        yield _reason("accelerator.compute_capability.any_of", ok, str(has), f"it asks for one of {listed}")
 
 
 def _product(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
@@ -135,7 +135,7 @@ def _product(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
         listed = {sku(one) for one in asked[name]}
         ok = None if products is None else all((one in listed) == is_allowed for one in products)
         which = "only" if is_allowed else "never"
-        yield _told(f"accelerator.{name}", ok, has, f"it runs {which} on {', '.join(asked[name])}")
+        yield _reason(f"accelerator.{name}", ok, has, f"it runs {which} on {', '.join(asked[name])}")
 
 
 def _mig(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
@@ -151,7 +151,7 @@ def _mig(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
     wanted = asked.get("mode")
     if wanted:
         mode = node.mig_strategy or (None if node.gpus is None else "mixed" if node.mig else "none")
-        yield _told(
+        yield _reason(
             "accelerator.mig.mode", None if mode is None else mode == wanted, f"mode {mode}", f"it asks for {wanted}"
         )
 
@@ -159,7 +159,7 @@ def _mig(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
 def _driver(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
     if "driver_min" in asked:
         ok = _at_least(node.driver, asked["driver_min"])
-        yield _told("driver.driver_min", ok, f"driver {node.driver}", f"it asks for {asked['driver_min']} or later")
+        yield _reason("driver.driver_min", ok, f"driver {node.driver}", f"it asks for {asked['driver_min']} or later")
     if "cuda_min" in asked:
         ok = _at_least(node.cuda, asked["cuda_min"])
         asks = f"it asks for {asked['cuda_min']} or later"
@@ -167,11 +167,11 @@ def _driver(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
             said = f"The node's driver supports CUDA {node.cuda}; {asks}, which forward compatibility may bring."
             yield Reason("driver.cuda_min", Verdict.UNKNOWN, said)
         else:
-            yield _told("driver.cuda_min", ok, f"CUDA {node.cuda}", asks)
+            yield _reason("driver.cuda_min", ok, f"CUDA {node.cuda}", asks)
     if "cuda_max_exclusive" in asked:
         high = _at_least(node.cuda, asked["cuda_max_exclusive"])
         asks = f"it asks for less than {asked['cuda_max_exclusive']}"
-        yield _told("driver.cuda_max_exclusive", None if high is None else not high, f"CUDA {node.cuda}", asks)
+        yield _reason("driver.cuda_max_exclusive", None if high is None else not high, f"CUDA {node.cuda}", asks)
 
 
 def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str) -> Iterator[Reason]:
@@ -190,10 +190,10 @@ def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str) -> Iterator
         yield Reason("engine.builder_version", Verdict.UNKNOWN, f"{who}; a plan loads by default in that version only.")
     elif asked.get("version_compatible"):
         asks = f"the plan loads in {built} or later"
-        yield _told("engine.builder_version", _at_least(has, built), f"TensorRT {has}", asks)
+        yield _reason("engine.builder_version", _at_least(has, built), f"TensorRT {has}", asks)
     else:
         asks = f"the plan loads in {built} only"
-        yield _told("engine.builder_version", _same(has, built), f"TensorRT {has}", asks)
+        yield _reason("engine.builder_version", _same(has, built), f"TensorRT {has}", asks)
     yield from _portable(asked, node)
 
 
@@ -201,14 +201,14 @@ def _portable(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
     level, on, has = asked.get("hardware_compatibility", "none"), asked.get("built_on", {}), node.compute_capability
     at = "engine.hardware_compatibility"
     if level == "ampere_plus":
-        yield _told(at, _at_least(has, "8.0"), f"compute capability {has}", "the plan runs on 8.0 or later")
+        yield _reason(at, _at_least(has, "8.0"), f"compute capability {has}", "the plan runs on 8.0 or later")
         return
     built = on.get("compute_capability")
     if built is None:
         yield Reason(at, Verdict.UNKNOWN, "The envelope does not say on which compute capability the plan was built.")
         return
     ok = None if has is None else has == built
-    yield _told(at, ok, f"compute capability {has}", f"the plan was built for {built} and runs on that only")
+    yield _reason(at, ok, f"compute capability {has}", f"the plan was built for {built} and runs on that only")
     if ok and level == "none" and on.get("sku") and node.gpus and {sku(on["sku"])} != {sku(one) for one in node.gpus}:
         said = f"The plan was built on {on['sku']}, the node has {', '.join(sorted(set(node.gpus)))}: it may fail or be slow."
         yield Reason("engine.built_on.sku", Verdict.UNKNOWN, said)
@@ -225,17 +225,17 @@ def _host(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
     for name, has, unit in amounts:
         if name in asked:
             ok = None if has is None else has >= asked[name]
-            yield _told(f"host.{name}", ok, f"{_number(has)} {unit}", f"it asks for {_number(asked[name])}")
+            yield _reason(f"host.{name}", ok, f"{_number(has)} {unit}", f"it asks for {_number(asked[name])}")
     for name, value in (("os", node.os), ("arch", node.arch)):
         if name in asked:
-            yield _told(
+            yield _reason(
                 f"host.{name}",
                 None if value is None else value == asked[name],
                 str(value),
                 f"it asks for {asked[name]}",
             )
     if asked.get("numa_local"):
-        yield _told("host.numa_local", None, "", "its device and processors are to be on one NUMA node")
+        yield _reason("host.numa_local", None, "", "its device and processors are to be on one NUMA node")
 
 
 def sku(name: str) -> str:

@@ -120,7 +120,7 @@ def read_bundle(text: str | bytes) -> Bundle:
     except BundleError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
-        raise BundleError(f"It is not a Sigstore bundle with one signature by a key ({_said(error)}).") from None
+        raise BundleError(f"It is not a Sigstore bundle with one signature by a key ({_message(error)}).") from None
 
 
 def read_statement(payload: bytes) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def read_statement(payload: bytes) -> dict[str, Any]:
     except BundleError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise BundleError(f"What is signed is not an in-toto statement ({_said(error)}).") from None
+        raise BundleError(f"What is signed is not an in-toto statement ({_message(error)}).") from None
     found: dict[str, Any] = statement
     return found
 
@@ -156,7 +156,7 @@ def read_signed(payload: bytes) -> Signed:
     except BundleError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BundleError(f"It is not a signature of a model ({_said(error)}).") from None
+        raise BundleError(f"It is not a signature of a model ({_message(error)}).") from None
 
 
 def _checked(signed: Signed) -> Signed:
@@ -193,5 +193,5 @@ def _root_of(resources: list[dict[str, str]]) -> str:
     return whole.hexdigest()
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__

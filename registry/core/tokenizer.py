@@ -33,10 +33,11 @@ def difference(old: Tokenizer, new: Tokenizer) -> dict[str, Any]:
             "changed": len(changed),
         },
         "tokens": {
-            "added": [{"token": clean(t), "new": _told(new, t)} for t in added[:MOST_EXAMPLES]],
-            "removed": [{"token": clean(t), "old": _told(old, t)} for t in removed[:MOST_EXAMPLES]],
+            "added": [{"token": clean(t), "new": _token_facts(new, t)} for t in added[:MOST_EXAMPLES]],
+            "removed": [{"token": clean(t), "old": _token_facts(old, t)} for t in removed[:MOST_EXAMPLES]],
             "changed": [
-                {"token": clean(t), "old": _told(old, t), "new": _told(new, t)} for t in changed[:MOST_EXAMPLES]
+                {"token": clean(t), "old": _token_facts(old, t), "new": _token_facts(new, t)}
+                for t in changed[:MOST_EXAMPLES]
             ],
         },
         "fields": _fields(old, new),
@@ -57,7 +58,7 @@ def _differs(old: Tokenizer, new: Tokenizer, token: str) -> bool:
     )
 
 
-def _told(tokenizer: Tokenizer, token: str) -> dict[str, Any]:
+def _token_facts(tokenizer: Tokenizer, token: str) -> dict[str, Any]:
     told: dict[str, Any] = {"id": tokenizer.vocabulary[token]}
     if token in tokenizer.scores:
         told["score"] = tokenizer.scores[token]

@@ -47,13 +47,6 @@ MOVES: dict[UploadState, frozenset[UploadState]] = {
 }
 
 
-class BlobState(StrEnum):
-    """`verified`: read once from end to end, and what its sha256 says. `quarantined`: found to be otherwise later."""
-
-    VERIFIED = "verified"
-    QUARANTINED = "quarantined"
-
-
 def part_size_of(size_bytes: int, least: int = PART_BYTES) -> int:
     """The bytes of every part but the last: `least`, doubled until there are fewer than 2,000 parts."""
     size = least
@@ -119,7 +112,7 @@ def read_part_digests(value: Any, plan: PartPlan, problems: list[Problem], field
     return [] if problems else [bare_sha256(one) for one in value]
 
 
-def read_wanted(numbers: Any, sha256: Any, plan: PartPlan, problems: list[Problem]) -> dict[int, str]:
+def read_requested_parts(numbers: Any, sha256: Any, plan: PartPlan, problems: list[Problem]) -> dict[int, str]:
     """{number: bare sha256} of the parts to be signed, or every problem."""
     if not isinstance(numbers, list) or not isinstance(sha256, list) or len(numbers) != len(sha256) or not numbers:
         problems.append(
@@ -149,7 +142,7 @@ PART_PATH: Final = r"upload-parts/(?P<upload>[0-9a-f]{32})/(?P<number>[1-9][0-9]
 
 
 def part_address(upload: str, number: int) -> str:
-    """Where the part is sent to, without the ticket: `/api/v1/upload-parts/<32 hex digits>/<number>`."""
+    """Where the part is sent to, without the ticket: …/upload-parts/<32 hex digits>/<number>."""
     return f"{API}/upload-parts/{upload}/{number}"
 
 

@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "blob",
             "state",
-            models.CharField(max_length=12, default=registry.core.uploads.BlobState.VERIFIED),
+            models.CharField(max_length=12, default="verified"),
         ),
         migrations.AddField("blob", "problem", models.TextField(blank=True, default=""), preserve_default=False),
         migrations.AddField("blob", "part_size", models.BigIntegerField(null=True)),

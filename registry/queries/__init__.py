@@ -5,7 +5,6 @@ from __future__ import annotations
 from registry.queries.releases import (
     LARGE,
     get_file,
-    get_model,
     get_release,
     has_code_waiver,
     manifest_of,
@@ -28,7 +27,6 @@ from registry.queries.releases import (
 __all__ = [
     "LARGE",
     "get_file",
-    "get_model",
     "get_release",
     "has_code_waiver",
     "manifest_of",

@@ -23,12 +23,6 @@ from registry.storage import Place, store
 LARGE = ("manifest", "spec", "expected_files")
 
 
-def get_model(slug: str) -> ServedModel:
-    """Raises NotFound."""
-    model = ServedModel.objects.select_related("team").filter(slug=slug).first()
-    return model or _no_model(slug)
-
-
 def get_release(model_slug: str, name: str | int) -> Release:
     """A sealed or retired release by its name (`r14`) or number. Raises NotFound."""
     number = _number(name)

@@ -27,7 +27,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from registry.core import oms
-from registry.signing.public_keys import PublicKey, read_public_keys, signer_of
+from registry.signing.public_keys import PublicKey, read_public_keys
 
 #: Signed before the digest, so that a signature made here means nothing elsewhere.
 _CONTEXT = b"sluicegate/digest/v1\n"
@@ -71,11 +71,6 @@ def verify(digest: str, signature_b64: str, key_id: str) -> bool:
     return any(key.signed(_CONTEXT + digest.encode(), signature) for key in keys)
 
 
-def public_key_pem(use: Use = Use.REPORTS) -> str:
-    """The public key, for whoever verifies elsewhere. Makes the key on first use."""
-    return _public(_private_key(use)).pem
-
-
 def present_key(use: Use) -> PublicKey:
     """The key that signs now. Makes it on first use."""
     return _public(_private_key(use))
@@ -88,12 +83,6 @@ def sign_statement(statement: Mapping[str, Any]) -> tuple[str, str]:
     payload, public = oms.payload_of(statement), _public(key)
     signature = key.sign(oms.to_sign(payload), ECDSA(SHA256()))
     return oms.write_bundle(oms.Bundle(payload, signature, public.hint)), public.key_id
-
-
-def verify_bundle(text: str) -> tuple[bytes, PublicKey]:
-    """(payload, key) of a bundle that a key of this installation signed. Raises oms.BundleError."""
-    bundle = oms.read_bundle(text)
-    return bundle.payload, signer_of(bundle, [known.public for known in known_keys()])
 
 
 def known_keys() -> list[KnownKey]:

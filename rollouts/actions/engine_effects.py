@@ -10,12 +10,14 @@ from django.db.models import Q
 
 from accounts.core.errors import DomainError, Stale, StateChanged
 from ledger.actions import append_event
+from ledger.actions.transitions import reread
 from registry.models import Release
-from rollouts.actions.tick_records import ENGINE, Outcome, Tick, outcome_of, write
-from rollouts.actions.transitions import move, named, record, reread, shut
+from rollouts.actions.tick_records import ENGINE, decision_of, write
+from rollouts.actions.transitions import move, named, record, shut
 from rollouts.core.decision import Action, Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
+from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from serving.actions import drain_deployment, ensure_deployment
 from serving.actions.routes import lock_routes, set_route
@@ -26,19 +28,20 @@ S = RolloutState
 
 
 @transaction.atomic
-def commit_tick(tick: Tick) -> Outcome:
+def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
     """One rollout's tick: counters, evidence, observation, at most one effect, and the decision if it says something new.
 
-    Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes it: nothing is written then.
+    `fence` is the leader's token. Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes
+    it: nothing is written then.
     """
-    rollout, outcome = tick.rollout, outcome_of(tick)
-    warning = tick.warning if outcome.decision is not None else ""
-    write(tick, outcome)
+    outcome = outcome_of(tick)
+    warning = tick.warning if outcome.is_recorded else ""
+    write(rollout, tick, outcome, fence=fence)
     if tick.is_effect:
-        lock_routes(rollout.environment)  # before the first event: whoever takes both locks takes the log's last
-        _apply(tick)
-    if outcome.decision is not None:
-        outcome.decision.save(force_insert=True)
+        lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
+        _apply(rollout, tick, fence)
+    if outcome.is_recorded:
+        decision_of(rollout, tick).save(force_insert=True)
     if warning:
         append_event(
             verb=warning, subject_type="rollout", subject_id=rollout.pk, actor=ENGINE, reason=tick.decision.reason,
@@ -47,34 +50,36 @@ def commit_tick(tick: Tick) -> Outcome:
     return outcome
 
 
-def _apply(tick: Tick) -> None:
-    rollout, decision = tick.rollout, tick.decision
+def _apply(rollout: Rollout, tick: Tick, fence: int) -> None:
+    policy, decision = tick.snapshot.policy, tick.decision
     action = decision.action
     if action is Action.SHADOW:
-        mirror_bp = tick.policy.shadow.sample_bp if tick.policy.shadow else 0
-        _weigh(tick, S.SHADOWING, 0, verb="rollout.shadowing", mirror_bp=mirror_bp)
+        mirror_bp = policy.shadow.sample_bp if policy.shadow else 0
+        _weigh(rollout, tick, fence, S.SHADOWING, 0, verb="rollout.shadowing", mirror_bp=mirror_bp)
     elif action in {Action.START, Action.ADVANCE}:
         index = 0 if action is Action.START else rollout.step_index + 1
         verb = "rollout.started" if action is Action.START else "rollout.advanced"
-        _weigh(tick, S.SHIFTING, tick.policy.steps[index].weight_bp, verb=verb, step_index=index)
+        _weigh(rollout, tick, fence, S.SHIFTING, policy.steps[index].weight_bp, verb=verb, step_index=index)
     elif action is Action.BAKE:
-        _weigh(tick, S.BAKING, tick.policy.bake.weight_bp, verb="rollout.baking")
+        _weigh(rollout, tick, fence, S.BAKING, policy.bake.weight_bp, verb="rollout.baking")
     elif action is Action.PROMOTE:
-        _promote(tick)
+        _promote(rollout, tick, fence)
     elif action is Action.PAUSE:
         move(rollout, S.PAUSED, actor=ENGINE, reason=decision.reason, facts=decision.facts, resume_state=rollout.state)
     elif action is Action.ROLL_BACK:
-        _roll_back(tick)
+        _roll_back(rollout, tick, fence)
     elif action is Action.CANCEL:
         move(rollout, S.CANCELLED, actor=ENGINE, reason=decision.reason, facts=decision.facts)
         drain(rollout, decision.reason)
 
 
-def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes: Any) -> None:
+def _weigh(
+    rollout: Rollout, tick: Tick, fence: int, to: RolloutState, weight_bp: int, *, verb: str, **changes: Any
+) -> None:
     """Writes a weight; the step's clock starts when the gateways have acknowledged it."""
-    rollout, reason = tick.rollout, tick.decision.reason
+    reason = tick.decision.reason
     mirror_bp = changes.get("mirror_bp", rollout.mirror_bp)
-    write_route(rollout, weight_bp, fence=tick.fence, reason=reason, mirror_bp=mirror_bp)
+    write_route(rollout, weight_bp, fence=fence, reason=reason, mirror_bp=mirror_bp)
     move(
         rollout,
         to,
@@ -134,7 +139,7 @@ def _hold(rollout: Rollout, fence: int) -> None:
     seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
     current = seen.values_list("fence", flat=True).first()
     if current is None:
-        raise StateChanged("rollout_changed", f"Rollout {rollout.pk} moved meanwhile; the next tick reads it again.")
+        raise StateChanged("state_changed", f"Rollout {rollout.pk} moved meanwhile; the next tick reads it again.")
     if current > fence:
         raise Stale(
             "fence_outdated",
@@ -150,15 +155,15 @@ def lift_rollout_fences(fence: int) -> None:
     Rollout.objects.filter(state__in=active, fence__lt=fence).update(fence=fence)
 
 
-def _promote(tick: Tick) -> None:
+def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     """First the route, with the old stable still warm; once every gateway has acknowledged it, the end."""
-    rollout, reason = tick.rollout, tick.decision.reason
-    if not tick.carry.is_promoting:
-        write_route(rollout, FULL_BP, fence=tick.fence, reason=reason, is_promoting=True)
+    reason = tick.decision.reason
+    if not tick.engine_state.is_promoting:
+        write_route(rollout, FULL_BP, fence=fence, reason=reason, is_promoting=True)
         Rollout.objects.filter(pk=rollout.pk).update(weight_bp=FULL_BP, reason=reason)
         reread(rollout)
         return
-    window_s = tick.policy.instant_window_s if rollout.stable is not None else 0
+    window_s = tick.snapshot.policy.instant_window_s if rollout.stable is not None else 0
     undo_until = tick.at + timedelta(seconds=window_s) if window_s else None
     facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
     changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until}
@@ -172,9 +177,7 @@ def _promote(tick: Tick) -> None:
 @transaction.atomic
 def release_previous(rollout: Rollout) -> None:
     """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
-    lock_routes(
-        rollout.environment
-    )  # before the row, as who goes back to that release does; or each waits for the other
+    lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
     if kept.update(undo_until=None) and rollout.stable is not None and not _is_routed(rollout, rollout.stable):
         _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
@@ -188,10 +191,10 @@ def _is_routed(rollout: Rollout, release: Release) -> bool:
     return is_wanted or (route is not None and release.pk in {route.stable_id, route.candidate_id})
 
 
-def _roll_back(tick: Tick) -> None:
+def _roll_back(rollout: Rollout, tick: Tick, fence: int) -> None:
     """Weight 0, in the same transaction as the decision."""
-    rollout, decision = tick.rollout, tick.decision
-    shut(rollout, actor=ENGINE, reason=decision.reason, fence=tick.fence)
+    decision = tick.decision
+    shut(rollout, actor=ENGINE, reason=decision.reason, fence=fence)
     move(
         rollout,
         S.ROLLING_BACK,
@@ -209,8 +212,8 @@ def _roll_back(tick: Tick) -> None:
 def _first_bad_at(tick: Tick) -> datetime | None:
     """The earliest instant that can have shown the fault behind this decision; the last reading's where nothing was counted."""
     guard = tick.decision.facts.get("guard", "errors")
-    watch = tick.carry.watches.get(guard)
-    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.carry.read_at
+    watch = tick.engine_state.watches.get(guard)
+    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.engine_state.read_at
     if at is None or "breach" not in tick.decision.facts:
         return None
     return datetime.fromtimestamp(at, UTC)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from accounts.core.errors import StateChanged
 from ledger.actions import append_event
+from ledger.actions.transitions import transition
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import DecisionRecord, Rollout
@@ -50,29 +49,13 @@ def move(
 ) -> Rollout:
     """The rollout in another state, or in the same one with other fields (a step further). Must run in a transaction.
 
-    A compare-and-set on (state, version); appends the event. `keeps_reason`: the row goes on saying what it said, and
-    only the event tells this one. Raises StateChanged when the table has no such move, or when the row moved meanwhile.
+    Appends the event. `keeps_reason`: the row goes on saying what it said, and only the event tells this one.
+    Raises StateChanged when the table has no such move, or when the row moved meanwhile.
     """
-    was = S(rollout.state)
-    if to is not was and to not in MOVES[was]:
-        raise StateChanged(
-            "no_such_move",
-            f"A rollout that is {was.replace('_', ' ')} cannot become {to.replace('_', ' ')}.",
-            rollout=rollout.pk,
-            state=was.value,
-        )
-    changes |= {"ended_at": timezone.now()} if to in FINAL and was not in FINAL else {}
+    changes |= {"ended_at": timezone.now()} if to in FINAL and rollout.state not in FINAL else {}
     changes |= {} if keeps_reason else {"reason": reason}
     changes |= {"mirror_bp": 0, "promote_now": False} if to is S.ROLLING_BACK else {}
-    if not Rollout.objects.filter(pk=rollout.pk, state=was, version=rollout.version).update(
-        state=to, version=F("version") + 1, **changes
-    ):
-        raise StateChanged(
-            "rollout_changed",
-            f"Rollout {rollout.pk} changed meanwhile. Read it again, then repeat.",
-            rollout=rollout.pk,
-        )
-    reread(rollout)
+    was = transition(rollout, to, moves=MOVES, may_stay=True, **changes)
     append_event(
         verb=verb or ARRIVED[to],
         subject_type="rollout",
@@ -84,11 +67,6 @@ def move(
         facts=named(rollout) | (facts or {}),
     )
     return rollout
-
-
-def reread(rollout: Rollout) -> None:
-    """Takes the row's own columns from the database; what it points at never changes and is kept."""
-    rollout.refresh_from_db(fields=[field.name for field in Rollout._meta.concrete_fields if not field.is_relation])
 
 
 def record(

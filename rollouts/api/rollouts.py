@@ -59,7 +59,7 @@ class RolloutsView(generics.ListAPIView[Rollout]):
     @extend_schema(operation_id="rollouts_start", request=StartIn, responses={201: RolloutOut})
     def post(self, request: Request) -> Response:
         data, actor = read_body(StartIn, request), actor_of(request)
-        rollout = actions.start_rollout(actor=actor, reason=data["reason"], **_wanted(actor, data))
+        rollout = actions.start_rollout(actor=actor, reason=data["reason"], **_named_in(actor, data))
         return _shown(rollout, status.HTTP_201_CREATED)
 
 
@@ -68,7 +68,7 @@ class PreviewView(APIView):
     def post(self, request: Request) -> Response:
         """What a start would do, and warnings with codes. Creates nothing."""
         actor = actor_of(request)
-        found = preview_rollout(actor=actor, **_wanted(actor, read_body(PreviewIn, request)))
+        found = preview_rollout(actor=actor, **_named_in(actor, read_body(PreviewIn, request)))
         return Response(RolloutPreviewOut(found).data)
 
 
@@ -79,7 +79,7 @@ class RolloutView(APIView):
         return _shown(queries.get_rollout(actor_of(request), rollout_id))
 
 
-def _wanted(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:
+def _named_in(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:
     """The release, environment and policy that a body names. Raises NotFound, also for a model that the actor may not see."""
     visible_model(actor, data["model"])
     return {

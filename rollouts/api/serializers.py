@@ -10,6 +10,7 @@ from rollouts.core.approvals import Void
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Observation
 
+# Fields named like a member of REST framework's own classes are declared as such: its metaclass takes them out of the class.
 _STATES = [state.value for state in RolloutState]
 
 
@@ -99,7 +100,7 @@ class GuardOut(EvidenceOut):
     name = serializers.CharField()
     words = serializers.CharField(help_text="its name for people")
     indicator = serializers.CharField()
-    source = serializers.CharField(help_text="gateway, prober or prometheus")
+    source = serializers.CharField(help_text="gateway, prober or prometheus")  # type: ignore[assignment]
     threshold_ms = serializers.FloatField(allow_null=True)
     max_frac = serializers.FloatField(allow_null=True, help_text="the objective")
     limit_frac = serializers.FloatField(allow_null=True)
@@ -155,7 +156,7 @@ class WeightOut(serializers.Serializer[Any]):
 
 class UsersOut(serializers.Serializer[Any]):
     requests = serializers.IntegerField()
-    errors = serializers.IntegerField(help_text="answered with an error after every retry")
+    errors = serializers.IntegerField(help_text="answered with an error after every retry")  # type: ignore[assignment]
 
 
 class ClockOut(serializers.Serializer[Any]):
@@ -217,7 +218,7 @@ class MismatchOut(serializers.Serializer[Any]):
     """An answer that the candidate alone got wrong."""
 
     at = serializers.DateTimeField()
-    source = serializers.CharField(help_text="golden or shadow")
+    source = serializers.CharField(help_text="golden or shadow")  # type: ignore[assignment]
     summary = serializers.CharField()
     facts = serializers.DictField()
 
@@ -278,7 +279,7 @@ class ObservationOut(serializers.ModelSerializer[Observation]):
 class TrafficOut(serializers.Serializer[Any]):
     rate_per_s = serializers.FloatField(allow_null=True, help_text="requests of the whole model; null where unknown")
     error_frac = serializers.FloatField(allow_null=True, help_text="stable's share of errors")
-    source = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]
     slow_frac = serializers.DictField(child=serializers.FloatField(), help_text="share of slow attempts by counter")
 
 

@@ -73,15 +73,6 @@ class Code(StrEnum):
     INSTANT = "instant"  # by a person: the way back after a promotion
 
 
-#: Codes that mean "cannot tell": the weight stays whatever the clock says.
-IGNORANCE = frozenset(
-    {
-        Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START, Code.SPLIT_OFF, Code.TELEMETRY_GAP,
-        Code.PROVIDER_DOWN, Code.STALE, Code.NO_DATA, Code.BLIND, Code.NOT_ACKNOWLEDGED, Code.SHEDDING,
-    }
-)  # fmt: skip
-
-
 #: Reasons for which proven evidence does not convict the release.
 EXCUSES = frozenset({Code.BOTH_ARMS_BAD, Code.MIX_SHIFT, Code.HARDWARE_DIFFERS, Code.COLD_START})
 
@@ -134,18 +125,18 @@ def listed(words: Iterable[str]) -> str:
 def facts_of(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
     """Numbers behind the sentence, for machines; evidence as log E with the bar that it is compared with."""
     facts: dict[str, Any] = {
-        "weight_bp": s.commanded_bp,
-        "step_index": s.step_index,
+        "weight_bp": s.desired.weight_bp,
+        "step_index": s.desired.step_index,
         "elapsed_s": round(s.elapsed_s, 3),
-        "step_attempts": s.step_attempts,
-        "all_failing": s.all_failing,
-        "all_failing_s": round(s.all_failing_s, 3),
-        "shed_candidate": s.shed_candidate,
-        "bar_worse": round(s.bar_worse, 4),
-        "bar_fine": round(s.bar_fine, 4),
-        "guards": {one.guard.name: evidence_of(one) for one in s.judged},
+        "step_attempts": s.evidence.step_attempts,
+        "all_failing": s.evidence.all_failing,
+        "all_failing_s": round(s.evidence.all_failing_s, 3),
+        "shed_candidate": s.evidence.shed_candidate,
+        "bar_worse": round(s.policy.bar_worse, 4),
+        "bar_fine": round(s.policy.bar_fine, 4),
+        "guards": {one.guard.name: evidence_of(one) for one in s.evidence.judged},
     }
-    dry = [one.guard.name for one in s.judged if one.guard.is_dry_run and is_breached(s, one)]
+    dry = [one.guard.name for one in s.evidence.judged if one.guard.is_dry_run and is_breached(s, one)]
     if dry:
         facts["dry_run_breaches"] = dry
     if judged is not None:
@@ -156,7 +147,7 @@ def facts_of(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
 def is_breached(s: Snapshot, judged: Judged) -> bool:
     """Whether one of the guard's two tests has reached its bar."""
     bar = s.policy.bar_worse_of(judged.guard)
-    return (s.has_stable and judged.log_e_worse >= bar) or judged.log_e_over >= bar
+    return (s.identity.has_stable and judged.log_e_worse >= bar) or judged.log_e_over >= bar
 
 
 def evidence_of(judged: Judged) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """The block that is being filled. Lives beside the carry in the rollout's row, so that no tick is lost with an engine.
+    """The block that is being filled. Stored beside the engine state in the rollout's row, so that no tick is lost with an engine.
 
     `spoken` counts the decisions that were recorded since the last effect, and tells when the last one was. `began_at`: the
     first tick of all with the candidate exposed, to users or to copies of their requests.
@@ -102,7 +102,7 @@ class OpenSegment:
         """With one more tick in it."""
         from_at = self.from_at if self.rows else row.at
         names = _names(self.names, row.arms)
-        told = _told(self.mark, row.mark, names if names != self.names or self.mark is None else None)
+        told = _context_change(self.mark, row.mark, names if names != self.names or self.mark is None else None)
         return replace(
             self,
             first_tick=self.first_tick if self.rows else row.tick,
@@ -214,7 +214,7 @@ def _external(counts: Sequence[int], name: str) -> Arms:
     return Arms(Counts(candidate, bad={name: bad_candidate}), Counts(stable, bad={name: bad_stable}))
 
 
-def _told(before: TickContext | None, now: TickContext, names: Sequence[str] | None) -> list[dict[str, Any]]:
+def _context_change(before: TickContext | None, now: TickContext, names: Sequence[str] | None) -> list[dict[str, Any]]:
     """The object in front of a row, if there is something to tell."""
     told: dict[str, Any] = {} if names is None else {"names": list(names)}
     if now != before:
@@ -255,7 +255,7 @@ def joined(older: Segment, newer: Segment) -> Segment:
     for row in rows:
         now = _names(names, row.arms)
         ticks += [
-            *_told(mark, row.mark, now if now != names or mark is None else None),
+            *_context_change(mark, row.mark, now if now != names or mark is None else None),
             _encoded(row, older.from_at, now),
         ]
         mark, names = row.mark, now

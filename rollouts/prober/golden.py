@@ -16,7 +16,7 @@ from django.db import connections
 from accounts.core.errors import DomainError
 from rollouts.core.shadow import ComparisonOutcome, Difference
 from rollouts.prober.servers import Servers
-from rollouts.prober.tallies import Example, TallyBook
+from rollouts.prober.tallies import Example, Tallies
 from rollouts.prober.targets import Arm, Profile, Target, model_of
 from serving.ports import InferenceError, InferenceServer
 from validators.core.answers import answers_in, choose_output, in_words
@@ -103,7 +103,7 @@ def _way(arm: Arm, output: str | None) -> _Way:
 class GoldenProbes:
     """Asks one golden item of every rollout a turn, on threads of its own."""
 
-    def __init__(self, book: TallyBook, servers: Servers) -> None:
+    def __init__(self, book: Tallies, servers: Servers) -> None:
         self._book, self._servers = book, servers
         self._pool = ThreadPoolExecutor(WORKERS, "golden")
         self._lock = threading.Lock()

@@ -23,7 +23,7 @@ from ledger.leases import acquire, release, renew
 from rollouts.prober.golden import GoldenProbes
 from rollouts.prober.servers import Connect, Servers, triton
 from rollouts.prober.shadow_comparison import Shadowing
-from rollouts.prober.tallies import TallyBook
+from rollouts.prober.tallies import Tallies
 from rollouts.prober.targets import Targets
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class Prober:
     ) -> None:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.token: int | None = None
-        self.book = TallyBook()
+        self.book = Tallies()
         self._lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
         self._servers, self._targets = Servers(connect), Targets()
         self.shadowing = Shadowing(self.book, self._servers, per_s=settings.PROBER_PER_S if per_s is None else per_s)

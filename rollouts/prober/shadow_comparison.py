@@ -14,7 +14,7 @@ import structlog
 from rollouts.core.shadow import Allowance, Arrays, judged
 from rollouts.prober.requests import GRPC_PATH, HTTP_PATH, Question, Unusable, read_request
 from rollouts.prober.servers import Servers
-from rollouts.prober.tallies import Example, TallyBook
+from rollouts.prober.tallies import Example, Tallies
 from rollouts.prober.targets import Target
 from serving.core.routes import Endpoint
 from serving.ports import InferenceError
@@ -49,7 +49,7 @@ class _Job:
 class Shadowing:
     """Compares what `take` lets in, on threads of its own, at most `per_s` requests of one rollout a second."""
 
-    def __init__(self, book: TallyBook, servers: Servers, *, per_s: float) -> None:
+    def __init__(self, book: Tallies, servers: Servers, *, per_s: float) -> None:
         self._book, self._servers, self._per_s = book, servers, per_s
         self._lock = threading.Lock()
         self._by_route: dict[int, _Watched] = {}

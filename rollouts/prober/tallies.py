@@ -30,7 +30,7 @@ class Example:
     at: datetime = field(default_factory=timezone.now)
 
 
-class TallyBook:
+class Tallies:
     """Counts by rollout, from any thread. What was begun in another term, or for a rollout that is not watched, is ignored."""
 
     def __init__(self) -> None:

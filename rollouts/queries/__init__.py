@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rollouts.queries.approvals import approvals_of
 from rollouts.queries.rollout_view import decision_row, summary, view_of
-from rollouts.queries.rollouts import active_rollout, active_rollouts, active_rows, expired_undo_windows, get_rollout
+from rollouts.queries.rollouts import active_rollouts, active_rows, expired_undo_windows, get_rollout
 
 __all__ = [
-    "active_rollout",
     "active_rollouts",
     "active_rows",
     "approvals_of",

@@ -7,10 +7,8 @@ from datetime import datetime
 
 from accounts.core.access import Actor, Verb, may
 from accounts.core.errors import NotFound
-from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
-from serving.models import Environment
 
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "report", "requested_by")
 
@@ -25,14 +23,6 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
             rollout=rollout_id,
         )
     return rollout
-
-
-def active_rollout(environment: Environment, model: ServedModel) -> Rollout | None:
-    """The one that has not ended, if any."""
-    states = sorted(state.value for state in ACTIVE)
-    return (
-        Rollout.objects.select_related(*_WHOLE).filter(environment=environment, model=model, state__in=states).first()
-    )
 
 
 def active_rows() -> dict[int, tuple[str, int, int, int]]:

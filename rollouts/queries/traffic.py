@@ -39,14 +39,14 @@ class Traffic:
 
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
     """By the self-test, which watches always, else by the last rollout that saw traffic, else unknown."""
-    tested, seen = _by_self_test(model, environment), _by_last_rollout(model, environment)
+    tested, seen = _by_aa_test(model, environment), _by_last_rollout(model, environment)
     if tested is not None and seen is not None:
         errors = seen.error_frac if tested.error_frac is None else tested.error_frac
         return replace(tested, error_frac=errors, slow_frac=seen.slow_frac)
     return tested or seen or Traffic(None, None, "unknown")
 
 
-def _by_self_test(model: ServedModel, environment: Environment) -> Traffic | None:
+def _by_aa_test(model: ServedModel, environment: Environment) -> Traffic | None:
     test = AATestRecord.objects.filter(model=model, environment=environment, at__gte=timezone.now() - FRESH_FOR).first()
     rate = test.state.get("rate_per_s") if test else None
     if test is None or not rate:

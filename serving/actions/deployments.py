@@ -16,6 +16,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Refused, StateChanged, Unavailable
 from ledger.actions import append_event
+from ledger.actions.transitions import transition
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver, manifest_of
@@ -214,21 +215,7 @@ def notify_routes() -> None:
 
 
 def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:
-    """The only writer of `Deployment.state`: compare-and-set on (pk, state, version), then the event."""
-    was = DeploymentState(deployment.state)
-    if to not in MOVES[was]:
-        raise StateChanged(
-            "no_such_move", f"A deployment that is {was} cannot become {to}.", deployment=deployment.pk, state=was
-        )
-    if not Deployment.objects.filter(pk=deployment.pk, state=was, version=deployment.version).update(
-        state=to, reason=reason, version=F("version") + 1, **changes
-    ):
-        raise StateChanged(
-            "deployment_changed",
-            f"Deployment {deployment.pk} changed meanwhile. Read it again.",
-            deployment=deployment.pk,
-        )
-    deployment.refresh_from_db()
+    was = transition(deployment, to, moves=MOVES, reason=reason, **changes)
     verb = _VERBS.get((was, to)) or _VERBS_TO.get(to, "deployment.moved")
     _append(deployment, verb, actor, reason, from_state=was, to_state=to)
     if DeploymentState.READY in (was, to):

@@ -92,7 +92,7 @@ def set_route(
         route.save()
         Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
         environment.generation = generation + 1
-        _tell_of_change(route, before, actor=actor, reason=reason)
+        _record_change(route, before, actor=actor, reason=reason)
         _announce(environment)
     return route
 
@@ -108,7 +108,7 @@ def _refuse_outdated(route: Route | None, fence: int) -> None:
         )
 
 
-def _tell_of_change(route: Route, before: str, *, actor: Actor, reason: str) -> None:
+def _record_change(route: Route, before: str, *, actor: Actor, reason: str) -> None:
     facts = {
         "environment": route.environment.slug,
         "model": route.model.slug,

@@ -78,13 +78,6 @@ class TritonServer:
         skip = 1 if config.max_batch_size > 0 else 0
         return _specs(found.inputs, skip), _specs(found.outputs, skip)
 
-    def server_version(self) -> str:
-        """Raises InferenceError."""
-        try:
-            return str(self._client.get_server_metadata(client_timeout=CONTROL_TIMEOUT_S).version)
-        except InferenceServerException as error:
-            raise _inference_error(error) from error
-
     def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
         tensors = [_tensor(name, value) for name, value in inputs.items()]
         wanted = [triton_grpc.InferRequestedOutput(name) for name in outputs] or None

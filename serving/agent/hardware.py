@@ -48,7 +48,7 @@ def _labels(handles: list[Any], names: list[str], driver: str) -> dict[str, str]
     memories = _shared(lambda one: pynvml.nvmlDeviceGetMemoryInfo(one).total >> 20, handles)
     capability = _shared(lambda one: tuple(pynvml.nvmlDeviceGetCudaComputeCapability(one)), handles)
     sliced = _shared(lambda one: pynvml.nvmlDeviceGetMigMode(one)[0], handles)
-    cuda = _told(pynvml.nvmlSystemGetCudaDriverVersion)  # 12040 is 12.4
+    cuda = _or_none(pynvml.nvmlSystemGetCudaDriverVersion)  # 12040 is 12.4
     found = {
         "gpu.count": len(names),
         "gpu.product": "-".join(names[0].split()) if len(set(names)) == 1 else None,
@@ -63,11 +63,11 @@ def _labels(handles: list[Any], names: list[str], driver: str) -> dict[str, str]
 
 
 def _shared(ask: Callable[[Any], Any], handles: list[Any]) -> Any:
-    answers = {_told(partial(ask, one)) for one in handles}
+    answers = {_or_none(partial(ask, one)) for one in handles}
     return answers.pop() if len(answers) == 1 else None
 
 
-def _told(ask: Callable[[], Any]) -> Any:
+def _or_none(ask: Callable[[], Any]) -> Any:
     """The answer; None where this device or driver does not support the question."""
     try:
         return ask()

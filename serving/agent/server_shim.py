@@ -1,14 +1,14 @@
 """Keeps one inference server: starts it, waits with it, and leaves nothing behind.
 
 A server must outlive its agent, so that a restarted agent finds it serving, but never the stack. So each server is
-the child of a keeper, a small process in a session of its own:
+the child of a shim, a small process in a session of its own:
 
-- agent killed            → keeper and server stay; the next agent adopts them through `keeper.json`;
-- stack's lock freed      → the keeper stops its server (the supervisor holds that lock for as long as the stack lives);
-- keeper killed           → the kernel ends the server (PR_SET_PDEATHSIG), the next agent sweeps the folder;
-- server died             → the keeper clears up after it, notes how it ended in `keeper.json`, and goes.
+- agent killed            → shim and server stay; the next agent adopts them through `shim.json`;
+- stack's lock freed      → the shim stops its server (the supervisor holds that lock for as long as the stack lives);
+- shim killed             → the kernel ends the server (PR_SET_PDEATHSIG), the next agent sweeps the folder;
+- server died             → the shim clears up after it, notes how it ended in `shim.json`, and goes.
 
-Only the standard library is imported here: a keeper is a few megabytes that wait.
+Only the standard library is imported here: a shim is a few megabytes that wait.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 LAUNCH_FILE = "launch.json"
-KEEPER_FILE = "keeper.json"
+SHIM_FILE = "shim.json"
 LOG_FILE = "server.log"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
 #: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
@@ -102,7 +102,7 @@ def keep(folder: Path) -> int:
         "started_at": time.time(),
         **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
     }
-    write_json(folder / KEEPER_FILE, record)
+    write_json(folder / SHIM_FILE, record)
     if launch["lock"]:
         threading.Thread(target=_watch_lock, args=(Path(launch["lock"]),), daemon=True).start()
     was_asked = _wait(server)
@@ -112,16 +112,16 @@ def keep(folder: Path) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
     with contextlib.suppress(OSError):  # the folder may be gone: an agent swept it
-        write_json(folder / KEEPER_FILE, {**record, "exit_code": server.returncode})
+        write_json(folder / SHIM_FILE, {**record, "exit_code": server.returncode})
     return 1
 
 
 def _start(folder: Path, launch: dict[str, Any]) -> subprocess.Popen[bytes]:
-    keeper = os.getpid()
+    shim = os.getpid()
 
     def before_exec() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # SIGTERM: the server ends its model processes with it
-        if os.getppid() != keeper:
+        if os.getppid() != shim:
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 

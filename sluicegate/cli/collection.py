@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from accounts.core.quantities import size_text
 from sluicegate.cli import exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.naming import release_path
-from sluicegate.cli.output import Output, bytes_text, short
+from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 
 ABOUT = """Shows what collection would do, with a reason for every item; nothing is changed. With --run it is done: bytes that nothing
@@ -63,7 +64,7 @@ def run_gc(arguments: argparse.Namespace, output: Output) -> int:
     if output.as_json:
         output.result({"totals": plan["totals"], "items": items})
         return exits.OK
-    rows = ([i["fate"], i["kind"], _name(i), bytes_text(i["size_bytes"]), i["reason"]] for i in items)
+    rows = ([i["fate"], i["kind"], _name(i), size_text(i["size_bytes"]), i["reason"]] for i in items)
     output.table(items, COLUMNS, rows, empty="There is nothing to collect.")
     for line in _totals(plan["totals"]):
         output.say(line)
@@ -89,7 +90,7 @@ def _items(client: Client, page: dict[str, Any], *, is_all: bool) -> Iterator[di
 def _totals(totals: dict[str, dict[str, int]]) -> Iterator[str]:
     for fate, counts in totals.items():
         if counts["releases"] or counts["blobs"]:
-            yield f"{fate}: {counts['releases']} releases, {counts['blobs']} blobs, {bytes_text(counts['bytes'])}"
+            yield f"{fate}: {counts['releases']} releases, {counts['blobs']} blobs, {size_text(counts['bytes'])}"
 
 
 def _name(item: dict[str, Any]) -> str:
@@ -110,7 +111,7 @@ def _collect(client: Client, output: Output) -> int:
         told,
         [
             f"{done['drafts']} abandoned drafts discarded, {done['marked']} blobs marked, {done['restored']} marks taken away, "
-            f"{done['deleted']} blobs deleted, {bytes_text(done['freed_bytes'])} freed."
+            f"{done['deleted']} blobs deleted, {size_text(done['freed_bytes'])} freed."
         ],
     )
     return exits.OK

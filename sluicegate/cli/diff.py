@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from accounts.core.quantities import size_text
 from sluicegate.cli import exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.naming import release_path
-from sluicegate.cli.output import Output, bytes_text, short
+from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "»"}
@@ -48,7 +49,7 @@ def _flat(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(told: dict[str, Any]) -> list[str]:
-    """One line for each change, such as `~ files artifact/model.onnx  1f0c… 90.9 MB → 7a2b… 23.0 MB`, then the rest."""
+    """One line for each change, such as `~ files artifact/model.onnx  1f0c… 86.7 MiB → 7a2b… 21.9 MiB`, then the rest."""
     names = [f"{told[side]['model']}/{told[side]['name']}" for side in ("old", "new")]
     if told["is_same"]:
         return [f"{names[0]} and {names[1]} are the same bytes."]
@@ -74,7 +75,7 @@ def _sides(change: dict[str, Any]) -> str:
 
 def _shown(part: str, value: Any) -> str:
     if part == "files":
-        return f"{short(value['sha256'])} {bytes_text(value['size_bytes'])}"
+        return f"{short(value['sha256'])} {size_text(value['size_bytes'])}"
     text = str(value)
     return text if len(text) <= 120 else f"{text[:117]}…"
 

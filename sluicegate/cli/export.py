@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from accounts.core.quantities import size_text
 from registry.core.triton_tree import tree_of
 from sluicegate.cli import exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, refuse
 from sluicegate.cli.fetching import fetch_file
 from sluicegate.cli.naming import release_of, release_path
-from sluicegate.cli.output import Output, bytes_text
+from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 from sluicegate.cli.verify import wrong_manifest
 
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     except OSError as error:
         raise refuse(f"{target} cannot be written: {error.strerror}.", "Name another file.") from error
     told = {"release": arguments.release, "kind": arguments.kind, "file": str(target), "size_bytes": len(text.encode())}
-    output.result(told, [f"{arguments.release}: {target}, {bytes_text(told['size_bytes'])}."])
+    output.result(told, [f"{arguments.release}: {target}, {size_text(told['size_bytes'])}."])
     return exits.OK
 
 
@@ -94,7 +95,7 @@ def _triton(client: Client, base: str, name: str, folder: Path, output: Output) 
         (folder / path).write_text(text, encoding="utf-8")
     told = {"release": name, "kind": "triton", "folder": str(folder), "digest": release["digest"], "files": len(placed)}
     lines = [
-        f"{name} is version {number} of {manifest['model']} in {folder}: {len(placed)} files, {bytes_text(total)}, every digest checked.",
+        f"{name} is version {number} of {manifest['model']} in {folder}: {len(placed)} files, {size_text(total)}, every digest checked.",
         f"Next: tritonserver --model-repository {folder}",
     ]
     output.result(told, lines)

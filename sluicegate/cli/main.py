@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import NoReturn
 
 from sluicegate.cli import (
@@ -50,6 +51,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(exits.REFUSED, f"{self.prog}: {message}\nNext: {self.prog} --help\n")
 
 
+@cache  # it takes longer than most commands that one process runs after another
 def build_parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     # given before or after the command; SUPPRESS keeps the one from undoing the other

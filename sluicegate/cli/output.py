@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from accounts.core.quantities import size_text
+
 #: In a log, progress is a line at most this often.
 LOG_EVERY_S = 5.0
 
@@ -67,7 +69,7 @@ class Output:
     def progress(self, title: str, *, is_bytes: bool = False) -> Iterator[Meter]:
         """A bar on a terminal; elsewhere a line every few seconds and one at the end."""
         if self.is_terminal:
-            unit = DownloadColumn() if is_bytes else MofNCompleteColumn()
+            unit = DownloadColumn(binary_units=True) if is_bytes else MofNCompleteColumn()
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -94,20 +96,8 @@ class _LogMeter:
         if not due or self.said == (note, done):
             return
         self.said_at, self.said = time.monotonic(), (note, done)
-        amount = (
-            f"{bytes_text(done)} of {bytes_text(total)}" if self.is_bytes else f"{done} of {total}" if total else ""
-        )
+        amount = f"{size_text(done)} of {size_text(total)}" if self.is_bytes else f"{done} of {total}" if total else ""
         self.output.say(" ".join(part for part in (f"{self.title}:", amount, note) if part))
-
-
-def bytes_text(size: int) -> str:
-    """`90.9 MB`; decimal units."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
 
 
 def short(digest: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from accounts.core.quantities import duration_text, share_text, weight_text
 from sluicegate.cli.output import short
 
 _MARKS = {"refused": "✗", "warning": "!", "note": "·"}
@@ -31,7 +32,7 @@ def traffic_line(traffic: dict[str, Any]) -> str:
     """`Traffic: 12.5 requests/s, 0.1 % errors on stable (self-test).`"""
     if traffic["rate_per_s"] is None:
         return "Traffic: unknown."
-    errors = "" if traffic["error_frac"] is None else f", {traffic['error_frac'] * 100:.3g} % errors on stable"
+    errors = "" if traffic["error_frac"] is None else f", {share_text(traffic['error_frac'])} errors on stable"
     return f"Traffic: {traffic['rate_per_s']:g} requests/s{errors} ({traffic['source']})."
 
 
@@ -39,18 +40,18 @@ def _stages(found: dict[str, Any]) -> list[str]:
     rows = [
         (
             stage["name"],
-            f"{stage['weight_bp'] / 100:g} %",
-            span(stage["min_s"]),
+            weight_text(stage["weight_bp"]),
+            duration_text(stage["min_s"]),
             str(stage["min_samples"]),
-            span(stage["deadline_s"]),
-            span(stage["expected_s"]),
+            duration_text(stage["deadline_s"]),
+            duration_text(stage["expected_s"]),
             str(stage["approvals"] or ""),
         )
         for stage in found["stages"]
     ]
     told = columns(("stage", "weight", "at least", "samples", "deadline", "expected", "approvals"), rows)
     if found["total_s"] is not None:
-        told.append(f"In all about {span(found['total_s'])} for a healthy release.")
+        told.append(f"In all about {duration_text(found['total_s'])} for a healthy release.")
     return [*told, ""]
 
 
@@ -60,9 +61,9 @@ def _detection(found: dict[str, Any]) -> list[str]:
     stages = list(dict.fromkeys((one["stage"], one["weight_bp"]) for one in found["detect"]))
     rows: dict[float, list[str]] = {}
     for one in found["detect"]:
-        cell = "never" if one["seconds"] is None else f"{span(one['seconds'])}, {one['bad_requests']:.0f} bad"
-        rows.setdefault(one["fail_frac"], [f"{one['fail_frac'] * 100:g} % fail"]).append(cell)
-    heads = ("found within", *(f"{name} at {weight / 100:g} %" for name, weight in stages))
+        cell = "never" if one["seconds"] is None else f"{duration_text(one['seconds'])}, {one['bad_requests']:.0f} bad"
+        rows.setdefault(one["fail_frac"], [f"{share_text(one['fail_frac'])} fail"]).append(cell)
+    heads = ("found within", *(f"{name} at {weight_text(weight)}" for name, weight in stages))
     return [*columns(heads, rows.values()), ""]
 
 
@@ -75,7 +76,9 @@ def _undo_window(found: dict[str, Any]) -> list[str]:
             f"After the promotion there is no way back at once: {found['stable']} is let go (instant_window_s is 0).",
             "",
         ]
-    stays = f"The way back to {found['stable']} stays open for {span(found['undo_window_s'])} after the promotion"
+    stays = (
+        f"The way back to {found['stable']} stays open for {duration_text(found['undo_window_s'])} after the promotion"
+    )
     return [f"{stays}: sluicegate rollback {found['model']}", ""]
 
 
@@ -84,13 +87,3 @@ def columns(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     table = [list(heads), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-
-
-def span(seconds: float | None) -> str:
-    """`12 s`, `4 min`, `2.5 h`, `3 d`; a dash for what cannot be told."""
-    if seconds is None:
-        return "–"
-    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"

@@ -6,12 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from accounts.core.quantities import size_text
 from sluicegate.cli import archives, checks, exits, gates, uploads
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem
 from sluicegate.cli.folder import LocalFile, find_files, hash_files, read_document
 from sluicegate.cli.naming import model_path
-from sluicegate.cli.output import Output, bytes_text, short
+from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 
 #: What is answered when another push of the same folder sealed or discarded the draft, or ended an upload of it.
@@ -123,5 +124,5 @@ def _send(client: Client, draft: dict[str, Any], files: list[LocalFile], output:
     waiting = set(draft["missing"])
     for file in files:
         state = "sending" if file.path in waiting else "already there"
-        output.say(f"  {file.path}  {bytes_text(file.size_bytes)}  {short(file.sha256)}  {state}")
+        output.say(f"  {file.path}  {size_text(file.size_bytes)}  {short(file.sha256)}  {state}")
     uploads.send_files(client, draft["id"], [file for file in files if file.path in waiting], output, connections)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from accounts.core.quantities import size_text
 from registry.core.oms import SIGNATURE_FILE
 from sluicegate.cli import collection, diff, exits, export, fit, gates, verify
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.fetching import fetch_file
 from sluicegate.cli.naming import model_path, release_path
-from sluicegate.cli.output import Output, bytes_text, short
+from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 
 
@@ -93,7 +94,7 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     lines = [f"{arguments.release}  {release['state']}", f"digest {release['digest']}"]
     lines.append(f"runtime {manifest['runtime']['image']}, {manifest['runtime']['backend']}")
     for file in manifest["files"]:
-        lines.append(f"{file['role']:<10} {short(file['sha256'])}  {bytes_text(file['size_bytes']):>9}  {file['path']}")
+        lines.append(f"{file['role']:<10} {short(file['sha256'])}  {size_text(file['size_bytes']):>9}  {file['path']}")
     lines += [f"{path} would import {', '.join(names)}" for path, names in release.get("imports", {}).items()]
     lines += [f"needs a waiver of kind {kind}" for kind in release.get("waivers_missing", [])]
     lines += [f"waived by {w.get('granted_by')}: {w.get('reason')}" for w in release.get("waivers", [])]
@@ -139,7 +140,7 @@ def run_fetch(arguments: argparse.Namespace, output: Output) -> int:
             "is_signed": is_signed,
         },
         [
-            f"{arguments.release} is in {folder}: {len(files)} files, {bytes_text(total)}, every digest checked.",
+            f"{arguments.release} is in {folder}: {len(files)} files, {size_text(total)}, every digest checked.",
             f"Next: sluicegate release verify {folder} --key PEM" if is_signed else "It was never signed.",
         ],
     )

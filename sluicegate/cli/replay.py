@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from accounts.core.quantities import weight_text
 from sluicegate.cli import exits
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.policies import add_policy_options, policy_in
@@ -68,7 +69,7 @@ def _stage(turn: dict[str, Any]) -> tuple[str, int]:
 
 
 def _line(turn: dict[str, Any]) -> str:
-    at = f"tick {turn['tick']}, {turn['weight_bp'] / 100:g} %"
+    at = f"tick {turn['tick']}, {weight_text(turn['weight_bp'])}"
     return f"  {_time(turn['at'])}  {turn['action']} ({turn['code']}, {at})  {turn['reason']}"
 
 

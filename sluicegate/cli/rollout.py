@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from accounts.core.quantities import weight_text
 from sluicegate.cli import exits, preview, replay
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
@@ -117,12 +118,12 @@ def _seconds(text: str) -> float:
 def start(
     client: Client, release: str, *, environment: str, policy: dict[str, Any] | None = None, reason: str = ""
 ) -> dict[str, Any]:
-    body = {**wanted(release, environment, policy), **({"reason": reason} if reason else {})}
+    body = {**start_body(release, environment, policy), **({"reason": reason} if reason else {})}
     started: dict[str, Any] = client.post("/rollouts", body)
     return started
 
 
-def wanted(release: str, environment: str, policy: dict[str, Any] | None) -> dict[str, Any]:
+def start_body(release: str, environment: str, policy: dict[str, Any] | None) -> dict[str, Any]:
     """The body of a start or of its preview."""
     model, number = release_of(release)
     body: dict[str, Any] = {"model": model, "candidate": number, "environment": environment}
@@ -156,7 +157,7 @@ def watch(
 
     Raises CommandError (exit 4) after `timeout_s` and, with `ends_paused`, once it is paused: only a person ends that.
     """
-    began, said = time.monotonic(), _Said()
+    began, said = time.monotonic(), _Printed()
     with output.progress(f"Rollout {rollout_id}") as meter:
         while True:
             view: dict[str, Any] = client.get(f"/rollouts/{rollout_id}")
@@ -189,7 +190,7 @@ def _under_way(view: dict[str, Any], message: str, next_step: str) -> CommandErr
     return CommandError(message, exit_code=exits.UNDER_WAY, next_step=next_step, rollout=view)
 
 
-class _Said:
+class _Printed:
     """What was said of a rollout, so that nothing is said twice."""
 
     def __init__(self) -> None:
@@ -221,7 +222,7 @@ def status_line(view: dict[str, Any]) -> str:
     count = sum(1 for step in view.get("steps") or [] if step.get("name") != "bake")
     is_stepping = view["state"] in {"shifting", "paused"} and isinstance(index, int) and 0 <= index < count
     place = f"  step {index + 1} of {count}" if is_stepping and isinstance(index, int) else ""
-    return f"{view.get('outcome', view['state'])}  {int(view.get('weight_bp') or 0) / 100:g} %{place}. {view.get('reason', '')}".rstrip()
+    return f"{view.get('outcome', view['state'])}  {weight_text(view.get('weight_bp') or 0)}{place}. {view.get('reason', '')}".rstrip()
 
 
 def status_lines(view: dict[str, Any]) -> list[str]:
@@ -256,7 +257,7 @@ def run_start(arguments: argparse.Namespace, output: Output) -> int:
         raise refuse("--timeout is how long --wait waits.", "Add --wait, or leave --timeout out.")
     with connect(arguments.server) as client:
         if arguments.dry_run:
-            found = client.post("/rollouts/preview", wanted(arguments.release, arguments.environment, policy))
+            found = client.post("/rollouts/preview", start_body(arguments.release, arguments.environment, policy))
             output.result(found, preview.lines(found))
             return exits.OK if found["can_start"] else exits.REFUSED
         started = start(
@@ -305,7 +306,7 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             name_of(r.get("candidate")),
             r.get("environment"),
             r.get("outcome", r["state"]),
-            f"{int(r.get('weight_bp') or 0) / 100:g} %",
+            weight_text(r.get("weight_bp") or 0),
             r.get("reason"),
         ]
         for r in rollouts

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from accounts.core.quantities import size_text
 from ledger.core.canonical import digest_of
 from registry.core import oms
 from registry.signing.public_keys import PublicKey, read_public_keys, signer_of
@@ -18,7 +19,7 @@ from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.folder import chunks_of
 from sluicegate.cli.naming import release_path
-from sluicegate.cli.output import Output, bytes_text
+from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 
 ABOUT = """RELEASE: reads every file back from the server, hashes it here, and checks the signature. DIR: a folder that
@@ -78,19 +79,21 @@ def verify_folder(arguments: argparse.Namespace, output: Output) -> int:
             "Fetch the release again, or name it with --signature.",
         ) from error
     except oms.BundleError as error:
-        return _said(output, folder, [f"{file}: {error}"], None, None)
+        return _print_result(output, folder, [f"{file}: {error}"], None, None)
     try:
         key = signer_of(bundle, read_keys(arguments.key))
         signed = oms.read_signed(bundle.payload)
     except oms.BundleError as error:
-        return _said(output, folder, [f"{file}: {error}"], None, None)
+        return _print_result(output, folder, [f"{file}: {error}"], None, None)
     wrong = oms.differences(signed.files, _hashes(folder, file, output))
     if arguments.expect and arguments.expect not in {signed.release, signed.digest}:
         wrong.insert(0, f"It is {signed.release or 'another model'} ({signed.digest}), not {arguments.expect}.")
-    return _said(output, folder, wrong, signed, key)
+    return _print_result(output, folder, wrong, signed, key)
 
 
-def _said(output: Output, folder: Path, wrong: list[str], signed: oms.Signed | None, key: PublicKey | None) -> int:
+def _print_result(
+    output: Output, folder: Path, wrong: list[str], signed: oms.Signed | None, key: PublicKey | None
+) -> int:
     told = {
         "folder": str(folder),
         "ok": not wrong,
@@ -159,7 +162,7 @@ def verify_release(arguments: argparse.Namespace, output: Output) -> int:
         signature, more = _signature(client, base, release, arguments.key)
     wrong += more
     files = release["manifest"]["files"]
-    size = bytes_text(sum(file["size_bytes"] for file in files))
+    size = size_text(sum(file["size_bytes"] for file in files))
     ok = [f"{arguments.what} is what was sealed: {release['digest']}, {len(files)} files, {size}.", signature]
     told = {
         "release": arguments.what,

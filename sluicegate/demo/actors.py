@@ -12,7 +12,7 @@ TEAM = "demo"
 
 
 @dataclass(frozen=True)
-class Cast:
+class Actors:
     """Signed-in clients of one server. `author` makes the model and the first release, `robot` is CI."""
 
     author: Client
@@ -24,10 +24,10 @@ class Cast:
             client.close()
 
 
-def assemble(admin: Client) -> Cast:
+def assemble(admin: Client) -> Actors:
     """The team and its members, created by an administrator, each signed in with a token of their own."""
     people.create_team(admin, TEAM, "The demo's team")
-    return Cast(
+    return Actors(
         _person(admin, "ada", "model_team"), _robot(admin, "ci-robot"), _person(admin, "mara", "release_manager")
     )
 

@@ -18,10 +18,10 @@ from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.push import push
 from sluicegate.demo import releases, report
-from sluicegate.demo.actors import Cast, assemble
+from sluicegate.demo.actors import Actors, assemble
 from sluicegate.demo.capacity import Capacity, TooSmall, check_graph, plan_for
-from sluicegate.demo.timeouts import Patience
-from sluicegate.demo.traffic_process import Crowd
+from sluicegate.demo.timeouts import StoryTimeout
+from sluicegate.demo.traffic_process import TrafficProcess
 from sluicegate.stack import AlreadyRunning, Stack, StartFailed, running
 from sluicegate.stack.lock import StackLock
 from sluicegate.stack.machine import BASE_DIR
@@ -65,7 +65,7 @@ class Tale:
 
     stack: Stack
     teller: Teller
-    crowd: Crowd
+    crowd: TrafficProcess
     runtime: dict[str, Any] = field(default_factory=dict)
     objectives: dict[str, Any] = field(default_factory=dict)  # of the model
     capacity: Capacity | None = None  # measured when users could first be served
@@ -85,7 +85,7 @@ def tell(output: Output, *, state_dir: Path | None, report_file: Path | None, le
             teller.say(f"pages {stack.base_url}  {_sign_in(stack)}  (every rollout can be watched there while it runs)")
             teller.say(f"logs {folder / 'logs'}")
             teller.say(f"inference {stack.gateway_http} and {stack.gateway_grpc} (gRPC)")
-            written = _perform(Tale(stack, teller, Crowd(stack, MODEL)))
+            written = _perform(Tale(stack, teller, TrafficProcess(stack, MODEL)))
             written["duration_s"] = round(time.monotonic() - teller.began, 1)
             if report_file:
                 report_file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -123,7 +123,7 @@ def _fresh(state_dir: Path | None) -> Path:
 def _perform(tale: Tale) -> dict[str, Any]:
     """All chapters, then the report; whatever breaks, the report says how far it came."""
     problem, is_too_small = "", False
-    cast: Cast | None = None
+    cast: Actors | None = None
     try:
         with Client(tale.stack.base_url, tale.stack.admin_token) as admin:
             cast = assemble(admin)
@@ -141,7 +141,7 @@ def _perform(tale: Tale) -> dict[str, Any]:
     return {**_report(tale, problem), **({"is_too_small": True} if is_too_small else {})}
 
 
-def _play(tale: Tale, cast: Cast) -> None:
+def _play(tale: Tale, cast: Actors) -> None:
     tale.runtime = releases.runtime_of(cast.author)
     tale.teller.say("building the example's releases (the first time fetches 83 MB of weights)")
     folders = releases.build(tale.runtime["image"], tale.teller)
@@ -234,7 +234,7 @@ def _plan(tale: Tale, author: Client, users_per_s: float) -> None:
 
 def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]) -> dict[str, Any]:
     """The rollout at its end. Raises CommandError when it stands still; the report tells of it all the same."""
-    patience, place = Patience(), len(tale.rollouts)
+    patience, place = StoryTimeout(), len(tale.rollouts)
     resumed: list[int] = []
     tale.rollouts.append(started)
 

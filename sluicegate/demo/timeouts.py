@@ -16,7 +16,7 @@ STAGE_S = 600.0
 PAUSE_S = 30.0
 
 
-class Patience:
+class StoryTimeout:
     """Looks at one rollout again and again. `clock` gives monotonic seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

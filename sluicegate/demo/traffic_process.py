@@ -22,7 +22,7 @@ from sluicegate.stack.machine import BASE_DIR
 _MEASURED_WITHIN_S = 60.0
 
 
-class Crowd:
+class TrafficProcess:
     """The users of one model, from the moment at which the gateway first answers for it until `stop`."""
 
     def __init__(self, stack: Stack, model: str) -> None:

@@ -15,7 +15,7 @@ from accounts.core.addresses import API
 from sluicegate.stack import secrets
 from sluicegate.stack.ports import Ports
 from sluicegate.stack.postgres import Postgres
-from sluicegate.stack.processes import Process, said_since_start
+from sluicegate.stack.processes import Process, output_since_start
 from sluicegate.stack.valkey import Valkey
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -149,7 +149,7 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
             lambda: _answers(ports["web"], f"{API}/me"),
             ports=(ports["web"],),
         ),
-        process("worker", SERVICES, _worker(), lambda: "ready." in said_since_start(state / "logs" / "worker.log")),
+        process("worker", SERVICES, _worker(), lambda: "ready." in output_since_start(state / "logs" / "worker.log")),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
         process("prober", SERVICES, [*manage, "run_prober"], ports=(ports["prober"],)),

@@ -74,7 +74,7 @@ class Supervisor:
         self._ended: dict[int, asyncio.Event] = {}
         self._began: dict[int, float] = {}
         self._died: dict[str, int] = {}
-        self._keepers: list[asyncio.Task[None]] = []
+        self._watchers: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -115,7 +115,7 @@ class Supervisor:
         for level in sorted({process.level for process in self.processes}):
             members = [process for process in self.processes if process.level == level]
             for process in members:
-                self._keepers.append(asyncio.create_task(self._keep(process), name=process.name))
+                self._watchers.append(asyncio.create_task(self._keep(process), name=process.name))
             waits = [asyncio.create_task(self._await_ready(process)) for process in members]
             stop = asyncio.create_task(self._stop.wait())
             try:
@@ -212,7 +212,7 @@ class Supervisor:
                 await self._end_strays()
             await asyncio.gather(*(self._end(process) for process in self.processes if process.level == level))
         await self._end_strays()
-        await asyncio.gather(*self._keepers)
+        await asyncio.gather(*self._watchers)
 
     async def _end(self, process: Process) -> None:
         running = self._running.get(process.name)
@@ -273,7 +273,7 @@ class Supervisor:
 
     def _end_of_log(self, name: str, chars: int = 1500) -> str:
         path = self.log_file(name)
-        said = said_since_start(path)[-chars:].strip() if path.exists() else ""
+        said = output_since_start(path)[-chars:].strip() if path.exists() else ""
         return f"{path} ends with:\n{said or '(nothing)'}"
 
     def _write_pids(self) -> None:
@@ -301,7 +301,7 @@ async def _all_of(waits: Sequence[Awaitable[None]]) -> None:
     await asyncio.gather(*waits)
 
 
-def said_since_start(log_file: Path) -> str:
+def output_since_start(log_file: Path) -> str:
     """What the process has written since it last began (at most the log's last 64 KiB)."""
     with log_file.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 2**16))

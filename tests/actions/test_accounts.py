@@ -13,8 +13,7 @@ from accounts.core.access import Actor, Role, Verb, may
 from accounts.core.errors import DomainError, Invalid, Refused, StateChanged
 from accounts.models import Team, Token, User
 from ledger.models import Event
-from ledger.queries import events_of
-from tests.factories import make_admin, make_team, make_user
+from tests.factories import events_of, make_admin, make_team, make_user
 
 pytestmark = pytest.mark.django_db
 SYSTEM = Actor.system("test")

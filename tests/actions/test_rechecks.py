@@ -62,6 +62,7 @@ def test_whole_bytes_stay_as_they_are(draft: Release) -> None:
     assert set(Blob.objects.values_list("state", flat=True)) == {"verified"}
 
 
+@pytest.mark.takes("blob: verified → quarantined")
 @pytest.mark.parametrize("damage", ["flipped", "shorter", "gone"])
 def test_damage_is_found_and_no_release_takes_it(draft: Release, damage: str, capsys: Any) -> None:
     if damage == "gone":
@@ -102,6 +103,7 @@ def test_the_right_bytes_uploaded_again_heal_it(
     assert actions.seal(actor=actor_for(person_named("dev")), release=draft).state == "sealed"
 
 
+@pytest.mark.takes("blob: quarantined → verified")
 def test_bytes_restored_from_a_copy_count_again(draft: Release) -> None:
     overwrite(DATA, b"otherwise")
     actions.recheck_blob(actor=SYSTEM, blob=Blob.objects.get(pk=sha256(DATA)))

@@ -38,7 +38,6 @@ ALL = pytest.mark.parametrize("world", ["all"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
     monkeypatch.setattr(engine_module, "DISPATCH_EVERY_S", 0.05)
     monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
 

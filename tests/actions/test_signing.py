@@ -23,7 +23,7 @@ from registry.signing import installation_keys
 from registry.signing.public_keys import read_public_keys, signer_of
 from registry.storage import store
 from tests.factories import make_admin
-from tests.registry_samples import ONNX, developer, draft_with, put, served_model, sha256
+from tests.registry_samples import ONNX, developer, draft_with, put, served_model, sha256, verified_bundle
 
 pytestmark = pytest.mark.django_db
 #: Sorted by part, a/ comes before a-b/; sorted as text it would not.
@@ -71,7 +71,7 @@ def test_the_stock_verifier_accepts_it_and_catches_a_flipped_byte_and_an_extra_f
     release: Release, tmp_path: Path
 ) -> None:
     folder, key = fetched(release, tmp_path / "copy"), tmp_path / "key.pem"
-    key.write_text(installation_keys.public_key_pem(installation_keys.Use.RELEASES))
+    key.write_text(installation_keys.present_key(installation_keys.Use.RELEASES).pem)
     stock_verify(folder, key)
     graph = folder / "artifact" / "model.onnx"
     graph.write_bytes(bytes([ONNX[0] ^ 1]) + ONNX[1:])
@@ -90,7 +90,7 @@ def test_the_stock_verifier_accepts_it_and_catches_a_flipped_byte_and_an_extra_f
 def test_the_stock_verifier_refuses_another_key(release: Release, tmp_path: Path, settings: Any) -> None:
     folder, key = fetched(release, tmp_path / "copy"), tmp_path / "key.pem"
     settings.RELEASE_KEY_FILE = str(tmp_path / "other.pem")
-    key.write_text(installation_keys.public_key_pem(installation_keys.Use.RELEASES))
+    key.write_text(installation_keys.present_key(installation_keys.Use.RELEASES).pem)
     with pytest.raises(ValueError, match="Key mismatch"):
         stock_verify(folder, key)
 
@@ -109,7 +109,7 @@ def test_the_stock_signer_signs_the_same_subject(release: Release, tmp_path: Pat
 
 def test_a_seal_is_signed_with_the_whole_manifest(release: Release) -> None:
     made = signature_of(release)
-    payload, key = installation_keys.verify_bundle(made.bundle)
+    payload, key = verified_bundle(made.bundle)
     signed = oms.read_signed(payload)
     assert (signed.release, signed.digest) == ("sentiment/r1", release.digest)
     assert signed.manifest == json.loads(release.manifest) and signed.manifest["runtime"]["image"]
@@ -119,7 +119,7 @@ def test_a_seal_is_signed_with_the_whole_manifest(release: Release) -> None:
 
 def test_a_seal_attests_where_the_release_comes_from(release: Release) -> None:
     made = release.attestations.get(predicate_type=PROVENANCE_TYPE)
-    statement = oms.read_statement(installation_keys.verify_bundle(made.bundle)[0])
+    statement = oms.read_statement(verified_bundle(made.bundle)[0])
     assert statement["subject"] == [{"name": "sentiment/r1", "digest": {"sha256": str(release.digest)[7:]}}]
     built, run = statement["predicate"]["buildDefinition"], statement["predicate"]["runDetails"]
     assert built["externalParameters"]["pushedBy"] == "dev" and built["internalParameters"]["release"] == "r1"
@@ -141,7 +141,7 @@ def test_a_seal_whose_key_is_unusable_does_not_happen(dev: Actor, model: ServedM
     settings.RELEASE_KEY_FILE = settings.SIGNING_KEY_FILE
     installation_keys.sign("sha256:" + "1" * 64)
     with pytest.raises(ImproperlyConfigured, match="not an ECDSA key"):
-        installation_keys.public_key_pem(installation_keys.Use.RELEASES)
+        installation_keys.present_key(installation_keys.Use.RELEASES)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_rotation_keeps_what_was_signed_and_signs_anew(dev: Actor, release: Re
     for use in installation_keys.Use:
         before, after = actions.rotate_key(actor=admin, use=use)
         assert before is not None and before.key_id != after.key_id
-    assert installation_keys.verify_bundle(old.bundle)[1].key_id == old.key_id
+    assert verified_bundle(old.bundle)[1].key_id == old.key_id
     assert installation_keys.verify(digest, *report) and installation_keys.sign(digest)[1] != report[1]
     new = actions.sign_release(actor=dev, release=release)
     assert new.key_id not in {old.key_id, report[1]} and release.attestations.count() == 4
@@ -182,7 +182,7 @@ def test_a_key_that_is_no_longer_listed_vouches_for_nothing(release: Release, se
     actions.rotate_key(actor=make_admin("root"), use=installation_keys.Use.RELEASES)
     Path(settings.FORMER_KEYS_FILE).write_text("")
     with pytest.raises(oms.BundleError, match="not known here"):
-        installation_keys.verify_bundle(old.bundle)
+        verified_bundle(old.bundle)
 
 
 def test_a_broken_list_of_former_keys_is_said(settings: Any, release: Release) -> None:
@@ -200,7 +200,7 @@ def test_only_administrators_rotate_and_drafts_are_not_signed(dev: Actor, model:
 
 def test_a_changed_bundle_is_refused(release: Release) -> None:
     document = json.loads(signature_of(release).bundle)
-    keys = read_public_keys(installation_keys.public_key_pem(installation_keys.Use.RELEASES))
+    keys = read_public_keys(installation_keys.present_key(installation_keys.Use.RELEASES).pem)
     envelope = document["dsseEnvelope"]
     payload = base64.b64decode(envelope["payload"]).replace(b"sentiment/r1", b"sentiment/r2")
     envelope["payload"] = base64.b64encode(payload).decode()

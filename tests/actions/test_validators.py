@@ -26,6 +26,7 @@ from serving.models import Deployment, Environment, Route, Server
 from serving.ports import InferenceError
 from tests.factories import make_actor, make_environment, make_model, make_node, make_release, make_server
 from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.registry_samples import verified_bundle
 from validators import actions, queries
 from validators.execution.run import ACTOR, execute_gate_run
 from validators.models import GateResult, GateRun, GoldenSet, Report
@@ -277,7 +278,7 @@ def test_its_report_is_canonical_signed_and_names_what_was_judged(
 def test_its_evidence_is_attested_with_numbers(stage: Stage, developer: Actor, release: Release) -> None:
     report = validated(developer, release).report
     made = release.attestations.get(predicate_type=GATES_TYPE)
-    statement = oms.read_statement(installation_keys.verify_bundle(made.bundle)[0])
+    statement = oms.read_statement(verified_bundle(made.bundle)[0])
     said = statement["predicate"]
     assert made.about == report.digest == said["report"]
     assert statement["subject"][0]["digest"] == {"sha256": str(release.digest).removeprefix("sha256:")}

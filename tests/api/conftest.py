@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from tests.api_schema import differences
 
@@ -16,6 +14,9 @@ from tests.api_schema import differences
 @pytest.fixture(autouse=True)
 def _answers_fit_the_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Noted, and told at the end: an answer may be given in another thread."""
+    from rest_framework.response import Response  # not above: this file is read before Django has its settings
+    from rest_framework.views import APIView
+
     found: list[str] = []
     finalize = APIView.finalize_response
 

@@ -31,7 +31,7 @@ from sluicegate.cli.main import main
 from tests.model_files import onnx_file
 from tests.rollout_setup import report_for
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 GRAPH = onnx_file("graph one")
 IMAGE = f"local/triton@sha256:{'0' * 64}"
 Run = Callable[..., tuple[int, Any]]
@@ -306,7 +306,6 @@ def folder_in_parts(folder: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 MOST_REQUESTS = 14
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", range(1, MOST_REQUESTS))
 def test_two_pushes_at_once_end_with_the_same_release(
     run: Run, model: None, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Any, at: int
@@ -319,7 +318,6 @@ def test_two_pushes_at_once_end_with_the_same_release(
     assert [(one.name, one.state) for one in Release.objects.all()] == [("r1", "sealed")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", range(2, MOST_REQUESTS - 3))
 def test_a_push_that_ends_leaves_the_draft_to_another_that_goes_on_with_it(
     run: Run, model: None, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Any, at: int
@@ -343,7 +341,6 @@ def test_a_push_that_ends_leaves_the_draft_to_another_that_goes_on_with_it(
     assert run("robot", "push", str(folder))[1]["id"] == str(draft.pk)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", range(2, MOST_REQUESTS - 3))
 def test_a_push_whose_draft_is_discarded_begins_anew(
     run: Run, model: None, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Any, at: int

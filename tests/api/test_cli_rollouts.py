@@ -23,7 +23,7 @@ from sluicegate.cli.main import main
 from tests.factories import make_environment, make_model, make_release, make_user
 from tests.rollout_setup import OBJECTIVES, promoted, serves
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 #: run("mia", "rollout", "list") → (exit code, what it printed: lines of people's text, or with --json the document)
 Run = Callable[..., tuple[int, Any]]
 

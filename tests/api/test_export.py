@@ -16,11 +16,11 @@ from tritonclient.grpc import model_config_pb2
 from accounts.models import User
 from registry.core import oms
 from registry.core.attestations import PROVENANCE_TYPE
-from registry.signing import installation_keys
 from sluicegate.cli import exits
 from tests.api.test_cli import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
+from tests.registry_samples import verified_bundle
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 STATED = {
     "git_commit": "4f2a9c1",
     "git_repository": "https://example.com/sentiment.git",
@@ -128,11 +128,11 @@ def test_two_releases_are_two_versions_of_one_repository(run: Run, pushed: dict[
 
 def test_bundles_stand_alone(run: Run, pushed: dict[str, Any], tmp_path: Path) -> None:
     assert run("ada", "release", "export", "sentiment/r1", str(tmp_path / "model.sig"), "--oms")[0] == exits.OK
-    payload, _ = installation_keys.verify_bundle((tmp_path / "model.sig").read_text())
+    payload, _ = verified_bundle((tmp_path / "model.sig").read_text())
     assert oms.read_signed(payload).digest == pushed["digest"]
     assert run("ada", "release", "export", "sentiment/r1", str(tmp_path / "all.jsonl"), "--attestations")[0] == exits.OK
     lines = (tmp_path / "all.jsonl").read_text().splitlines()
-    kinds = {oms.read_statement(installation_keys.verify_bundle(line)[0])["predicateType"] for line in lines}
+    kinds = {oms.read_statement(verified_bundle(line)[0])["predicateType"] for line in lines}
     assert kinds == {oms.SIGNATURE_TYPE, PROVENANCE_TYPE}
     assert run("ada", "release", "export", "sentiment/r1", str(tmp_path), "--oms")[0] == exits.REFUSED
     assert run("ada", "release", "export", "sentiment/r9", str(tmp_path / "x"), "--oms")[0] == exits.REFUSED

@@ -20,11 +20,13 @@ from accounts import actions
 from accounts.api.requests import actor_of, expected_version
 from accounts.core import errors
 from accounts.core.access import Actor, Role
+from accounts.core.addresses import API
 from accounts.models import User
 from ledger.actions import append_event
 from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from sluicegate.checks import refuse_unsafe_start
 from tests.api_schema import bare_objects
+from tests.architecture import sources
 from tests.factories import make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
@@ -381,6 +383,13 @@ class TestSchema:
         others = {"application/vnd.cyclonedx+json; version=1.6", "application/vnd.dev.sigstore.bundle.v0.3+json"}
         bare = [answer for answer in bare_objects() if answer.split(" ", 3)[3] not in others]
         assert bare == []  # but documents of other standards, which their media types name
+
+    def test_a_serializer_renders_what_it_declares(self) -> None:
+        """None makes its answer by hand. And the API's place is written once: Prometheus has an API of its own there."""
+        text = {str(path.relative_to(ROOT)): path.read_text() for path in sources()}
+        assert [path for path, code in text.items() if "def to_representation" in code] == []
+        places = [path for path, code in text.items() if API in code]
+        assert places == ["accounts/core/addresses.py", "serving/adapters/prometheus.py"]
 
 
 class TestSafeStart:

@@ -16,7 +16,7 @@ from sluicegate.cli import exits
 from sluicegate.cli.main import main
 from tests.api.test_cli import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_verify_online_finds_a_signature_of_another_key(
     settings: Any,
 ) -> None:
     settings.RELEASE_KEY_FILE = str(tmp_path / "stranger.pem")
-    (tmp_path / "strange-key.pem").write_text(installation_keys.public_key_pem(installation_keys.Use.RELEASES))
+    (tmp_path / "strange-key.pem").write_text(installation_keys.present_key(installation_keys.Use.RELEASES).pem)
     code, told = run("ada", "release", "verify", "sentiment/r1", "--key", str(tmp_path / "strange-key.pem"))
     assert code == exits.FAILED and "not known here" in told["wrong"][0]
 

@@ -1,4 +1,4 @@
-"""The launcher and its keepers on a real tritonserver: what is refused before it starts, and that nothing is ever left behind."""
+"""The launcher and its shims on a real tritonserver: what is refused before it starts, and that nothing is ever left behind."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Every process that names the server's folder: keeper, server, model processes."""
+    """Every process that names the server's folder: shim, server, model processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -213,7 +213,7 @@ def test_a_change_of_the_runner_is_another_runtime(tmp_path: Path, monkeypatch: 
 def test_a_server_starts_empty_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.doubling(blobs))
     client = TritonServer(running.host, running.http_port, running.grpc_port)
-    assert client.server_version() == launcher.runtimes()[0]["versions"]["triton"]
+    assert client._client.get_server_metadata(client_timeout=5).version == launcher.runtimes()[0]["versions"]["triton"]
     assert double(running) == [2, 2, 2, 2]
     assert launcher.is_alive(running) and shared_memory_of(running)
     assert stat.S_IMODE(running.folder.stat().st_mode) == 0o700
@@ -250,7 +250,7 @@ def test_a_server_listens_on_loopback_only_and_has_no_secrets(
     monkeypatch.setenv("SLUICEGATE_SECRET_KEY", "hush")
     running = start(launcher, made.doubling(blobs))
     assert b"hush" not in Path(f"/proc/{running.pid}/environ").read_bytes()
-    record = json.loads((running.folder / server_shim.KEEPER_FILE).read_text())
+    record = json.loads((running.folder / server_shim.SHIM_FILE).read_text())
     assert b"hush" not in Path(f"/proc/{record['pid']}/environ").read_bytes()
     ports = {f"{port:04X}" for port in (running.http_port, running.grpc_port, running.metrics_port)}
 
@@ -285,17 +285,17 @@ def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLaunch
     os.kill(running.pid, signal.SIGKILL)
     assert eventually(lambda: not launcher.is_alive(running))
     assert eventually(lambda: processes_of(running.folder) == [] and shared_memory_of(running) == [])
-    assert json.loads((running.folder / server_shim.KEEPER_FILE).read_text())["exit_code"] == -signal.SIGKILL
+    assert json.loads((running.folder / server_shim.SHIM_FILE).read_text())["exit_code"] == -signal.SIGKILL
     launcher.stop(running, grace_s=5)
     assert not running.folder.exists()
 
 
-def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(
+def test_a_killed_shim_takes_its_server_along_and_a_sweep_clears_up(
     launcher: LocalLauncher, blobs: MemoryBlobs
 ) -> None:
     running = start(launcher, made.doubling(blobs))
     double(running)
-    os.kill(json.loads((running.folder / server_shim.KEEPER_FILE).read_text())["pid"], signal.SIGKILL)
+    os.kill(json.loads((running.folder / server_shim.SHIM_FILE).read_text())["pid"], signal.SIGKILL)
     assert eventually(lambda: processes_of(running.folder) == [])
     other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=BlobCache(launcher.servers / "../cache", blobs))
     assert other.adopt(running.folder) is None

@@ -40,7 +40,7 @@ from sluicegate.demo.capacity import (
 from sluicegate.demo.corpus import read_sentences, write_one
 from sluicegate.demo.releases import GOLDEN_FILE
 from sluicegate.demo.traffic import Record
-from sluicegate.demo.traffic_process import Crowd
+from sluicegate.demo.traffic_process import TrafficProcess
 from sluicegate.stack import child
 from validators.core.load import Attempt, judge_load, poisson_schedule, summarise
 from validators.core.policy import parse_policy as parse_gates
@@ -249,11 +249,11 @@ def test_a_full_gateway_is_told_from_a_broken_one_over_grpc(code: str, kind: typ
     assert type(told.value) is kind
 
 
-def crowd_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **found: Any) -> Crowd:
+def crowd_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **found: Any) -> TrafficProcess:
     """Users whose measurement finds this."""
     said = json.dumps({"per_s": 0.0, "answered": 0, "failed": 0, "error": "", **found})
     monkeypatch.setattr(child, "run", lambda *_, **__: said)
-    return Crowd(Mock(state_dir=tmp_path, gateway_http="", gateway_grpc=""), "sentiment")
+    return TrafficProcess(Mock(state_dir=tmp_path, gateway_http="", gateway_grpc=""), "sentiment")
 
 
 def test_a_gateway_that_fails_is_not_told_as_a_machine_that_is_too_small(

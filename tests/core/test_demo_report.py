@@ -17,7 +17,7 @@ from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
 from sluicegate.demo import report, story
 from sluicegate.demo.corpus import LETTER_BYTES, MIX, PARAGRAPH_WORDS, write_one
-from sluicegate.demo.timeouts import PAUSE_S, STAGE_S, Patience
+from sluicegate.demo.timeouts import PAUSE_S, STAGE_S, StoryTimeout
 from sluicegate.demo.traffic import Record
 from sluicegate.stack.lock import StackLock
 
@@ -251,7 +251,7 @@ class Clock:
 
 def test_a_rollout_that_stands_still_ends_the_story() -> None:
     clock = Clock()
-    patience = Patience(clock=clock)
+    patience = StoryTimeout(clock=clock)
     view = {"state": "baking", "step_index": 2, "weight_bp": 5000, "candidate": {"name": "r2"}, "reason": "Held."}
     patience.look(view)
     clock.now += STAGE_S - 1
@@ -269,7 +269,7 @@ def test_a_rollout_that_stands_still_ends_the_story() -> None:
 
 def test_a_pause_ends_the_story_soon_since_nobody_is_there_to_resume() -> None:
     clock = Clock()
-    patience = Patience(clock=clock)
+    patience = StoryTimeout(clock=clock)
     view = {"state": "paused", "step_index": 0, "weight_bp": 10_000, "candidate": "r2", "reason": "A person must act."}
     patience.look(view)
     clock.now += PAUSE_S

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from registry.core.contract import OBJECTIVES
-from registry.core.envelope import ENVELOPE, batching_of
+from registry.core.envelope import ENVELOPE
 from registry.core.schema import ListOf, Object, Record
 from registry.core.spec import DOCUMENT, parse_spec, read_spec
 from tests.registry_samples import release_yaml
@@ -171,12 +171,6 @@ def test_a_performance_entry_is_checked(changes: dict[str, Any], field: str) -> 
 
 def test_no_limit_is_checked_against_a_serving_part_that_could_not_be_read() -> None:
     assert set(fields({"serving.max_batch_size": "x"})) == {"serving.max_batch_size"}
-
-
-def test_batching_is_derived_from_serving() -> None:
-    batching = batching_of(parse_spec(release_yaml()).serving)
-    assert batching["max_batch_size"] == 16 and batching["preferred_batch_sizes"] == [4, 8]
-    assert batching["instances"] == [{"kind": "cpu", "count": 1}] and batching["max_queue_size"] == 0
 
 
 def _names(kind: Any) -> set[str]:

@@ -19,7 +19,7 @@ from registry.core.uploads import (
     bytes_problem,
     hex_of,
     part_size_of,
-    read_wanted,
+    read_requested_parts,
 )
 
 GIB = 1 << 30
@@ -73,7 +73,7 @@ def test_a_digest_is_written_as_s3_does_and_read_back(digest: bytes) -> None:
 )
 def test_any_list_of_parts_is_read_or_refused(numbers: object, sha256: list[str]) -> None:
     problems: list[Problem] = []
-    wanted = read_wanted(numbers, sha256, PartPlan(2500, 1000), problems)
+    wanted = read_requested_parts(numbers, sha256, PartPlan(2500, 1000), problems)
     assert bool(problems) != bool(wanted)
     assert all(problem.message and problem.fix for problem in problems)
 

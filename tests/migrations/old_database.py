@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,24 @@ _PRIMARY_KEY = """
 SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
 WHERE i.indisprimary AND i.indrelid = %s::regclass
 """
+
+
+@contextmanager
+def database_of_its_own(template: str = "template0") -> Iterator[None]:
+    """Inside, the default connection is one to a new database, a copy of `template`; it is dropped afterwards."""
+    usual = connection.settings_dict["NAME"]
+    name = f"old_database_{uuid.uuid4().hex}"
+    connection.close()  # nobody may be connected to what is copied
+    with connection._nodb_cursor() as server:  # as Django's own tests make theirs
+        server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    try:
+        connection.settings_dict["NAME"] = name
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["NAME"] = usual
+        with connection._nodb_cursor() as server:
+            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def load(dump: Path = DUMP) -> None:

@@ -192,7 +192,7 @@ class _Warm:
         work = (children.Job(place, lambda path=path: learned(path), 900.0) for place, path in enumerate(waiting))
         for place, ended in children.run(work, self.jobs):
             if ended.code:
-                print(f"{waiting[place]} could not be watched: {ended}", file=sys.stderr)
+                raise SystemExit(f"{waiting[place]} could not be watched: {ended.code} {ended.told}")
 
     def job(
         self,

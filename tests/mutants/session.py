@@ -19,7 +19,15 @@ from tests.mutants import suite
 
 #: Without the project's conftest, which starts stores, and without plugins. Asserts stay as they are: only "failed" is asked.
 ARGUMENTS = [
-    *("-c", os.devnull, f"--rootdir={suite.ROOT}", "--noconftest", "--import-mode=importlib", "--assert=plain"),
+    *(
+        "-c",
+        os.devnull,
+        f"--rootdir={suite.ROOT}",
+        "--noconftest",
+        "--import-mode=importlib",
+        "--assert=plain",
+        "--tb=native",
+    ),
     *("-q", "-s", "-W", "error", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none"),
 ]
 #: A test that computes longer while it is watched (watching makes it two to ten times slower) is ended, and meets no mutant.
@@ -129,27 +137,36 @@ class TooSlow(BaseException):
     """Ends a watched test; no `except Exception` of the product stops it."""
 
 
-def _too_slow(signum: int, frame: FrameType | None) -> None:
-    raise TooSlow
+class _Limit:
+    """Ends what a test does, but not its report, when it has computed for long enough."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGVTALRM, self.late)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_WATCHED_S, 0.5)  # again, should something have caught the first
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def late(self, signum: int, frame: FrameType | None) -> None:
+        raise TooSlow
 
 
 def watch_items(items: list[pytest.Item]) -> dict[str, Watched]:
     """Run all, each watched, and none for longer than it is worth; what was ended counts as not passed."""
     watch = Watch()
     found: dict[str, Watched] = {}
-    signal.signal(signal.SIGVTALRM, _too_slow)
+    if items:
+        items[0].config.pluginmanager.register(_Limit())
     for item, following in zip(items, [*items[1:], None], strict=True):
         begun, failed = time.process_time(), item.session.testsfailed
         if sum(one.cpu_s for one in found.values()) > MOST_WATCHED_OF_A_FILE_S:
             break
-        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_WATCHED_S, 0.5)  # again, should something have caught the first
-        try:
-            with watch.on():
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        except TooSlow:  # it came between the test and its report
-            item.session.testsfailed += 1
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        with watch.on():
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         passed = item.session.testsfailed == failed
         found[item.nodeid] = Watched(round(time.process_time() - begun, 4), passed, watch.taken())
     return found

@@ -12,6 +12,7 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from accounts.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.actions import append_event, enqueue
+from ledger.actions.transitions import transition
 from ledger.core.canonical import canonical_bytes, sha256_of
 from registry.actions import attest, put_blob
 from registry.core.attestations import GATES_TYPE, gate_evidence
@@ -81,7 +82,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
     model = release.model
     require(actor, Verb.RUN_GATES, model.team.slug)
     _refuse_unrunnable(release)
-    policy = _fitting_policy(release)
+    policy = _checked_policy(release)
     where = environment or get_environment("staging")
     if where.is_routed:
         raise Invalid(
@@ -266,7 +267,7 @@ def _refuse_unrunnable(release: Release) -> None:
         )
 
 
-def _fitting_policy(release: Release) -> Policy:
+def _checked_policy(release: Release) -> Policy:
     """The model's policy, checked against what the release has."""
     policy = parse_policy(release.model.gate_policy, release.model.objectives)
     if "golden" in policy.gates and policy.golden_set:
@@ -325,21 +326,7 @@ def _iso(instant: Any) -> str | None:
 
 
 def _move(gate_run: GateRun, to: GateRunState, *, actor: Actor, reason: str, **changes: Any) -> GateRun:
-    """The only writer of `GateRun.state`: compare-and-set on (pk, state, version), then the event."""
-    was = GateRunState(gate_run.state)
-    if to not in MOVES[was]:
-        raise StateChanged(
-            "no_such_move", f"A gate run that is {was} cannot become {to}.", gate_run=gate_run.pk, state=was.value
-        )
-    if not GateRun.objects.filter(pk=gate_run.pk, state=was, version=gate_run.version).update(
-        state=to, reason=reason, version=F("version") + 1, **changes
-    ):
-        raise StateChanged(
-            "gate_run_changed",
-            f"Gate run {gate_run.pk} changed meanwhile. Read it again.",
-            gate_run=gate_run.pk,
-        )
-    gate_run.refresh_from_db()
+    was = transition(gate_run, to, moves=MOVES, reason=reason, **changes)
     _append(gate_run, actor, was, to, reason, verdict=gate_run.verdict)
     return gate_run
 

@@ -120,8 +120,8 @@ class DiffChange(serializers.Serializer[Any]):
     )
     field = serializers.CharField(help_text="a file's path, or a member such as inputs[text].dims")
     kind = serializers.ChoiceField(choices=["added", "removed", "changed", "renamed"])
-    old = serializers.JSONField(allow_null=True)
-    new = serializers.JSONField(allow_null=True)
+    old = serializers.JSONField(help_text="null where there was none")
+    new = serializers.JSONField(help_text="null where there is none any more")
 
 
 class DiffTensors(serializers.Serializer[Any]):

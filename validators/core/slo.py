@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from validators.core.beta import incomplete, log_beta, log_incomplete
+from validators.core.beta import log_beta, log_incomplete
 from validators.core.verdict import Verdict
 
 #: The mixture's first parameter, and its second one times p0 for either side. At p0 = .01 these are Beta(.5, 60) and Beta(.5, 10).
@@ -93,20 +93,3 @@ def least_requests(*, quantile: float, confidence: float, phi: float = 1.0) -> i
         else:
             low = middle + 1
     return low
-
-
-def early_stopping_queries(over: int, *, quantile: float, confidence: float) -> int:
-    """The run length at which `over` slow queries still pass a single look, fixed in advance. Not valid when looked at twice.
-
-    Source: early stopping of the MLPerf inference rules: the smallest h with I_q(h, over + 1) < 1 - confidence, plus `over`.
-    """
-    low, high = 1, 2
-    while incomplete(quantile, high, over + 1) >= 1 - confidence:
-        low, high = high, high * 2
-    while low < high:
-        middle = (low + high) // 2
-        if incomplete(quantile, middle, over + 1) < 1 - confidence:
-            high = middle
-        else:
-            low = middle + 1
-    return low + over

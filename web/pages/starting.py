@@ -40,7 +40,7 @@ def preview(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     release = _startable(request, slug, number)
     try:
         _reason(request.POST)
-        found = preview_rollout(actor=actor_of(request), candidate=release, **_wanted(request.POST))
+        found = preview_rollout(actor=actor_of(request), candidate=release, **_asked_for(request.POST))
     except DomainError as error:
         return _page(request, release, {"error": error}, status=error.status)
     return _page(request, release, {"preview": _with_grid(found)})
@@ -52,7 +52,7 @@ def start(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     release = _startable(request, slug, number)
     try:
         rollout = start_rollout(
-            actor=actor_of(request), candidate=release, reason=_reason(request.POST), **_wanted(request.POST)
+            actor=actor_of(request), candidate=release, reason=_reason(request.POST), **_asked_for(request.POST)
         )
     except DomainError as error:
         return _page(request, release, {"error": error}, status=error.status)
@@ -84,7 +84,7 @@ def may_choose_policy(actor: Actor, model: ServedModel) -> bool:
     return any(may(actor, verb, model.team.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT))
 
 
-def _wanted(form: QueryDict) -> dict[str, Any]:
+def _asked_for(form: QueryDict) -> dict[str, Any]:
     """The environment and the policy that the form names. Raises Invalid."""
     environment = Environment.objects.filter(slug=form.get("environment", ""), is_routed=True).first()
     if environment is None:

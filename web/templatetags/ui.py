@@ -13,7 +13,13 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from accounts.core.quantities import UNKNOWN, duration_text, share_text, size_text, weight_text
+
 register = template.Library()
+register.filter("percent", weight_text)
+register.filter("share", share_text)
+register.filter("span", duration_text)
+register.filter("size", size_text)
 
 #: word → (kind of colour, icon). Every state and verdict that a page may show; an unknown word is shown plainly.
 WORDS: dict[str, tuple[str, str]] = {
@@ -73,7 +79,7 @@ def word(name: str) -> SafeString:
 def instant(at: datetime | str | None) -> SafeString | str:
     """An instant, relative, with the absolute UTC time on hover and focus."""
     if not at:
-        return "–"
+        return UNKNOWN
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     return format_html(
         '<time datetime="{0}" title="{1}">{2}</time>',
@@ -106,17 +112,11 @@ def ago(moment: datetime, now: datetime) -> str:
 def short(digest: str | None) -> SafeString | str:
     """A digest shortened in the middle; the whole of it on hover."""
     if not digest:
-        return "–"
+        return UNKNOWN
     name, _, hexes = digest.rpartition(":")
     return format_html(
         '<span class="digest" title="{}">{}{}…{}</span>', digest, f"{name}:" if name else "", hexes[:8], hexes[-4:]
     )
-
-
-@register.filter
-def percent(basis_points: int | None) -> str:
-    """Basis points as a percentage: 2550 → `25.5 %`; unknown → `–`."""
-    return "–" if basis_points is None else f"{basis_points / 100:g} %"
 
 
 @register.filter
@@ -126,43 +126,18 @@ def width(basis_points: int) -> str:
 
 
 @register.filter
-def share(frac: float | None) -> str:
-    """A share in [0, 1] as a percentage with up to three figures; unknown → `–`."""
-    return "–" if frac is None else f"{frac * 100:.3g} %"
-
-
-@register.filter
-def span(seconds: float | None) -> str:
-    """A duration in its largest fitting unit: `12 s`, `41 min`, `2.5 h`; unknown → `–`."""
-    if seconds is None:
-        return "–"
-    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-@register.filter
 def parts(timings: dict[str, float]) -> str:
     """Seconds by part, as `fetch 0.62 s, load 1 s`; nothing measured → `–`."""
-    return ", ".join(f"{name.removesuffix('_s')} {span(seconds)}" for name, seconds in sorted(timings.items())) or "–"
+    return (
+        ", ".join(f"{name.removesuffix('_s')} {duration_text(seconds)}" for name, seconds in sorted(timings.items()))
+        or UNKNOWN
+    )
 
 
 @register.filter
 def inline(value: Any) -> str:
     """A value within a line: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-@register.filter
-def size(count: int) -> str:
-    """Bytes in binary units."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 @register.filter

@@ -19,23 +19,26 @@ from rollouts.engine.lag_metrics import PACE_FILE
 from rollouts.engine.leadership import LEASE
 from rollouts.engine.loop import Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
+from rollouts.engine.timings import EngineTimings
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane import change_listener
 from serving.wiring import external_metrics
 
 
 class Command(BaseCommand):
+    timings = EngineTimings()
     help = "Runs the rollout engine. Two may run: one leads. SIGTERM ends this one and hands leadership over at once."
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-        _let_go_when_frozen(settings.ENGINE_LEASE_S)
+        _resign_when_frozen(settings.ENGINE_LEASE_S)
         clock = DatabaseClock()
         engine = Engine(
             EnvoyCounters(now=clock.now),
             clock=clock,
             external=PrometheusReader(external_metrics()),
             pace_file=settings.STATE_DIR / PACE_FILE,
+            timings=self.timings,
         )
 
         stopping = threading.Event()
@@ -54,7 +57,7 @@ class Command(BaseCommand):
         engine.run()
 
 
-def _let_go_when_frozen(lease_s: float) -> None:
+def _resign_when_frozen(lease_s: float) -> None:
     """The database ends a transaction of this process that stands still for a whole lease: another engine leads by then,
     and must not wait for what a frozen one holds locked."""
     options = connection.settings_dict["OPTIONS"]

@@ -1,4 +1,4 @@
-"""Overload, hangs and crashes of a real tritonserver, as its tender sees them: slow is not dead."""
+"""Overload, hangs and crashes of a real tritonserver, as its reconciler sees them: slow is not dead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _numbers = itertools.count(1)
 
 
 class World:
-    """A model that sleeps as many seconds as a request says, on a real server, and the tender of its deployment."""
+    """A model that sleeps as many seconds as a request says, on a real server, and the reconciler of its deployment."""
 
     def __init__(self, folder: Path, pace: AgentTimings, **serving: Any) -> None:
         blobs, model = made.MemoryBlobs(), f"sleeper-{uuid.uuid4().hex[:6]}"
@@ -77,14 +77,14 @@ class World:
         self.launcher = LocalLauncher(
             servers=folder / "servers", venv=made.VENV, blobs=BlobCache(folder / "cache", blobs)
         )
-        self.tender = DeploymentReconciler(
+        self.reconciler = DeploymentReconciler(
             self.row.pk,
             actor=SYSTEM,
             launcher=self.launcher,
             connect=lambda server: TritonServer(server.host, server.http_port, server.grpc_port),
             pace=pace,
         )
-        self._crowd = ThreadPoolExecutor(16)
+        self._load = ThreadPoolExecutor(16)
         assert self.tend(lambda: self.state == "ready", 30), self.row.reason
 
     @property
@@ -109,7 +109,7 @@ class World:
         """Seconds until `until` held; 0.0 if it did not within `most_s`."""
         began = time.monotonic()
         while time.monotonic() - began < most_s:
-            delay = self.tender.step()
+            delay = self.reconciler.step()
             if until():
                 return time.monotonic() - began
             time.sleep(min(delay or 0.0, 1.0))
@@ -126,7 +126,7 @@ class World:
             client.close()
         return "ok"
 
-    def crowd(self, requests: int, sleep_s: float, timeout_s: float) -> None:
+    def load(self, requests: int, sleep_s: float, timeout_s: float) -> None:
         """Sends that many requests at once, and does not wait."""
         server, model = self.server, self.release.model.slug
 
@@ -140,7 +140,7 @@ class World:
                 client.close()
 
         for _ in range(requests):
-            self._crowd.submit(send)
+            self._load.submit(send)
 
     def stubs(self) -> list[int]:
         found = []
@@ -154,7 +154,7 @@ class World:
         return found
 
     def close(self) -> None:
-        self._crowd.shutdown(wait=False, cancel_futures=True)
+        self._load.shutdown(wait=False, cancel_futures=True)
         self.launcher.sweep(set())
 
 
@@ -180,7 +180,7 @@ def test_an_overloaded_server_is_never_taken_out(make: Callable[..., World], que
     """3 s for each request, one at a time, and more of them than it can do: no probe is answered for longer than the window."""
     world = make(queue_policy=queue)
     before = world.server
-    world.crowd(4, sleep_s=3.0, timeout_s=30.0)
+    world.load(4, sleep_s=3.0, timeout_s=30.0)
     time.sleep(0.2)
     if queue:
         assert "Exceeds maximum queue size" in world.ask(0.0, 1.0)
@@ -197,7 +197,7 @@ def test_an_overloaded_server_is_never_taken_out(make: Callable[..., World], que
 
 def test_a_model_that_sleeps_for_ever_is_taken_out_after_the_window_and_comes_back(make: Callable[..., World]) -> None:
     world = make()
-    world.crowd(1, sleep_s=600.0, timeout_s=0.5)
+    world.load(1, sleep_s=600.0, timeout_s=0.5)
     took_s = world.tend(lambda: world.state == "loading", 15)
     assert PACE.hung_after <= took_s < PACE.hung_after + 2.5
     assert world.row.reason.startswith("it hung: for 5 s") and not queries.current_servers()[0].is_serving
@@ -206,7 +206,7 @@ def test_a_model_that_sleeps_for_ever_is_taken_out_after_the_window_and_comes_ba
 
 def test_a_hang_is_noticed_within_12_s_by_the_paces_in_use(make: Callable[..., World]) -> None:
     world = make(AgentTimings())
-    world.crowd(1, sleep_s=600.0, timeout_s=0.5)
+    world.load(1, sleep_s=600.0, timeout_s=0.5)
     assert 10 <= world.tend(lambda: world.state == "loading", 20) < 12
 
 
@@ -245,7 +245,7 @@ def test_the_last_server_of_stable_hangs_longer_and_is_brought_back_as_often_as_
     )
     world.make_stable()
     for n in range(1, 4):
-        world.crowd(1, sleep_s=600.0, timeout_s=0.5)
+        world.load(1, sleep_s=600.0, timeout_s=0.5)
         assert world.tend(lambda: world.state == "loading", 15) >= 4
         assert world.row.reason.startswith("STABLE r1 HAS NO SERVER in production") and world.row.recoveries == n
         assert world.tend(lambda: world.state == "ready", 30) and world.ask(0.0, 2.0) == "ok"

@@ -1,7 +1,7 @@
-"""Whether the A/A self-test sees the spells that it is there for, and keeps still on traffic that only looks like them.
+"""Whether the A/A test sees the spells that it is there for, and keeps still on traffic that only looks like them.
 
-Run `python -m benchmarks.selftest [--runs N] [--quiet-runs N]`. Stable gets 20, 200 or 2,000 requests/s on 1, 2 or 20 servers,
-0.5 % of which fail. Each run feeds a self-test of its own with one count for every second, as the engine does.
+Run `python -m benchmarks.aa_test [--runs N] [--quiet-runs N]`. Stable gets 20, 200 or 2,000 requests/s on 1, 2 or 20 servers,
+0.5 % of which fail. Each run feeds an A/A test of its own with one count for every second, as the engine does.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ Kind = Callable[[np.random.Generator, int, float], Traffic]
 
 
 def fed(traffic: Traffic) -> tuple[AATest, float | None]:
-    """The self-test after all that, and when it alarmed first (seconds), if ever."""
+    """The A/A test after all that, and when it alarmed first (seconds), if ever."""
     test, episodes, alarmed_s = AATest(), 0, None
     pairs = zip(traffic.attempts.tolist(), traffic.errors.tolist(), strict=True)
     for tick, (attempts, errors) in enumerate(pairs, 1):

@@ -14,6 +14,7 @@ from rollouts.core.policy import Source
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.snapshot import Judged, Snapshot
 from tests.core.test_decide import judged, snapshot
+from tests.snapshots import changed
 
 S = RolloutState
 EXTERNAL = {
@@ -34,7 +35,7 @@ def deaf(guard: dict[str, Any], **over: Any) -> Snapshot:
     mine = next(one for one in policy.guards if one.source is not Source.GATEWAY)
     proven: Judged = replace(judged(0), guard=mine)
     where = {"policy": policy, "judged": (judged(0), proven), "source_problems": PROBLEMS}
-    return replace(seen, **{**where, **over})
+    return changed(seen, **{**where, **over})
 
 
 @pytest.mark.parametrize("guard", [EXTERNAL, WRONG], ids=["external", "wrong"])
@@ -54,7 +55,7 @@ def test_a_guard_that_need_not_have_data_or_is_a_dry_run_waits_for_nobody(guard:
 
 
 def test_users_orders_are_not_waited_for_before_there_are_users() -> None:
-    shadowing = {"state": S.SHADOWING, "commanded_bp": 0, "silent_s": {"external_checkout": 9e9}}
+    shadowing = {"state": S.SHADOWING, "weight_bp": 0, "silent_s": {"external_checkout": 9e9}}
     found = decide(deaf(EXTERNAL, **shadowing))
     assert found.code is not Code.NO_DATA and "checkout" not in found.reason
     assert decide(deaf(WRONG, **{**shadowing, "silent_s": {}})).code is Code.NO_DATA
@@ -69,4 +70,4 @@ def test_a_failing_source_holds_up_no_promotion_that_the_gateways_were_told_of()
 def test_a_proven_breach_does_not_wait_for_a_failing_source() -> None:
     worse = replace(judged(0), log_e_worse=99.0, bad_candidate=60)
     seen = deaf(EXTERNAL)
-    assert decide(replace(seen, judged=(worse, seen.judged[1]))).action is Action.ROLL_BACK
+    assert decide(changed(seen, judged=(worse, seen.evidence.judged[1]))).action is Action.ROLL_BACK

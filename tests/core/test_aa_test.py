@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.selftest import BEGIN, QUIET, Traffic, alone, clumps, fed, spells, swinging
+from benchmarks.aa_test import BEGIN, QUIET, Traffic, alone, clumps, fed, spells, swinging
 from rollouts.core import aa_test as module
 from rollouts.core.aa_test import AATest, Pair
 from rollouts.core.counter_deltas import ERRORS, Counts

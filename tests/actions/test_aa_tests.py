@@ -1,4 +1,4 @@
-"""The self-test beside the engine: it watches every routed model, keeps its state, and alarms once."""
+"""The A/A test beside the engine: it watches every routed model, keeps its state, and alarms once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users of a model on the real stack, at a steady rate. Some may send what no release can answer, or what nobody can read."""
+"""A load generator: users of a model on the real stack, at a steady rate. Some may send what no release can answer or read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def body_of(kind: Kind, number: float) -> bytes:
 
 
 @dataclass
-class Crowd:
+class LoadGenerator:
     """Users who do not wait for each other: each asks on its own thread, so `most_waiting` at a time.
 
     `failed`, `wrong` and `good`: (when asked, what came) of good requests. `poisoned`: the statuses that poisoned ones got, and
@@ -67,7 +67,7 @@ class Crowd:
     poisoned: list[int] = field(default_factory=list)
     malformed: list[int] = field(default_factory=list)
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> LoadGenerator:
         self._stop, self._pool, self._chance = Event(), ThreadPoolExecutor(self.most_waiting), random.Random(self.seed)
         limits = httpx.Limits(max_connections=self.most_waiting + 16, max_keepalive_connections=self.most_waiting + 16)
         self._client = httpx.Client(timeout=20, trust_env=False, limits=limits)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.crowd import MARK, POISON, Kind, Mix, body_of
 from benchmarks.faulty_code import breaking, late
+from benchmarks.load_generator import MARK, POISON, Kind, Mix, body_of
 
 
 def test_the_mix_draws_its_shares() -> None:

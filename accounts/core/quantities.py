@@ -1,0 +1,36 @@
+"""Sizes, durations and shares in words, the same on a page, on the command line and in a sentence."""
+
+from __future__ import annotations
+
+#: For what cannot be told.
+UNKNOWN = "–"
+
+
+def size_text(count_bytes: int) -> str:
+    """Bytes in binary units, with one decimal from a KiB on: `512 B`, `86.7 MiB`."""
+    value = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Seconds in the largest unit of which there are two: `12 s`, `41 min`, `2.5 h`, `3 d`; UNKNOWN for None."""
+    if seconds is None:
+        return UNKNOWN
+    for unit, length_s in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def weight_text(basis_points: float | None) -> str:
+    """Basis points as a percentage: 2550 → `25.5 %`; UNKNOWN for None."""
+    return UNKNOWN if basis_points is None else f"{basis_points / 100:g} %"
+
+
+def share_text(frac: float | None) -> str:
+    """A share in [0, 1] as a percentage with up to three figures: 0.00123 → `0.123 %`; UNKNOWN for None."""
+    return UNKNOWN if frac is None else f"{frac * 100:.3g} %"
