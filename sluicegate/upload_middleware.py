@@ -91,7 +91,7 @@ class UploadMiddleware:
             gathered += message.get("body", b"")
             more = message.get("more_body", False)
             if len(gathered) >= GATHER_BYTES or (gathered and not more):
-                if not writer.is_held:
+                if not writer.is_received:
                     await self._in_thread(writer.write, bytes(gathered))
                 gathered.clear()
         await self._in_thread(writer.finish)

@@ -362,7 +362,7 @@ class DeploymentReconciler:
         return self._client
 
     def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
-        actions.report_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
+        actions.record_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
         self._since = time.monotonic()
 
 

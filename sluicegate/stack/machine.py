@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.stack import secrets
-from sluicegate.stack.ports import Ports
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
+from sluicegate.stack.tcp_ports import Ports
 from sluicegate.stack.valkey import Valkey
 
 BASE_DIR = Path(__file__).resolve().parents[2]

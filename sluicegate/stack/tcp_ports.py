@@ -1,4 +1,4 @@
-"""Loopback ports, chosen once and remembered."""
+"""Loopback TCP ports, chosen once and remembered. Interfaces to outside systems are `serving.ports` and `registry.storage.port`."""
 
 from __future__ import annotations
 
