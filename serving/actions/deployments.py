@@ -14,9 +14,9 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Refused, StateChanged, Unavailable
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import Refused, StateChanged, Unavailable
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver, manifest_of

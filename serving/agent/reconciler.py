@@ -21,7 +21,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from accounts.core.errors import StateChanged
+from ledger.core.errors import StateChanged
 from serving import actions, queries
 from serving.agent import health_check, warmup
 from serving.core.health import (

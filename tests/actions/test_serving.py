@@ -13,9 +13,9 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Refused, StateChanged, Unavailable
 from accounts.models import Team
 from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.core.errors import DomainError, Refused, StateChanged, Unavailable
 from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from serving import actions, queries
