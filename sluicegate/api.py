@@ -19,8 +19,8 @@ from rest_framework.response import Response
 
 from accounts.api.requests import InvalidBody
 from accounts.core.addresses import API
-from accounts.core.errors import DomainError
 from ledger.core.chain import storable
+from ledger.core.errors import DomainError
 
 log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"

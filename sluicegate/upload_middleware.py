@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from django.conf import settings
 
 from accounts.core.addresses import API
-from accounts.core.errors import DomainError, Invalid, Unavailable
+from ledger.core.errors import DomainError, Invalid, Unavailable
 from registry.api import parts
 from registry.storage.folder import PartWriter
 from sluicegate.api import CONTENT_TYPE, problem
@@ -92,7 +92,7 @@ class UploadMiddleware:
             gathered += message.get("body", b"")
             more = message.get("more_body", False)
             if len(gathered) >= GATHER_BYTES or (gathered and not more):
-                if not writer.is_held:
+                if not writer.is_received:
                     await self._in_thread(writer.write, bytes(gathered))
                 gathered.clear()
         await self._in_thread(writer.finish)

@@ -9,7 +9,7 @@ from accounts.core.addresses import API
 from sluicegate.api import unknown_address
 
 _API = API.removeprefix("/")
-API_APPS = ["accounts", "ledger", "registry", "serving", "validators", "rollouts"]
+API_APPS = ["accounts", "registry", "serving", "validators", "rollouts", "audit", "notifications"]
 
 urlpatterns = [
     path(

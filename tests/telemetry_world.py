@@ -15,8 +15,8 @@ from django.db import connection
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from ledger import clock as ledger_clock
-from ledger.clock import DatabaseClock
+from ledger.queries import clock as ledger_clock
+from ledger.queries.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
 from rollouts.engine.loop import Engine

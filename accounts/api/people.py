@@ -21,8 +21,8 @@ from accounts.api.authentication import BearerTokenAuthentication
 from accounts.api.requests import StrictSerializer, actor_of, read_body
 from accounts.api.responses import OnePage
 from accounts.core.access import Role, Verb, require
-from accounts.core.errors import NotFound
 from accounts.models import Team, Token, User
+from ledger.core.errors import NotFound
 
 
 class LoginSerializer(StrictSerializer):

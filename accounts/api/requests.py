@@ -15,8 +15,8 @@ from rest_framework.request import Request
 
 from accounts import actions
 from accounts.core.access import Actor
-from accounts.core.errors import Invalid, PreconditionRequired
 from accounts.models import User
+from ledger.core.errors import Invalid, PreconditionRequired
 
 _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 IF_MATCH = OpenApiParameter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from accounts.core.errors import Refused
+from ledger.core.errors import Refused
 
 
 class Role(StrEnum):

@@ -6,8 +6,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import PreconditionRequired, Stale, StateChanged
 from ledger.actions import append_event
+from ledger.core.errors import PreconditionRequired, Stale, StateChanged
 from registry.core.alias import name_problems
 from registry.core.lifecycle import ReleaseState
 from registry.core.schema import Problem, Text
@@ -92,13 +92,13 @@ def _refuse_stale(alias: Alias | None, name: str, expected_version: int | None) 
 
 
 def _usable(release: Release) -> Release:
-    """The release's row, held so that it is not retired meanwhile. Raises StateChanged."""
-    held = Release.objects.select_for_update(no_key=True).get(pk=release.pk)
-    if held.state != ReleaseState.SEALED:
+    """The release's row, locked so that it is not retired meanwhile. Raises StateChanged."""
+    locked = Release.objects.select_for_update(no_key=True).get(pk=release.pk)
+    if locked.state != ReleaseState.SEALED:
         raise StateChanged(
-            "not_sealed", f"{held.name} is {held.state}; an alias points to a sealed release.", state=held.state
+            "not_sealed", f"{locked.name} is {locked.state}; an alias points to a sealed release.", state=locked.state
         )
-    return held
+    return locked
 
 
 def _nothing_to_clear(name: str) -> Alias:

@@ -12,8 +12,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, NotFound, Stale, StateChanged
 from ledger.actions import append_event, enqueue
+from ledger.core.errors import Invalid, NotFound, Stale, StateChanged
 from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
 from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
@@ -115,10 +115,10 @@ def _take_over(release: Release, spec: Spec) -> None:
         return
     lock_blobs(readable)
     blobs = {blob.sha256: blob for blob in Blob.objects.filter(pk__in=readable, state=BlobState.VERIFIED)}
-    lost = store().not_held((blob.store_key, blob.size_bytes) for blob in blobs.values())
-    held = {sha256: blob for sha256, blob in blobs.items() if blob.store_key not in lost}
-    Blob.objects.filter(pk__in=list(held), collected_at__isnull=False).update(collected_at=None)
-    there = [(file, held[file["sha256"]]) for file in release.expected_files if file["sha256"] in held]
+    missing = store().missing_keys((blob.store_key, blob.size_bytes) for blob in blobs.values())
+    stored = {sha256: blob for sha256, blob in blobs.items() if blob.store_key not in missing}
+    Blob.objects.filter(pk__in=list(stored), collected_at__isnull=False).update(collected_at=None)
+    there = [(file, stored[file["sha256"]]) for file in release.expected_files if file["sha256"] in stored]
     plain: list[tuple[str, Blob, int]] = []
     looked_at: list[tuple[str, Blob, int]] = []  # a configuration is read, and a wrong size is refused
     for file, blob in there:
@@ -280,7 +280,7 @@ def discard_draft(*, actor: Actor, release: Release, expected_version: int | Non
 
 
 def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
-    """Deletes a draft whose row is held. Its bytes follow after the commit."""
+    """Deletes a draft whose row is locked. Its bytes follow after the commit."""
     blobs = list(release.files.values_list("blob_id", flat=True))
     pk, state, model = str(release.pk), release.state, release.model.slug
     call_off_uploads(release)

@@ -96,8 +96,8 @@ def _record_event(done: Collected, actor: Actor) -> None:
 
 
 def run_housekeeping(*, actor: Actor) -> Collected:
-    """What the worker does every few hours: abandoned drafts go, and where SLUICEGATE_COLLECT says so, everything that may."""
-    if not settings.COLLECTS_BY_ITSELF:
+    """What the worker does every few hours: abandoned drafts go, and where SLUICEGATE_GC_ENABLED says so, everything that may."""
+    if not settings.GC_ENABLED:
         return Collected(drafts=purge_drafts(actor=actor, older_than=rules().drafts_for))
     done = collect_unused(actor=actor)
     step = done

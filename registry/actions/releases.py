@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from accounts.core.addresses import API
-from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files
@@ -118,7 +118,7 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
     ]
     if not release.expected_files:
         problems += [Problem(f"files.{p.field}", p.message, p.fix) for p in backend_problems(spec.backend, present)]
-    lost = store().not_held((file.blob.store_key, file.blob.size_bytes) for file in files)
+    lost = store().missing_keys((file.blob.store_key, file.blob.size_bytes) for file in files)
     for file in files:
         if file.blob.store_key in lost or file.blob.state != BlobState.VERIFIED:
             problems.append(
@@ -241,15 +241,15 @@ def _reason_problems(reason: str) -> list[Problem]:
 
 def lock_release(release: Release) -> Release:
     """The release's row, locked until the transaction ends. Raises NotFound."""
-    held = (
+    locked = (
         Release.objects.select_for_update(no_key=True, of=("self",))
         .select_related("model__team")
         .filter(pk=release.pk)
         .first()
     )
-    if held is None:
+    if locked is None:
         raise NotFound(
             "no_such_release",
             "There is no such release; the draft was discarded, or sealed as a release that was there. Push again.",
         )
-    return held
+    return locked

@@ -11,8 +11,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, require
-from accounts.core.errors import DomainError, Invalid, NotFound, StateChanged
 from ledger.actions import append_event, enqueue
+from ledger.core.errors import DomainError, Invalid, NotFound, StateChanged
 from registry.actions.blobs import record_blob
 from registry.actions.drafts import attach, require_draft, require_expected_file
 from registry.actions.inspections import inspect_files
@@ -54,7 +54,7 @@ def begin_upload(
         return present
     plan = plan_of(size_bytes)
     with transaction.atomic():
-        release = _draft(release, hold=True)
+        release = _draft(release, lock=True)
         known = _readable(actor, sha256)
         if known is not None and (file := _take_over(release, path, known, size_bytes)):
             return file
@@ -116,7 +116,7 @@ def _create(actor: Actor, release: Release, path: str, sha256: str, plan: PartPl
 def sign_parts(*, actor: Actor, upload: Upload, wanted: Mapping[int, str]) -> list[SignedPart]:
     """An address for each part {number: sha256}, good for SIGNED_FOR_S seconds and for bytes with this sha256 alone.
 
-    Raises Refused, StateChanged unless the upload is open, and Invalid for a part that is held with other bytes.
+    Raises Refused, StateChanged unless the upload is open, and Invalid for a part that arrived with other bytes.
     """
     _require_push(actor, upload)
     _require_open(upload)
@@ -136,14 +136,14 @@ def sign_parts(*, actor: Actor, upload: Upload, wanted: Mapping[int, str]) -> li
 
 
 def _note(upload: Upload, wanted: Mapping[int, str]) -> None:
-    """Remembers the parts' sha256. One that is held already keeps the sha256 that it has."""
+    """Remembers the parts' sha256. One that arrived before keeps the sha256 that it has."""
     before = dict(upload.parts.filter(number__in=wanted).values_list("number", "sha256"))
     changed = [number for number, sha256 in wanted.items() if before.get(number, sha256) != sha256]
-    held = store().keys.received_parts(place_of(upload)) if changed and upload.is_begun else {}
+    received = store().keys.received_parts(place_of(upload)) if changed and upload.is_begun else {}
     problems = [
         Problem(f"numbers.{n}", f"part {n} is there with other bytes.", "Start a new upload if the file has changed.")
         for n in changed
-        if n in held
+        if n in received
     ]
     if problems:
         raise Invalid("part_mismatch", problems[0].message, errors=[problem.as_json() for problem in problems])
@@ -300,8 +300,8 @@ def sweep_uploads(*, actor: Actor) -> int:
     return cleared
 
 
-def _draft(release: Release, *, hold: bool = False) -> Release:
-    rows = Release.objects.select_for_update(no_key=True, of=("self",)) if hold else Release.objects
+def _draft(release: Release, *, lock: bool = False) -> Release:
+    rows = Release.objects.select_for_update(no_key=True, of=("self",)) if lock else Release.objects
     found = rows.select_related("model__team").filter(pk=release.pk).first()
     if found is None:
         raise NotFound("no_such_release", "There is no such draft; it was discarded or sealed. Push again.")
@@ -310,10 +310,10 @@ def _draft(release: Release, *, hold: bool = False) -> Release:
 
 
 def _draft_of(upload: Upload) -> Release:
-    """The upload's draft, its row held. Raises NotFound, StateChanged."""
+    """The upload's draft, its row locked. Raises NotFound, StateChanged."""
     if upload.release is None:
         raise NotFound("upload_gone", "The draft of this upload was discarded. Push again.")
-    return _draft(upload.release, hold=True)
+    return _draft(upload.release, lock=True)
 
 
 def _require_push(actor: Actor, upload: Upload) -> None:

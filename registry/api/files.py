@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
 from accounts.core.addresses import API
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry import actions, queries
 from registry.api.serializers import ReleaseFileOut
 from registry.core.schema import Problem

@@ -11,7 +11,7 @@ from django.conf import settings
 from rest_framework import serializers
 
 from accounts.core.addresses import API
-from accounts.core.errors import NotFound, Refused
+from ledger.core.errors import NotFound, Refused
 from registry.core.uploads import PART_PATH, PartTicket
 from registry.storage import FolderStore, Readable, adapter, chunks_of
 from registry.storage.folder import PartWriter
@@ -61,7 +61,7 @@ def receive(upload: str, number: int, query: Mapping[str, str], stream: Readable
     ticket = ticket_of(upload, number, query)
     writer = writer_for(ticket)
     try:
-        if not writer.is_held:
+        if not writer.is_received:
             for chunk in chunks_of(stream):
                 writer.write(chunk)
             writer.finish()

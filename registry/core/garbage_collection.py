@@ -51,13 +51,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFacts:
-    """`since`: created, for a draft; retired, for a retired one. `holds`: who uses it, such as `stable in production`."""
+    """`since`: created, for a draft; retired, for a retired one. `used_by`: what uses it, such as `stable in production`."""
 
     id: Hashable
     name: str  # sentiment/r3, or sentiment/draft 1f0c…
     state: ReleaseState
     since: datetime | None
-    holds: tuple[str, ...] = ()
+    used_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ def _release(release: ReleaseFacts, rules: Rules, now: datetime) -> Item:
     def item(fate: Fate, reason: str, until: datetime | None = None) -> Item:
         return Item(Kind.RELEASE, release.name, fate, reason, until=until)
 
-    if release.holds:
-        return item(Fate.KEEP, f"{release.state.value}; in use: {'; '.join(release.holds)}")
+    if release.used_by:
+        return item(Fate.KEEP, f"{release.state.value}; in use: {'; '.join(release.used_by)}")
     if release.state is ReleaseState.SEALED:
         return item(Fate.KEEP, "sealed; it goes only when somebody retires it")
     if release.state is ReleaseState.RETIRED:

@@ -7,8 +7,8 @@ from datetime import timedelta
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb
-from accounts.core.errors import Invalid, Refused, StateChanged
-from ledger import clock
+from ledger.core.errors import Invalid, Refused, StateChanged
+from ledger.queries import clock
 from rollouts.actions.operator_commands import begin_rollback
 from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
 from rollouts.actions.start import close_undo_windows

@@ -8,9 +8,9 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
-from accounts.core.errors import DomainError, Stale, StateChanged
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
+from ledger.core.errors import DomainError, Stale, StateChanged
 from registry.models import Release
 from rollouts.actions.tick_records import ENGINE, decision_of, write
 from rollouts.actions.transitions import move, named, record, shut

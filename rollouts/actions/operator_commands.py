@@ -8,8 +8,8 @@ from typing import Any
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb
-from accounts.core.errors import StateChanged
-from ledger import clock
+from ledger.core.errors import StateChanged
+from ledger.queries import clock
 from rollouts.actions.preconditions import (
     lock_and_check,
     refuse_frozen,

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, Refused, Stale, StateChanged
+from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import missing
 from rollouts.core.freeze import frozen

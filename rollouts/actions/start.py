@@ -10,9 +10,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, require
-from accounts.core.errors import Invalid, Refused, StateChanged
-from ledger import clock
 from ledger.actions import append_event
+from ledger.core.errors import Invalid, Refused, StateChanged
+from ledger.queries import clock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver

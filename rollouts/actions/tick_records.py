@@ -11,8 +11,8 @@ from typing import Any
 from django.db import connection, transaction
 
 from accounts.core.access import Actor
-from accounts.core.errors import Stale, StateChanged
 from ledger.actions.transitions import reread
+from ledger.core.errors import Stale, StateChanged
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Code, evidence_of
 from rollouts.core.lifecycle import RolloutState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from accounts.core.errors import DomainError
+from ledger.core.errors import DomainError
 from rollouts.actions.engine_effects import ask_for_candidate, write_route
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import LIVE, RolloutState

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import structlog
 from django.conf import settings
-from django.db import OperationalError, close_old_connections, connection
+from django.db import OperationalError, close_old_connections
 
-from ledger.actions import dispatch_due
-from ledger.clock import DatabaseClock
+from ledger.actions.leadership import Leadership, LeadershipLost
+from ledger.queries.clock import DatabaseClock
 from rollouts.actions.engine_effects import commit_tick, lift_rollout_fences, release_previous
 from rollouts.actions.tick_records import join_old_blocks
 from rollouts.core.counter_deltas import Reading
@@ -32,7 +32,6 @@ from rollouts.core.tick import Tick
 from rollouts.engine.desired_state import ensure_desired_state
 from rollouts.engine.gateway_counters import CounterReaders, CounterSnapshot, StatsPage, snapshot_of
 from rollouts.engine.lag_metrics import LagMetrics
-from rollouts.engine.leadership import Leadership, LeadershipLost
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
 from rollouts.engine.tick_input import tick_input
@@ -47,8 +46,8 @@ from serving.ports import TrafficCounters
 
 log = structlog.get_logger(__name__)
 S = RolloutState
+LEASE = "engine"
 Effect = tuple[RolloutEntry, Tick, CounterSnapshot]
-DISPATCH_EVERY_S = 2.0
 
 
 class Engine:
@@ -71,7 +70,7 @@ class Engine:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.tick_s = settings.ENGINE_TICK_S if tick_s is None else tick_s
         self.lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
-        self.lead = Leadership(self.owner, self.lease_s)
+        self.lead = Leadership(LEASE, self.owner, self.lease_s)
         self.clock = clock or DatabaseClock()
         self.external = external or PrometheusReader(None)
         self.pace = LagMetrics(self.owner, pace_file)
@@ -101,7 +100,6 @@ class Engine:
 
     def run(self) -> None:
         """Ticks until `stop()`, then gives leadership back at once."""
-        threading.Thread(target=self._housekeeping, name="housekeeping", daemon=True).start()
         gc.disable()  # it would run in the middle of turns, and take a quarter of their time; `_rest` collects
         gc.freeze()
         try:
@@ -151,16 +149,6 @@ class Engine:
             early = min(began + self.timings.early_s, max(self._due, began))
             time.sleep(0 if self._is_stopping.is_set() else max(0.001, early - time.monotonic()))
         self._wakeup.forget()
-
-    def _housekeeping(self) -> None:
-        """What must not delay a tick, whoever leads: a broker that hangs, for one."""
-        while not self._is_stopping.wait(DISPATCH_EVERY_S):
-            try:
-                dispatch_due()
-            except Exception:  # it is tried again; jobs are rows, and rows wait
-                log.warning("housekeeping_failed", traceback=traceback.format_exc())
-                close_old_connections()
-        connection.close()
 
     def _invalidate_cache(self) -> None:
         """Nothing in memory is trusted: nobody knows what of the last turn was committed."""

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 import structlog
 from django.db import DatabaseError, OperationalError, connection
 
-from accounts.core.errors import Stale, StateChanged
+from ledger.actions.leadership import Leadership, LeadershipLost
+from ledger.core.errors import Stale, StateChanged
 from rollouts.actions.engine_effects import commit_tick
 from rollouts.actions.tick_records import commit_holds
 from rollouts.core.tick import Outcome, Tick, outcome_of
-from rollouts.engine.leadership import Leadership, LeadershipLost
 from rollouts.engine.timings import DEFAULT_LIMITS, EngineLimits
 from rollouts.engine.world import EngineCache, RolloutEntry
 from rollouts.models import Rollout

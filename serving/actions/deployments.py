@@ -1,7 +1,7 @@
 """What may happen to deployments and their servers.
 
 People and the other apps say what is wanted (`ensure_deployment`, `drain_deployment`); the node's agent reports what
-is (`report_state`, `record_server`, `mark_serving`, `end_server`). Gateways follow what is reported: every change of
+is (`record_state`, `record_server`, `mark_serving`, `end_server`). Gateways follow what is reported: every change of
 an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the change is committed.
 """
 
@@ -14,9 +14,9 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Refused, StateChanged, Unavailable
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import Refused, StateChanged, Unavailable
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
 from registry.queries import has_code_waiver, manifest_of
@@ -115,7 +115,7 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> De
     return deployment
 
 
-def report_state(
+def record_state(
     *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
 ) -> Deployment:
     """The agent says how far a deployment is. Raises StateChanged when the row moved meanwhile: read it again."""
@@ -172,7 +172,7 @@ def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
     with transaction.atomic():
         row = Server.objects.select_for_update(no_key=True).get(pk=server.pk)
         is_new = bool(found) and found != row.drift
-        Server.objects.filter(pk=server.pk).update(attested_at=timezone.now(), drift=found)
+        Server.objects.filter(pk=server.pk).update(drift_checked_at=timezone.now(), drift=found)
         if is_new:
             said = "; ".join(one.words for one in drift[:3])
             more = f" and {len(drift) - 3} more" if len(drift) > 3 else ""

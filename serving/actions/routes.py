@@ -12,10 +12,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, Stale
-from ledger import clock
 from ledger.actions import append_event
+from ledger.core.errors import Invalid, Stale
 from ledger.core.verbs import EventVerb
+from ledger.queries import clock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP

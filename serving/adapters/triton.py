@@ -106,14 +106,14 @@ class TritonServer:
         deadline = time.monotonic() + timeout_s
         try:
             self._client.unload_model(model, client_timeout=min(timeout_s, CONTROL_TIMEOUT_S))
-            while self._is_held(model):
+            while self._is_loaded(model):
                 if time.monotonic() > deadline:
                     raise InferenceError("timeout", f"{model} was not unloaded within {timeout_s:g} s.")
                 time.sleep(0.05)
         except InferenceServerException as error:
             raise _inference_error(error) from error
 
-    def _is_held(self, model: str) -> bool:
+    def _is_loaded(self, model: str) -> bool:
         index = self._client.get_model_repository_index(client_timeout=CONTROL_TIMEOUT_S)
         return any(entry.name == model and entry.state not in ("", "UNAVAILABLE") for entry in index.models)
 

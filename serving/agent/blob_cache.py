@@ -62,13 +62,13 @@ class BlobCache:
         """The blob as a read-only file at `target`, which must not exist. Raises DamagedBlob and what the store raises."""
         with self._locks[sha256]:  # of two that want the same, one waits and finds it there
             for _ in range(3):
-                copy = self._held(sha256) or self._fetched(sha256, size_bytes)
+                copy = self._cached(sha256) or self._fetched(sha256, size_bytes)
                 with suppress(FileNotFoundError):  # let go in between by another process
                     _link(copy, target)
                     return
         raise OSError(f"the copy of {sha256} vanished three times; is another cache too small in the same folder?")
 
-    def _held(self, sha256: str) -> Path | None:
+    def _cached(self, sha256: str) -> Path | None:
         """The copy that is there, if it is still what it was."""
         copy = self._name(sha256)
         digest = hashlib.sha256()

@@ -40,7 +40,7 @@ class Agent:
         node: the name of this machine among the nodes.
         servers: the folder of the launcher's servers; a lock in it keeps a second agent out.
         connect: a client for a running server.
-        attest_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
+        drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Agent:
         launcher: NodeLauncher,
         connect: Connect,
         pace: AgentTimings | None = None,
-        attest_every_s: float = 0.0,
+        drift_check_every_s: float = 0.0,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
-        self._pace, self._attest_every_s = pace or AgentTimings(), attest_every_s
+        self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
         self._threads: dict[int, threading.Thread] = {}
         self._stop = threading.Event()
@@ -69,8 +69,8 @@ class Agent:
         with (self._servers / "agent.lock").open("w") as file:
             if not self._take(file.fileno()):
                 return
-            if self._attest_every_s:
-                threading.Thread(target=self._check_drift_of_all, name="attest", daemon=True).start()
+            if self._drift_check_every_s:
+                threading.Thread(target=self._check_drift_of_all, name="drift", daemon=True).start()
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
                 try:
@@ -116,7 +116,7 @@ class Agent:
 
     def _check_drift_of_all(self) -> None:
         """Compares each server's files with what was sealed, one server after the other, again and again."""
-        while not self._stop.wait(self._attest_every_s):
+        while not self._stop.wait(self._drift_check_every_s):
             try:
                 for server in queries.current_servers().filter(
                     deployment__node=self._node, deployment__state=DeploymentState.READY
@@ -125,7 +125,7 @@ class Agent:
             except _STORE_TROUBLE as error:
                 _wait_for_store(error)
             except Exception:
-                log.exception("servers could not be attested; it is tried again")
+                log.exception("the drift check failed; it is tried again")
         connection.close()
 
     def _check_drift(self, server: Server) -> None:

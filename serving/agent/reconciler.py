@@ -21,7 +21,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from accounts.core.errors import StateChanged
+from ledger.core.errors import StateChanged
 from serving import actions, queries
 from serving.agent import health_check, warmup
 from serving.core.health import (
@@ -362,7 +362,7 @@ class DeploymentReconciler:
         return self._client
 
     def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
-        actions.report_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
+        actions.record_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
         self._since = time.monotonic()
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from django import db
 
-from ledger.clock import DatabaseClock
+from ledger.queries.clock import DatabaseClock
 from serving.control_plane import store
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
@@ -75,9 +75,9 @@ class ControlPlane:
     def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
         self._streams[gateway.environment].discard((gateway, wake))
 
-    def report(self, gateway: GatewayIdentity, reports: list[StreamAck]) -> None:
+    def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None:
         at = self._clock.now()
-        for one in reports:
+        for one in acks:
             self._acks[gateway.id, one.route_id] = store.AckRow(
                 gateway.id, one.route_id, one.generation, one.error, at, one.follows
             )
@@ -124,17 +124,17 @@ class ControlPlane:
             self._say(environment, str(refusal))
             return
         self._say(environment, "; ".join(problem.message for problem in admission.problems))
-        self._report_held(environment, [problem for problem in admission.problems if problem.is_held])
+        self._refuse_withheld(environment, [problem for problem in admission.problems if problem.is_withheld])
         if last is not None and admission.table == last.table:
             return
         self._snapshots[environment] = compile_table(admission.table, last)
         for _, wake in self._streams[environment]:
             wake.set()
 
-    def _report_held(self, environment: str, problems: list[RouteProblem]) -> None:
-        reports = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]
-        for gateway in {gateway for gateway, _ in self._streams[environment]} if reports else ():
-            self.report(gateway, reports)
+    def _refuse_withheld(self, environment: str, problems: list[RouteProblem]) -> None:
+        acks = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]
+        for gateway in {gateway for gateway, _ in self._streams[environment]} if acks else ():
+            self.record_acks(gateway, acks)
 
     async def _write_acks(self) -> None:
         while True:

@@ -82,7 +82,7 @@ class GatewayStream:
         self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST)}
         self._flying: dict[str, _Sent] = {}
         self._unused_since: dict[str, float] = {}
-        self._reported: dict[int, tuple[int, str, bool]] = {}
+        self._acked: dict[int, tuple[int, str, bool]] = {}
         self._followed: dict[int, int] = {}  # route → the generation of the last virtual host that was accepted
         self._nonce = 0
         self._began = now
@@ -148,7 +148,7 @@ class GatewayStream:
         out += self._remove_unused(snapshot, now)
         return out
 
-    def reports(self, snapshot: Snapshot) -> list[StreamAck]:
+    def acks(self, snapshot: Snapshot) -> list[StreamAck]:
         """What changed in the gateway's word on each route since the last call."""
         out = []
         hosts, cluster_kind = self._kinds[VHOST], self._kinds[CLUSTER]
@@ -172,8 +172,8 @@ class GatewayStream:
                 word = (route.generation, "", False)
             else:
                 continue
-            if self._reported.get(route.route_id) != word:
-                self._reported[route.route_id] = word
+            if self._acked.get(route.route_id) != word:
+                self._acked[route.route_id] = word
                 out.append(StreamAck(route.route_id, *word))
         return out
 

@@ -181,13 +181,13 @@ class RoutingTable:
 
 @dataclass(frozen=True)
 class RouteProblem:
-    """What was held back or kept, for one model. `is_held`: this generation of its route was not published."""
+    """What was corrected in one model's route. `is_withheld`: this generation of its route was not published."""
 
     route_id: int
     model: str
     generation: int
     message: str
-    is_held: bool
+    is_withheld: bool
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _unmirrored(route: ModelRoute) -> RouteProblem:
         f"{route.model}: {route.mirror_bp / 100:g} % of its requests should be mirrored, and this control plane knows no "
         "prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port."
     )
-    return RouteProblem(route.route_id, route.model, route.generation, message, is_held=False)
+    return RouteProblem(route.route_id, route.model, route.generation, message, is_withheld=False)
 
 
 def _admit_route(
@@ -250,21 +250,21 @@ def _admit_route(
     if stable.endpoints:
         return route, None
 
-    def note(message: str, *, is_held: bool) -> RouteProblem:
-        return RouteProblem(route.route_id, route.model, route.generation, message, is_held)
+    def note(message: str, *, is_withheld: bool) -> RouteProblem:
+        return RouteProblem(route.route_id, route.model, route.generation, message, is_withheld)
 
     last_known = _last_endpoints(stable.digest, before, known, claimed)
     if last_known:
         where = ", ".join(f"{endpoint.host}:{endpoint.http_port}" for endpoint in last_known)
         message = f"stable {stable.name} has no healthy server; its last address {where} is kept. Bring a server back."
-        return replace(route, stable=replace(stable, endpoints=last_known)), note(message, is_held=False)
+        return replace(route, stable=replace(stable, endpoints=last_known)), note(message, is_withheld=False)
     if before is not None and before.stable.digest != stable.digest and before.stable.endpoints:
         message = (
             f"stable {stable.name} has no server, so generation {route.generation} is not published; gateways keep "
             f"{before.stable.name} as stable. Bring up a server for {stable.name} or route back."
         )
-        return replace(before, route_id=route.route_id), note(message, is_held=True)
-    return route, note(f"stable {stable.name} has no server: requests fail until one is ready.", is_held=False)
+        return replace(before, route_id=route.route_id), note(message, is_withheld=True)
+    return route, note(f"stable {stable.name} has no server: requests fail until one is ready.", is_withheld=False)
 
 
 def _last_endpoints(

@@ -13,9 +13,9 @@ from typing import Any
 
 from accounts.core.addresses import API
 from sluicegate.stack import secrets
-from sluicegate.stack.ports import Ports
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
+from sluicegate.stack.tcp_ports import Ports
 from sluicegate.stack.valkey import Valkey
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -150,6 +150,7 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
             ports=(ports["web"],),
         ),
         process("worker", SERVICES, _worker(), lambda: "ready." in output_since_start(state / "logs" / "worker.log")),
+        process("scheduler", SERVICES, [*manage, "scheduler"]),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
         process("prober", SERVICES, [*manage, "run_prober"], ports=(ports["prober"],)),

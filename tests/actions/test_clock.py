@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from ledger import clock
-from ledger.clock import DatabaseClock
+from ledger.queries import clock
+from ledger.queries.clock import DatabaseClock
 from rollouts import actions
 from serving.actions.routes import acknowledged, set_route
 from serving.control_plane import plane as plane_module
@@ -69,7 +69,7 @@ def test_what_gateways_say_is_dated_by_the_databases_time() -> None:
     )
     plane = plane_module.ControlPlane()
     plane._load()
-    plane.report(
+    plane.record_acks(
         GatewayIdentity(world.gateway.pk, "gateway-1", "production", ()), [StreamAck(route.pk, route.generation, "")]
     )
     (row,) = plane._acks.values()

@@ -12,10 +12,10 @@ from django.utils import timezone
 
 from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Invalid, Refused, Stale, StateChanged
 from accounts.models import Membership, User
-from ledger import clock
+from ledger.core.errors import DomainError, Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
+from ledger.queries import clock
 from rollouts import actions
 from rollouts.models import Approval, DecisionRecord, Rollout
 from rollouts.queries import approvals_of

@@ -11,11 +11,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from accounts.core.errors import Invalid, NotFound
 from accounts.models import User
-from ledger import clock
-from ledger.audit import verify_chain
+from ledger.core.errors import Invalid, NotFound
 from ledger.models import Event
+from ledger.queries import clock
+from ledger.queries.chain_verification import verify_chain
 from registry.models import Release
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.serving_history import ServedArm, served_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from rollouts.core.evidence import Tolerance
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy, stored_policy

@@ -30,9 +30,6 @@ class Paced(Engine):
     def poll_pending(self) -> bool:
         return self.step()
 
-    def _housekeeping(self) -> None:
-        """There is no house."""
-
 
 @pytest.fixture
 def paced() -> Iterator[Callable[[float], Paced]]:

@@ -13,6 +13,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
+from ledger.actions import leadership
 from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts import actions
@@ -20,7 +21,6 @@ from rollouts.actions import engine_effects, tick_records
 from rollouts.core import breach as breach_module
 from rollouts.core.evaluate import TickInput
 from rollouts.core.tick_history import rows_of
-from rollouts.engine import leadership
 from rollouts.engine import loop as engine_module
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
@@ -109,7 +109,6 @@ class Story:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
-    monkeypatch.setattr(engine_module, "dispatch_due", lambda: 0)
 
 
 @pytest.mark.takes("rollout: preparing → shifting", "rollout: shifting → baking", "rollout: baking → promoted")

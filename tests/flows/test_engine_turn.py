@@ -406,12 +406,11 @@ def test_quiet_ticks_of_a_crowd_are_written_in_turns_and_no_count_is_lost() -> N
         assert state.total.candidate.attempts == truth.by_release[str(rollout.candidate.digest)].decided
 
 
-def test_an_engine_that_is_stopped_writes_what_it_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_stopped_writes_what_it_kept() -> None:
     world = World(models=4, engine=CROWDED)
     world.until_shifting()
     for _ in range(6):
         world.turn()
-    monkeypatch.setattr(world.engine, "_housekeeping", lambda: None)
     wanted = {one.pk: world.engine.cache.known[one.pk].next_tick - 1 for one in world.rollouts}
     assert any(one.tick < wanted[one.pk] for one in world.rollouts)
     world.engine.stop()

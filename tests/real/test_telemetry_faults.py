@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from ledger.clock import DatabaseClock
+from ledger.queries.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
 from rollouts.engine.loop import Engine

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
 from accounts.api.responses import versioned
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.core.mlbom import MEDIA_TYPE
 from registry.core.schema import Problem
 from registry.core.spec import refuse

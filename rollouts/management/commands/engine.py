@@ -12,12 +12,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import connection
 
-from ledger.clock import DatabaseClock
-from ledger.leases import holder
+from ledger.actions.leases import holder
+from ledger.queries.clock import DatabaseClock
 from rollouts.engine.aa_tests import AATests
 from rollouts.engine.lag_metrics import PACE_FILE
-from rollouts.engine.leadership import LEASE
-from rollouts.engine.loop import Engine
+from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.timings import EngineTimings
 from serving.adapters.envoy_counters import EnvoyCounters
