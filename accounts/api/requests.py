@@ -135,6 +135,9 @@ class DocumentField(serializers.JSONField):
 class DocumentText(DocumentField):
     """Text of such a document."""
 
+    def __init__(self, *, default: Any = empty, **kwargs: Any) -> None:
+        super().__init__(default=default, **kwargs)
+
 
 # Bodies that are such a document themselves, with members that the action's schema refuses beside its other mistakes.
 class DocumentSerializer(StrictSerializer):
