@@ -27,7 +27,7 @@ from registry.core.spec import Spec, parse_spec, read_spec, refuse
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.storage import Readable, store
 
-#: One row of work for good: drafts that nobody sealed are discarded, and bytes that nothing needs collected.
+#: A single recurring job row: it discards abandoned drafts and collects unreferenced bytes.
 HOUSEKEEPING, HOUSEKEEPING_EVERY = "registry.housekeeping", timedelta(hours=6)
 
 
@@ -85,7 +85,7 @@ def create_draft(
 
 
 def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str, Any]]) -> Release | None:
-    """The actor's newest draft of this content. Its version moves, so that whoever had it alone sees that it is shared."""
+    """The actor's newest draft of this content. Its version grows, so that the other holder of the draft sees a conflict."""
     drafts = Release.objects.filter(model=model, state=ReleaseState.DRAFT, author=actor.user_id)
     with transaction.atomic():
         same = drafts.filter(spec=spec.as_json(), expected_files=files).order_by("-created_at")
@@ -97,12 +97,12 @@ def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str,
 
 
 def expect_housekeeping() -> None:
-    """Sees to it that a worker looks for what is over, some time later. For everything that may be left lying about."""
+    """Schedules the housekeeping job: called wherever a draft or unreferenced bytes may later need cleaning up."""
     enqueue(kind=HOUSEKEEPING, key="all", args={}, due_at=timezone.now() + HOUSEKEEPING_EVERY)
 
 
 def _take_over(release: Release, spec: Spec) -> None:
-    """Attaches announced files whose bytes a release of the same model holds: whoever may push may read those.
+    """Attaches announced files whose bytes a release of the same model holds: everyone who may push to the model may read those.
 
     Never by the sha256 alone, which would tell what other teams have.
     """

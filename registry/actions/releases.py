@@ -45,7 +45,7 @@ _Found = Mapping[tuple[str, str], Findings]
 
 
 def _headers(actor: Actor, release: Release) -> _Found:
-    """Whatever the draft's files say of themselves. Before the transaction, which must not stand still while files are read."""
+    """The headers of the draft's files, read before the transaction so that no row stays locked during file I/O."""
     draft = Release.objects.select_related("model__team").filter(pk=release.pk, state=ReleaseState.DRAFT).first()
     if draft is None:
         return {}
@@ -77,7 +77,7 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
     text, digest = manifest.text_and_digest(
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
     )
-    # Holding the model's row, sealings of one model happen one after the other: its numbers have no gap and no twin.
+    # The model's row is locked, so seals of one model are serialized: numbers have no gap and no duplicate.
     model = ServedModel.objects.select_for_update(no_key=True).get(pk=release.model_id)
     same = Release.objects.select_related("model__team").filter(model=model, digest=digest).first()
     if same is not None:

@@ -21,7 +21,7 @@ from registry.storage import store
 def retire(*, actor: Actor, release: Release, expected_version: int, reason: str) -> Release:
     """The release, retired: nothing can begin to use it any more, and collection may delete its bytes after a while.
 
-    Its manifest, digest, signatures and reports stay for good. Raises Refused, Stale, Invalid without a reason, and
+    Its manifest, digest, signatures and reports are never deleted. Raises Refused, Stale, Invalid without a reason, and
     StateChanged: "not_sealed", or "release_in_use" with facts["used_by"] while anything uses it.
     """
     release = lock_release(release)
@@ -69,7 +69,7 @@ def restore(*, actor: Actor, release: Release, expected_version: int, reason: st
             state=release.state,
         )
     refuse("invalid_restoration", "The restoration", _reason_problems(reason))
-    # The release's row is held, and collection takes it too before it deletes a retired release's bytes.
+    # The release's row is locked; collection locks it too before it deletes a retired release's bytes.
     blobs = list(Blob.objects.filter(pk__in=release.files.values("blob")))
     missing = store().missing_keys((blob.store_key, blob.size_bytes) for blob in blobs)
     if missing or any(blob.collected_at for blob in blobs):

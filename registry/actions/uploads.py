@@ -25,13 +25,13 @@ from registry.models import Blob, Release, ReleaseFile, Upload, UploadPart
 from registry.queries import place_of
 from registry.storage import SignedPart, store
 
-#: An upload that nobody signed a part of for so long is aborted.
+#: An upload is aborted when no part of it was signed for this long.
 IDLE_FOR = timedelta(days=2)
 #: How long a signed address is good. Parts are signed when they are about to be sent.
 SIGNED_FOR_S = 900
-#: Rows of uploads that are over and have nothing in the store any more are kept so long.
+#: Retention of rows of ended uploads that have nothing left in the store.
 REMEMBERED_FOR = timedelta(days=30)
-#: A worker that reads tells how far it is so often.
+#: How often a verifying worker records its progress.
 TELL_EVERY_BYTES = 256 << 20
 VERIFY, SWEEP = "registry.verify_upload", "registry.sweep_uploads"
 Beat = Callable[..., bool]
@@ -183,7 +183,7 @@ def complete_upload(*, actor: Actor, upload: Upload) -> Upload:
         if upload.state == UploadState.OPEN:
             raise
         return upload  # another completed it meanwhile
-    with transaction.atomic():  # both or neither: there is no `verifying` that nobody looks after
+    with transaction.atomic():  # atomic: an upload in `verifying` always has a job
         if move_upload(upload, UploadState.VERIFYING):
             if is_proven:
                 accept(upload, known)
@@ -245,7 +245,7 @@ def accept(upload: Upload, part_sha256: Mapping[int, str]) -> None:
 
 
 def _inspect(upload: Upload, blob: Blob) -> None:
-    """Reads what the file says of itself, so that the seal finds it read; a problem is told now and refused there."""
+    """Reads the file's header now, so that sealing finds it cached; a problem is reported now and refused at the seal."""
     problems = inspect_files([(upload.path, blob)])[upload.path].problems
     if problems:
         said = " ".join(f"{problem.message} {problem.fix}" for problem in problems)
@@ -284,7 +284,7 @@ def abort_upload(*, actor: Actor, upload: Upload) -> Upload:
 def sweep_uploads(*, actor: Actor) -> int:
     """How many were cleared: idle ones are aborted, and what lies in the store of those that are over goes.
 
-    Quarantined bytes stay until their upload would have expired, for whoever looks into them. For the system.
+    Quarantined bytes stay until their upload would have expired, for inspection by an administrator. For the system.
     """
     require(actor, Verb.ADMINISTER, "")
     now, cleared = timezone.now(), 0

@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """`drafts_for`: a draft is abandoned after it. `undelete_for`: marked bytes can be had back so long.
+    """`drafts_for`: a draft is abandoned after it. `undelete_for`: marked bytes are recoverable for this long.
 
     `settle_for`: bytes that came in just now may be about to be named by somebody.
     """
@@ -209,7 +209,7 @@ def _stray(stray: StrayFacts, rules: Rules, now: datetime) -> Item:
 
 
 def _marked(why: str, due_at: datetime | None, rules: Rules, now: datetime) -> tuple[Fate, str, datetime | None]:
-    """(fate, reason, until) of bytes that nobody needs."""
+    """(fate, reason, until) of unreferenced bytes."""
     if due_at is None:
         return Fate.MARK, f"{why}; it can be had back for {_days(rules.undelete_for)} after it is marked", None
     if due_at > now:

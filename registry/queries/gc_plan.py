@@ -79,7 +79,7 @@ def _strays(due: dict[str, datetime], keys: set[str]) -> Iterator[StrayFacts]:
 
 
 def _uploads() -> dict[str, str]:
-    """Why uploads have bytes in the store, by key. Their own sweep ends them: they are no business of collection."""
+    """Why uploads have bytes in the store, by key. The upload sweep cleans them up, not garbage collection."""
     rows = Upload.objects.filter(is_stored=True).values_list("pk", "sha256", "state")
     return {
         f"{sha256}/{pk.hex}": f"of upload {pk}, which is {state}; the sweep of uploads lets go of it in time"

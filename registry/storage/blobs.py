@@ -15,7 +15,7 @@ from registry.storage.folder import FolderStore
 from registry.storage.port import BlobStore, Readable, split_key
 from registry.storage.s3 import S3Store, bucket_of
 
-#: So many stores are asked at once whether they hold a key.
+#: Concurrent HEAD requests while looking for missing keys.
 _ASKERS = 16
 
 

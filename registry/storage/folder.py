@@ -202,7 +202,7 @@ class FolderStore:
 
 
 class PartWriter:
-    """One part on its way to the disk: `write` its bytes, then `finish`; whatever happens, `close`.
+    """Writes one part to the disk: `write` its bytes, then `finish`; always `close`.
 
     A part that is there already takes no bytes: `is_received` says so.
     """

@@ -118,14 +118,14 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> De
 def record_state(
     *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
 ) -> Deployment:
-    """The agent says how far a deployment is. Raises StateChanged when the row moved meanwhile: read it again."""
+    """Records the state that the agent reached. Raises StateChanged when the row moved meanwhile: read it again."""
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
     with transaction.atomic():
         return _move(deployment, to, actor=actor, reason=reason, **changes)
 
 
 def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer) -> Server:
-    """A server process was started for the deployment. It serves nobody before `mark_serving`."""
+    """Records a server process started for the deployment. It gets no traffic before `mark_serving`."""
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
     with transaction.atomic():
         server = Server.objects.create(
@@ -166,7 +166,7 @@ def adopt_server(*, actor: Actor, server: Server) -> None:
 
 
 def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
-    """The server's files were compared with what was sealed. What differs is told once, as `server.drifted`."""
+    """The server's files were compared with what was sealed. A difference is logged once, as the event `server.drifted`."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
     found = [one.as_json() for one in drift[:MOST_DRIFT]]
     with transaction.atomic():

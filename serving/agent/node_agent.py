@@ -90,24 +90,24 @@ class Agent:
         connection.close()
 
     def _take(self, handle: int) -> bool:
-        """Waits until no other agent tends these servers. False when stopped meanwhile."""
+        """Waits until no other agent manages these servers. False when stopped meanwhile."""
         while not self._stop.is_set():
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("another agent tends %s; waiting for it to end", self._servers)
+                log.info("another agent manages %s; waiting for it to end", self._servers)
                 self._stop.wait(1.0)
             else:
                 return True
         return False
 
     def _introduce(self) -> None:
-        """What this node is and can run, and that it is here."""
+        """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
         runtimes, told = self._launcher.runtimes(), facts(self._launcher)
         actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
 
     def _sweep(self) -> None:
-        """Ends what earlier agents left and no row wants."""
+        """Garbage-collects servers of earlier agents that no deployment needs."""
         wanted = queries.current_servers().filter(
             deployment__node=self._node, deployment__in=queries.live_deployments()
         )
@@ -143,11 +143,11 @@ class Agent:
         self._threads = {pk: thread for pk, thread in self._threads.items() if thread.is_alive()}
         for pk in queries.live_deployments().filter(node=self._node).values_list("pk", flat=True):
             if pk not in self._threads:
-                thread = threading.Thread(target=self._tend, args=(pk,), name=f"deployment-{pk}", daemon=True)
+                thread = threading.Thread(target=self._reconcile, args=(pk,), name=f"deployment-{pk}", daemon=True)
                 self._threads[pk] = thread
                 thread.start()
 
-    def _tend(self, deployment_id: int) -> None:
+    def _reconcile(self, deployment_id: int) -> None:
         reconciler = DeploymentReconciler(
             deployment_id, actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace
         )

@@ -42,7 +42,7 @@ class ControlPlane:
         self._has_acks = asyncio.Event()
         self._said: dict[str, str] = {}
         self._clock = DatabaseClock()
-        # Reading and writing have a thread each: a slow reading must not hold up an acknowledgement.
+        # Reading and writing have a thread each: a slow read must not delay an acknowledgement.
         self._reader = ThreadPoolExecutor(1, "routes")
         self._writer = ThreadPoolExecutor(1, "acks")
 
@@ -97,7 +97,7 @@ class ControlPlane:
         """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""
         try:
             loaded = await self._in_thread(self._reader, self._load)
-        except Exception as error:  # whatever a row holds: gateways that follow something are better than none that do
+        except Exception as error:  # a broken row must not stop the control plane: gateways keep the last routes
             self._say("database", f"the routes cannot be read, gateways keep what they have: {str(error).strip()}")
             return False
         self._say("database", "")

@@ -77,7 +77,7 @@ class AdsServer:
         return port
 
     async def stop(self) -> None:
-        """Streams end of themselves, which gRPC takes more quietly than being cut off."""
+        """Lets streams end by themselves: gRPC logs cancelled ones as errors."""
         self._is_stopping = True
         for wake in self._wakes:
             wake.set()

@@ -20,7 +20,7 @@ from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, V
 from serving.control_plane.snapshot import CompiledModel, Snapshot
 from serving.control_plane.virtual_hosts import NO_MODEL, no_model_vhost
 
-#: A gateway that says nothing about a response for this long has a problem worth telling.
+#: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
 ACK_TIMEOUT_S = 5.0
 #: A new cluster without an answer for this long is stuck while warming and is taken away, to be tried again later.
 STUCK_S, RETRY_S = 15.0, 30.0
@@ -101,7 +101,7 @@ class GatewayStream:
             )
         if not kind.is_asked:
             kind.is_asked = True
-            # A gateway that comes back tells what it still has: it is not sent again, and counts as accepted.
+            # A reconnecting gateway lists what it still has: that is not sent again, and counts as accepted.
             kind.sent = dict(request.initial_resource_versions)
             kind.accepted = dict(kind.sent)
             kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, VHOST) and not request.resource_names_subscribe

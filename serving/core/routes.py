@@ -1,4 +1,4 @@
-"""What the gateways of an environment are told: the routing table, and what must never be told.
+"""The routing table of an environment, and the checks it must pass before it reaches a gateway.
 
 The table is made whole from the database every time. `admit` stands between the database and the gateways: a table that
 lost everything, or went back in time, is refused; a stable release that lost its last server keeps its last known one.
@@ -15,7 +15,7 @@ from math import ceil
 IN_FLIGHT_PER_INSTANCE = 8
 #: A release that is well fills its bound with answers that take no longer than this, in seconds.
 WELL_WITHIN_S = 0.125
-#: So many times its own bound a candidate may have in flight at most: slow releases are well with slower answers.
+#: A candidate's in-flight bound is at most this multiple of its own: a slower release keeps more requests in flight.
 MOST_TIMES = 16
 #: HTTP and gRPC: a release has a cluster for each, and Envoy counts what is in flight by cluster.
 _PROTOCOLS = 2
@@ -26,7 +26,7 @@ WHOLE_BP = 10_000
 #: Requests are labelled with the number of their route's last change, modulo this: few enough for a gateway that never forgets a
 #: label, enough that hardly a request is still under way when its label comes again.
 SLOTS = 4
-#: PostgreSQL's NOTIFY channel on which changes of routes and servers are told.
+#: PostgreSQL's NOTIFY channel for changes of routes and servers.
 CHANGE_CHANNEL = "sluicegate_routes"
 
 

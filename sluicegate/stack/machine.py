@@ -56,7 +56,7 @@ class Machine:
     gateway_admin: str
     xds_address: str
     env: dict[str, str]
-    warnings: tuple[str, ...] = ()  # what whoever starts it should know, one sentence each
+    warnings: tuple[str, ...] = ()  # for the operator who starts the stack, one sentence each
 
 
 def prepare(options: Options) -> Machine:

@@ -284,7 +284,7 @@ class Supervisor:
 
 
 def _has_its_ports(process: Process, session: int) -> bool:
-    """Whether nobody else has its ports. Raises StartFailed where another program has one: it would answer in its place."""
+    """False while a process without `is_ready` does not listen yet. Raises StartFailed where another program has its port."""
     for port in process.ports:
         is_ours = is_bound_by(session, port)
         if is_ours is False:
