@@ -281,7 +281,7 @@ def test_traffic_is_that_of_the_self_test_else_of_the_last_rollout() -> None:
     assert (traffic_of(model, environment).rate_per_s, traffic_of(model, environment).error_frac) == (42, 0.1)
     counting(candidate, 42, error_frac=0.01)
     found = traffic_of(model, environment)
-    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "self-test")
+    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "A/A test")
     AATestRecord.objects.update(at=timezone.now() - timedelta(days=2))
     assert traffic_of(model, environment).source == f"rollout {rollout.pk}"
 
@@ -295,7 +295,7 @@ def test_how_slow_stable_is_was_seen_by_the_last_rollout() -> None:
     assert traffic_of(candidate.model, production()).slow_frac == shares
     counting(candidate, 42)
     found = traffic_of(candidate.model, production())
-    assert (found.source, found.slow_frac) == ("self-test", shares)
+    assert (found.source, found.slow_frac) == ("A/A test", shares)
     assert seen(candidate)["traffic"]["slow_frac"] == shares
 
 
