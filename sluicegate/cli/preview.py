@@ -73,11 +73,11 @@ def _undo_window(found: dict[str, Any]) -> list[str]:
         return []
     if not found["undo_window_s"]:
         return [
-            f"After the promotion there is no way back at once: {found['stable']} is let go (instant_window_s is 0).",
+            f"There is no undo window: {found['stable']} is drained after the promotion (instant_window_s is 0).",
             "",
         ]
     stays = (
-        f"The way back to {found['stable']} stays open for {duration_text(found['undo_window_s'])} after the promotion"
+        f"The undo window, back to {found['stable']}, is {duration_text(found['undo_window_s'])} after the promotion"
     )
     return [f"{stays}: sluicegate rollback {found['model']}", ""]
 

@@ -98,15 +98,15 @@ def test_a_sound_candidate_has_nothing_against_it_and_nothing_is_created() -> No
     assert not Rollout.objects.exists() and Event.objects.count() == before
 
 
-def test_how_long_the_way_back_stays_open_is_told() -> None:
+def test_how_long_the_undo_window_stays_open_is_said() -> None:
     candidate = over_stable()
     assert seen(candidate, {"instant_window_s": 20})["undo_window_s"] == 20
-    told = "The way back to r1 stays open for 20 s after the promotion: sluicegate rollback"
+    told = "The undo window, back to r1, is 20 s after the promotion: sluicegate rollback"
     assert told in "\n".join(lines(seen(candidate, {"instant_window_s": 20})))
-    assert "there is no way back at once" in "\n".join(lines(seen(candidate, {"instant_window_s": 0})))
+    assert "There is no undo window" in "\n".join(lines(seen(candidate, {"instant_window_s": 0})))
     first = release_of()
     assert seen(first)["undo_window_s"] == 0
-    assert "way back" not in "\n".join(lines(seen(first)))
+    assert "undo window" not in "\n".join(lines(seen(first)))
 
 
 def test_a_preview_takes_the_right_to_start_and_a_policy_that_can_be_read() -> None:
