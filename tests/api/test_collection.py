@@ -1,4 +1,4 @@
-"""Retirement, collection and aliases over REST and on the command line; and that no door changes what is sealed."""
+"""Retirement, collection and aliases over REST and on the command line; and that no call changes what is sealed."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_a_retirement_needs_the_version(run: Run, pushed: dict[str, Any], api: A
 def test_a_release_in_use_says_by_whom(run: Run, pushed: dict[str, Any]) -> None:
     assert run("ada", "alias", "set", "sentiment/champion", "r1")[0] == exits.OK
     code, told = run("ada", "release", "retire", "sentiment/r1", "--reason", "old")
-    assert (code, told["holds"]) == (exits.REFUSED, ["alias sentiment/champion"])
+    assert (code, told["used_by"]) == (exits.REFUSED, ["alias sentiment/champion"])
 
 
 def test_long_plans_come_in_pages(run: Run, pushed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_an_alias_of_another_team_is_not_there(pushed: dict[str, Any], run: Run,
     assert ada.get(f"{here}/champion")["ETag"] == '"1"'
 
 
-# --- what is sealed stays: the doors that are left
+# --- what is sealed stays: the other calls
 
 
 def test_no_door_changes_a_sealed_release(run: Run, pushed: dict[str, Any], api: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
-from serving.core.buckets import EDGES_US, is_failure
+from serving.core.buckets import is_failure
 from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable, TableRefused, admit
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
@@ -97,13 +97,28 @@ def test_mirroring_without_a_prober_is_said_and_the_route_is_published() -> None
     admission = admit(wanted, None)
     assert admission.table == wanted
     (problem,) = admission.problems
-    assert not problem.is_held
+    assert not problem.is_withheld
     assert "SLUICEGATE_PROBER_ADDRESS" in problem.message and "20 %" in problem.message
 
 
 def test_an_attempt_cannot_take_longer_than_the_whole() -> None:
     with pytest.raises(ValueError, match="attempt"):
         Limits(timeout_s=1.0, attempt_timeout_s=2.0)
+
+
+def test_a_time_out_is_above_nothing_and_at_most_ten_minutes() -> None:
+    assert Limits(timeout_s=600.0, attempt_timeout_s=600.0).attempt_timeout_s == 600
+    for whole_s, attempt_s in ((600.1, 1.0), (1.0, 0.0), (1.0, -1.0)):
+        with pytest.raises(ValueError, match="0 < attempt ≤ whole ≤ 600"):
+            Limits(timeout_s=whole_s, attempt_timeout_s=attempt_s)
+
+
+def test_a_release_is_forced_only_where_the_environment_says_so() -> None:
+    assert RoutingTable("production", 1).allows_forced is False
+
+
+def test_the_least_share_is_mirrored_too() -> None:
+    assert dataclasses.replace(route(), mirror_bp=1, prober=Prober("127.0.0.1", 9999)).is_mirrored
 
 
 def test_a_healthy_table_is_published_as_it_is() -> None:
@@ -137,7 +152,7 @@ def test_a_stable_that_lost_its_servers_keeps_the_last_ones_and_still_gets_new_w
     (published,) = admission.table.models
     assert published.stable.endpoints == A.endpoints
     assert (published.candidate_bp, published.generation) == (0, 2)
-    assert not admission.problems[0].is_held
+    assert not admission.problems[0].is_withheld
     assert "127.0.0.1:9001" in admission.problems[0].message
 
 
@@ -157,7 +172,7 @@ def test_a_new_stable_without_servers_is_held_back_and_the_old_one_stays() -> No
     admission = admit(proposed, table(route(candidate=None, bp=0)))
     (published,) = admission.table.models
     assert (published.stable, published.generation) == (A, 1)
-    assert admission.problems[0].is_held
+    assert admission.problems[0].is_withheld
     assert admission.problems[0].generation == 2
 
 
@@ -166,23 +181,20 @@ def test_a_candidate_whose_server_died_does_not_become_stable_at_its_dead_addres
     admission = admit(proposed, table(route(stable=A, candidate=B, bp=9500)))
     (published,) = admission.table.models
     assert (published.stable, published.candidate_bp, published.generation) == (A, 9500, 1)
-    assert admission.problems[0].is_held
+    assert admission.problems[0].is_withheld
 
 
 def test_a_model_that_never_had_a_server_is_published_empty_and_said_so() -> None:
     admission = admit(table(route(stable=down(A), candidate=None, bp=0)), None)
     assert admission.table.models[0].stable.endpoints == ()
     assert "no server" in admission.problems[0].message
+    assert not admission.problems[0].is_held
 
 
 def test_a_candidate_without_servers_is_no_problem_because_stable_answers_for_it() -> None:
     admission = admit(table(route(candidate=down(B))), None)
     assert admission.problems == ()
     assert admission.table.models[0].candidate == down(B)
-
-
-def test_the_edges_are_ascending() -> None:
-    assert list(EDGES_US) == sorted(set(EDGES_US))
 
 
 @pytest.mark.parametrize(
