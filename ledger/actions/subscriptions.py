@@ -14,8 +14,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
-from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, Stale, StateChanged
+from accounts.core.access import Actor, Verb, require, require_version
+from accounts.core.errors import Invalid, StateChanged
 from accounts.models import Team
 from ledger import mail_sender
 from ledger.actions.events import append_event
@@ -152,12 +152,7 @@ def _locked(actor: Actor, webhook: Subscription, expected_version: int) -> Subsc
     if row is None:
         raise StateChanged("webhook_gone", f"Webhook {webhook.pk} was deleted meanwhile. Create a new one.")
     require_manager(actor, row)
-    if row.version != expected_version:
-        raise Stale(
-            "stale",
-            f"Webhook {row.pk} is at version {row.version}, not {expected_version}. Read it again, then repeat.",
-            version=row.version,
-        )
+    require_version(row.version, expected_version, f"Webhook {row.pk}")
     return row
 
 

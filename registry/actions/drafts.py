@@ -11,8 +11,8 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, NotFound, Stale, StateChanged
+from accounts.core.access import Actor, Verb, require, require_version
+from accounts.core.errors import Invalid, NotFound, StateChanged
 from ledger.actions import append_event, enqueue
 from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
@@ -267,13 +267,7 @@ def discard_draft(*, actor: Actor, release: Release, expected_version: int | Non
     )
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     require_draft(release)
-    if expected_version is not None and release.version != expected_version:
-        raise Stale(
-            "stale",
-            f"The draft is at version {release.version}, not {expected_version}: another push goes on with it. "
-            "Read it again, then discard it if nobody needs it.",
-            version=release.version,
-        )
+    require_version(release.version, expected_version, "The draft")
     drop_draft(release, actor=actor, reason="discarded")
 
 

@@ -9,8 +9,8 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
+from accounts.core.access import Actor, Verb, require, require_version
+from accounts.core.errors import Invalid, NotFound, Refused
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from registry.actions.attestations import sign_manifest
@@ -25,7 +25,7 @@ from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.uploads import UploadState
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
-from registry.queries import unverified_uploads, waivers_missing, waivers_needed
+from registry.queries import require_sealed, unverified_uploads, waivers_missing, waivers_needed
 from registry.storage import store
 
 
@@ -62,12 +62,7 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     if release.state != ReleaseState.DRAFT:
         return release
-    if expected_version is not None and release.version != expected_version:
-        raise Stale(
-            "stale",
-            f"The draft is at version {release.version}, not {expected_version}. Read it again, then seal it.",
-            version=release.version,
-        )
+    require_version(release.version, expected_version, "The draft")
     spec, files = parse_spec(release.spec), list(release.files.select_related("blob"))
     unverified = _unverified(release)
     incomplete = [one for one in _incomplete(release, spec, files) if one.field not in {u.field for u in unverified}]
@@ -194,19 +189,14 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
         raise Refused(
             "own_release", f"{actor.name} pushed {release.name} and cannot waive it. Ask another release manager."
         )
-    if release.state != ReleaseState.SEALED or release.digest is None:
-        raise StateChanged(
-            "not_sealed",
-            f"{release.name} is {release.state}; a waiver is given for what was sealed. Seal it first.",
-            state=release.state,
-        )
+    require_sealed(release, "can be given a waiver")
     needed = waivers_needed(release)
     if not needed:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
     refuse("invalid_waiver", "The waiver", [*_reason_problems(reason), *_kind_problems(kind, needed)])
     waiver = Waiver.objects.create(
         release=release,
-        manifest_digest=release.digest,
+        manifest_digest=release.digest or "",
         kind=kind or min(waivers_missing(release) or needed),
         reason=reason.strip(),
         granted_by_id=actor.user_id,

@@ -7,8 +7,8 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
-from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Stale, StateChanged
+from accounts.core.access import Actor, Verb, require, require_version
+from accounts.core.errors import StateChanged
 from accounts.models import Team
 from ledger.actions import append_event
 from registry.core.contract import read_settings, read_slug
@@ -88,12 +88,7 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
     """
     model = ServedModel.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=model.pk)
     require(actor, Verb.EDIT_MODEL, model.team.slug)
-    if model.version != expected_version:
-        raise Stale(
-            "stale",
-            f"The model is at version {model.version}, not {expected_version}. Read it again, then repeat the change.",
-            version=model.version,
-        )
+    require_version(model.version, expected_version, f"The model {model.slug}")
     read, problems = read_settings(changes)
     before = {name: getattr(model, name) for name, value in read.items() if getattr(model, name) != value}
     if "contract" in before and model.last_number:

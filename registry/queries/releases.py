@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from accounts.core.access import Actor, Verb, may
-from accounts.core.errors import NotFound, StateChanged
+from accounts.core.errors import NotFound, Refused, StateChanged
 from registry.core.artifact import path_problems
 from registry.core.artifact import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
@@ -50,8 +50,7 @@ def releases_of(model: ServedModel) -> QuerySet[Release]:
 
 def manifest_of(release: Release) -> dict[str, Any]:
     """The sealed manifest. Raises StateChanged for a draft."""
-    if release.state == ReleaseState.DRAFT:
-        raise StateChanged("not_sealed", "A draft has no manifest yet. Seal it first.", state=release.state)
+    require_sealed(release, "has a manifest", or_retired=True)
     manifest: dict[str, Any] = json.loads(release.manifest)
     return manifest
 
@@ -71,6 +70,31 @@ def waivers_missing(release: Release) -> frozenset[str]:
 def has_code_waiver(release: Release) -> bool:
     """Whether a release manager waived all code of just these contents: source and archives, and pickles."""
     return bool(waivers_needed(release)) and not waivers_missing(release)
+
+
+def require_sealed(release: Release, can: str, *, or_retired: bool = False) -> None:
+    """Raises StateChanged("not_sealed") unless the release is sealed. `can`: what only a sealed release can, as a verb."""
+    if release.state == ReleaseState.SEALED or (or_retired and release.state == ReleaseState.RETIRED):
+        return
+    step = "Seal it first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
+    raise StateChanged(
+        "not_sealed",
+        f"{release.model.slug} {release.name} is {release.state}, and only a sealed release {can}. {step}",
+        state=release.state,
+    )
+
+
+def require_runnable(release: Release) -> None:
+    """Raises StateChanged("not_sealed") for a draft or a retired release, Refused("code_not_waived") where a waiver is missing."""
+    require_sealed(release, "can be run")
+    if release.is_code_bearing and not has_code_waiver(release):
+        raise Refused(
+            "code_not_waived",
+            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
+            f"Ask one to waive {release.name}, or push it without code.",
+            release=release.name,
+            digest=release.digest,
+        )
 
 
 def signature_of(release: Release) -> Attestation:

@@ -13,9 +13,8 @@ from accounts.core.access import Actor, Verb, may, require
 from accounts.core.errors import Invalid, Refused, StateChanged
 from ledger import clock
 from ledger.actions import append_event
-from registry.core.lifecycle import ReleaseState
 from registry.models import Release
-from registry.queries import has_code_waiver
+from registry.queries import require_runnable
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.transitions import move, named, record
 from rollouts.core.approvals import START
@@ -187,19 +186,7 @@ def check_release(candidate: Release, environment: Environment) -> None:
             "environment_not_routed",
             f"{environment.slug} has no gateway, so there is no traffic to move. Choose a routed environment.",
         )
-    if candidate.state != ReleaseState.SEALED:
-        raise StateChanged(
-            "not_sealed",
-            f"{candidate.name} is {candidate.state}; only a sealed release can take traffic. Seal it, or choose another.",
-            state=candidate.state,
-        )
-    if candidate.is_code_bearing and not has_code_waiver(candidate):
-        raise Refused(
-            "code_not_waived",
-            f"{candidate.name} brings its own code, and no release manager has waived it. Ask one to waive it.",
-            release=candidate.name,
-            digest=candidate.digest,
-        )
+    require_runnable(candidate)
 
 
 def report_problem(candidate: Release, environment: Environment, report: Report | None) -> str:

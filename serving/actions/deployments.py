@@ -14,12 +14,11 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Refused, StateChanged, Unavailable
+from accounts.core.errors import StateChanged, Unavailable
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from registry.core.lifecycle import ReleaseState
 from registry.models import Release
-from registry.queries import has_code_waiver, manifest_of
+from registry.queries import manifest_of, require_runnable
 from serving.actions.routes import lock_routes
 from serving.core.drift import Drift
 from serving.core.lifecycle import LIVE, MOVES, DeploymentState
@@ -48,23 +47,7 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
         Unavailable: no node has the release's runtime image.
     """
     require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
-    if release.state != ReleaseState.SEALED:
-        next_step = (
-            "Seal the release first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
-        )
-        raise StateChanged(
-            "not_sealed",
-            f"{release.model.slug} {release.name} is {release.state}, and only a sealed release is deployed. {next_step}",
-            state=release.state,
-        )
-    if release.is_code_bearing and not has_code_waiver(release):
-        raise Refused(
-            "code_not_waived",
-            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
-            f"Ask one to waive {release.name}, or push it without code.",
-            release=release.name,
-            digest=release.digest,
-        )
+    require_runnable(release)
     with transaction.atomic():
         lock_routes(environment)
         found = _live().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
