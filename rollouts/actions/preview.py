@@ -209,7 +209,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
-        for one in live_deployments().filter(node=node, is_wanted=True)
+        for one in live_deployments().filter(node=node, is_wanted=True).defer(None)
     }
     held[f"{candidate.model.slug} {candidate.name}"] = manifest_of(candidate)["envelope"]
     why = shortage(node.facts, held)
