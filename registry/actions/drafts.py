@@ -68,7 +68,7 @@ def create_draft(
         release = Release.objects.create(
             model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
         )
-        _take_over(release, read)
+        _take_over(release)
         # Events come last: their chain has one lock for everybody, and blobs' locks must not be waited for under it.
         append_event(
             verb="release.drafted",
@@ -99,7 +99,7 @@ def expect_housekeeping() -> None:
     enqueue(kind=HOUSEKEEPING, key="all", args={}, due_at=timezone.now() + HOUSEKEEPING_EVERY)
 
 
-def _take_over(release: Release, spec: Spec) -> None:
+def _take_over(release: Release) -> None:
     """Attaches announced files whose bytes a release of the same model holds: whoever may push may read those.
 
     Never by the sha256 alone, which would tell what other teams have.
@@ -126,7 +126,7 @@ def _take_over(release: Release, spec: Spec) -> None:
         ReleaseFile(release=release, path=path, role=role_of(path), blob=blob) for path, blob, _ in plain
     )
     for path, blob, size_bytes in looked_at:
-        attach(release, spec, path, blob, size_bytes)
+        attach(release, path, blob, size_bytes)
 
 
 def add_file(
@@ -153,7 +153,7 @@ def add_file(
         with transaction.atomic():
             release = Release.objects.select_for_update(no_key=True).filter(pk=release.pk).first() or _gone()
             require_draft(release)
-            return attach(release, parse_spec(release.spec), path, record_blob(sha256, size), size_bytes)
+            return attach(release, path, record_blob(sha256, size), size_bytes)
     except Exception:
         forget_unused([stored])
         raise
@@ -195,7 +195,7 @@ def require_expected_file(release: Release, path: str, sha256: str, size_bytes: 
     return sha256
 
 
-def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: int | None) -> ReleaseFile:
+def attach(release: Release, path: str, blob: Blob, announced_size: int | None) -> ReleaseFile:
     """The file's row, once its bytes fit. Inside a transaction that holds the release's row. Raises Invalid."""
     size = blob.size_bytes
     # Files that were announced were looked at together then, and no other path is taken.
@@ -214,7 +214,7 @@ def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: 
     refuse("invalid_file", "The upload", problems)
     if path in CONFIG_FILES:
         with store().open(blob.sha256) as file:
-            check(file.read(), spec, path)
+            check(file.read(), parse_spec(release.spec), path)
     replaced = release.files.filter(path=path).exclude(blob=blob).values_list("blob_id", flat=True).first()
     if replaced is not None:
         transaction.on_commit(lambda: forget_unused([replaced]))

@@ -111,7 +111,7 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
         if file["path"] not in present
     ]
     if not release.expected_files:
-        problems += [Problem(f"files.{p.field}", p.message, p.fix) for p in backend_problems(spec.backend, present)]
+        problems += [problem.under("files") for problem in backend_problems(spec.backend, present)]
     lost = store().not_held((file.blob.store_key, file.blob.size_bytes) for file in files)
     for file in files:
         if file.blob.store_key in lost or file.blob.state != BlobState.VERIFIED:
@@ -146,7 +146,7 @@ def _against_files(spec: Spec, files: list[ReleaseFile], found: _Found) -> list[
     here = {file.path: found.get((file.path, file.blob_id)) for file in files}
     late = inspect_files((file.path, file.blob) for file in files if here[file.path] is None)
     by_path = late | {path: one for path, one in here.items() if one is not None}
-    problems = [Problem(f"files.{p.field}", p.message, p.fix) for one in by_path.values() for p in one.problems]
+    problems = [problem.under("files") for one in by_path.values() for problem in one.problems]
     known = {file.path: (file.blob.size_bytes, by_path[file.path].facts) for file in files}
     return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, known)
 

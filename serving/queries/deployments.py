@@ -9,6 +9,7 @@ from django.db.models.expressions import RawSQL
 
 from accounts.core.errors import NotFound
 from registry.models import Release, ServedModel
+from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.models import Deployment, Environment, Node, Route, RouteAck, Server
 
@@ -42,9 +43,11 @@ def deployment_of(release: Release, environment: Environment) -> Deployment | No
 
 
 def live_deployments() -> QuerySet[Deployment]:
-    return Deployment.objects.filter(state__in=sorted(LIVE)).select_related(
+    """Those that are not gone, without what only one release by itself is asked for: agents look every second."""
+    rows = Deployment.objects.filter(state__in=sorted(LIVE)).select_related(
         "release__model__team", "environment", "node"
     )
+    return rows.defer(*(f"release__{column}" for column in LARGE))
 
 
 def ready_server(release: Release, environment: Environment) -> Server | None:
@@ -64,12 +67,11 @@ def ready_server(release: Release, environment: Environment) -> Server | None:
 
 
 def current_servers() -> QuerySet[Server]:
-    """Servers whose process is not known to be over."""
-    return (
-        Server.objects.filter(ended_at=None)
-        .select_related("deployment__release__model__team", "deployment__environment", "deployment__node")
-        .order_by("-pk")
+    """Servers whose process is not known to be over, the newest first, with their releases as `live_deployments` has them."""
+    rows = Server.objects.filter(ended_at=None).select_related(
+        "deployment__release__model__team", "deployment__environment", "deployment__node"
     )
+    return rows.defer(*(f"deployment__release__{column}" for column in LARGE)).order_by("-pk")
 
 
 def server_of(deployment: Deployment) -> Server | None:
