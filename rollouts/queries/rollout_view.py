@@ -22,8 +22,8 @@ from rollouts.core.snapshot import Judged, judged_all
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.queries.undo_window import is_open
-from serving.actions.routes import acknowledged
 from serving.models import Route
+from serving.queries.routes import acknowledged
 
 S = RolloutState
 DECISIONS_SHOWN = 50
