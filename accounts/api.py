@@ -22,8 +22,8 @@ from rest_framework.views import APIView
 from accounts import actions
 from accounts.authentication import BearerTokenAuthentication
 from accounts.core.access import Actor, Role, Verb, require
-from accounts.core.errors import Invalid, NotFound, PreconditionRequired
 from accounts.models import Team, Token, User
+from ledger.core.errors import Invalid, NotFound, PreconditionRequired
 
 _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 

@@ -13,8 +13,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from accounts import actions
-from accounts.core.errors import Refused
 from accounts.models import User
+from ledger.core.errors import Refused
 
 
 class BearerTokenAuthentication(BaseAuthentication):

@@ -10,7 +10,7 @@ from rollouts.core.decision import Action
 from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
-from rollouts.core.snapshot import Snapshot, counted
+from rollouts.core.snapshot import Desired, Identity, Observed, take_snapshot
 
 #: So long before the first weight counting begins.
 BEFORE_S = 5
@@ -32,29 +32,30 @@ def worst_as_ended(policy: Policy, stages_at: list[float], candidate: Path, stab
     arms = attempts_of(candidate), attempts_of(stable)
     last = max((at for arm in arms for at, _ in arm), default=stages_at[0])
     begin = int(stages_at[0]) - BEFORE_S
-    carry, total = EngineState(readings={"gateway": Reading("one", begin, Counts(), Counts())}), Arms()
+    engine_state, total = EngineState(readings={"gateway": Reading("one", begin, Counts(), Counts())}), Arms()
     for tick, at in enumerate(range(begin + 1, int(last) + 2)):
         total = total + Arms(*[_between(arm, at - 1, at) for arm in arms])
         reading = Reading("one", at, total.candidate, total.stable)
-        carry = update_state(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True)
+        engine_state = update_state(
+            engine_state, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True
+        )
         index = sum(one < at for one in stages_at) - 1
         if index < 0:
             continue
-        carry = _entered(carry, index, stages_at[index], policy)
+        engine_state = _entered(engine_state, index, stages_at[index], policy)
         state = RolloutState.SHIFTING if index < len(policy.steps) else RolloutState.BAKING
         step = (*policy.steps, policy.bake)[index]
-        here = Snapshot(
-            state, policy, at, step_index=index, commanded_bp=step.weight_bp, step_started_at=stages_at[index]
-        )
-        decision = decide(counted(here, carry))
+        desired = Desired(state, step_index=index, weight_bp=step.weight_bp)
+        observed = Observed(at, step_started_at=stages_at[index])
+        decision = decide(take_snapshot(policy, Identity(), desired, observed, engine_state))
         if decision.action is Action.ROLL_BACK:
             return decision.code.value
     return ""
 
 
-def _entered(carry: EngineState, index: int, at: float, policy: Policy) -> EngineState:
-    entered = carry.entering(f"stage {index}", at, policy)
-    return entered if entered is carry else entered.acknowledged(at)
+def _entered(state: EngineState, index: int, at: float, policy: Policy) -> EngineState:
+    entered = state.entering(f"stage {index}", at, policy)
+    return entered if entered is state else entered.acknowledged(at)
 
 
 def _between(arm: list[tuple[float, int]], begin: float, end: float) -> Counts:

@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -353,13 +353,12 @@ def measure(cast: Cast, counters: Any, postgres: Postgres, seconds: float) -> Ru
 
 def _bring_live(engine: Any, cast: Cast) -> None:
     """Turns until every rollout has traffic that the gateways acknowledged, and some more."""
-    from rollouts.engine import loop as module
     from rollouts.models import Rollout
 
-    share, module.EFFECTS_SHARE = module.EFFECTS_SHARE, 1e6  # all start in one turn
+    timings, engine.timings = engine.timings, replace(engine.timings, effects_share=1e6)  # all start in one turn
     while Rollout.objects.exclude(state="shifting").exists():
         engine.step()
-    module.EFFECTS_SHARE = share
+    engine.timings = timings
     while Rollout.objects.exclude(state="shifting", step_started_at__isnull=False).exists():
         cast.obey()
         engine.step()

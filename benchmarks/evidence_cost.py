@@ -1,7 +1,7 @@
 """What one tick of evidence costs: `python -m benchmarks.evidence_cost`.
 
 Two guards (errors; slow at three thresholds), one gateway, 10 requests/s on the candidate and 90 on stable, an hour of ticks.
-Printed: processor time of absorb() and judged_all() for one tick, and the size of the state as JSON.
+Printed: processor time of update_state() and judged_all() for one tick, and the size of the state as JSON.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def main() -> None:
     """Prints the figures."""
     policy = parse_policy({"guards": GUARDS}, OBJECTIVES)
     first, *later = readings()
-    carry, took_us = EngineState(readings={"gateway": first}), []
+    state, took_us = EngineState(readings={"gateway": first}), []
     for start in range(0, TICKS, CHUNK):
         began = time.process_time()
         for tick, reading in enumerate(later[start : start + CHUNK], start + 1):
-            carry = update_state(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True)
-            judged_all(carry, policy, has_stable=True)
+            state = update_state(state, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=True)
+            judged_all(state, policy, has_stable=True)
         took_us.append((time.process_time() - began) / CHUNK * 1e6)
-    size = len(json.dumps(carry.to_json(), separators=(",", ":")))
+    size = len(json.dumps(state.to_json(), separators=(",", ":")))
     print(f"one tick: {np.median(took_us):.0f} µs, at best {min(took_us):.0f} µs; state after an hour: {size} bytes")
 
 

@@ -1,10 +1,10 @@
-"""Code of releases that answer twice the number, and do wrong in what only users send (`benchmarks.crowd`)."""
+"""Code of releases that answer twice the number, and do wrong in what only users send (`benchmarks.load_generator`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.crowd import MARK, POISON
+from benchmarks.load_generator import MARK, POISON
 
 FAILS = 'return pb_utils.InferenceResponse(error=pb_utils.TritonError("broken"))'
 _HEAD = """

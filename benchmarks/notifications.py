@@ -49,9 +49,11 @@ def measure(events: int) -> None:
     from django.db import connection, transaction
 
     from accounts.core.access import Actor
-    from ledger import actions, notify
-    from ledger.actions import deliveries
-    from ledger.models import Delivery, Subscription
+    from ledger.actions import append_event
+    from notifications import actions
+    from notifications.actions import deliveries
+    from notifications.dispatcher import rounds
+    from notifications.models import Delivery, Webhook
     from tests.receiver import Receiver
 
     call_command("migrate", verbosity=0)
@@ -59,9 +61,7 @@ def measure(events: int) -> None:
 
     def happen() -> None:
         with transaction.atomic():
-            actions.append_event(
-                verb="rollout.held", subject_type="rollout", subject_id=1, actor=engine, facts={"model": "m"}
-            )
+            append_event(verb="rollout.held", subject_type="rollout", subject_id=1, actor=engine, facts={"model": "m"})
 
     def arrived() -> int:
         return Delivery.objects.filter(state="delivered").count()
@@ -76,20 +76,20 @@ def measure(events: int) -> None:
         for n in range(50):
             subscribe(f"{receiver.url}/{n}")
         say("append_event, 50 webhooks", each(happen, events), "ms")
-        Subscription.objects.filter(pk__gt=Subscription.objects.order_by("pk")[0].pk).delete()
+        Webhook.objects.filter(pk__gt=Webhook.objects.order_by("pk")[0].pk).delete()
         deliveries.collect()
-        say("sending to 1 receiver", rate(lambda: drain(notify.run_round), arrived), "deliveries/s")
-        say("the sweep's look, nothing due", each(deliveries.wake_notifier, 300), "ms")
+        say("sending to 1 receiver", rate(lambda: drain(rounds.run_round), arrived), "deliveries/s")
+        say("the sweep's look, nothing due", each(deliveries.wake_dispatcher, 300), "ms")
         for n in range(1, 8):
             subscribe(f"{receiver.url}/{n}")
         for _ in range(events // 2):
             happen()
-        say("collecting and sending to 8 receivers", rate(lambda: drain(notify.run_round), arrived), "deliveries/s")
+        say("collecting and sending to 8 receivers", rate(lambda: drain(rounds.run_round), arrived), "deliveries/s")
         with connection.cursor() as cursor:
             cursor.execute("UPDATE ledger_delivery SET state = 'failed', due_at = now() + interval '1 hour'")
             waiting = cursor.rowcount
             cursor.execute("ANALYZE ledger_delivery")
-        say(f"the sweep's look, {waiting} wait for their next attempt", each(deliveries.wake_notifier, 300), "ms")
+        say(f"the sweep's look, {waiting} wait for their next attempt", each(deliveries.wake_dispatcher, 300), "ms")
 
 
 def drain(run_round: Callable[[Callable[[], bool]], int]) -> None:

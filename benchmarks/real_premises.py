@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.as_ended import worst_as_ended
-from benchmarks.crowd import Crowd, Mix
 from benchmarks.faulty_code import breaking, late
+from benchmarks.load_generator import LoadGenerator, Mix
 from benchmarks.rollback_time import PAUSE_S, Fault, one_run, policy_of
 from rollouts.core.policy_schema import parse_policy
 from sluicegate.stack import running
@@ -79,7 +79,7 @@ class Bench:
     late_s: tuple[float, ...] = LATE_S
 
     @contextmanager
-    def serving(self, slug: str, code: str) -> Iterator[Crowd]:
+    def serving(self, slug: str, code: str) -> Iterator[LoadGenerator]:
         """A model whose first release has been promoted, and its users."""
         self.shop.offer({**model_document(1), "slug": slug, "objectives": OBJECTIVES})
         release = self.prove(slug, "first", code)
@@ -87,7 +87,7 @@ class Bench:
         self.shop.until(first, "shifting")
         self.shop.until_acknowledged(first)
         url = f"{self.shop.stack.gateway_http}/v2/models/{slug}/infer"
-        with Crowd(url, self.rate_per_s, most_waiting=MOST_WAITING) as crowd:
+        with LoadGenerator(url, self.rate_per_s, most_waiting=MOST_WAITING) as crowd:
             self.shop.until(first, "promoted")
             yield crowd
 
@@ -95,7 +95,7 @@ class Bench:
         """The name of a release of that code that passed its gates."""
         return self.shop.prove(f"{slug}-{name}", code=code, model=slug, most_at_once=MOST_AT_ONCE)
 
-    def healthy(self, crowd: Crowd, release: str) -> dict[str, Any]:
+    def healthy(self, crowd: LoadGenerator, release: str) -> dict[str, Any]:
         """One rollout of a healthy release, and how it ended."""
         time.sleep(PAUSE_S)
         asked, failed, begun = crowd.asked, len(crowd.failed), time.monotonic()

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.crowd import Crowd
 from benchmarks.faulty_code import FAILS, breaking
+from benchmarks.load_generator import LoadGenerator
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import MODEL, Shop
 
@@ -70,7 +70,7 @@ def measure(
         first = shop.start(shop.prove("first"))
         shop.until(first, "shifting")
         shop.until_acknowledged(first)
-        with Crowd(f"{stack.gateway_http}/v2/models/{MODEL}/infer", rate_per_s) as crowd:
+        with LoadGenerator(f"{stack.gateway_http}/v2/models/{MODEL}/infer", rate_per_s) as crowd:
             shop.until(first, "promoted")
             for name in faults:
                 fault, trigger = FAULTS[name], folder / f"break-{name}"
@@ -89,7 +89,9 @@ def policy_of(fault: Fault, weight_pct: float) -> dict[str, Any]:
     return {"preset": "fast", "steps": steps, "guards": list(fault.guards), "shadow": shadow}
 
 
-def one_run(shop: Shop, crowd: Crowd, release: str, policy: dict[str, Any], trigger: Path, run: int) -> dict[str, Any]:
+def one_run(
+    shop: Shop, crowd: LoadGenerator, release: str, policy: dict[str, Any], trigger: Path, run: int
+) -> dict[str, Any]:
     """One rollout of the release, broken while it serves."""
     for path in (trigger, Path(f"{trigger}.at")):
         path.unlink(missing_ok=True)

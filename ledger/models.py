@@ -1,4 +1,4 @@
-"""Events (append-only, hash-chained), jobs (leased rows), named leases with fencing tokens, and who is told of events."""
+"""Events (append-only, hash-chained), jobs (leased rows), and named leases with fencing tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import uuid
 
 from django.db import models
 
-from accounts.models import Team
-from ledger.core.delivery import OPEN, DeliveryState, Kind
 from ledger.core.lifecycle import JobState
 
 
@@ -94,92 +92,3 @@ class Lease(models.Model):
     owner = models.CharField(max_length=120, blank=True)
     token = models.BigIntegerField(default=0)
     expires_at = models.DateTimeField(null=True, blank=True)
-
-
-class Subscription(models.Model):
-    """Who is told of which events, and how: a webhook, or an e-mail address. People call both a webhook."""
-
-    team = models.ForeignKey(
-        Team, on_delete=models.CASCADE, null=True, related_name="subscriptions"
-    )  # None: everybody's
-    kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in Kind])
-    target = models.CharField(max_length=500)  # the URL, or the e-mail address
-    title = models.CharField(max_length=120, blank=True)
-    verbs = models.JSONField(default=list)  # patterns such as rollout.*
-    # encrypted: see ledger.secret_box
-    secret = models.TextField(blank=True)
-    previous_secret = models.TextField(blank=True)
-    previous_until = models.DateTimeField(null=True, blank=True)  # until when the previous one signs as well
-    is_active = models.BooleanField(default=True)
-    may_be_private = models.BooleanField(default=False)  # an administrator named the target
-    last_seq = models.BigIntegerField()  # every event up to here is in the deliveries, or is none of its own
-    version = models.PositiveIntegerField(default=1)
-    created_by = models.CharField(max_length=150)
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    class Meta:
-        ordering = ["pk"]
-        constraints = [
-            models.CheckConstraint(
-                condition=models.Q(kind__in=[k.value for k in Kind]), name="subscription_kind_known"
-            ),
-            models.UniqueConstraint(
-                fields=["team", "kind", "target"], nulls_distinct=False, name="subscription_once_per_target"
-            ),
-        ]
-
-
-class Delivery(models.Model):
-    """One event on its way to one subscription. Without an event it is a test."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4)  # the receiver sees it as webhook-id
-    subscription = models.ForeignKey(Subscription, on_delete=models.CASCADE, related_name="deliveries", db_index=False)
-    event = models.ForeignKey(  # events are never deleted, so the database has nothing to check
-        Event, on_delete=models.DO_NOTHING, null=True, related_name="+", db_index=False, db_constraint=False
-    )
-    state = models.CharField(
-        max_length=10, default=DeliveryState.PENDING, choices=[(s.value, s.value) for s in DeliveryState]
-    )
-    # when it is sent next. While it is being sent, when it counts as lost and is sent again
-    due_at = models.DateTimeField()
-    attempts = models.PositiveIntegerField(default=0)
-    attempts_before = models.PositiveIntegerField(default=0)  # those before it was last sent again by a person
-    created_at = models.DateTimeField(auto_now_add=True)
-    ended_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        constraints = [
-            models.CheckConstraint(
-                condition=models.Q(state__in=[s.value for s in DeliveryState]), name="delivery_state_known"
-            ),
-            models.UniqueConstraint(fields=["subscription", "event"], name="delivery_once_per_event"),
-        ]
-        indexes = [
-            # the next one of a subscription; whether any is due at all
-            models.Index(
-                fields=["subscription", "event"],
-                condition=models.Q(state__in=[s.value for s in OPEN]),
-                include=["due_at"],
-                name="delivery_next",
-            ),
-            models.Index(fields=["due_at"], condition=models.Q(state__in=[s.value for s in OPEN]), name="delivery_due"),
-            models.Index(fields=["subscription", "-created_at"], name="delivery_newest"),  # the log, newest first
-            models.Index(fields=["ended_at"], name="delivery_ended"),  # what is old enough to be dropped
-        ]
-
-
-class Attempt(models.Model):
-    """One try of a delivery, written when it begins; one without `ended_at` was cut off, or is being made."""
-
-    delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="tries", db_index=False)
-    number = models.PositiveIntegerField()
-    at = models.DateTimeField()
-    ended_at = models.DateTimeField(null=True, blank=True)
-    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
-    error = models.CharField(max_length=500, blank=True)
-    snippet = models.CharField(max_length=500, blank=True)
-    duration_ms = models.PositiveIntegerField(null=True, blank=True)
-
-    class Meta:
-        ordering = ["-number"]
-        constraints = [models.UniqueConstraint(fields=["delivery", "number"], name="attempt_once")]

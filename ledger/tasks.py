@@ -12,18 +12,14 @@ from celery import shared_task
 from django.conf import settings
 from django.db import close_old_connections, connection, transaction
 
-from accounts.core.errors import DomainError, Invalid, NotFound, Refused
 from ledger import actions
-from ledger.actions.deliveries import JOB as NOTIFY
-from ledger.jobs import Again, Beat, handler, kinds, registered
+from ledger.core.errors import DomainError, Invalid, NotFound, Refused
+from ledger.hooks.job_handlers import Again, kinds, registered
 from ledger.models import Job
-from ledger.notify import run_round
 
 log = logging.getLogger(__name__)
 #: Trying these again gives the same answer.
 FINAL_ERRORS = (Refused, NotFound, Invalid)
-#: The notifier's one row waits for so long, unless the sweep calls it sooner because something is due.
-CALLED_WITHIN_S = 3600.0
 
 
 @shared_task(name="ledger.run_job")
@@ -78,8 +74,8 @@ def _fail(job: Job, owner: str, error: str) -> None:
         job.refresh_from_db()
         if known is not None and known.on_failed is not None:
             known.on_failed(job)
-        if job.kind != NOTIFY["kind"]:  # that one would be told by the very job that fails, again and again
-            actions.tell_of_failure(job)
+        if known is None or known.records_failure:
+            actions.record_failure(job)
 
 
 class Heartbeat:
@@ -116,10 +112,3 @@ class Heartbeat:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(timeout=10)
-
-
-@handler(NOTIFY["kind"])
-def notify(job: Job, beat: Beat) -> None:
-    """Collects and sends what is due, then waits to be called again: one row for good, not one for each round."""
-    run_round(beat)
-    raise Again(CALLED_WITHIN_S, "waits for events")

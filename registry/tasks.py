@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accounts.core.access import Actor
-from ledger.jobs import Again, Beat, handler
+from ledger.hooks.job_handlers import Again, Beat, handler
 from ledger.models import Job
 from registry import actions
 from registry.models import Upload

@@ -71,7 +71,7 @@ class Rollout(models.Model):
         indexes = [models.Index(fields=["state"], name="rollout_by_state")]  # the engine's tick
 
     @property
-    def plan(self) -> Policy:
+    def effective_policy(self) -> Policy:
         """The policy as it can be followed with or without a stable release."""
         return stored_policy(self.policy).facing(has_stable=self.stable_id is not None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.jobs import Beat, handler
+from ledger.hooks.job_handlers import Beat, handler
 from ledger.models import Job
 from rollouts.actions.instant_rollback import DRAIN_REVERTED, drain_reverted
 from rollouts.models import Rollout

@@ -17,8 +17,8 @@ from rest_framework.pagination import CursorPagination as DrfCursorPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
 
-from accounts.core.errors import DomainError
 from ledger.core.chain import storable
+from ledger.core.errors import DomainError
 
 log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"

@@ -8,8 +8,7 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from accounts.core.access import Role
-from ledger.core.delivery import DeliveryState
-from ledger.core.delivery import Kind as SubscriptionKind
+from notifications.core.delivery import DeliveryState, ReceiverKind
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from sluicegate import env
@@ -36,12 +35,14 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "sluicegate",
-    "accounts",
     "ledger",
+    "accounts",
     "registry",
     "serving",
     "validators",
     "rollouts",
+    "audit",
+    "notifications",
     "web",
 ]
 MIDDLEWARE = [
@@ -209,7 +210,7 @@ SPECTACULAR_SETTINGS = {
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
-        "SubscriptionKind": [(kind.value, kind.value) for kind in SubscriptionKind],
+        "ReceiverKind": [(kind.value, kind.value) for kind in ReceiverKind],
     },
 }
 

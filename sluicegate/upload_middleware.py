@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from django.conf import settings
 
-from accounts.core.errors import DomainError, Invalid, Unavailable
+from ledger.core.errors import DomainError, Invalid, Unavailable
 from registry.api import parts
 from registry.storage.folder import PartWriter
 from sluicegate.api import CONTENT_TYPE, problem

@@ -7,7 +7,7 @@ from drf_spectacular.views import SpectacularJSONAPIView
 
 from sluicegate.api import unknown_address
 
-API_APPS = ["accounts", "ledger", "registry", "serving", "validators", "rollouts"]
+API_APPS = ["accounts", "registry", "serving", "validators", "rollouts", "audit", "notifications"]
 
 urlpatterns = [
     path("api/v1/schema", SpectacularJSONAPIView.as_view(permission_classes=[], authentication_classes=[])),

@@ -15,9 +15,9 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from ledger.core import delivery
 from ledger.core import lifecycle as jobs
 from ledger.core.verbs import EventVerb
+from notifications.core import delivery
 from registry.core import blob_lifecycle as blobs
 from registry.core import lifecycle as releases
 from registry.core import uploads
@@ -28,9 +28,20 @@ from tests.naming import duplicate_classes
 from validators.core import lifecycle as gate_runs
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["sluicegate", "web", "rollouts", "validators", "serving", "registry", "ledger", "accounts"]
+ROOMS = [
+    "sluicegate",
+    "web",
+    "notifications",
+    "audit",
+    "rollouts",
+    "validators",
+    "serving",
+    "registry",
+    "accounts",
+    "ledger",
+]
 #: Those that write the log; the others only show it, or name verbs in their help.
-_WRITERS = ["rollouts", "validators", "serving", "registry", "ledger", "accounts"]
+_WRITERS = ["notifications", "rollouts", "validators", "serving", "registry", "accounts", "ledger"]
 #: Every table of moves, by the word that `takes` of a test names it with, and the app whose actions take them.
 LIFECYCLES: dict[str, tuple[Mapping[StrEnum, frozenset[StrEnum]], str]] = {
     "rollout": (rollouts.MOVES, "rollouts"),  # type: ignore[dict-item]
@@ -40,7 +51,7 @@ LIFECYCLES: dict[str, tuple[Mapping[StrEnum, frozenset[StrEnum]], str]] = {
     "upload": (uploads.MOVES, "registry"),  # type: ignore[dict-item]
     "blob": (blobs.MOVES, "registry"),  # type: ignore[dict-item]
     "job": (jobs.MOVES, "ledger"),  # type: ignore[dict-item]
-    "delivery": (delivery.MOVES, "ledger"),  # type: ignore[dict-item]
+    "delivery": (delivery.MOVES, "notifications"),  # type: ignore[dict-item]
 }
 REASON_CODES = ROOT / "docs" / "rollouts.md"
 

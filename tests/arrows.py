@@ -10,7 +10,8 @@ from typing import Any
 from django.db import models
 from django.db.models.query import QuerySet
 
-from ledger.models import Delivery, Job
+from ledger.models import Job
+from notifications.models import Delivery
 from registry.models import Blob, Release, Upload
 from rollouts.models import Rollout
 from serving.models import Deployment

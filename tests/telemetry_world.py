@@ -15,12 +15,13 @@ from django.db import connection
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from ledger import clock as ledger_clock
-from ledger.clock import DatabaseClock
+from ledger.queries import clock as ledger_clock
+from ledger.queries.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
 from rollouts.engine.loop import Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
+from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import get_rollout, view_of
 from serving.actions.routes import set_route
@@ -171,7 +172,14 @@ class World:
         self.telemetry = Telemetry(self.gateways)
         self.metrics = FakeMetrics()
         self.reader = ReaderByHand(self.metrics, now=lambda: timezone.now())
-        self.engine = Engine(self.telemetry, tick_s=0.1, lease_s=60, external=self.reader, clock=clock)
+        self.engine = Engine(
+            self.telemetry,
+            tick_s=0.1,
+            lease_s=60,
+            external=self.reader,
+            clock=clock,
+            timings=EngineTimings(zero_poll_for_s=0.0),
+        )
         self.is_running = False
         self.stable = self.serve(make_release(self.model))
         set_route(

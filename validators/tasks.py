@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.jobs import Beat, handler
+from ledger.hooks.job_handlers import Beat, handler
 from ledger.models import Job
 from validators.actions import JOB_KIND, give_up_gate_run
 from validators.execution.run import ACTOR, execute_gate_run

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from accounts.audit import record
 from accounts.core.access import Actor, Role, Verb, require
-from accounts.core.errors import Invalid, Refused, StateChanged
 from accounts.models import Membership, Team, Token, User
+from ledger.actions import append_event
+from ledger.core.errors import Invalid, Refused, StateChanged
 
 FIRST_ADMINISTRATOR = "admin"
 #: Begins every token, so that scanners for leaked secrets find it.
@@ -62,7 +62,7 @@ def create_team(*, actor: Actor, slug: str, title: str = "") -> Team:
         raise _field_error("title", "The title is longer than 120 characters.", "Shorten it.")
     team, is_new = Team.objects.get_or_create(slug=slug, defaults={"title": title})
     if is_new:
-        record(verb="team.created", subject_type="team", subject_id=slug, actor=actor, title=title)
+        append_event(verb="team.created", subject_type="team", subject_id=slug, actor=actor, facts={"title": title})
     elif team.title != title:
         raise StateChanged(
             "team_exists", f"There is a team {slug} already, titled {team.title!r}. Choose another name.", team=slug
@@ -95,13 +95,12 @@ def create_user(*, actor: Actor, username: str, password: str | None = None, is_
         raise StateChanged(
             "user_exists", f"There is a user {username} already. Choose another name.", username=username
         ) from None
-    record(
+    append_event(
         verb="user.created",
         subject_type="user",
         subject_id=username,
         actor=actor,
-        is_admin=is_admin,
-        has_password=password is not None,
+        facts={"is_admin": is_admin, "has_password": password is not None},
     )
     return user
 
@@ -120,7 +119,13 @@ def grant_role(*, actor: Actor, username: str, team: str, role: Role | str) -> M
         raise _field_error("role", f"{role!r} is no role.", f"Use one of {', '.join(Role)}.")
     membership, is_new = Membership.objects.get_or_create(user=user, team=its_team, role=Role(role).value)
     if is_new:
-        record(verb="role.granted", subject_type="user", subject_id=username, actor=actor, team=team, role=str(role))
+        append_event(
+            verb="role.granted",
+            subject_type="user",
+            subject_id=username,
+            actor=actor,
+            facts={"team": team, "role": str(role)},
+        )
     return membership
 
 
@@ -142,14 +147,12 @@ def issue_token(*, user: User, name: str, actor: Actor, expires_at: datetime | N
     token = Token.objects.create(
         user=user, name=name, sha256=token_digest(clear), prefix=clear[:8], expires_at=expires_at
     )
-    record(
+    append_event(
         verb="token.issued",
         subject_type="user",
         subject_id=user.username,
         actor=actor,
-        token=token.pk,
-        name=name,
-        prefix=token.prefix,
+        facts={"token": token.pk, "name": name, "prefix": token.prefix},
     )
     return clear
 
@@ -160,13 +163,12 @@ def revoke_token(*, actor: Actor, token: Token) -> None:
     if actor.user_id != token.user_id:
         require(actor, Verb.ADMINISTER, "*")
     if Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
-        record(
+        append_event(
             verb="token.revoked",
             subject_type="user",
             subject_id=token.user.username,
             actor=actor,
-            token=token.pk,
-            name=token.name,
+            facts={"token": token.pk, "name": token.name},
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from accounts.core.errors import Refused, Stale
+from ledger.core.errors import Refused, Stale
 
 
 class Role(StrEnum):

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.calibration.traffic import ERRORS, Second
+from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, worse_of
 from rollouts.core.all_failing import CHANCE
-from rollouts.core.arrays import fixed_sums_of, increments_of, mixed_of, worse_of
+from rollouts.core.arrays import increments_of, mixed_of
 from rollouts.core.breach import BLAME_LOG_E, BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS, SPENDS
 from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
-from rollouts.core.dispersion import Dispersions
 from rollouts.core.evidence import BETTER, FIRST_ONSET, GRID, LATE_TICKS, Side
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source
 from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
@@ -39,7 +39,7 @@ CLOSE = float(np.log(len(GRID) + 1))
 
 
 class Watched:
-    """One guard of many runs: `carry.Watch` and what `snapshot.judge` makes of it. Arrays by (run, point, alternative)."""
+    """One guard of many runs: `GuardTracker` and what `snapshot.judge_guard` makes of it. Arrays by (run, point, alternative)."""
 
     def __init__(self, guard: Guard, policy: Policy, runs: int) -> None:
         self.guard, self.bar_worse = guard, policy.bar_worse_of(guard)

@@ -8,11 +8,11 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from accounts.core.access import Actor
-from ledger.audit import link_of
+from ledger.core.actor import Actor
 from ledger.core.chain import GENESIS, storable
 from ledger.core.verbs import EventVerb
 from ledger.models import ChainHead, Event
+from ledger.queries.chain_verification import link_of
 
 #: The advisory lock that makes writers of events take turns; any number that nobody else uses.
 _CHAIN_LOCK = 0x51_0C_6A_7E

@@ -1,4 +1,4 @@
-"""The verbs of jobs: enqueue, call, claim, extend, finish and send."""
+"""The verbs of jobs: enqueue, make due now, claim, extend, finish and send."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from accounts.core.access import Actor
 from ledger.actions.events import append_event
 from ledger.actions.transitions import transition_rows
+from ledger.core.actor import Process
 from ledger.core.lifecycle import MOVES, JobState
 from ledger.models import Job
 
+#: The actor of what happens to jobs themselves.
+WORKER = Process("system:worker")
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -32,7 +34,7 @@ def enqueue(
 ) -> Job:
     """The waiting or running job of this (kind, key): the one that is there, else a new one. Sent when the caller commits.
 
-    `due_at` (aware; None = now) may lie in the future; the sweep sends it then.
+    `due_at` (aware; None = now) may lie in the future; the scheduler sends it then.
     """
     with transaction.atomic():
         job = Job.objects.filter(kind=kind, key=key, state__in=UNFINISHED).first()
@@ -46,15 +48,15 @@ def enqueue(
             return Job.objects.get(kind=kind, key=key, state__in=UNFINISHED)
         job = Job.objects.get(pk=job.pk)
         if due_at is None:
-            # Robust: the row is the truth. If Celery's broker is away, the sweep sends the id later.
+            # Robust: the row is the truth. If Celery's broker is away, the scheduler sends the id later.
             transaction.on_commit(lambda: send(job), robust=True)
         return job
 
 
-def call(*, kind: str, key: str) -> Job:
+def make_due_now(*, kind: str, key: str) -> Job:
     """The unfinished job of this (kind, key), due now: the one that waits for later is pulled forward, else a new one.
 
-    The sweep sends it, so that nobody who calls waits for the transport.
+    The scheduler sends it, so that the caller never waits for the transport.
     """
     with transaction.atomic():
         job = enqueue(kind=kind, key=key, args={}, due_at=timezone.now())
@@ -69,7 +71,7 @@ def _with_due(job: Job, due_at: datetime | None) -> Job:
 
 def send(job: Job) -> None:
     """Hands the job's id to Celery. Raises what the transport raises when it is away."""
-    # Noted first: a message that got lost is sent again after RESEND_AFTER_S, one that was not noted would be sent every sweep.
+    # Noted first: a message that got lost is sent again after RESEND_AFTER_S, one that was not noted would be sent at every look.
     Job.objects.filter(pk=job.pk).update(sent_at=Now())
     current_app.signature("ledger.run_job", args=[str(job.pk)], queue=job.queue, retry=False).apply_async()
 
@@ -125,10 +127,10 @@ def release_for_retry(
     )  # fmt: skip
 
 
-def tell_of_failure(job: Job) -> None:
+def record_failure(job: Job) -> None:
     """The event of a job that failed for good. The last thing in its transaction: it takes the log's lock."""
     append_event(
-        verb="job.failed", subject_type="job", subject_id=job.pk, actor=Actor.system("worker"), from_state=JobState.RUNNING,
+        verb="job.failed", subject_type="job", subject_id=job.pk, actor=WORKER, from_state=JobState.RUNNING,
         to_state=JobState.FAILED, reason=job.error, facts={"kind": job.kind, "key": job.key, "attempts": job.attempts},
     )  # fmt: skip
 

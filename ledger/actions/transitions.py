@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from django.db.models import F, Model, QuerySet
 
-from accounts.core.errors import StateChanged
+from ledger.core.errors import StateChanged
 
 S = TypeVar("S", bound=StrEnum)
 

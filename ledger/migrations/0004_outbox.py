@@ -5,8 +5,6 @@ import uuid
 import django.db.models.deletion
 from django.db import migrations, models
 
-import ledger.core.delivery
-
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -59,7 +57,7 @@ class Migration(migrations.Migration):
                             ("delivered", "delivered"),
                             ("gave_up", "gave_up"),
                         ],
-                        default=ledger.core.delivery.DeliveryState["PENDING"],
+                        default="pending",
                         max_length=10,
                     ),
                 ),

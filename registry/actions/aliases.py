@@ -6,8 +6,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.core.errors import PreconditionRequired, StateChanged
 from ledger.actions import append_event
+from ledger.core.errors import PreconditionRequired, StateChanged
 from registry.core.alias import name_problems
 from registry.core.schema import Problem, Text
 from registry.core.spec import refuse

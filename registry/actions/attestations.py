@@ -12,8 +12,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Unavailable
 from ledger.actions import append_event
+from ledger.core.errors import Unavailable
 from registry.core import oms
 from registry.core.attestations import PROVENANCE_TYPE, provenance, subject_of
 from registry.models import Attestation, Release

@@ -13,8 +13,8 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import ProtectedError
 
-from accounts.core.errors import StateChanged
 from ledger.actions.transitions import transition
+from ledger.core.errors import StateChanged
 from registry.core.blob_lifecycle import MOVES, BlobState
 from registry.models import Blob
 from registry.storage import store

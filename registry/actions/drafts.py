@@ -12,8 +12,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.core.errors import Invalid, NotFound, StateChanged
 from ledger.actions import append_event, enqueue
+from ledger.core.errors import Invalid, NotFound, StateChanged
 from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
 from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db import transaction
 
-from accounts.core.errors import StateChanged
 from ledger.actions.transitions import reread, transition
+from ledger.core.errors import StateChanged
 from registry.actions.blobs import delete_if_unreferenced
 from registry.core.uploads import MOVES, UploadState
 from registry.models import Release, Upload

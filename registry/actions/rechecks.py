@@ -7,9 +7,9 @@ import hashlib
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import NotFound, StateChanged
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import NotFound, StateChanged
 from registry.actions.blobs import lock_blob
 from registry.core.blob_lifecycle import MOVES, BlobState
 from registry.models import Blob

@@ -10,9 +10,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.core.errors import Invalid, NotFound, Refused
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import Invalid, NotFound, Refused
 from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files

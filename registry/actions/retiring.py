@@ -6,7 +6,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.core.errors import StateChanged
+from ledger.core.errors import StateChanged
 from registry.actions.drafts import expect_housekeeping
 from registry.actions.releases import lock_release, move
 from registry.core.lifecycle import ReleaseState

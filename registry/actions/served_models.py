@@ -8,9 +8,9 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.core.errors import StateChanged
 from accounts.models import Team
 from ledger.actions import append_event
+from ledger.core.errors import StateChanged
 from registry.core.contract import read_settings, read_slug
 from registry.core.schema import Problem
 from registry.core.spec import refuse

@@ -11,8 +11,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, require
-from accounts.core.errors import DomainError, Invalid, NotFound, StateChanged
 from ledger.actions import append_event, enqueue
+from ledger.core.errors import DomainError, Invalid, NotFound, StateChanged
 from registry.actions.blobs import record_blob
 from registry.actions.drafts import attach, require_draft, require_expected_file
 from registry.actions.inspections import inspect_files

@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api import actor_of
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry import actions, queries
 from registry.api.serializers import FileOut
 from registry.core.schema import Problem

@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers
 
-from accounts.core.errors import NotFound, Refused
+from ledger.core.errors import NotFound, Refused
 from registry.core.uploads import PartTicket
 from registry.storage import FolderStore, Readable, adapter, chunks_of
 from registry.storage.folder import PartWriter

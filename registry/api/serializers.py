@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.core.lifecycle import FileRole
 from registry.core.schema import Problem
 from registry.core.spec import refuse

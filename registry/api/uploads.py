@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api import actor_of
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry import actions, queries
 from registry.api.parts import PartAnswer, receive
 from registry.api.serializers import FileOut, body_of, known_members

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.core import envelope, envelope_lint, serving
 from registry.core.artifact import BACKENDS
 from registry.core.schema import Instant, Object, Problem, Record, Text, may, need

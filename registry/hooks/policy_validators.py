@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.core.schema import Problem
 
 #: Given the policy and the model's objectives: raises Invalid, with facts["errors"] = [{field, message, fix}].

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from accounts.core.errors import NotFound
+from ledger.core.errors import NotFound
 from registry.models import Alias, AliasEvent, ServedModel
 
 

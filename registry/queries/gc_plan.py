@@ -69,12 +69,12 @@ def _blobs(due: dict[str, datetime], keys: set[str], now: datetime) -> Iterator[
 
 def _strays(due: dict[str, datetime], keys: set[str]) -> Iterator[StrayFacts]:
     uploads = _uploads()
-    keeper = adapter()
-    stored = keeper.keys()
+    backend = adapter()
+    stored = backend.keys()
     for key, size in stored:
         if key not in keys:
             yield StrayFacts(key, size, uploads.get(key, ""), due.get(key))
-    for place in keeper.unfinished():  # parts that are no bytes yet; collection deletes none of them
+    for place in backend.unfinished():  # parts that are no bytes yet; collection deletes none of them
         yield StrayFacts(place.key, 0, f"parts {uploads.get(place.key, _UNKNOWN)}")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.core.cache import cache
 
-from accounts.core.errors import DomainError
+from ledger.core.errors import DomainError
 from registry.core.diff import MOST_CHANGES, Change, Diff, compare, differing, fields, showable
 from registry.core.formats import inspect, jsons, kind_of
 from registry.core.formats.findings import Malformed

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from accounts.core.access import Actor, Verb, may
-from accounts.core.errors import NotFound, Refused, StateChanged
+from ledger.core.errors import NotFound, Refused, StateChanged
 from registry.core.artifact import path_problems
 from registry.core.artifact import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from django.conf import settings
 
-from accounts.core.errors import NotFound
+from ledger.core.errors import NotFound
 from registry.storage.folder import FolderStore
 from registry.storage.port import BlobStore, Readable, split_key
 from registry.storage.s3 import S3Store, bucket_of

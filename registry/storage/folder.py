@@ -23,7 +23,7 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 
-from accounts.core.errors import DomainError, Invalid, NotFound, Unavailable
+from ledger.core.errors import DomainError, Invalid, NotFound, Unavailable
 from registry.core.uploads import PartTicket
 from registry.storage.mapped import pieces
 from registry.storage.port import (

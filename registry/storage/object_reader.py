@@ -9,7 +9,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, HTTPClientError
 
-from accounts.core.errors import Unavailable
+from ledger.core.errors import Unavailable
 
 #: A reader that loses its connection goes on where it was, so many times in a row.
 READ_TRIES = 3

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from accounts.core.errors import Invalid, NotFound
+from ledger.core.errors import Invalid, NotFound
 from registry.core.uploads import PartPlan
 
 CHUNK_BYTES = 1 << 20

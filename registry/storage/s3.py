@@ -26,7 +26,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from django.core.exceptions import ImproperlyConfigured
 
-from accounts.core.errors import Invalid, NotFound, Unavailable
+from ledger.core.errors import Invalid, NotFound, Unavailable
 from registry.core.uploads import base64_of, hex_of
 from registry.storage.object_reader import ObjectReader
 from registry.storage.port import (

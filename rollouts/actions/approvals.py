@@ -7,8 +7,8 @@ from datetime import timedelta
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb
-from accounts.core.errors import Invalid, Refused, StateChanged
-from ledger import clock
+from ledger.core.errors import Invalid, Refused, StateChanged
+from ledger.queries import clock
 from rollouts.actions.operator_commands import begin_rollback
 from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
 from rollouts.actions.start import close_undo_windows
@@ -40,7 +40,7 @@ def approve(
     rollout = lock_and_check(actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, _APPROVABLE, "approve")
     approver = _person(actor, rollout)
     pinned = _still_newest(rollout)
-    plan = rollout.plan
+    plan = rollout.effective_policy
     given = people_by_stage(given_to(rollout))
     stage = _stage_to_approve(rollout, plan, given, stage)
     if actor.name in given.get(stage, []):
@@ -164,7 +164,7 @@ def reject(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str
     why = require_reason(reason)
     if rollout.state in WITHOUT_TRAFFIC:
         return transition_with_record(rollout, S.REJECTED, actor, "reject", f"Rejected by {actor.name}: {why}")
-    plan = rollout.plan
+    plan = rollout.effective_policy
     gated = [stage for stage in ahead_of(rollout, plan) if plan.approvals.get(stage)]
     if not gated:
         raise StateChanged(

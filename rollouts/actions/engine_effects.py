@@ -7,14 +7,15 @@ from typing import Any
 
 from django.db import transaction
 
-from accounts.core.errors import Stale, StateChanged
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
-from rollouts.actions.tick_records import ENGINE, Outcome, Tick, outcome_of, write
+from ledger.core.errors import Stale, StateChanged
+from rollouts.actions.tick_records import ENGINE, decision_of, write
 from rollouts.actions.transitions import drain_release, move, named, record, shut
 from rollouts.core.decision import Action, Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
+from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from serving.actions import ensure_deployment
@@ -25,19 +26,20 @@ S = RolloutState
 
 
 @transaction.atomic
-def commit_tick(tick: Tick) -> Outcome:
+def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
     """One rollout's tick: counters, evidence, observation, at most one effect, and the decision if it says something new.
 
-    Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes it: nothing is written then.
+    `fence` is the leader's token. Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes
+    it: nothing is written then.
     """
-    rollout, outcome = tick.rollout, outcome_of(tick)
-    warning = tick.warning if outcome.decision is not None else ""
-    write(tick, outcome)
+    outcome = outcome_of(tick)
+    warning = tick.warning if outcome.is_recorded else ""
+    write(rollout, tick, outcome, fence=fence)
     if tick.is_effect:
         lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
-        _apply(tick)
-    if outcome.decision is not None:
-        outcome.decision.save(force_insert=True)
+        _apply(rollout, tick, fence)
+    if outcome.is_recorded:
+        decision_of(rollout, tick).save(force_insert=True)
     if warning:
         append_event(
             verb=warning, subject_type="rollout", subject_id=rollout.pk, actor=ENGINE, reason=tick.decision.reason,
@@ -46,34 +48,36 @@ def commit_tick(tick: Tick) -> Outcome:
     return outcome
 
 
-def _apply(tick: Tick) -> None:
-    rollout, decision = tick.rollout, tick.decision
+def _apply(rollout: Rollout, tick: Tick, fence: int) -> None:
+    policy, decision = tick.snapshot.policy, tick.decision
     action = decision.action
     if action is Action.SHADOW:
-        mirror_bp = tick.policy.shadow.sample_bp if tick.policy.shadow else 0
-        _weigh(tick, S.SHADOWING, 0, verb="rollout.shadowing", mirror_bp=mirror_bp)
+        mirror_bp = policy.shadow.sample_bp if policy.shadow else 0
+        _weigh(rollout, tick, fence, S.SHADOWING, 0, verb="rollout.shadowing", mirror_bp=mirror_bp)
     elif action in {Action.START, Action.ADVANCE}:
         index = 0 if action is Action.START else rollout.step_index + 1
         verb = "rollout.started" if action is Action.START else "rollout.advanced"
-        _weigh(tick, S.SHIFTING, tick.policy.steps[index].weight_bp, verb=verb, step_index=index)
+        _weigh(rollout, tick, fence, S.SHIFTING, policy.steps[index].weight_bp, verb=verb, step_index=index)
     elif action is Action.BAKE:
-        _weigh(tick, S.BAKING, tick.policy.bake.weight_bp, verb="rollout.baking")
+        _weigh(rollout, tick, fence, S.BAKING, policy.bake.weight_bp, verb="rollout.baking")
     elif action is Action.PROMOTE:
-        _promote(tick)
+        _promote(rollout, tick, fence)
     elif action is Action.PAUSE:
         move(rollout, S.PAUSED, actor=ENGINE, reason=decision.reason, facts=decision.facts, resume_state=rollout.state)
     elif action is Action.ROLL_BACK:
-        _roll_back(tick)
+        _roll_back(rollout, tick, fence)
     elif action is Action.CANCEL:
         move(rollout, S.CANCELLED, actor=ENGINE, reason=decision.reason, facts=decision.facts)
         drain_release(rollout, rollout.candidate, actor=ENGINE, reason=decision.reason)
 
 
-def _weigh(tick: Tick, to: RolloutState, weight_bp: int, *, verb: str, **changes: Any) -> None:
+def _weigh(
+    rollout: Rollout, tick: Tick, fence: int, to: RolloutState, weight_bp: int, *, verb: str, **changes: Any
+) -> None:
     """Writes a weight; the step's clock starts when the gateways have acknowledged it."""
-    rollout, reason = tick.rollout, tick.decision.reason
+    reason = tick.decision.reason
     mirror_bp = changes.get("mirror_bp", rollout.mirror_bp)
-    write_route(rollout, weight_bp, fence=tick.fence, reason=reason, mirror_bp=mirror_bp)
+    write_route(rollout, weight_bp, fence=fence, reason=reason, mirror_bp=mirror_bp)
     move(
         rollout,
         to,
@@ -149,15 +153,15 @@ def lift_rollout_fences(fence: int) -> None:
     Rollout.objects.filter(state__in=active, fence__lt=fence).update(fence=fence)
 
 
-def _promote(tick: Tick) -> None:
+def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     """First the route, with the old stable still warm; once every gateway has acknowledged it, the end."""
-    rollout, reason = tick.rollout, tick.decision.reason
-    if not tick.carry.is_promoting:
-        write_route(rollout, FULL_BP, fence=tick.fence, reason=reason, is_promoting=True)
+    reason = tick.decision.reason
+    if not tick.engine_state.is_promoting:
+        write_route(rollout, FULL_BP, fence=fence, reason=reason, is_promoting=True)
         Rollout.objects.filter(pk=rollout.pk).update(weight_bp=FULL_BP, reason=reason)
         reread(rollout)
         return
-    window_s = tick.policy.instant_window_s if rollout.stable is not None else 0
+    window_s = tick.snapshot.policy.instant_window_s if rollout.stable is not None else 0
     undo_until = tick.at + timedelta(seconds=window_s) if window_s else None
     facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
     changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until}
@@ -180,10 +184,10 @@ def release_previous(rollout: Rollout) -> None:
         drain_release(rollout, before, actor=ENGINE, reason=reason)
 
 
-def _roll_back(tick: Tick) -> None:
+def _roll_back(rollout: Rollout, tick: Tick, fence: int) -> None:
     """Weight 0, in the same transaction as the decision."""
-    rollout, decision = tick.rollout, tick.decision
-    shut(rollout, actor=ENGINE, reason=decision.reason, fence=tick.fence)
+    decision = tick.decision
+    shut(rollout, actor=ENGINE, reason=decision.reason, fence=fence)
     move(
         rollout,
         S.ROLLING_BACK,
@@ -201,8 +205,8 @@ def _roll_back(tick: Tick) -> None:
 def _first_bad_at(tick: Tick) -> datetime | None:
     """The earliest instant that can have shown the fault behind this decision; the last reading's where nothing was counted."""
     guard = tick.decision.facts.get("guard", "errors")
-    watch = tick.carry.watches.get(guard)
-    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.carry.read_at
+    watch = tick.engine_state.watches.get(guard)
+    at = watch.first_bad_at if watch and watch.first_bad_at is not None else tick.engine_state.read_at
     if at is None or "breach" not in tick.decision.facts:
         return None
     return datetime.fromtimestamp(at, UTC)

@@ -8,9 +8,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import DomainError, NotFound, StateChanged
 from ledger.actions import enqueue
-from ledger.jobs import Again
+from ledger.core.errors import DomainError, NotFound, StateChanged
+from ledger.hooks.job_handlers import Again
 from registry.models import ServedModel
 from rollouts.actions.operator_commands import abort
 from rollouts.actions.preconditions import require_reason

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb
-from accounts.core.errors import StateChanged
-from ledger import clock
+from ledger.core.errors import StateChanged
+from ledger.queries import clock
 from rollouts.actions.preconditions import (
     lock_and_check,
     refuse_frozen,
@@ -43,7 +43,7 @@ def pause(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str)
 def resume(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
     """Back to where it was paused. The stage's clock starts again; its evidence is kept. Raises Refused("frozen")."""
     rollout = lock_and_check(actor, Verb.RESUME_ROLLOUT, rollout, expected_version, {S.PAUSED}, "resume")
-    to, plan, why = S(rollout.resume_state or S.SHIFTING), rollout.plan, require_reason(reason)
+    to, plan, why = S(rollout.resume_state or S.SHIFTING), rollout.effective_policy, require_reason(reason)
     refuse_frozen(plan, "Resume")
     now = clock.now()
     due_at = now + timedelta(seconds=_stage_in(plan, to, rollout.step_index).deadline_s)
@@ -76,7 +76,7 @@ def advance(*, actor: Actor, rollout: Rollout, expected_version: int, reason: st
             "still_baking",
             "The bake is the last look before stable is let go; it ends by evidence. Wait for it, promote now, or abort.",
         )
-    plan, why = rollout.plan, require_reason(reason)
+    plan, why = rollout.effective_policy, require_reason(reason)
     index = 0 if rollout.state == S.SHADOWING else rollout.step_index + 1
     is_last = index >= len(plan.steps)
     weight_bp = plan.bake.weight_bp if is_last else plan.steps[index].weight_bp
@@ -109,7 +109,7 @@ def promote_now(*, actor: Actor, rollout: Rollout, expected_version: int, reason
             "already_promoting",
             f"Rollout {rollout.pk} is being promoted already; its reason says what it waits for: {rollout.reason}",
         )
-    plan, why = rollout.plan, require_reason(reason)
+    plan, why = rollout.effective_policy, require_reason(reason)
     refuse_frozen(plan, "Promote")
     refuse_unapproved(rollout, plan, ahead_of(rollout, plan), "Promoting now")
     said = f"{actor.name} promotes {rollout.candidate.name} without waiting for proof: {why}"

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.core.errors import Invalid, Refused, StateChanged
+from ledger.core.errors import Invalid, Refused, StateChanged
 from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import missing
 from rollouts.core.freeze import frozen

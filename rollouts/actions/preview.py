@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import DomainError
+from ledger.core.errors import DomainError
 from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
 from registry.core.fit import Verdict
@@ -20,7 +20,7 @@ from registry.queries import manifest_of
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.start import (
     check_release,
-    plan_for,
+    policy_for,
     refuse_beside_another,
     refuse_own_policy,
     report_for,
@@ -84,7 +84,7 @@ def preview_rollout(
     start is among the warnings.
     """
     require(actor, Verb.START_ROLLOUT, candidate.model.team.slug)
-    plan = plan_for(candidate, environment, policy)
+    plan = policy_for(candidate, environment, policy)
     route = Route.objects.select_related("stable").filter(environment=environment, model=candidate.model).first()
     stable = route.stable if route else None
     traffic = traffic_of(candidate.model, environment)

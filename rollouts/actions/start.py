@@ -10,9 +10,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, require
-from accounts.core.errors import Invalid, Refused, StateChanged
-from ledger import clock
 from ledger.actions import append_event
+from ledger.core.errors import Invalid, Refused, StateChanged
+from ledger.queries import clock
 from registry.models import Release
 from registry.queries import require_runnable
 from rollouts.actions.preconditions import refuse_frozen
@@ -34,7 +34,7 @@ from validators.queries import is_authentic
 class Admitted:
     """What a rollout may rest on: the policy that it follows, and the report that admits its candidate."""
 
-    plan: Policy
+    policy: Policy
     report: Report | None
 
 
@@ -74,12 +74,12 @@ def admit(actor: Actor, candidate: Release, environment: Environment, policy: Ma
     """What the rollout may rest on. Raises what `start_rollout` does, but for the rollout beside it."""
     refuse_own_policy(actor, candidate, policy)
     check_release(candidate, environment)
-    plan = plan_for(candidate, environment, policy)
+    plan = policy_for(candidate, environment, policy)
     refuse_frozen(plan, "Start the rollout")
     return Admitted(plan, report_for(candidate, environment))
 
 
-def plan_for(candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Policy:
+def policy_for(candidate: Release, environment: Environment, policy: Mapping[str, Any] | None) -> Policy:
     """The policy in full: the one given or the model's own, with the approval that the environment asks for at the start.
 
     Raises Invalid.
@@ -101,7 +101,7 @@ def create(
     supersedes: Rollout | None = None,
 ) -> Rollout:
     """The new row, in its first state. In a transaction that holds the environment's routes."""
-    plan, report = admitted.plan, admitted.report
+    plan, report = admitted.policy, admitted.report
     stable = stable_beside(candidate, environment)
     wanted = plan.approvals.get(START, 0)
     state = RolloutState.AWAITING_APPROVAL if wanted else RolloutState.PREPARING

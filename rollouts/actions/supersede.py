@@ -8,7 +8,7 @@ from typing import Any
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, StateChanged
+from ledger.core.errors import Invalid, StateChanged
 from registry.models import Release
 from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
 from rollouts.actions.start import admit, create

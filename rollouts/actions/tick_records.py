@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Any
@@ -12,214 +11,118 @@ from typing import Any
 from django.db import connection, transaction
 
 from accounts.core.access import Actor
-from accounts.core.errors import Stale, StateChanged
 from ledger.actions.transitions import reread
+from ledger.core.errors import Stale, StateChanged
 from rollouts.core.counter_deltas import Arms, Counts
-from rollouts.core.decision import EXCUSES, Action, Code, evidence_of
-from rollouts.core.decision import Decision as Decided
-from rollouts.core.engine_state import EngineState
-from rollouts.core.lifecycle import LIVE, RolloutState
-from rollouts.core.policy import FULL_BP, Policy
-from rollouts.core.snapshot import Snapshot
-from rollouts.core.tick_history import BLOCK_ROWS, MOST_BLOCKS, OpenSegment, Segment, TickRecord, joined, to_join
+from rollouts.core.decision import Code, evidence_of
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.policy import FULL_BP
+from rollouts.core.tick import Outcome, Tick
+from rollouts.core.tick_history import MOST_BLOCKS, Segment, joined, to_join
 from rollouts.models import DecisionRecord, Observation, Rollout
 
-S = RolloutState
 ENGINE = Actor.system("engine")
-#: States whose ticks are kept as observations.
-OBSERVED = LIVE | {S.ROLLING_BACK, S.STUCK}
-#: So many holds for changing reasons are all recorded; from then on each waits twice as long as the one before it.
-FREELY_SAID, FIRST_WAIT_S, LONGEST_WAIT_S = 24, 60.0, 86_400.0
-#: What people are told of by an event waits no longer than this.
-WARNED_WITHIN_S = 300.0
+#: States whose rows keep the reason that they have: what a person or the rollback wrote there.
+_KEEP_REASON = frozenset({RolloutState.ROLLING_BACK, RolloutState.STUCK, RolloutState.AWAITING_APPROVAL})
 
 
-@dataclass(frozen=True)
-class Tick:
-    """What one tick knows and found. `fence` is the leader's token; an older one cannot write.
-
-    `number` is the tick's own; the row is at `rollout.tick`, which is the one before it or, where quiet ticks were kept in
-    memory, some before.
-    """
-
-    rollout: Rollout
-    policy: Policy
-    carry: EngineState
-    snapshot: Snapshot
-    decision: Decided
-    fence: int
-    at: datetime
-    number: int
-    acked_at: datetime | None = None  # set on the tick that first sees the step's weight acknowledged
-    history: OpenSegment = field(default_factory=OpenSegment)  # before this tick
-    row: TickRecord | None = None  # this tick, for the history
-
-    @property
-    def is_effect(self) -> bool:
-        return self.decision.action is not Action.HOLD
-
-    @property
-    def warning(self) -> str:
-        """The event of something that people should hear of though nothing moves.
-
-        Blindness, a deadline that passed, and evidence that would have taken the candidate back, were it not excused.
-        """
-        if self.is_effect or self.said == self.carry.said:
-            return ""
-        if self.decision.code is Code.BLIND:
-            return "rollout.blind"
-        is_overdue = self.decision.code is Code.OVERDUE or self.decision.facts.get("is_late")
-        if is_overdue:
-            return "rollout.overdue"
-        return "rollout.held" if self.decision.code in EXCUSES and "guard" in self.decision.facts else ""
-
-    @property
-    def said(self) -> str:
-        """What the decision comes down to, numbers aside."""
-        return f"{self.decision.action}:{self.decision.code}{':late' if self.decision.facts.get('is_late') else ''}"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What is kept of a tick: for the next one, and as rows."""
-
-    carry: EngineState
-    history: OpenSegment
-    block: Observation | None
-    decision: DecisionRecord | None
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing is lost but the resolution of counts should the tick be undone: gateways count on."""
-        return self.block is None and self.decision is None
-
-
-def outcome_of(tick: Tick) -> Outcome:
-    """What the tick leaves, before anything is written."""
-    is_new = tick.said != tick.carry.said
-    is_recorded = tick.is_effect or (is_new and _may_say(tick))
-    carry = tick.carry
-    if is_recorded:
-        carry = replace(carry, said=tick.said)
-    if tick.decision.action is Action.PROMOTE and not carry.is_promoting:
-        carry = replace(carry, is_promoting=True)
-    history, block = tick.history, None
-    if is_recorded:
-        history = replace(history, spoken=(0 if tick.is_effect else history.spoken[0] + 1, tick.at.timestamp()))
-    if tick.row is not None and tick.rollout.state in OBSERVED:
-        history = history.after(tick.row)
-        # at other ticks for each rollout, so that not all of them store in the same turn
-        if is_recorded or (tick.row.tick + tick.rollout.pk) % BLOCK_ROWS == 0:
-            block, history = _observation(tick, history), history.stored()
-    return Outcome(carry, history, block, _decision(tick) if is_recorded else None)
-
-
-def write(tick: Tick, outcome: Outcome) -> None:
+def write(rollout: Rollout, tick: Tick, outcome: Outcome, *, fence: int) -> None:
     """The compare-and-set that everything else of the tick hangs on, and what it saw. Must run in a transaction.
 
-    Raises StateChanged when a person moved the rollout meanwhile, or a newer engine writes it.
+    `fence` is the leader's token; an older one cannot write. Raises StateChanged when a person moved the rollout meanwhile,
+    or a newer engine writes it.
     """
-    rollout = tick.rollout
+    observation = _observation(rollout, tick, outcome)
     fresh = Rollout.objects.filter(
-        pk=rollout.pk, state=rollout.state, version=rollout.version, tick=rollout.tick, fence__lte=tick.fence
-    ).update(tick=tick.number, fence=tick.fence, engine_state=_state(outcome), **_columns(tick))
+        pk=rollout.pk, state=rollout.state, version=rollout.version, tick=rollout.tick, fence__lte=fence
+    ).update(tick=tick.number, fence=fence, engine_state=_state(outcome), **_columns(tick))
     if not fresh:
         raise StateChanged(
             "state_changed", f"Rollout {rollout.pk} moved while this tick looked at it; the next tick reads it again."
         )
     reread(rollout)
-    if outcome.block is not None:
-        outcome.block.save(force_insert=True)
+    if observation is not None:
+        observation.save(force_insert=True)
 
 
 # One statement for many rollouts: each is compared as `write` compares it, and one that somebody else holds locked is left
 # out, so that nobody waits for it. What is left out is as it was, and its next tick reads it again.
 _WRITE_HOLDS = """
-WITH told AS MATERIALIZED (
-    SELECT * FROM jsonb_to_recordset(%s::jsonb) AS told(
+WITH given AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(%s::jsonb) AS given(
         id bigint, state text, version int, tick bigint, number bigint, engine_state jsonb,
         observed_bp int, reason text, step_started_at timestamptz, due_at timestamptz)
 ), free AS MATERIALIZED (
-    SELECT rollout.id FROM rollouts_rollout rollout JOIN told USING (id)
-    WHERE rollout.state = told.state AND rollout.version = told.version AND rollout.tick = told.tick
+    SELECT rollout.id FROM rollouts_rollout rollout JOIN given USING (id)
+    WHERE rollout.state = given.state AND rollout.version = given.version AND rollout.tick = given.tick
       AND rollout.fence <= %s
     FOR NO KEY UPDATE OF rollout SKIP LOCKED
 )
 UPDATE rollouts_rollout rollout
-SET tick = told.number, fence = %s, engine_state = told.engine_state,
-    observed_bp = coalesce(told.observed_bp, rollout.observed_bp), reason = coalesce(told.reason, rollout.reason),
-    step_started_at = coalesce(told.step_started_at, rollout.step_started_at),
-    due_at = coalesce(told.due_at, rollout.due_at)
-FROM told JOIN free USING (id)
-WHERE rollout.id = told.id
+SET tick = given.number, fence = %s, engine_state = given.engine_state,
+    observed_bp = coalesce(given.observed_bp, rollout.observed_bp), reason = coalesce(given.reason, rollout.reason),
+    step_started_at = coalesce(given.step_started_at, rollout.step_started_at),
+    due_at = coalesce(given.due_at, rollout.due_at)
+FROM given JOIN free USING (id)
+WHERE rollout.id = given.id
 RETURNING rollout.id
 """
 
 
 @transaction.atomic
-def commit_holds(holds: Sequence[tuple[Tick, Outcome]], *, fence: int) -> set[int]:
+def commit_holds(holds: Sequence[tuple[Rollout, Tick, Outcome]], *, fence: int) -> set[int]:
     """Writes ticks without an effect or a warning, all in one transaction; returns the rollouts whose tick was written.
 
     A tick that is missing in the answer is undone: its rollout moved, or somebody holds it. Sets the written columns on
     the rollouts too.
     """
-    ticks = [tick for tick, _ in holds]
-    outcomes = {tick.rollout.pk: outcome for tick, outcome in holds}
-    columns = {tick.rollout.pk: _columns(tick) for tick in ticks}
-    told = [
+    columns = {rollout.pk: _columns(tick) for rollout, tick, _ in holds}
+    rows = [
         {
-            "id": pk, "state": tick.rollout.state, "version": tick.rollout.version, "tick": tick.rollout.tick, "number": tick.number,
-            "engine_state": _state(outcomes[pk]), **columns[pk],
+            "id": rollout.pk, "state": rollout.state, "version": rollout.version, "tick": rollout.tick, "number": tick.number,
+            "engine_state": _state(outcome), **columns[rollout.pk],
         }
-        for tick in ticks
-        for pk in (tick.rollout.pk,)
+        for rollout, tick, outcome in holds
     ]  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(_WRITE_HOLDS, [json.dumps(told, default=datetime.isoformat), fence, fence])
+        cursor.execute(_WRITE_HOLDS, [json.dumps(rows, default=datetime.isoformat), fence, fence])
         written: set[int] = {row[0] for row in cursor.fetchall()}
-    kept = {pk: outcome for pk, outcome in outcomes.items() if pk in written}
-    Observation.objects.bulk_create([one.block for one in kept.values() if one.block is not None])
-    DecisionRecord.objects.bulk_create([one.decision for one in kept.values() if one.decision is not None])
-    for tick in ticks:
-        if tick.rollout.pk in kept:
-            for name, value in columns[tick.rollout.pk].items():
-                setattr(tick.rollout, name, value)
-            tick.rollout.tick, tick.rollout.fence = tick.number, fence
+    kept = [hold for hold in holds if hold[0].pk in written]
+    observations = [_observation(*hold) for hold in kept]
+    Observation.objects.bulk_create([one for one in observations if one is not None])
+    DecisionRecord.objects.bulk_create(
+        [decision_of(rollout, tick) for rollout, tick, outcome in kept if outcome.is_recorded]
+    )
+    for rollout, tick, _ in kept:
+        for name, value in columns[rollout.pk].items():
+            setattr(rollout, name, value)
+        rollout.tick, rollout.fence = tick.number, fence
     return written
 
 
 def _state(outcome: Outcome) -> dict[str, Any]:
-    return {**outcome.carry.to_json(), "history": outcome.history.to_json()}
+    return {**outcome.engine_state.to_json(), "history": outcome.history.to_json()}
 
 
 def _columns(tick: Tick) -> dict[str, Any]:
-    """What changes in the rollout's row besides what the engine carries."""
-    rollout, s = tick.rollout, tick.snapshot
+    """What changes in the rollout's row besides the engine's state."""
+    s = tick.snapshot
     changes: dict[str, Any] = {}
     if s.observed_frac is not None:
         changes["observed_bp"] = round(s.observed_frac * FULL_BP)
     if tick.acked_at is not None:
         changes |= {"step_started_at": tick.acked_at, "due_at": tick.acked_at + timedelta(seconds=s.stage.deadline_s)}
-    is_quiet = tick.decision.code is Code.PAUSED or rollout.state in {S.ROLLING_BACK, S.STUCK, S.AWAITING_APPROVAL}
+    is_quiet = tick.decision.code is Code.PAUSED or s.desired.state in _KEEP_REASON
     if not tick.is_effect and not is_quiet:
         changes["reason"] = tick.decision.reason
     return changes
 
 
-def _may_say(tick: Tick) -> bool:
-    """Whether a hold for a new reason is recorded. Reasons that take turns for days would else fill the log."""
-    count, last = tick.history.spoken
-    if count < FREELY_SAID:
-        return True
-    longest_s = WARNED_WITHIN_S if tick.warning else LONGEST_WAIT_S
-    wait_s = min(longest_s, FIRST_WAIT_S * 2.0 ** min(30, count - FREELY_SAID))
-    return tick.at.timestamp() - last >= wait_s
-
-
-def _decision(tick: Tick) -> DecisionRecord:
+def decision_of(rollout: Rollout, tick: Tick) -> DecisionRecord:
+    """The tick's decision as a row, not saved yet."""
     decision = tick.decision
     return DecisionRecord(
-        rollout=tick.rollout, at=tick.at, tick=tick.number, action=decision.action.value, reason=decision.reason,
+        rollout=rollout, at=tick.at, tick=tick.number, action=decision.action.value, reason=decision.reason,
         code=decision.code.value, actor=ENGINE.name, facts=decision.facts,
     )  # fmt: skip
 
@@ -227,9 +130,12 @@ def _decision(tick: Tick) -> DecisionRecord:
 # --- observations -----------------------------------------------------------------------------------------------------
 
 
-def _observation(tick: Tick, history: OpenSegment) -> Observation:
-    evidence = {judged.guard.name: evidence_of(judged) for judged in tick.snapshot.judged}
-    return _row_of(history.block(), tick.rollout, tick.rollout.state, tick.rollout.weight_bp, evidence, history.problem)
+def _observation(rollout: Rollout, tick: Tick, outcome: Outcome) -> Observation | None:
+    if outcome.block is None:
+        return None
+    s = tick.snapshot
+    evidence = {judged.guard.name: evidence_of(judged) for judged in s.evidence.judged}
+    return _row_of(outcome.block, rollout, str(s.desired.state), s.desired.weight_bp, evidence, outcome.problem)
 
 
 def _row_of(

@@ -7,9 +7,9 @@ from typing import Any
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from accounts.core.errors import DomainError
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import DomainError
 from registry.models import Release
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState

@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 
 from accounts.api import StrictSerializer, actor_of, expected_version
 from accounts.core.access import Actor
-from accounts.core.errors import NotFound
+from ledger.core.errors import NotFound
 from registry.queries import get_release, visible_model, visible_models
 from rollouts import actions, queries
 from rollouts.actions.preview import preview_rollout

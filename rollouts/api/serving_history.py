@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.api import actor_of
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from ledger.models import Event
 from registry.queries import visible_model
 from rollouts.queries import serving_history

@@ -38,39 +38,54 @@ def breach(s: Snapshot) -> Decision | None:
 
 
 def _hard_fact(s: Snapshot) -> Decision | None:
-    if s.digest_mismatch:
-        return rollback_decision(s, Code.DIGEST_MISMATCH, s.digest_mismatch)
-    if s.candidate_servers == 0:
-        if s.has_stable and s.stable_servers == 0:
+    if s.observed.digest_mismatch:
+        return rollback_decision(s, Code.DIGEST_MISMATCH, s.observed.digest_mismatch)
+    if s.evidence.is_candidate_gone:
+        if s.identity.has_stable and s.observed.stable_servers == 0:
             return shared_incident(s, "neither release has a serving server")
-        return rollback_decision(s, Code.SERVERS_GONE, f"{s.candidate_name} has no serving server left.")
+        return rollback_decision(s, Code.SERVERS_GONE, f"{s.identity.candidate_name} has no serving server left.")
     return None
 
 
 def _failing(s: Snapshot) -> Decision | None:
-    if s.all_failing < s.policy.all_failing_attempts or s.all_failing_s <= FAILING_OVER_S:
+    if s.evidence.all_failing < s.policy.all_failing_attempts or s.evidence.all_failing_s <= FAILING_OVER_S:
         return None
-    own = s.all_failing if s.own_failing is None else s.own_failing
+    own = s.evidence.all_failing if s.evidence.own_failing is None else s.evidence.own_failing
     # Once promotion has begun stable gets nothing: there is nobody to compare with, and second attempts meet the candidate again.
-    if s.has_stable and not s.is_promoting and (own < s.policy.all_failing_attempts or not s.is_stable_better):
-        said = f"the last {s.all_failing} attempts on {s.candidate_name} failed, and {s.stable_name} does not clearly fare better"
+    if (
+        s.identity.has_stable
+        and not s.desired.is_promoting
+        and (own < s.policy.all_failing_attempts or not s.evidence.is_stable_better)
+    ):
+        said = (
+            f"the last {s.evidence.all_failing} attempts on {s.identity.candidate_name} failed, "
+            f"and {s.identity.stable_name} does not clearly fare better"
+        )
         return shared_incident(s, said)
-    burning = next((one for one in s.judged if one.guard.indicator == "errors" and _is_stable_over(s, one)), None)
+    burning = next(
+        (one for one in s.evidence.judged if one.guard.indicator == "errors" and _is_stable_over(s, one)), None
+    )
     if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
-        said = f"the last {s.all_failing} attempts failed, and errors are at {share(burning.rate_stable)} on {s.stable_name} too"
+        said = (
+            f"the last {s.evidence.all_failing} attempts failed, "
+            f"and errors are at {share(burning.rate_stable)} on {s.identity.stable_name} too"
+        )
         return shared_incident(s, said, burning)
-    said = f"The last {s.all_failing} attempts on {s.candidate_name} all failed, in readings {s.all_failing_s:.1f} s apart."
+    said = (
+        f"The last {s.evidence.all_failing} attempts on {s.identity.candidate_name} all failed, "
+        f"in readings {s.evidence.all_failing_s:.1f} s apart."
+    )
     return rollback_decision(s, Code.ALL_FAILING, said)
 
 
 def _is_stable_over(s: Snapshot, judged: Judged) -> bool:
     """Whether stable is proven over the objective in this stage."""
-    return s.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
+    return s.identity.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
 
 
 def _relative(s: Snapshot) -> Decision | None:
     """The first guard on which the candidate is proven worse than stable, and is to blame; else the first that is excused."""
-    if not s.has_stable:
+    if not s.identity.has_stable:
         return None
     found = [
         confounders.excuse(s, judged) or rollback_decision(s, Code.WORSE_THAN_STABLE, _worse(s, judged), judged)
@@ -91,23 +106,23 @@ def _over_objective(s: Snapshot) -> Decision | None:
 
 def _over(s: Snapshot, judged: Judged) -> Decision | None:
     """The candidate is over the objective. It is blamed only where stable, at the same time, is not over it too."""
-    if s.has_stable and judged.stable < LEAST_STABLE_ATTEMPTS:
+    if s.identity.has_stable and judged.stable < LEAST_STABLE_ATTEMPTS:
         return None
     if is_fix(s, judged):
         return None
-    if s.has_stable and judged.rate_stable > judged.limit:
+    if s.identity.has_stable and judged.rate_stable > judged.limit:
         return shared_incident(
             s,
-            f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name} "
-            f"and at {share(judged.rate_stable)} on {s.stable_name}, over {share(judged.limit)}",
+            f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.identity.candidate_name} "
+            f"and at {share(judged.rate_stable)} on {s.identity.stable_name}, over {share(judged.limit)}",
             judged,
         )
-    if s.has_stable and not s.is_promoting and judged.log_e_worse < BLAME_LOG_E:
-        over = f"at {share(judged.rate_candidate)} on {s.candidate_name}, over {share(judged.limit)}"
-        said = f"{judged.guard.words} are {over}, and {s.stable_name} does not clearly fare better at the same time"
+    if s.identity.has_stable and not s.desired.is_promoting and judged.log_e_worse < BLAME_LOG_E:
+        over = f"at {share(judged.rate_candidate)} on {s.identity.candidate_name}, over {share(judged.limit)}"
+        said = f"{judged.guard.words} are {over}, and {s.identity.stable_name} does not clearly fare better at the same time"
         return shared_incident(s, said, judged)
     said = (
-        f"{capital(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} "
+        f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share(judged.rate_candidate)} "
         f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}."
     )
     return confounders.excuse(s, judged) or rollback_decision(s, Code.OBJECTIVE_BREACHED, said, judged)
@@ -115,30 +130,31 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
 
 def is_fix(s: Snapshot, judged: Judged) -> bool:
     """Whether the candidate is proven better than a stable release that is over the objective: what helps is not held up."""
-    return s.has_stable and judged.rate_stable > judged.limit and judged.log_e_better >= s.bar_fine
+    return s.identity.has_stable and judged.rate_stable > judged.limit and judged.log_e_better >= s.policy.bar_fine
 
 
 def _spent(s: Snapshot) -> Decision | None:
     """The blast radius: bad attempts beyond what the policy tolerates beside stable, over the whole rollout."""
-    if s.policy.budget_bad is None or not s.has_stable:
+    if s.policy.budget_bad is None or not s.identity.has_stable:
         return None
     refused = _refused(s)
     if refused >= s.policy.budget_bad:
         said = (
-            f"{s.candidate_name} has refused {s.shed_candidate} of {s.routed_candidate} requests in this step because too many "
-            f"were in flight, {s.stable_name} {s.shed_stable} of {s.routed_stable}: surely over the budget of {s.policy.budget_bad}."
+            f"{s.identity.candidate_name} has refused {s.evidence.shed_candidate} of {s.evidence.routed_candidate} requests in this "
+            f"step because too many were in flight, {s.identity.stable_name} {s.evidence.shed_stable} of {s.evidence.routed_stable}: "
+            f"surely over the budget of {s.policy.budget_bad}."
         )
         return rollback_decision(s, Code.BUDGET_SPENT, said)
     for judged in s.acting:
         if judged.guard.indicator not in SPENDS:
             continue
-        excess, variance = s.harm.get(judged.guard.name, (0.0, 0.0))
+        excess, variance = s.evidence.harm.get(judged.guard.name, (0.0, 0.0))
         sure = excess - BUDGET_SIGMAS * math.sqrt(max(0.0, judged.phi * variance))
         if sure < s.policy.budget_bad:
             continue
         said = (
-            f"{s.candidate_name} has cost {excess:.0f} {judged.guard.words} more than the policy tolerates beside {s.stable_name}, "
-            f"surely over the budget of {s.policy.budget_bad}."
+            f"{s.identity.candidate_name} has cost {excess:.0f} {judged.guard.words} more than the policy tolerates "
+            f"beside {s.identity.stable_name}, surely over the budget of {s.policy.budget_bad}."
         )
         return rollback_decision(s, Code.BUDGET_SPENT, said, judged)  # whoever is to blame: users have paid enough
     return None
@@ -146,10 +162,10 @@ def _spent(s: Snapshot) -> Decision | None:
 
 def _refused(s: Snapshot) -> float:
     """How many more of this step's users were surely refused for the candidate's sake than stable would have refused."""
-    if not s.routed_stable or not s.shed_candidate:
+    if not s.evidence.routed_stable or not s.evidence.shed_candidate:
         return 0.0
-    usual = s.routed_candidate * s.shed_stable / s.routed_stable
-    return s.shed_candidate - usual - BUDGET_SIGMAS * math.sqrt(s.shed_candidate + usual)
+    usual = s.evidence.routed_candidate * s.evidence.shed_stable / s.evidence.routed_stable
+    return s.evidence.shed_candidate - usual - BUDGET_SIGMAS * math.sqrt(s.evidence.shed_candidate + usual)
 
 
 def _most_severe(found: list[Decision]) -> Decision | None:
@@ -161,25 +177,25 @@ def _most_severe(found: list[Decision]) -> Decision | None:
 def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None = None) -> Decision:
     """All traffic back to stable; a pause where the guard is not critical, or where there is no stable to go back to."""
     facts = facts_of(s, judged) | {"breach": code.value}
-    stop = Action.HOLD if s.state is RolloutState.PAUSED else Action.PAUSE
-    if not s.has_stable:
+    stop = Action.HOLD if s.desired.state is RolloutState.PAUSED else Action.PAUSE
+    if not s.identity.has_stable:
         said = f"{why} There is no earlier release to go back to: it keeps its traffic, and a person must act."
         return Decision(stop, Code.NO_ROLLBACK_TARGET, said, facts)
     if judged is not None and not judged.guard.is_critical:
-        said = f"{why} The guard is not critical: staying at {percent(s.commanded_bp)} until a person decides."
+        said = f"{why} The guard is not critical: staying at {percent(s.desired.weight_bp)} until a person decides."
         return Decision(stop, code, said, facts)
-    return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.stable_name}.", facts)
+    return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.identity.stable_name}.", facts)
 
 
 def shared_incident(s: Snapshot, what: str, judged: Judged | None = None) -> Decision:
     """A hold: stable suffers too, so the release is not blamed."""
-    said = f"Holding at {percent(s.commanded_bp)}: {what}, so it is not the release that is to blame."
+    said = f"Holding at {percent(s.desired.weight_bp)}: {what}, so it is not the release that is to blame."
     return hold(s, Code.BOTH_ARMS_BAD, said, judged)
 
 
 def _worse(s: Snapshot, judged: Judged) -> str:
     return (
-        f"{capital(judged.guard.words)} of {s.candidate_name} are at {share(judged.rate_candidate)} ({judged.bad_candidate} of "
+        f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share(judged.rate_candidate)} ({judged.bad_candidate} of "
         f"{judged.candidate} attempts) against {share(judged.rate_stable)} ({judged.bad_stable} of {judged.stable}) on "
-        f"{s.stable_name} at the same time: worse beyond doubt."
+        f"{s.identity.stable_name} at the same time: worse beyond doubt."
     )

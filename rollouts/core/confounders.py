@@ -31,16 +31,17 @@ BEYOND_MIX_ELSE = 0.05
 
 def excuse(s: Snapshot, judged: Judged) -> Decision | None:
     """Why this guard's evidence does not convict the release; None if nothing speaks for it."""
-    at = f"Holding at {percent(s.commanded_bp)}"
-    looks = f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.candidate_name}"
+    at = f"Holding at {percent(s.desired.weight_bp)}"
+    looks = f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.identity.candidate_name}"
     beyond = BEYOND_MIX.get(judged.guard.indicator, BEYOND_MIX_ELSE)
-    if s.has_stable and s.mix.differs and judged.rate_candidate - judged.rate_stable <= beyond:
-        said = f"{at}: {looks}, but it gets other requests than {s.stable_name} (their sizes differ, index {s.mix.psi:.2f})"
+    if s.identity.has_stable and s.evidence.mix.differs and judged.rate_candidate - judged.rate_stable <= beyond:
+        sizes = f"their sizes differ, index {s.evidence.mix.psi:.2f}"
+        said = f"{at}: {looks}, but it gets other requests than {s.identity.stable_name} ({sizes})"
         return hold(s, Code.MIX_SHIFT, said, judged)
     if judged.guard.indicator != "slow":
         return None
-    if s.has_stable and s.hardware:
-        return hold(s, Code.HARDWARE_DIFFERS, f"{at}: {looks}, but {s.hardware}", judged)
+    if s.identity.has_stable and s.observed.hardware:
+        return hold(s, Code.HARDWARE_DIFFERS, f"{at}: {looks}, but {s.observed.hardware}", judged)
     return _cold(s, judged, f"{at}: {looks}")
 
 
@@ -49,23 +50,21 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
 
     A warm-up is short or mild. One that has cost more than `COLD_SHARE` of the policy's `cold_s` in slow attempts is none.
     """
-    if s.attempts_since_server is not None and s.attempts_since_server < s.policy.cold_attempts:
-        said = (
-            f"{looks}, but its server has answered only {s.attempts_since_server} of {s.policy.cold_attempts} attempts"
-        )
+    if s.evidence.attempts_since_server is not None and s.evidence.attempts_since_server < s.policy.cold_attempts:
+        said = f"{looks}, but its server has answered only {s.evidence.attempts_since_server} of {s.policy.cold_attempts} attempts"
         return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
-    may_forget = s.forgotten < MOST_FORGOTTEN
+    may_forget = s.evidence.forgotten < MOST_FORGOTTEN
     was_cold = False
     # What was well at first, and is slow now, did not come from warming up.
-    if s.served_s is not None and _was_slow_at_first(s, judged):
-        is_mild = judged.rate_candidate * s.served_s <= COLD_SHARE * s.policy.cold_s
-        if is_mild and s.served_s < s.policy.cold_s:
-            said = f"{looks}, but its server has served for only {s.served_s:.0f} of {s.policy.cold_s:.0f} s"
+    if s.evidence.served_s is not None and _was_slow_at_first(s, judged):
+        is_mild = judged.rate_candidate * s.evidence.served_s <= COLD_SHARE * s.policy.cold_s
+        if is_mild and s.evidence.served_s < s.policy.cold_s:
+            said = f"{looks}, but its server has served for only {s.evidence.served_s:.0f} of {s.policy.cold_s:.0f} s"
             return hold(s, Code.COLD_START, f"{said} that it may take to warm up", judged)
-        was_cold = is_mild and not s.forgotten and s.served_s < s.elapsed_s + s.policy.cold_s
+        was_cold = is_mild and not s.evidence.forgotten and s.evidence.served_s < s.elapsed_s + s.policy.cold_s
     if not may_forget or not (was_cold or _is_well_by_now(s, judged)):
         return None
-    attempts = s.recent.get(judged.guard.name, (0, 0))[1]
+    attempts = s.evidence.recent.get(judged.guard.name, (0, 0))[1]
     why = "what its server did while it warmed up is left out from here on"
     said = why if was_cold else f"the last {attempts} attempts are well: it was warming up"
     found = hold(s, Code.COLD_START, f"{looks}, but {said}", judged)
@@ -75,23 +74,23 @@ def _cold(s: Snapshot, judged: Judged, looks: str) -> Decision | None:
 
 def _was_slow_at_first(s: Snapshot, judged: Judged) -> bool:
     """Whether more of the newest server's first attempts were slow than is tolerated: some always are, warm or not."""
-    slow, attempts = s.first.get(judged.guard.name, (0, 0))
-    tolerated = judged.guard.roll_back_over.of(judged.rate_stable) if s.has_stable else judged.limit
+    slow, attempts = s.evidence.first.get(judged.guard.name, (0, 0))
+    tolerated = judged.guard.roll_back_over.of(judged.rate_stable) if s.identity.has_stable else judged.limit
     return attempts > 0 and slow / attempts > tolerated
 
 
 def _is_well_by_now(s: Snapshot, judged: Judged) -> bool:
-    bad, attempts = s.recent.get(judged.guard.name, (0, 0))
-    is_young = s.server_age_s is not None and s.server_age_s < YOUNG_S
+    bad, attempts = s.evidence.recent.get(judged.guard.name, (0, 0))
+    is_young = s.evidence.server_age_s is not None and s.evidence.server_age_s < YOUNG_S
     tolerated = judged.guard.roll_back_over.of(judged.rate_stable)
     return is_young and attempts >= LEAST_RECENT and bad / attempts <= tolerated
 
 
 def is_split_off(s: Snapshot) -> bool:
     """Whether the measured split cannot be the commanded one by chance."""
-    routed = s.routed_candidate + s.routed_stable
-    if not s.has_stable or routed < LEAST_ROUTED:
+    routed = s.evidence.routed_candidate + s.evidence.routed_stable
+    if not s.identity.has_stable or routed < LEAST_ROUTED:
         return False
-    wanted = s.commanded_bp / FULL_BP
+    wanted = s.desired.weight_bp / FULL_BP
     slack = SPLIT_SLACK + SPLIT_SIGMAS * math.sqrt(wanted * (1 - wanted) / routed)
-    return abs(s.routed_candidate / routed - wanted) > slack
+    return abs(s.evidence.routed_candidate / routed - wanted) > slack

@@ -21,7 +21,7 @@ from rollouts.core.snapshot import Judged, Snapshot
 
 def decide(snapshot: Snapshot) -> Decision:
     """The one decision for this snapshot. Never raises, never advances on ignorance; a breach beats everything."""
-    state = snapshot.state
+    state = snapshot.desired.state
     if state is RolloutState.AWAITING_APPROVAL:
         return Decision(Action.HOLD, Code.AWAITING_APPROVAL, "Waiting for an approval; no traffic has moved.")
     if state is RolloutState.PREPARING:
@@ -32,7 +32,7 @@ def decide(snapshot: Snapshot) -> Decision:
             return late(snapshot, found)
         return inconclusive_because(snapshot) or _opened(snapshot, _progress(snapshot))
     if state in {RolloutState.ROLLING_BACK, RolloutState.STUCK}:
-        return Decision(Action.HOLD, Code.ROLLING_BACK, f"Taking all traffic back to {snapshot.stable_name}.")
+        return Decision(Action.HOLD, Code.ROLLING_BACK, f"Taking all traffic back to {snapshot.identity.stable_name}.")
     return Decision(Action.HOLD, Code.ENDED, "The rollout has ended.")
 
 
@@ -40,43 +40,55 @@ def decide(snapshot: Snapshot) -> Decision:
 
 
 def _prepare(s: Snapshot) -> Decision:
-    if s.digest_mismatch:
-        return Decision(Action.CANCEL, Code.DIGEST_MISMATCH, f"{s.digest_mismatch} No traffic was sent to it.")
-    if s.report_problem:
+    if s.observed.digest_mismatch:
+        return Decision(Action.CANCEL, Code.DIGEST_MISMATCH, f"{s.observed.digest_mismatch} No traffic was sent to it.")
+    if s.people.report_problem:
         return Decision(
-            Action.CANCEL, Code.REPORT_NOT_VALID, f"{s.report_problem} No traffic was sent to {s.candidate_name}."
+            Action.CANCEL,
+            Code.REPORT_NOT_VALID,
+            f"{s.people.report_problem} No traffic was sent to {s.identity.candidate_name}.",
         )
-    if not s.is_candidate_ready:
-        why = f" {s.deployment_problem}" if s.deployment_problem else ""
-        if s.waited_s >= s.policy.prepare_deadline_s:
+    if not s.observed.candidate_servers:
+        why = f" {s.observed.deployment_problem}" if s.observed.deployment_problem else ""
+        if s.observed.waited_s >= s.policy.prepare_deadline_s:
             return Decision(
-                Action.CANCEL, Code.NEVER_READY, f"{s.candidate_name} was not ready after {s.waited_s:.0f} s.{why}"
+                Action.CANCEL,
+                Code.NEVER_READY,
+                f"{s.identity.candidate_name} was not ready after {s.observed.waited_s:.0f} s.{why}",
             )
-        return Decision(Action.HOLD, Code.PREPARING, f"Waiting for {s.candidate_name} to be loaded and warm.{why}")
-    if not s.is_stable_ready:
+        return Decision(
+            Action.HOLD, Code.PREPARING, f"Waiting for {s.identity.candidate_name} to be loaded and warm.{why}"
+        )
+    if s.identity.has_stable and s.observed.stable_servers == 0:
         return Decision(
             Action.HOLD,
             Code.STABLE_NOT_READY,
-            f"{s.candidate_name} is ready, but {s.stable_name}, the rollback target, has no serving server; waiting for it.",
+            f"{s.identity.candidate_name} is ready, but {s.identity.stable_name}, the rollback target, has no serving server; "
+            "waiting for it.",
         )
-    if s.problem:
+    if s.observed.problem:
         return Decision(
             Action.HOLD,
-            Code.STALE if s.problem == Code.STALE else Code.PROVIDER_DOWN,
-            sentence(f"{s.candidate_name} is ready, but nothing is opened blindly: {s.problem_sentence}"),
+            Code.STALE if s.observed.problem == Code.STALE else Code.PROVIDER_DOWN,
+            sentence(
+                f"{s.identity.candidate_name} is ready, but nothing is opened blindly: {s.observed.problem_sentence}"
+            ),
         )
     return _ready(s)
 
 
 def _ready(s: Snapshot) -> Decision:
     if s.policy.shadow is not None:
-        said = f"{s.candidate_name} is warm: comparing it on copies of {percent(s.policy.shadow.sample_bp)} of the requests."
+        said = f"{s.identity.candidate_name} is warm: comparing it on copies of {percent(s.policy.shadow.sample_bp)} of the requests."
         return Decision(Action.SHADOW, Code.READY, said)
     weight, begin = percent(s.policy.steps[0].weight_bp), {"to_index": 0}
-    if s.has_stable:
-        said = f"{s.candidate_name} is warm: sending it {weight} of the traffic."
+    if s.identity.has_stable:
+        said = f"{s.identity.candidate_name} is warm: sending it {weight} of the traffic."
         return Decision(Action.START, Code.READY, said, begin)
-    said = f"{s.candidate_name} is the first release here, so it takes {weight} at once and is held to the absolute objectives only."
+    said = (
+        f"{s.identity.candidate_name} is the first release here, so it takes {weight} at once "
+        "and is held to the absolute objectives only."
+    )
     return Decision(Action.START, Code.READY, said, begin)
 
 
@@ -84,16 +96,18 @@ def _ready(s: Snapshot) -> Decision:
 
 
 def _progress(s: Snapshot) -> Decision:
-    if s.is_promoting and s.state is RolloutState.BAKING:
-        return Decision(Action.PROMOTE, Code.PROMOTING, f"{s.candidate_name} now serves everything.", facts_of(s))
-    if s.promote_now and s.state is RolloutState.BAKING:
-        said = f"Promoting {s.candidate_name} at once, as a person asked; nothing speaks against it."
+    if s.desired.is_promoting and s.desired.state is RolloutState.BAKING:
+        return Decision(
+            Action.PROMOTE, Code.PROMOTING, f"{s.identity.candidate_name} now serves everything.", facts_of(s)
+        )
+    if s.people.promote_now and s.desired.state is RolloutState.BAKING:
+        said = f"Promoting {s.identity.candidate_name} at once, as a person asked; nothing speaks against it."
         return Decision(Action.PROMOTE, Code.PROMOTED_BY_HAND, said, facts_of(s))
-    if s.total_s >= s.policy.deadline_s:
+    if s.observed.total_s >= s.policy.deadline_s:
         return _overdue(s)
     missing = _missing(s)
     if missing:
-        said = f"Holding at {percent(s.commanded_bp)}: {'; '.join(missing)}"
+        said = f"Holding at {percent(s.desired.weight_bp)}: {'; '.join(missing)}"
         return (
             undecided(s, said, Code.UNDECIDED, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
         )
@@ -102,53 +116,54 @@ def _progress(s: Snapshot) -> Decision:
 
 def _onward(s: Snapshot, proof: str) -> Decision:
     """What comes after a stage that is proven."""
-    if s.state is RolloutState.BAKING:
+    if s.desired.state is RolloutState.BAKING:
         return Decision(Action.PROMOTE, Code.PROVEN, f"{proof}: promoting it.", facts_of(s))
-    if s.state is RolloutState.SHADOWING:
+    if s.desired.state is RolloutState.SHADOWING:
         weight = percent(s.policy.steps[0].weight_bp)
         return Decision(
             Action.START, Code.PROVEN, f"{proof}: sending it {weight} of the traffic.", facts_of(s) | {"to_index": 0}
         )
-    index = s.step_index + 1
+    index = s.desired.step_index + 1
     if index < len(s.policy.steps):
         weight = percent(s.policy.steps[index].weight_bp)
         return Decision(
             Action.ADVANCE, Code.PROVEN, f"{proof}: advancing to {weight}.", facts_of(s) | {"to_index": index}
         )
-    beside = f" with {s.stable_name} warm beside it" if s.has_stable else ""
+    beside = f" with {s.identity.stable_name} warm beside it" if s.identity.has_stable else ""
     said = f"{proof}: baking at {percent(s.policy.bake.weight_bp)} for {s.policy.bake.min_s:.0f} s{beside}."
     return Decision(Action.BAKE, Code.PROVEN, said, facts_of(s) | {"to_index": len(s.policy.steps)})
 
 
 def _proof(s: Snapshot) -> str:
     on = listed(judged.guard.words for judged in s.acting if judged.candidate) if s.acting else "nothing"
-    over = f"over {_samples(s)} {'comparisons' if s.state is RolloutState.SHADOWING else 'attempts'}"
+    over = f"over {_samples(s)} {'comparisons' if s.desired.state is RolloutState.SHADOWING else 'attempts'}"
     fixed = [judged.guard.words for judged in s.acting if is_fix(s, judged) and judged.rate_candidate > judged.limit]
     if fixed:
-        return f"{s.candidate_name} is over the objective of {listed(fixed)}, as {s.stable_name} is, and proven better {over}"
-    if s.has_stable:
-        return f"{s.candidate_name} is as good as {s.stable_name} on {on} {over}"
-    return f"{s.candidate_name} meets the objectives on {on} {over}"
+        both = f"{s.identity.candidate_name} is over the objective of {listed(fixed)}, as {s.identity.stable_name} is"
+        return f"{both}, and proven better {over}"
+    if s.identity.has_stable:
+        return f"{s.identity.candidate_name} is as good as {s.identity.stable_name} on {on} {over}"
+    return f"{s.identity.candidate_name} meets the objectives on {on} {over}"
 
 
 def _samples(s: Snapshot) -> int:
     """What counts against the stage's `min_samples`: attempts of users; while shadowing, comparisons."""
-    if s.state is not RolloutState.SHADOWING:
-        return s.step_attempts
+    if s.desired.state is not RolloutState.SHADOWING:
+        return s.evidence.step_attempts
     return max((judged.candidate for judged in s.acting if judged.guard.source is Source.PROBER), default=0)
 
 
 def _missing(s: Snapshot) -> list[str]:
     """What the stage still lacks, each as words with numbers; empty when it may end."""
     stage, missing = s.stage, []
-    if s.step_started_at is None:
+    if s.observed.step_started_at is None:
         return ["the step has not begun"]
     for judged in s.acting:
-        if judged.log_e_fine < s.bar_fine and _is_needed(s, judged):
+        if judged.log_e_fine < s.policy.bar_fine and _is_needed(s, judged):
             missing.append(_unproven(judged))
     samples = _samples(s)
     if samples < stage.min_samples:
-        words = "comparisons made" if s.state is RolloutState.SHADOWING else "attempts seen"
+        words = "comparisons made" if s.desired.state is RolloutState.SHADOWING else "attempts seen"
         missing.append(f"{samples} of {stage.min_samples} {words}")
     if s.elapsed_s < stage.min_s:
         missing.append(f"{s.elapsed_s:.0f} s of {stage.min_s:.0f} s minimum passed")
@@ -157,7 +172,7 @@ def _missing(s: Snapshot) -> list[str]:
 
 def _is_needed(s: Snapshot, judged: Judged) -> bool:
     """Whether the stage waits for this guard's proof. Users' requests reach the candidate only after shadowing."""
-    if s.state is RolloutState.SHADOWING and judged.guard.source is not Source.PROBER:
+    if s.desired.state is RolloutState.SHADOWING and judged.guard.source is not Source.PROBER:
         return False
     return judged.candidate > 0 or judged.guard.must_have_data
 
@@ -171,8 +186,8 @@ def _unproven(judged: Judged) -> str:
 
 def _overdue(s: Snapshot) -> Decision:
     """Past the deadline of the whole rollout nothing opens by itself any more."""
-    said = f"The rollout has lasted {s.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.has_stable:
+    said = f"The rollout has lasted {s.observed.total_s:.0f} s, over its deadline of {s.policy.deadline_s:.0f} s"
+    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable:
         return Decision(Action.ROLL_BACK, Code.OVERDUE, f"{said}, and the policy then rolls back.", facts_of(s))
     return hold(s, Code.OVERDUE, f"{said}: a person must advance it, promote it or take it back.")
 
@@ -189,7 +204,7 @@ def _opened(s: Snapshot, decision: Decision) -> Decision:
 
 
 def _frozen(s: Snapshot) -> Decision | None:
-    found = frozen(s.policy.freeze_windows, datetime.fromtimestamp(s.now, UTC))
+    found = frozen(s.policy.freeze_windows, datetime.fromtimestamp(s.observed.now, UTC))
     if found is None:
         return None
     window, until = found
@@ -202,9 +217,9 @@ def _unapproved(s: Snapshot, decision: Decision) -> Decision | None:
     stage = {
         Action.PROMOTE: "promote",
         Action.BAKE: "bake",
-        Action.ADVANCE: s.policy.stage_name(s.step_index + 1),
+        Action.ADVANCE: s.policy.stage_name(s.desired.step_index + 1),
     }.get(decision.action, "start")
-    wanted, given = s.policy.approvals.get(stage, 0), s.approvals.get(stage, 0)
+    wanted, given = s.policy.approvals.get(stage, 0), s.people.approvals.get(stage, 0)
     if given >= wanted:
         return None
     left = wanted - given

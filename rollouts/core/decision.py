@@ -125,18 +125,18 @@ def listed(words: Iterable[str]) -> str:
 def facts_of(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
     """Numbers behind the sentence, for machines; evidence as log E with the bar that it is compared with."""
     facts: dict[str, Any] = {
-        "weight_bp": s.commanded_bp,
-        "step_index": s.step_index,
+        "weight_bp": s.desired.weight_bp,
+        "step_index": s.desired.step_index,
         "elapsed_s": round(s.elapsed_s, 3),
-        "step_attempts": s.step_attempts,
-        "all_failing": s.all_failing,
-        "all_failing_s": round(s.all_failing_s, 3),
-        "shed_candidate": s.shed_candidate,
-        "bar_worse": round(s.bar_worse, 4),
-        "bar_fine": round(s.bar_fine, 4),
-        "guards": {one.guard.name: evidence_of(one) for one in s.judged},
+        "step_attempts": s.evidence.step_attempts,
+        "all_failing": s.evidence.all_failing,
+        "all_failing_s": round(s.evidence.all_failing_s, 3),
+        "shed_candidate": s.evidence.shed_candidate,
+        "bar_worse": round(s.policy.bar_worse, 4),
+        "bar_fine": round(s.policy.bar_fine, 4),
+        "guards": {one.guard.name: evidence_of(one) for one in s.evidence.judged},
     }
-    dry = [one.guard.name for one in s.judged if one.guard.is_dry_run and is_breached(s, one)]
+    dry = [one.guard.name for one in s.evidence.judged if one.guard.is_dry_run and is_breached(s, one)]
     if dry:
         facts["dry_run_breaches"] = dry
     if judged is not None:
@@ -147,7 +147,7 @@ def facts_of(s: Snapshot, judged: Judged | None = None) -> dict[str, Any]:
 def is_breached(s: Snapshot, judged: Judged) -> bool:
     """Whether one of the guard's two tests has reached its bar."""
     bar = s.policy.bar_worse_of(judged.guard)
-    return (s.has_stable and judged.log_e_worse >= bar) or judged.log_e_over >= bar
+    return (s.identity.has_stable and judged.log_e_worse >= bar) or judged.log_e_over >= bar
 
 
 def evidence_of(judged: Judged) -> dict[str, Any]:

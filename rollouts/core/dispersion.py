@@ -17,11 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float64]
-
 #: What exceeds chance counts so many times. Source: with 1.5 times a measured dispersion false alarms stay below nominal
 #: (decision 6), with the measured one alone they do not always.
 SAFETY = 1.5
@@ -54,14 +49,6 @@ def factor(squares: float, bad: float, blocks: float, most_by_chance: float = ma
     by_chance = min(most_by_chance, SIGMAS * math.sqrt(3 / max(1.0, blocks))) + PAIRS / bad
     excess = squares / bad - 1
     return 1 + SAFETY * excess if excess > by_chance else 1.0
-
-
-def factor_of(squares: Floats, bad: Floats, blocks: Floats, most_by_chance: float = math.inf) -> Floats:
-    """`factor` for arrays."""
-    some = np.maximum(bad, LEAST_BAD)
-    by_chance = np.minimum(most_by_chance, SIGMAS * np.sqrt(3 / np.maximum(1.0, blocks))) + PAIRS / some
-    excess = squares / some - 1
-    return np.asarray(np.where((bad >= LEAST_BAD) & (excess > by_chance), 1 + SAFETY * excess, 1.0))
 
 
 Counter = tuple[float, float, int, int, float, float]
@@ -246,97 +233,3 @@ class Dispersion:
 def widths_s(window_s: float) -> tuple[float, ...]:
     """The lengths of stable's blocks."""
     return (1.0, *(times * max(1.0, window_s) for times in LONG_WINDOWS))
-
-
-# --- the same for arrays of simulated runs ----------------------------------------------------------------------------
-
-
-class SeriesOf:
-    """`Series` of one counter, for many runs that are read at the same instants."""
-
-    def __init__(self, runs: int, width_s: float = 1.0, *, has_before: bool = False) -> None:
-        self.width_s, self.has_before, self.block = width_s, has_before, -1
-        self.blocks = np.zeros(runs)
-        self.squares, self.bad, self.attempts, self.x0, self.n0, self.x1, self.n1 = (np.zeros(runs) for _ in range(7))
-        self.largest = np.zeros((2, runs))
-
-    def absorb(self, at: float, bad: Floats, attempts: Floats) -> None:
-        """Counts of one more tick."""
-        block = int(at // self.width_s)
-        if block == self.block:
-            self.x1, self.n1 = self.x1 + bad, self.n1 + attempts
-            return
-        if self.block >= 0:
-            if self.has_before:
-                self._close(1 - self.width_s / MEMORY_S)
-            self.x0, self.n0, self.has_before = self.x1, self.n1, True
-        self.block, self.x1, self.n1 = block, bad, attempts
-
-    @property
-    def share(self) -> Floats:
-        """What of it may weigh as history."""
-        return np.minimum(1.0, HISTORY_BAD / np.maximum(self.bad, 1e-9))
-
-    def as_history(self, share: Floats) -> None:
-        self.squares = np.minimum(HISTORY_PHI, self.squares / np.maximum(self.bad, 1e-9)) * share * self.bad
-        self.bad, self.attempts, self.largest = share * self.bad, share * self.attempts, np.zeros_like(self.largest)
-        self.blocks = np.maximum(share * self.blocks, np.minimum(self.blocks, LEAST_LONG_BLOCKS))
-        self.block, self.has_before = -1, False
-
-    def _close(self, kept: float) -> None:
-        new = self._half_square()
-        if self.width_s > 1:
-            ordered = np.sort(np.vstack([new[np.newaxis], self.largest * kept]), axis=0)
-            new, self.largest = ordered[0], ordered[1:]
-        else:
-            new = np.minimum(new, self._most())
-        self.squares = self.squares * kept + new
-        self.bad, self.attempts = self.bad * kept + self.x1, self.attempts * kept + self.n1
-        self.blocks = self.blocks * kept + 1
-
-    def _half_square(self) -> Floats:
-        seen = self.attempts + self.n0
-        share = (self.bad + self.x0) / np.where(seen > 0, seen, 1.0)
-        return np.asarray(0.5 * (self.x1 - self.x0 - share * (self.n1 - self.n0)) ** 2)
-
-    def _most(self) -> Floats:
-        return np.maximum(LONE_CLUMP**2 / 2, MOST_SECONDS * (self.bad + self.x0) / (self.blocks + 1))
-
-    def phi(self) -> Floats:
-        rest = 1 - 2 / np.maximum(self.blocks, 2.0) if self.width_s > 1 else 1.0
-        is_known = self.blocks >= (LEAST_LONG_BLOCKS if self.width_s > 1 else LEAST_BLOCKS)
-        return np.where(is_known, factor_of(self.squares, self.bad * rest, self.blocks * rest), 1.0)
-
-    def phi_now(self) -> Floats:
-        usual = np.where(self.blocks >= LEAST_BLOCKS, self.attempts / np.maximum(self.blocks, 1.0), 0.0)
-        surge = np.where(usual > 0, np.maximum(1.0, self.n1 / np.where(usual > 0, usual, 1.0)), 1.0)
-        new = np.minimum(self._half_square(), self._most() * surge**2)
-        return factor_of(self.squares + new, self.bad + self.x1, self.blocks + 1, MOST_BY_CHANCE)
-
-
-class Dispersions:
-    """`Dispersion` of one counter, for many runs that are read at the same instants."""
-
-    def __init__(self, runs: int, window_s: float) -> None:
-        self.candidate = SeriesOf(runs, has_before=True)
-        self.stable = [SeriesOf(runs, width) for width in widths_s(window_s)]
-
-    def absorb(
-        self, at: float, *, bad_candidate: Floats, candidate: Floats, bad_stable: Floats, stable: Floats
-    ) -> None:
-        """Counts of one more tick."""
-        self.candidate.absorb(at, bad_candidate, candidate)
-        for one in self.stable:
-            one.absorb(at, bad_stable, stable)
-
-    def as_history(self, shares: Sequence[Floats]) -> None:
-        """What was counted until now is from before the rollout; `shares` by length of block, the least of the guard's counters'."""
-        self.candidate = SeriesOf(len(self.candidate.bad), has_before=True)
-        for one, share in zip(self.stable, shares, strict=True):
-            one.as_history(share)
-
-    @property
-    def phis(self) -> tuple[Floats, Floats]:
-        """What to divide the candidate's counts and stable's by."""
-        usual = np.asarray(np.maximum.reduce([one.phi() for one in self.stable]))
-        return np.maximum(self.candidate.phi_now(), usual), usual

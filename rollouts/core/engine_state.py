@@ -1,4 +1,4 @@
-"""What the engine carries from tick to tick for one rollout. It lives in the rollout's row, so any engine can go on from it."""
+"""What the engine keeps from tick to tick of one rollout. It is stored in the rollout's row, so any engine can go on from it."""
 
 from __future__ import annotations
 
@@ -16,59 +16,52 @@ from rollouts.core.policy import Policy, Source
 LOOKED_WITHIN_S = 30.0
 
 
-#: Fields of Carry that are JSON as they are.
+#: Fields that are JSON as they are.
 _PLAIN = (
     "user_requests", "user_errors", "has_failed", "candidate_seen_at", "read_at", "commanded_at",
-    "stage", "said", "gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
+    "stage", "gone_since", "asked_at", "is_promoting", "tick", "gap_at", "blind_since", "server_since", "server_base",
     "forgotten", "blind_at", "served_since", "drawn",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class EngineState:
-    """Instants are seconds since the epoch (UTC).
+    """Instants are seconds since the epoch (UTC). A stage is shadowing, a step of weight, or the bake."""
 
-    `readings` are the last ones by gateway, `external` those by guard that counts elsewhere; `tick` is the last one taken in.
-    `step` counts since the gateways acknowledged this step's weight, `total` since the rollout began, `last` this tick's.
-    `has_failed`: the last reading with attempts of the candidate held a failed one. `stage` names the step that the
-    evidence belongs to, `said` the last recorded decision. `gone_since`: when the candidate was first found without a
-    server; `asked_at`: when its deployment was last asked for. `is_promoting`: the route names the candidate as stable
-    already, and its acknowledgement is awaited. `harm`: for each guard, the candidate's bad attempts beyond what it tolerates,
-    in the stages before this one, and the variance of that number. `gap_at`: when counts of this stage were last lost.
-    `blind_since`: since when no tick could be judged, `blind_at`: the last such tick. `forgotten`: how often evidence of a
-    warm-up was dropped in this stage. `server_since`, `server_base`: when the candidate's newest server came, and how many
-    attempts the candidate had had by then; `served_since`: when it was first seen to have answered. `drawn`: requests that were
-    drawn for the candidate and ended in this tick, whatever weight they began under.
-    """
-
-    readings: Mapping[str, Reading] = field(default_factory=dict)
-    external: Mapping[str, Reading] = field(default_factory=dict)
-    step: Arms = field(default_factory=Arms)
-    total: Arms = field(default_factory=Arms)
-    last: Arms = field(default_factory=Arms)
-    user_requests: int = 0
-    user_errors: int = 0
-    watches: Mapping[str, GuardTracker] = field(default_factory=dict)
-    failures: Failures = field(default_factory=Failures)
-    has_failed: bool = False
-    candidate_seen_at: float | None = None
-    read_at: float | None = None
-    commanded_at: float | None = None
-    stage: str = ""
-    said: str = ""
-    gone_since: float | None = None
-    asked_at: float | None = None
-    is_promoting: bool = False
-    tick: int = -1
-    harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    gap_at: float | None = None
-    blind_since: float | None = None
-    server_since: float | None = None
-    server_base: int = 0
-    forgotten: int = 0
-    blind_at: float | None = None
-    served_since: float | None = None
-    drawn: int = 0
+    # counters
+    readings: Mapping[str, Reading] = field(default_factory=dict)  # the last ones, by gateway
+    external: Mapping[str, Reading] = field(default_factory=dict)  # likewise, by guard that counts elsewhere
+    tick: int = -1  # the last one whose readings were taken in
+    read_at: float | None = None  # when the last readings were taken
+    step: Arms = field(default_factory=Arms)  # counts since the gateways acknowledged this stage's weight
+    total: Arms = field(default_factory=Arms)  # counts since the rollout began
+    last: Arms = field(default_factory=Arms)  # counts of the last tick alone
+    drawn: int = 0  # of the last tick: requests drawn for the candidate that ended, whatever weight they began under
+    user_requests: int = 0  # users' requests since the rollout began, whichever release answered
+    user_errors: int = 0  # of these, those that users saw fail
+    # evidence
+    watches: Mapping[str, GuardTracker] = field(default_factory=dict)  # by guard
+    harm: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # by guard, before this stage: excess, variance
+    failures: Failures = field(default_factory=Failures)  # the candidate's failures in a row
+    has_failed: bool = False  # the last reading with attempts of the candidate held a failed one
+    forgotten: int = 0  # how often evidence of a warm-up was dropped in this stage
+    gap_at: float | None = None  # when counts of this stage were last lost; None: they never were
+    blind_since: float | None = None  # since when no tick could be judged; None: the last one could
+    blind_at: float | None = None  # the last tick that could not be judged
+    # the stage
+    stage: str = ""  # names the one that the evidence belongs to; empty before the first
+    commanded_at: float | None = None  # when its weight was written
+    candidate_seen_at: float | None = None  # the candidate's last attempt in it, or its acknowledgement
+    is_promoting: bool = False  # the route names the candidate as stable already; its acknowledgement is awaited
+    last_decision: str = ""  # the last one on record, as action and code
+    # the candidate's servers
+    asked_at: float | None = None  # when its deployment was last asked for
+    gone_since: float | None = None  # when it was first found without a server; None: it has one
+    server_since: float | None = None  # when its newest server came
+    server_base: int = 0  # attempts of the candidate until then
+    served_since: float | None = None  # when that server was first seen to have answered
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -80,6 +73,7 @@ class EngineState:
             "watches": {name: watch.to_json() for name, watch in self.watches.items()},
             "failures": self.failures.to_json(),
             "harm": {name: [round(part, 4) for part in one] for name, one in self.harm.items()},
+            "said": self.last_decision,
             **{name: getattr(self, name) for name in _PLAIN},
         }
 
@@ -95,6 +89,7 @@ class EngineState:
             "watches": {name: GuardTracker.from_json(one) for name, one in value.get("watches", {}).items()},
             "failures": Failures.from_json(value.get("failures", [0, 0.0, 0.0])),
             "harm": {name: (one[0], one[1]) for name, one in value.get("harm", {}).items()},
+            "last_decision": value.get("said", ""),
         }
         return cls(**arms, **read, **{name: value[name] for name in _PLAIN if name in value})
 
@@ -166,7 +161,7 @@ class EngineState:
 
 
 def update_state(
-    carry: EngineState,
+    state: EngineState,
     *,
     tick: int,
     readings: Mapping[str, Reading],
@@ -179,26 +174,26 @@ def update_state(
     Total. A tick that was taken in before changes nothing; what happened meanwhile is in the next one's difference. No
     reading leaves all but `last` and `drawn` as they were.
     """
-    if tick <= carry.tick:
-        return carry
+    if tick <= state.tick:
+        return state
     external = external or {}
-    readings = {name: reading.after(carry.readings.get(name)) for name, reading in readings.items()}
-    news = CounterNews.between(carry.readings, readings)
-    watches = dict(carry.watches)
+    readings = {name: reading.after(state.readings.get(name)) for name, reading in readings.items()}
+    news = CounterNews.between(state.readings, readings)
+    watches = dict(state.watches)
     for guard in policy.guards:
         if guard.source is Source.GATEWAY:
             own = news
         else:
             mine = {guard.name: external[guard.name]} if guard.name in external else {}
-            own = CounterNews.between(carry.external, mine)
+            own = CounterNews.between(state.external, mine)
         if own.parts:
             watch = watches.get(guard.name, GuardTracker())
             watches[guard.name] = watched(watch, guard, own, policy=policy, has_stable=has_stable)
-    gap_at = news.read_at if _has_gap(carry.readings, readings) else carry.gap_at
-    counted = _counted(carry, news, readings) if readings else {}
-    elsewhere = {**carry.external, **external} if external else carry.external
+    gap_at = news.read_at if _has_gap(state.readings, readings) else state.gap_at
+    counted = _counted(state, news, readings) if readings else {}
+    elsewhere = {**state.external, **external} if external else state.external
     return replace(
-        carry,
+        state,
         tick=tick,
         watches=watches,
         external=elsewhere,
@@ -214,18 +209,18 @@ def _has_gap(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> bool:
     return any(has_lost(before[name], reading) for name, reading in now.items() if name in before)
 
 
-def _counted(carry: EngineState, news: CounterNews, readings: Mapping[str, Reading]) -> dict[str, Any]:
+def _counted(state: EngineState, news: CounterNews, readings: Mapping[str, Reading]) -> dict[str, Any]:
     """What changes with the gateways' counts: the sums of both arms and of users, and what the last attempts were like."""
     candidate = news.arms.candidate
     return {
-        "readings": {**carry.readings, **readings},
-        "step": carry.step + news.arms,
-        "total": carry.total + news.whole,
-        "user_requests": carry.user_requests + sum(part.user_requests for part in news.parts.values()),
-        "user_errors": carry.user_errors + sum(part.user_errors for part in news.parts.values()),
-        "failures": carry.failures.after(news.read_at, news.settled),
-        "has_failed": candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else carry.has_failed,
-        "candidate_seen_at": news.read_at if candidate.attempts else carry.candidate_seen_at,
+        "readings": {**state.readings, **readings},
+        "step": state.step + news.arms,
+        "total": state.total + news.whole,
+        "user_requests": state.user_requests + sum(part.user_requests for part in news.parts.values()),
+        "user_errors": state.user_errors + sum(part.user_errors for part in news.parts.values()),
+        "failures": state.failures.after(news.read_at, news.settled),
+        "has_failed": candidate.bad.get(ERRORS, 0) > 0 if candidate.attempts else state.has_failed,
+        "candidate_seen_at": news.read_at if candidate.attempts else state.candidate_seen_at,
         "read_at": news.read_at,
-        "served_since": news.read_at if carry.served_since is None and candidate.attempts else carry.served_since,
+        "served_since": news.read_at if state.served_since is None and candidate.attempts else state.served_since,
     }

@@ -6,7 +6,7 @@ hits both arms alike, because only counts of the same window are compared.
 
 A fault may begin at any tick, so the side that rolls back averages over the tick at which it began (see `onset_step`).
 All is kept as eight logarithms for each side and counter. Single windows are plain floats, because the engine judges
-thousands of them a second; `rollouts.core.arrays` does the same for arrays of simulated runs.
+thousands of them a second; `benchmarks.calibration.vectorised` does the same for arrays of simulated runs.
 """
 
 from __future__ import annotations

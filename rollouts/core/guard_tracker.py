@@ -61,23 +61,20 @@ class Recent:
 
 @dataclass(frozen=True)
 class GuardTracker:
-    """One guard's evidence in this step, the scatter of its counters, and when the candidate was first seen bad.
+    """One guard's evidence in this stage, the scatter of its counters, and when the candidate was first seen bad.
 
-    `first_bad_at` is the time of the last reading without a bad attempt: no earlier instant can have shown the fault, so
-    that a measured reaction time is never flattered. `seen_at`: the reading that last brought an attempt of the candidate.
-    `harm`: what the candidate has cost in this stage. `common`: over the whole rollout, its failures that fail
-    wherever they go and its attempts, and the same of stable. `first`: the bad ones among the first attempts of its newest
-    server, and how many of these there were.
+    `first_bad_at` is the last reading without a bad attempt, not the first with one: no earlier instant can have shown the
+    fault, so that a measured reaction time is never flattered.
     """
 
-    evidence: Evidence = field(default_factory=Evidence)
-    dispersion: Dispersion = field(default_factory=Dispersion)
-    first_bad_at: float | None = None
-    seen_at: float | None = None
-    recent: Recent = field(default_factory=Recent)
-    harm: Mapping[str, ExcessFailures] = field(default_factory=dict)  # by gateway
-    first: tuple[int, int] = (0, 0)
-    common: Common = (0, 0, 0, 0)
+    evidence: Evidence = field(default_factory=Evidence)  # of this stage
+    dispersion: Dispersion = field(default_factory=Dispersion)  # how its counters scatter, over the whole rollout
+    first_bad_at: float | None = None  # the last reading before the candidate's first bad attempt
+    seen_at: float | None = None  # the reading that last brought an attempt of the candidate in this stage
+    recent: Recent = field(default_factory=Recent)  # the candidate's attempts of the last seconds
+    harm: Mapping[str, ExcessFailures] = field(default_factory=dict)  # by gateway: its cost in this stage
+    first: tuple[int, int] = (0, 0)  # bad ones among the first attempts of the newest server, and how many these were
+    common: Common = (0, 0, 0, 0)  # over the whole rollout
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -18,67 +18,73 @@ LEAST_SHED, SHED_FRAC, SHED_RATIO = 10, 0.01, 2.0
 def inconclusive_because(s: Snapshot) -> Decision | None:
     """A hold, if anything keeps us from judging; None when the numbers can be trusted."""
     found = _telemetry_unavailable(s) or _unacknowledged(s) or _source_unavailable(s)
-    if found is None and s.state is RolloutState.PAUSED:
-        return hold(s, Code.PAUSED, f"Paused at {percent(s.commanded_bp)} until someone resumes it.")
-    if found is None and not s.is_promoting:
+    if found is None and s.desired.state is RolloutState.PAUSED:
+        return hold(s, Code.PAUSED, f"Paused at {percent(s.desired.weight_bp)} until someone resumes it.")
+    if found is None and not s.desired.is_promoting:
         found = _no_target(s) or _no_samples(s) or _split(s) or _gap(s) or _shedding(s) or _incident(s)
     return found and late(s, found)
 
 
 def _telemetry_unavailable(s: Snapshot) -> Decision | None:
-    if not s.problem:
+    if not s.observed.problem:
         return None
-    at = f"Holding at {percent(s.commanded_bp)}"
-    code = Code.STALE if s.problem == Code.STALE else Code.PROVIDER_DOWN
-    why = s.problem_sentence or "the counters cannot be read"
-    if s.blind_s < s.policy.blind_limit_s:
+    at = f"Holding at {percent(s.desired.weight_bp)}"
+    code = Code.STALE if s.observed.problem == Code.STALE else Code.PROVIDER_DOWN
+    why = s.observed.problem_sentence or "the counters cannot be read"
+    if s.evidence.blind_s < s.policy.blind_limit_s:
         return hold(s, code, f"{at}: {why}")
     said = f"{at}, blind for over {s.policy.blind_limit_s:.0f} s: {why}"
     facts = facts_of(s) | {"because": code.value}
-    if s.policy.on_blind is OnUndecided.ROLL_BACK and s.has_stable and s.state is not RolloutState.PAUSED:
+    if (
+        s.policy.on_blind is OnUndecided.ROLL_BACK
+        and s.identity.has_stable
+        and s.desired.state is not RolloutState.PAUSED
+    ):
         return Decision(Action.ROLL_BACK, Code.BLIND, f"{sentence(said)} The policy then rolls back.", facts)
     return Decision(Action.HOLD, Code.BLIND, f"{sentence(said)} A person should look.", facts)
 
 
 def _source_unavailable(s: Snapshot) -> Decision | None:
     """A source other than the gateways fails. What it would have said is not known, whatever it said before."""
-    for judged in () if s.is_promoting else s.acting:
-        problem = s.source_problems.get(judged.guard.name)
+    for judged in () if s.desired.is_promoting else s.acting:
+        problem = s.observed.source_problems.get(judged.guard.name)
         if problem and _is_listened_to(s, judged):
-            return hold(s, Code.NO_DATA, f"Holding at {percent(s.commanded_bp)}: {problem}", judged)
+            return hold(s, Code.NO_DATA, f"Holding at {percent(s.desired.weight_bp)}: {problem}", judged)
     return None
 
 
 def _is_listened_to(s: Snapshot, judged: Judged) -> bool:
     """Whether the stage needs counts that gateways do not keep. Users' requests reach the candidate only after shadowing."""
-    where = s.paused_in if s.state is RolloutState.PAUSED else s.state
+    where = s.desired.paused_in if s.desired.state is RolloutState.PAUSED else s.desired.state
     source = judged.guard.source
     is_early = where is RolloutState.SHADOWING and source is Source.PROMETHEUS
     return source is not Source.GATEWAY and judged.guard.must_have_data and not is_early
 
 
 def _unacknowledged(s: Snapshot) -> Decision | None:
-    if s.is_acknowledged:
+    if s.observed.is_acknowledged:
         return None
-    late = f" for {s.unacknowledged_s:.0f} s" if s.unacknowledged_s >= s.policy.ack_deadline_s else ""
-    why = f": {s.ack_error}" if s.ack_error else ""
-    said = f"Waiting{late} for the gateways to acknowledge {percent(s.commanded_bp)}{why}"
+    late = f" for {s.evidence.unacknowledged_s:.0f} s" if s.evidence.unacknowledged_s >= s.policy.ack_deadline_s else ""
+    why = f": {s.observed.ack_error}" if s.observed.ack_error else ""
+    said = f"Waiting{late} for the gateways to acknowledge {percent(s.desired.weight_bp)}{why}"
     return hold(s, Code.NOT_ACKNOWLEDGED, said)
 
 
 def _no_target(s: Snapshot) -> Decision | None:
-    if not s.has_stable or s.stable_servers != 0:
+    if not s.identity.has_stable or s.observed.stable_servers != 0:
         return None
-    said = f"Holding at {percent(s.commanded_bp)}: {s.stable_name}, the rollback target, has no serving server."
+    said = f"Holding at {percent(s.desired.weight_bp)}: {s.identity.stable_name}, the rollback target, has no serving server."
     return hold(s, Code.STABLE_NOT_READY, said)
 
 
 def _no_samples(s: Snapshot) -> Decision | None:
-    at = f"Holding at {percent(s.commanded_bp)}"
-    if s.commanded_bp > 0 and s.quiet_s >= s.policy.no_data_s:
-        return hold(s, Code.NO_DATA, f"{at}: no attempt reached {s.candidate_name} for {s.quiet_s:.0f} s")
+    at = f"Holding at {percent(s.desired.weight_bp)}"
+    if s.desired.weight_bp > 0 and s.evidence.quiet_s >= s.policy.no_data_s:
+        return hold(
+            s, Code.NO_DATA, f"{at}: no attempt reached {s.identity.candidate_name} for {s.evidence.quiet_s:.0f} s"
+        )
     for judged in s.acting:
-        silent_s = s.silent_s.get(judged.guard.name, 0.0)
+        silent_s = s.evidence.silent_s.get(judged.guard.name, 0.0)
         if silent_s >= s.policy.no_data_s and _is_listened_to(s, judged):
             said = f"{at}: no count of {judged.guard.words} came for {silent_s:.0f} s"
             return hold(s, Code.NO_DATA, said, judged)
@@ -89,19 +95,17 @@ def _split(s: Snapshot) -> Decision | None:
     if not is_split_off(s):
         return None
     got = share(s.observed_frac or 0.0)
-    said = (
-        f"Holding at {percent(s.commanded_bp)}: the gateways send {got} of the requests to {s.candidate_name} instead"
-    )
+    said = f"Holding at {percent(s.desired.weight_bp)}: the gateways send {got} of the requests to {s.identity.candidate_name} instead"
     return hold(s, Code.SPLIT_OFF, said)
 
 
 def _gap(s: Snapshot) -> Decision | None:
     """Counts were lost in this stage: what they hid cannot be known, so it takes some whole telemetry before going on."""
     wanted_s = min(s.stage.min_s, s.policy.no_data_s)
-    if s.since_gap_s is None or s.since_gap_s >= wanted_s:
+    if s.evidence.since_gap_s is None or s.evidence.since_gap_s >= wanted_s:
         return None
     said = (
-        f"Holding at {percent(s.commanded_bp)}: counts were lost {s.since_gap_s:.0f} s ago; "
+        f"Holding at {percent(s.desired.weight_bp)}: counts were lost {s.evidence.since_gap_s:.0f} s ago; "
         f"waiting for {wanted_s:.0f} s without a gap"
     )
     return hold(s, Code.TELEMETRY_GAP, said)
@@ -109,27 +113,27 @@ def _gap(s: Snapshot) -> Decision | None:
 
 def _shedding(s: Snapshot) -> Decision | None:
     """What is shed is no failure of the release, and more of it would follow with more weight."""
-    shed = s.shed_candidate / s.routed_candidate if s.routed_candidate else 0.0
-    shed_stable = s.shed_stable / s.routed_stable if s.routed_stable else 0.0
-    if s.shed_candidate < LEAST_SHED or shed <= SHED_FRAC or shed <= SHED_RATIO * shed_stable:
+    shed = s.evidence.shed_candidate / s.evidence.routed_candidate if s.evidence.routed_candidate else 0.0
+    shed_stable = s.evidence.shed_stable / s.evidence.routed_stable if s.evidence.routed_stable else 0.0
+    if s.evidence.shed_candidate < LEAST_SHED or shed <= SHED_FRAC or shed <= SHED_RATIO * shed_stable:
         return None
     said = (
-        f"Holding at {percent(s.commanded_bp)}: the gateways shed {share(shed)} of the requests for {s.candidate_name} "
-        f"({share(shed_stable)} on {s.stable_name}), more than it can hold at this weight"
+        f"Holding at {percent(s.desired.weight_bp)}: the gateways shed {share(shed)} of the requests for {s.identity.candidate_name} "
+        f"({share(shed_stable)} on {s.identity.stable_name}), more than it can hold at this weight"
     )
     return hold(s, Code.SHEDDING, said)
 
 
 def _incident(s: Snapshot) -> Decision | None:
     for judged in s.acting:
-        burning = s.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
+        burning = s.identity.has_stable and judged.log_e_stable_over >= s.policy.bar_worse_of(judged.guard)
         if burning and judged.rate_candidate > judged.limit and not is_fix(s, judged):
             return shared_incident(s, _burns(s, judged), judged)
     return None
 
 
 def _burns(s: Snapshot, judged: Judged) -> str:
-    return f"{judged.guard.words} are at {share(judged.rate_stable)} on {s.stable_name} too"
+    return f"{judged.guard.words} are at {share(judged.rate_stable)} on {s.identity.stable_name} too"
 
 
 # --- past a deadline --------------------------------------------------------------------------------------------------
@@ -137,14 +141,14 @@ def _burns(s: Snapshot, judged: Judged) -> str:
 
 def late(s: Snapshot, found: Decision) -> Decision:
     """The hold; past the stage's deadline, what the policy says, once."""
-    if found.action is not Action.HOLD or s.state is RolloutState.PAUSED or not is_late(s):
+    if found.action is not Action.HOLD or s.desired.state is RolloutState.PAUSED or not is_late(s):
         return found
     return undecided(s, found.reason, found.code, found.facts)
 
 
 def is_late(s: Snapshot) -> bool:
     """Past the stage's deadline, counted from its acknowledgement, or from its command if that never came."""
-    waited_s = s.unacknowledged_s if s.step_started_at is None else s.elapsed_s
+    waited_s = s.evidence.unacknowledged_s if s.observed.step_started_at is None else s.elapsed_s
     return waited_s >= s.stage.deadline_s
 
 
@@ -152,6 +156,6 @@ def undecided(s: Snapshot, said: str, code: Code, facts: dict[str, object]) -> D
     """Past the deadline without proof: what the policy says. What both arms share never rolls back."""
     late = f"{said.rstrip('.')}; the deadline of {s.stage.deadline_s:.0f} s has passed"
     facts = {**facts, "is_late": True}
-    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.has_stable and code is not Code.BOTH_ARMS_BAD:
+    if s.policy.on_undecided is OnUndecided.ROLL_BACK and s.identity.has_stable and code is not Code.BOTH_ARMS_BAD:
         return Decision(Action.ROLL_BACK, Code.UNDECIDED, f"{late}, and the policy then rolls back.", facts)
     return Decision(Action.HOLD, code, f"{late}, so it waits for proof or for a person.", facts)

@@ -9,8 +9,8 @@ from datetime import date
 from itertools import pairwise
 from typing import Any
 
-from accounts.core.errors import Invalid
 from ledger.core.canonical import digest_of
+from ledger.core.errors import Invalid
 from registry.core.schema import (
     INVALID,
     Flag,

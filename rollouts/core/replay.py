@@ -10,10 +10,11 @@ from rollouts.core.counter_deltas import Arms, Counts, Reading
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Decision
 from rollouts.core.engine_state import EngineState, update_state
+from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy, Source
-from rollouts.core.snapshot import Snapshot, counted
-from rollouts.core.tick_history import Segment, TickContext, TickRecord, rows_of, stage_name
+from rollouts.core.snapshot import Desired, Identity, Observed, People, take_snapshot
+from rollouts.core.tick_history import OpenSegment, Segment, TickContext, TickRecord, rows_of, stage_name
 
 #: Given the tick and the candidate's weight in basis points: what both arms counted in this tick; None ends the story.
 Feed = Callable[[int, int], Arms | None]
@@ -40,29 +41,33 @@ def walk(
     policy = policy.facing(has_stable=has_stable)
     state, index, weight, started = RolloutState.SHIFTING, 0, policy.steps[0].weight_bp, len(before) * tick_s
     total, tick = Arms(), 0
-    carry = EngineState(readings={"gateway": Reading("one", 0.0, total.candidate, total.stable)})
+    identity = Identity(has_stable=has_stable)
+    engine_state = EngineState(readings={"gateway": Reading("one", 0.0, total.candidate, total.stable)})
 
-    def absorbed(news: Arms) -> EngineState:
+    def updated(news: Arms) -> EngineState:
         nonlocal total, tick
         total, tick = total + news, tick + 1
         reading = Reading("one", tick * tick_s, total.candidate, total.stable)
-        return update_state(carry, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=has_stable)
+        return update_state(
+            engine_state, tick=tick, readings={"gateway": reading}, policy=policy, has_stable=has_stable
+        )
 
     for news in before:
-        carry = absorbed(news)
-    carry = carry.entering(f"{state}:{index}", started, policy).acknowledged(started)
+        engine_state = updated(news)
+    engine_state = engine_state.entering(f"{state}:{index}", started, policy).acknowledged(started)
     while (more := feed(tick + 1 - len(before), weight)) is not None:
-        carry = absorbed(more)
+        engine_state = updated(more)
         now = tick * tick_s
-        here = Snapshot(state, policy, now, has_stable, step_index=index, commanded_bp=weight, step_started_at=started)
-        decision = decide(counted(here, carry))
+        desired = Desired(state, step_index=index, weight_bp=weight)
+        observed = Observed(now, step_started_at=started)
+        decision = decide(take_snapshot(policy, identity, desired, observed, engine_state))
         if decision.action in {Action.ADVANCE, Action.BAKE}:
             is_baking = decision.action is Action.BAKE
             state = RolloutState.BAKING if is_baking else state
             index += not is_baking
             weight = policy.bake.weight_bp if is_baking else policy.steps[index].weight_bp
             started = now
-            carry = carry.entering(f"{state}:{index}", now, policy).acknowledged(now)
+            engine_state = engine_state.entering(f"{state}:{index}", now, policy).acknowledged(now)
         yield Walk(tick - len(before), state, index, weight, decision)
         if decision.action in {Action.PROMOTE, Action.ROLL_BACK, Action.PAUSE}:
             return
@@ -92,50 +97,49 @@ def replay(history: Iterable[Segment], policy: Policy, *, has_stable: bool = Tru
     failed.
     """
     policy = policy.facing(has_stable=has_stable)
-    told = _ReplayedRollout(policy, has_stable)
+    rollout = _ReplayedRollout(policy, has_stable)
     for block in history:
         for row in rows_of(block.first_tick, block.from_at, block.ticks):
-            yield told.after(row)
+            yield rollout.after(row)
 
 
 class _ReplayedRollout:
     """The replayed rollout between two rows."""
 
     def __init__(self, policy: Policy, has_stable: bool) -> None:
-        nothing = Reading("one", 0.0, Counts(), Counts())
-        self.policy, self.has_stable = policy, has_stable
-        self.carry = EngineState(readings={"gateway": nothing})
+        self.policy, self.identity = policy, Identity(has_stable=has_stable)
+        self.people = People(approvals=policy.approvals)
+        self.engine_state = EngineState(readings={"gateway": Reading("one", 0.0, Counts(), Counts())})
         self.external: dict[str, Reading] = {}
+        self.history = OpenSegment()
         self.mark = TickContext()
-        self.began_at: float | None = None
 
     def after(self, row: TickRecord) -> Walk:
         mark = row.mark
         state, paused_in = RolloutState(mark.state), RolloutState(mark.paused_in or RolloutState.SHIFTING)
-        if self.began_at is None:
-            self.began_at = row.at
-        stage = stage_name(state, paused_in, mark.step_index, mark.weight_bp)
-        is_new_stage = stage != self.carry.stage
         external = self._external(row)
-        carry = update_state(
-            self.carry.entering(stage, row.at, self.policy),
-            tick=row.tick,
-            readings=self._reading(row),
-            policy=self.policy,
-            has_stable=self.has_stable,
-            external=external,
+        tick = evaluate(
+            TickInput(
+                number=row.tick,
+                policy=self.policy,
+                identity=self.identity,
+                desired=Desired(state, paused_in, mark.step_index, mark.weight_bp, mark.is_promoting),
+                observed=self._observed(row, stage_name(state, paused_in, mark.step_index, mark.weight_bp)),
+                engine_state=self.engine_state,
+                history=self.history,
+                people=replace(self.people, promote_now=mark.promote_now),
+                readings=self._readings(row),
+                external=external,
+            ),
+            gone_over_s=-1.0,  # the row says which arm was gone; there is nothing left to wait for
         )
-        carry = carry.blinded(row.at, is_blind=bool(mark.problem)).met_server(mark.server_since)
-        if mark.step_started_at is not None and (is_new_stage or self.mark.step_started_at is None):
-            carry = carry.acknowledged(row.at)
-        decision = decide(counted(self._snapshot(row, state, paused_in), carry))
-        self.carry, self.mark = carry.forgetting(str(decision.facts.get("forget", ""))), mark
-        return Walk(row.tick, state, mark.step_index, mark.weight_bp, decision)
+        self.engine_state, self.history, self.mark = tick.engine_state, tick.history, mark
+        return Walk(row.tick, state, mark.step_index, mark.weight_bp, tick.decision)
 
-    def _reading(self, row: TickRecord) -> dict[str, Reading]:
+    def _readings(self, row: TickRecord) -> dict[str, Reading]:
         if row.read_at is None:
             return {}
-        before = self.carry.readings["gateway"]
+        before = self.engine_state.readings["gateway"]
         arms = Arms(before.candidate, before.stable) + row.arms
         # As the engine found it: a row's own instants are too coarse to find it anew.
         answer_s, since = (math.inf, row.read_at) if row.mark.is_settling else (0.0, 0.0)
@@ -148,31 +152,25 @@ class _ReplayedRollout:
         for name, news in row.external.items():
             before = self.external.get(name, Reading("one", row.at, Counts(), Counts()))
             if name not in self.external:
-                self.carry = replace(self.carry, external={**self.carry.external, name: before})
+                known = {**self.engine_state.external, name: before}
+                self.engine_state = replace(self.engine_state, external=known)
             arms = Arms(before.candidate, before.stable) + news
             found[name] = self.external[name] = Reading("one", row.at, arms.candidate, arms.stable)
         return found
 
-    def _snapshot(self, row: TickRecord, state: RolloutState, paused_in: RolloutState) -> Snapshot:
+    def _observed(self, row: TickRecord, stage: str) -> Observed:
         mark = row.mark
-        lost = {"candidate", "stable"} if mark.lost == "both" else {mark.lost}
-        return Snapshot(
-            state,
-            self.policy,
+        is_new_stage = stage != self.engine_state.stage
+        has_begun = mark.step_started_at is not None and (is_new_stage or self.mark.step_started_at is None)
+        return Observed(
             row.at,
-            self.has_stable,
-            step_index=mark.step_index,
-            paused_in=paused_in,
-            commanded_bp=mark.weight_bp,
             is_acknowledged=mark.is_acknowledged,
-            unacknowledged_s=row.at - (self.carry.commanded_at or row.at),
+            is_newly_acknowledged=has_begun,
             step_started_at=mark.step_started_at,
-            candidate_servers=int("candidate" not in lost),
-            stable_servers=int("stable" not in lost),
+            total_s=row.at - (self.history.began_at or row.at),
+            candidate_servers=int(mark.lost not in {"candidate", "both"}),
+            stable_servers=int(mark.lost not in {"stable", "both"}),
+            server_since=mark.server_since,
             problem=mark.problem,
             hardware=mark.hardware,
-            approvals=self.policy.approvals,
-            promote_now=mark.promote_now,
-            total_s=row.at - (self.began_at or row.at),
-            is_promoting=mark.is_promoting,
         )

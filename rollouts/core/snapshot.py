@@ -1,9 +1,9 @@
-"""All that one decision rests on, in one frozen value: what is wanted, what was acknowledged, what was observed."""
+"""All that one decision rests on, in one frozen value: the policy, what is wanted, what is observed, and what people said."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rollouts.core.counter_deltas import SHED
 from rollouts.core.engine_state import EngineState
@@ -53,7 +53,7 @@ class Judged:
         return self.guard.roll_back_over.of(self.guard.max_frac)
 
 
-def judge(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine: float) -> Judged:
+def judge_guard(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine: float) -> Judged:
     """The evidence of one guard as it stands.
 
     An average of e-values is one, however they depend on each other: it disproves "worse at no point". "Worse at some
@@ -93,144 +93,198 @@ def judge(guard: Guard, watch: GuardTracker, *, has_stable: bool, bar_fine: floa
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """Durations in seconds, instants in seconds since the epoch (UTC). `policy` is already `facing` the stable, if any."""
+class Identity:
+    """Whose decision it is. The same for the rollout's whole life."""
 
-    state: RolloutState
-    policy: Policy
-    now: float
-    has_stable: bool = True
+    rollout_id: int = 0
+    has_stable: bool = True  # whether there is a release to compare with and to go back to
     candidate_name: str = "the candidate"
     stable_name: str = "stable"
-    step_index: int = -1
-    paused_in: RolloutState = RolloutState.SHIFTING
-    # preparing
-    waited_s: float = 0.0
-    is_candidate_ready: bool = False
-    is_stable_ready: bool = True
-    report_problem: str = ""  # a sentence: why the pinned report does not admit this candidate
-    deployment_problem: str = ""
-    # desired, acknowledged, observed
-    commanded_bp: int = 0
-    is_acknowledged: bool = True
-    unacknowledged_s: float = 0.0
-    ack_error: str = ""
-    step_started_at: float | None = None
-    judged: tuple[Judged, ...] = ()
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What the rollout's row wants."""
+
+    state: RolloutState
+    paused_in: RolloutState = RolloutState.SHIFTING  # the state that a paused rollout goes back to
+    step_index: int = -1  # -1 before the first step
+    weight_bp: int = 0  # the candidate's share of the requests, in basis points
+    is_promoting: bool = False  # the route names the candidate as stable already; its acknowledgement is awaited
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What gateways, servers and providers show now. Durations in seconds, instants in seconds since the epoch (UTC)."""
+
+    now: float
+    is_acknowledged: bool = True  # every gateway follows the route as it is written
+    is_newly_acknowledged: bool = False  # and this is the first tick that sees it since the weight was written
+    ack_error: str = ""  # why a gateway refused the route
+    step_started_at: float | None = None  # when the weight was acknowledged; None: not yet
+    total_s: float = 0.0  # since the first step or shadowing began
+    candidate_servers: int | None = None  # that answer real inferences; None: not known
+    stable_servers: int | None = None  # likewise
+    server_since: float | None = None  # when the candidate's newest server came; None: it has none, or nobody knows
+    digest_mismatch: str = ""  # a sentence, when a server runs something other than what was sealed
+    hardware: str = ""  # half a sentence, when the arms run on different hardware
+    problem: str = ""  # provider_down or stale: why this tick cannot be judged
+    problem_sentence: str = ""  # the same for people
+    source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source says nothing
+    waited_s: float = 0.0  # preparing: since the rollout was started
+    deployment_problem: str = ""  # preparing: a sentence, why the candidate's deployment does not come
+
+
+@dataclass(frozen=True)
+class StageEvidence:
+    """What the counters have shown in this stage, as far as the engine's state tells. Durations in seconds."""
+
+    judged: tuple[Judged, ...] = ()  # every guard of the policy, in its order
+    unacknowledged_s: float = 0.0  # since the stage's weight was commanded
     step_attempts: int = 0  # of the candidate, since acknowledged
-    routed_candidate: int = 0
+    routed_candidate: int = 0  # requests that were split since acknowledged, by arm
     routed_stable: int = 0
-    all_failing: int = 0  # attempts of the candidate in a row
+    all_failing: int = 0  # attempts of the candidate that failed in a row
     all_failing_s: float = 0.0  # between the first and the last reading that showed them
     own_failing: int | None = None  # of these, what stable could save or nobody tried again; None: all of them
     is_stable_better: bool = True  # stable clearly did better meanwhile
     shed_candidate: int = 0  # requests that were refused in this step because too many were in flight
-    shed_stable: int = 0
+    shed_stable: int = 0  # likewise
     quiet_s: float = 0.0  # since the candidate's last attempt, or since the step began
-    candidate_servers: int | None = None  # serving now; None: not known
-    stable_servers: int | None = None
-    digest_mismatch: str = ""  # a sentence, when a server runs something other than what was sealed
-    problem: str = ""  # provider_down or stale: why this tick cannot be judged
-    problem_sentence: str = ""
+    silent_s: Mapping[str, float] = field(default_factory=dict)  # by guard: since its last count of the candidate
     blind_s: float = 0.0  # for how long no tick could be judged
     since_gap_s: float | None = None  # since counts of this stage were last lost; None: they never were
-    silent_s: Mapping[str, float] = field(default_factory=dict)  # by guard: since its last count of the candidate
-    source_problems: Mapping[str, str] = field(default_factory=dict)  # by guard: why its source says nothing
-    # what else could be to blame
-    mix: Mix = field(default_factory=Mix)
-    hardware: str = ""  # half a sentence, when the arms run on different hardware
-    attempts_since_server: int | None = None  # of the candidate, since its newest server came
+    is_candidate_gone: bool = False  # the candidate has no server, and that is no slow probe
+    mix: Mix = field(default_factory=Mix)  # the sizes of both arms' requests
+    attempts_since_server: int | None = None  # of the candidate, since its newest server came; None: none is known
     server_age_s: float | None = None  # of that server
     served_s: float | None = None  # since its first attempt
     first: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all of its first attempts
     forgotten: int = 0  # how often evidence of a warm-up was dropped in this stage
     recent: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by guard: bad and all attempts of late
-    harm: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # by guard: excess over what it tolerates, its variance
-    # people and time
+    harm: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by guard: excess over tolerance, variance
+
+
+@dataclass(frozen=True)
+class People:
+    """What people have said to it."""
+
     approvals: Mapping[str, int] = field(default_factory=dict)  # valid ones, by stage
-    promote_now: bool = False
-    total_s: float = 0.0  # since the first step or shadowing began
-    is_promoting: bool = False
+    promote_now: bool = False  # a person asked to skip what is left, but for the breach checks
+    report_problem: str = ""  # a sentence: why the pinned gate report does not admit this candidate
+
+
+NOBODY = People()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`policy` is already `facing` the stable release, if there is one."""
+
+    policy: Policy
+    identity: Identity
+    desired: Desired
+    observed: Observed
+    evidence: StageEvidence
+    people: People = NOBODY
 
     @property
     def acting(self) -> tuple[Judged, ...]:
         """The guards that may act; the others are dry runs."""
-        return tuple(one for one in self.judged if not one.guard.is_dry_run)
+        return tuple(one for one in self.evidence.judged if not one.guard.is_dry_run)
 
     @property
     def stage(self) -> Step:
         """The stage that the numbers belong to, also while paused in it."""
-        where = self.paused_in if self.state is RolloutState.PAUSED else self.state
+        wanted = self.desired
+        where = wanted.paused_in if wanted.state is RolloutState.PAUSED else wanted.state
         if where is RolloutState.BAKING:
             return self.policy.bake
         if where is RolloutState.SHADOWING and self.policy.shadow is not None:
             return self.policy.shadow.as_step
-        return self.policy.steps[min(max(self.step_index, 0), len(self.policy.steps) - 1)]
+        return self.policy.steps[min(max(wanted.step_index, 0), len(self.policy.steps) - 1)]
 
     @property
     def elapsed_s(self) -> float:
-        return max(0.0, self.now - self.step_started_at) if self.step_started_at is not None else 0.0
+        """Seconds since the stage's weight was acknowledged; 0 before."""
+        started_at = self.observed.step_started_at
+        return max(0.0, self.observed.now - started_at) if started_at is not None else 0.0
 
     @property
     def observed_frac(self) -> float | None:
         """The candidate's share of the user requests that were split since the step began; None before any."""
-        routed = self.routed_candidate + self.routed_stable
-        return self.routed_candidate / routed if routed else None
-
-    @property
-    def bar_worse(self) -> float:
-        return self.policy.bar_worse
-
-    @property
-    def bar_fine(self) -> float:
-        return self.policy.bar_fine
+        routed = self.evidence.routed_candidate + self.evidence.routed_stable
+        return self.evidence.routed_candidate / routed if routed else None
 
 
-def judged_all(carry: EngineState, policy: Policy, *, has_stable: bool) -> tuple[Judged, ...]:
+def judged_all(state: EngineState, policy: Policy, *, has_stable: bool) -> tuple[Judged, ...]:
     """Every guard of the policy, in its order."""
     return tuple(
-        judge(guard, carry.watches.get(guard.name, GuardTracker()), has_stable=has_stable, bar_fine=policy.bar_fine)
+        judge_guard(
+            guard, state.watches.get(guard.name, GuardTracker()), has_stable=has_stable, bar_fine=policy.bar_fine
+        )
         for guard in policy.guards
     )
 
 
-def counted(snapshot: Snapshot, carry: EngineState) -> Snapshot:
-    """The snapshot with all that the counters said."""
-    step, now = carry.step, snapshot.now
+def take_snapshot(
+    policy: Policy,
+    identity: Identity,
+    desired: Desired,
+    observed: Observed,
+    state: EngineState,
+    *,
+    people: People = NOBODY,
+    gone_over_s: float = 0.0,
+) -> Snapshot:
+    """The snapshot of a tick whose readings `state` has taken in. The engine, replays and simulations all build theirs here.
+
+    `gone_over_s`: a candidate without a server is gone when it has had none for longer than this; one whose last attempts
+    failed, at once.
+    """
+    evidence = _evidence(policy, identity, observed, state, gone_over_s)
+    return Snapshot(policy, identity, desired, observed, evidence, people)
+
+
+def _evidence(
+    policy: Policy, identity: Identity, observed: Observed, state: EngineState, gone_over_s: float
+) -> StageEvidence:
+    step, now = state.step, observed.now
     candidate, stable = step.candidate, step.stable
-    began_at = carry.commanded_at if snapshot.step_started_at is None else snapshot.step_started_at
-    return replace(
-        snapshot,
-        judged=judged_all(carry, snapshot.policy, has_stable=snapshot.has_stable),
+    began_at = state.commanded_at if observed.step_started_at is None else observed.step_started_at
+    # One look without a server may be a slow probe; a later one, or failed attempts before it, is not.
+    is_gone = state.gone_since is not None and (state.has_failed or now - state.gone_since > gone_over_s)
+    return StageEvidence(
+        judged=judged_all(state, policy, has_stable=identity.has_stable),
+        unacknowledged_s=now - state.commanded_at if state.commanded_at else 0.0,
         step_attempts=candidate.attempts,
         routed_candidate=candidate.routed,
         routed_stable=stable.routed,
-        all_failing=carry.failures.attempts,
-        all_failing_s=carry.failures.spread_s,
-        own_failing=carry.failures.own,
-        is_stable_better=carry.failures.is_stable_better,
+        all_failing=state.failures.attempts,
+        all_failing_s=state.failures.spread_s,
+        own_failing=state.failures.own,
+        is_stable_better=state.failures.is_stable_better,
         shed_candidate=candidate.bad.get(SHED, 0),
         shed_stable=stable.bad.get(SHED, 0),
-        quiet_s=_since(now, carry.candidate_seen_at) or 0.0,
+        quiet_s=_since(now, state.candidate_seen_at) or 0.0,
         silent_s={
-            guard.name: _since(now, _latest(carry.watches.get(guard.name, GuardTracker()).seen_at, began_at)) or 0.0
-            for guard in snapshot.policy.guards
+            guard.name: _since(now, _latest(state.watches.get(guard.name, GuardTracker()).seen_at, began_at)) or 0.0
+            for guard in policy.guards
             if guard.source is not Source.GATEWAY
         },
-        recent={name: (watch.recent.bad, watch.recent.attempts) for name, watch in carry.watches.items()},
-        harm=carry.harm_so_far(snapshot.policy) if snapshot.policy.budget_bad is not None else {},
+        blind_s=_since(now, state.blind_since) or 0.0,
+        since_gap_s=_since(now, state.gap_at),
+        is_candidate_gone=is_gone,
         mix=mix_of(candidate.bad, candidate.routed, stable.bad, stable.routed, SIZES),
-        blind_s=_since(now, carry.blind_since) or 0.0,
-        since_gap_s=_since(now, carry.gap_at),
         attempts_since_server=None
-        if carry.server_since is None
-        else carry.total.candidate.attempts - carry.server_base,
-        server_age_s=_since(now, carry.server_since),
-        served_s=_since(now, carry.served_since) if carry.server_since is not None else None,
-        first={name: watch.first for name, watch in carry.watches.items()},
-        forgotten=carry.forgotten,
+        if state.server_since is None
+        else state.total.candidate.attempts - state.server_base,
+        server_age_s=_since(now, state.server_since),
+        served_s=_since(now, state.served_since) if state.server_since is not None else None,
+        first={name: watch.first for name, watch in state.watches.items()},
+        forgotten=state.forgotten,
+        recent={name: (watch.recent.bad, watch.recent.attempts) for name, watch in state.watches.items()},
+        harm=state.harm_so_far(policy) if policy.budget_bad is not None else {},
     )
 
 

@@ -79,7 +79,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """The block that is being filled. Lives beside the carry in the rollout's row, so that no tick is lost with an engine.
+    """The block that is being filled. Stored beside the engine state in the rollout's row, so that no tick is lost with an engine.
 
     `spoken` counts the decisions that were recorded since the last effect, and tells when the last one was. `began_at`: the
     first tick of all with the candidate exposed, to users or to copies of their requests.

@@ -1,4 +1,4 @@
-"""What is left to do of a rollback: acknowledgement, confirmation by counters, the end."""
+"""What follows the write of a rollback: acknowledgement by the gateways, confirmation by counters, the end."""
 
 from __future__ import annotations
 
@@ -13,81 +13,89 @@ from rollouts.actions.engine_effects import (
     note_stuck,
     write_route,
 )
-from rollouts.actions.tick_records import Outcome, Tick
 from rollouts.core.counter_deltas import Reading
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.tick import Outcome, Tick
 from rollouts.engine.gateway_counters import CounterSnapshot
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
-from serving.actions.routes import Ack, acknowledged
 from serving.models import Route
+from serving.queries.routes import Ack, acknowledged
 
 log = structlog.get_logger(__name__)
 S = RolloutState
-#: Counters that cannot confirm an acknowledged weight 0 do not hold up the end for longer than this.
-CONFIRM_WITHIN_S = 30.0
 
 
-def continue_rollback(known: RolloutEntry, tick: Tick, view: WorldState, seen: CounterSnapshot) -> Outcome:
-    """Writes the tick, then goes on with the rollback as far as gateways and counters allow."""
-    before, rollout = known.carry, known.rollout
-    outcome = commit_tick(tick)
+def continue_rollback(
+    entry: RolloutEntry, tick: Tick, world: WorldState, counters: CounterSnapshot, *, confirm_within_s: float
+) -> Outcome:
+    """Writes the tick, then goes on with the rollback as far as gateways and counters allow.
+
+    `confirm_within_s`: counters that cannot confirm an acknowledged weight 0 hold up the end no longer than this.
+    """
+    before, rollout = entry.engine_state, entry.rollout
+    outcome = commit_tick(rollout, tick, fence=world.fence)
     if rollout.stable is None:
-        finish_rollback(rollout, confirmed_at=None, fence=view.fence)
+        finish_rollback(rollout, confirmed_at=None, fence=world.fence)
     elif rollout.zero_at is None:
-        check_zero_acknowledged(known, view)
+        check_zero_acknowledged(entry, world)
     else:
-        _confirm(rollout, before, tick.carry, seen, view)
+        _confirm(rollout, before, tick.engine_state, counters, world, confirm_within_s)
     return outcome
 
 
 def _confirm(
-    rollout: Rollout, before: EngineState, carry: EngineState, seen: CounterSnapshot, view: WorldState
+    rollout: Rollout,
+    before: EngineState,
+    state: EngineState,
+    counters: CounterSnapshot,
+    world: WorldState,
+    within_s: float,
 ) -> None:
     assert rollout.zero_at is not None
     zero = rollout.zero_at.timestamp()
-    is_after = bool(seen.readings) and all(_began_after(before, gateway, zero) for gateway in seen.readings)
-    is_silent = carry.last.candidate.attempts == 0 and carry.drawn == 0
-    is_confirmed = is_after and is_silent and not seen.problem and carry.read_at is not None
-    is_late = view.at - zero > CONFIRM_WITHIN_S
+    is_after = bool(counters.readings) and all(_began_after(before, gateway, zero) for gateway in counters.readings)
+    is_silent = state.last.candidate.attempts == 0 and state.drawn == 0
+    is_confirmed = is_after and is_silent and not counters.problem and state.read_at is not None
+    is_late = world.at - zero > within_s
     # Requests that were drawn under the weight that each gateway follows now: under weight 0 there are none. What else ends
     # was drawn before it, and answers of slow models and streams end as late as they like.
-    drawn_at_zero = carry.last.candidate.routed
-    if is_late and is_after and not seen.problem and drawn_at_zero > 0:
+    drawn_at_zero = state.last.candidate.routed
+    if is_late and is_after and not counters.problem and drawn_at_zero > 0:
         if rollout.state == S.ROLLING_BACK:
-            said = f"The counters still show requests for {rollout.candidate.name} at weight 0"
-            note_stuck(rollout, said, fence=view.fence)
+            reason = f"The counters still show requests for {rollout.candidate.name} at weight 0"
+            note_stuck(rollout, reason, fence=world.fence)
     elif is_confirmed or is_late:
-        note_acknowledged_zero(rollout, rollout.zero_at, fence=view.fence)  # one that was stuck goes on
-        confirmed_at = datetime.fromtimestamp(carry.read_at, UTC) if is_confirmed and carry.read_at else None
-        are_answers_due = is_after and not seen.problem and carry.drawn > 0
-        finish_rollback(rollout, confirmed_at=confirmed_at, fence=view.fence, are_answers_due=are_answers_due)
+        note_acknowledged_zero(rollout, rollout.zero_at, fence=world.fence)  # one that was stuck goes on
+        confirmed_at = datetime.fromtimestamp(state.read_at, UTC) if is_confirmed and state.read_at else None
+        are_answers_due = is_after and not counters.problem and state.drawn > 0
+        finish_rollback(rollout, confirmed_at=confirmed_at, fence=world.fence, are_answers_due=are_answers_due)
 
 
-def check_zero_acknowledged(known: RolloutEntry, view: WorldState) -> bool:
+def check_zero_acknowledged(entry: RolloutEntry, world: WorldState) -> bool:
     """Whether every gateway has acknowledged weight 0, noted with the gateways' own time."""
-    rollout = known.rollout
+    rollout = entry.rollout
     assert rollout.stable is not None
-    route, ack = _route_of(rollout, view)
-    if not _is_shut(route, rollout) or route is None or route.fence != view.fence:
-        write_route(rollout, 0, fence=view.fence, reason=rollout.reason)
+    route, ack = _route_of(rollout, world)
+    if not _is_shut(route, rollout) or route is None or route.fence != world.fence:
+        write_route(rollout, 0, fence=world.fence, reason=rollout.reason)
         ack = acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
     if ack.all_acked and ack.acked_at is not None:
-        note_acknowledged_zero(rollout, ack.acked_at, fence=view.fence)
+        note_acknowledged_zero(rollout, ack.acked_at, fence=world.fence)
         return True
-    waited_s = view.at - (rollout.decided_at or view.now).timestamp()
-    if rollout.state == S.ROLLING_BACK and waited_s >= known.policy.ack_deadline_s:
+    waited_s = world.at - (rollout.decided_at or world.now).timestamp()
+    if rollout.state == S.ROLLING_BACK and waited_s >= entry.policy.ack_deadline_s:
         why = f": {ack.error.rstrip('.')}" if ack.error else ""
-        said = f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}"
-        note_stuck(rollout, said, fence=view.fence)
+        reason = f"The gateways have not acknowledged weight 0 for {waited_s:.0f} s{why}"
+        note_stuck(rollout, reason, fence=world.fence)
         log.error("rollback_stuck", rollout=rollout.pk, waited_s=round(waited_s, 1), error=ack.error)
     return False
 
 
-def _route_of(rollout: Rollout, view: WorldState) -> tuple[Route | None, Ack]:
-    route = view.routes.get((rollout.environment_id, rollout.model_id))
-    return route, view.acks[route.pk] if route is not None else Ack(False, None, "")
+def _route_of(rollout: Rollout, world: WorldState) -> tuple[Route | None, Ack]:
+    route = world.routes.get((rollout.environment_id, rollout.model_id))
+    return route, world.acks[route.pk] if route is not None else Ack(False, None, "")
 
 
 def _is_shut(route: Route | None, rollout: Rollout) -> bool:

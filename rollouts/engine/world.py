@@ -1,4 +1,4 @@
-"""What the engine knows of every active rollout, and all that a turn needs, in a handful of queries.
+"""The engine's cache of active rollouts, and the state of the world that a turn needs, read in a handful of queries.
 
 What only the leader writes is kept in memory from tick to tick, and trusted as long as the row's tick and version are those
 that it belongs to. What others write is read every turn.
@@ -6,7 +6,7 @@ that it belongs to. What others write is read every turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,20 +14,22 @@ from uuid import UUID
 
 from django.db import connection
 
-from rollouts.actions.tick_records import Outcome, Tick, count_blocks
+from rollouts.actions.tick_records import count_blocks
+from rollouts.core.approvals import stages_ahead
 from rollouts.core.counter_deltas import ERRORS, Reading
 from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy, Source
+from rollouts.core.tick import Outcome, Tick
 from rollouts.core.tick_history import OpenSegment
 from rollouts.engine.gateway_counters import slow_edges
 from rollouts.models import Rollout
 from rollouts.queries import active_rollouts, active_rows
 from rollouts.queries.approvals import approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
-from serving.actions.routes import Ack, acknowledgements
 from serving.models import Deployment, Environment, Gateway, Node, Route
 from serving.queries import among, live_deployments
+from serving.queries.routes import Ack, acknowledgements
 
 S = RolloutState
 Place = tuple[int, str]  # environment, release
@@ -35,31 +37,29 @@ Place = tuple[int, str]  # environment, release
 
 @dataclass
 class RolloutEntry:
-    """One rollout between two ticks. `history` and `carry` are those after its last tick.
-
-    `unwritten` is that tick where it is kept in memory: one of `ahead` quiet ones since the row was last written. Should the
-    engine die, they are undone, and the next reading brings their counts in one.
-    """
+    """One rollout between two ticks."""
 
     rollout: Rollout
-    policy: Policy
-    carry: EngineState
-    history: OpenSegment
+    policy: Policy  # already `facing` the stable release, if there is one
+    engine_state: EngineState  # after its last tick
+    history: OpenSegment  # likewise
     blocks: int = 0  # stored, by the last count and those stored since
-    report_problem: str | None = None  # None: not looked at yet
+    report_problem: str | None = None  # why the pinned report does not admit the candidate; None: not looked at yet
     counts_in_prometheus: bool = False
     places: tuple[Place, Place | None] = ((0, ""), None)  # of candidate and stable
-    slow_edges: tuple[tuple[str, int], ...] = ()
-    ahead: int = 0
-    unwritten: tuple[Tick, Outcome] | None = None
+    slow_edges: tuple[tuple[str, int], ...] = ()  # counter of slow requests, and its edge in µs
+    ahead: int = (
+        0  # quiet ticks since the row was last written; should the engine die, the next reading has their counts
+    )
+    unwritten: tuple[Tick, Outcome] | None = None  # the last of them
 
     @property
     def needs_fast_poll(self) -> bool:
         """Whether something other than time may move it on: it waits for servers or gateways, or is suspect."""
         rollout = self.rollout
         is_waiting = rollout.state in {S.PREPARING, S.ROLLING_BACK, S.STUCK} or rollout.step_started_at is None
-        carry = self.carry
-        return is_waiting or carry.is_promoting or carry.gone_since is not None or self.is_suspect
+        state = self.engine_state
+        return is_waiting or state.is_promoting or state.gone_since is not None or self.is_suspect
 
     @property
     def is_suspect(self) -> bool:
@@ -67,24 +67,33 @@ class RolloutEntry:
 
         More than a lone failure and a tenth of its attempts: one fault may have begun in the middle of that second.
         """
-        last = self.carry.last.candidate
+        last = self.engine_state.last.candidate
         bad = last.bad.get(ERRORS, 0)
         is_burning = bad >= 2 and bad * 10 >= last.attempts
-        return self.rollout.state in {S.SHIFTING, S.BAKING} and (self.carry.failures.attempts > 0 or is_burning)
+        return self.rollout.state in {S.SHIFTING, S.BAKING} and (self.engine_state.failures.attempts > 0 or is_burning)
 
     @property
     def next_tick(self) -> int:
         return self.rollout.tick + self.ahead + 1
 
-    def wrote(self, outcome: Outcome) -> None:
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether the policy asks for approvals before the stage that comes next."""
+        rollout, wanted = self.rollout, self.policy.approvals
+        if not wanted or rollout.state == S.PAUSED:
+            return False
+        ahead = stages_ahead(self.policy, S(rollout.state), rollout.step_index, S.SHIFTING)
+        return bool(ahead) and wanted.get(ahead[0], 0) > 0
+
+    def mark_written(self, outcome: Outcome) -> None:
         """The tick is in the database."""
-        self.carry, self.history = outcome.carry, outcome.history
+        self.engine_state, self.history = outcome.engine_state, outcome.history
         self.ahead, self.unwritten = 0, None
         self.blocks += outcome.block is not None
 
-    def keep(self, tick: Tick, outcome: Outcome) -> None:
+    def keep_unwritten(self, tick: Tick, outcome: Outcome) -> None:
         """The tick stays in memory."""
-        self.carry, self.history = outcome.carry, outcome.history
+        self.engine_state, self.history = outcome.engine_state, outcome.history
         self.ahead, self.unwritten = self.ahead + 1, (tick, outcome)
 
 
@@ -101,7 +110,7 @@ class Serving:
 NONE_SERVING = Serving()
 
 
-@dataclass
+@dataclass(frozen=True)
 class WorldState:
     """All that a turn's ticks look at besides their own rollouts. `now` is the database's time."""
 
@@ -115,17 +124,10 @@ class WorldState:
     deployments: Mapping[Place, Deployment]  # of candidates that are being prepared
     tampered: frozenset[UUID]  # releases whose stored manifest is not what was sealed
     wrong: Mapping[int, Reading]  # the prober's counts, by rollout
-    rollouts: Sequence[Rollout] = ()
-    _approvals: dict[int, dict[str, int]] | None = None
+    approvals: Mapping[int, Mapping[str, int]]  # people whose approval counts, by rollout that awaits some, and stage
 
     def serving_at(self, place: Place | None) -> Serving:
         return NONE_SERVING if place is None else self.serving.get(place, NONE_SERVING)
-
-    def approvals_of(self, rollout: Rollout) -> dict[str, int]:
-        """How many people's approvals count, by stage. Read when the first rollout asks, for all of them at once."""
-        if self._approvals is None:
-            self._approvals = approvals_of(self.rollouts, now=self.now)
-        return self._approvals.get(rollout.pk, {})
 
     def followed(self, rollout: Rollout) -> tuple[int, frozenset[int] | None]:
         """The slot of the rollout's route, and the gateways that follow it as it is; None where there is no route."""
@@ -180,9 +182,9 @@ class EngineCache:
 
     def _learn(self, rollout: Rollout, blocks: int) -> RolloutEntry:
         state = rollout.engine_state
-        rollout.engine_state = {}  # it is in `carry` and `history` now, and would only take memory
+        rollout.engine_state = {}  # it is in the entry now, and would only take memory
         history = OpenSegment.from_json(state.get("history", {}))
-        policy = self._plan(rollout)
+        policy = self._policy_of(rollout)
         asks = any(guard.source is Source.PROMETHEUS for guard in policy.guards)
         where, stable = rollout.environment_id, rollout.stable_id
         return RolloutEntry(
@@ -196,10 +198,10 @@ class EngineCache:
             slow_edges=slow_edges(policy),
         )
 
-    def _plan(self, rollout: Rollout) -> Policy:
+    def _policy_of(self, rollout: Rollout) -> Policy:
         key = self._key(rollout)
         if key not in self._policies:
-            self._policies[key] = rollout.plan
+            self._policies[key] = rollout.effective_policy
         return self._policies[key]
 
     @staticmethod
@@ -242,7 +244,7 @@ def load_world(
         deployments=_deployments([rollout for rollout in rollouts if rollout.state == S.PREPARING]),
         tampered=_tampered(rollouts),
         wrong=wrong_readings(probed) if probed else {},
-        rollouts=rollouts,
+        approvals=approvals_of([one.rollout for one in known if one.awaits_approval], now=now),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 from django.db import connections
 
-from accounts.core.errors import DomainError
+from ledger.core.errors import DomainError
 from rollouts.core.shadow import ComparisonOutcome, Difference
 from rollouts.prober.servers import Servers
 from rollouts.prober.tallies import Example, Tallies

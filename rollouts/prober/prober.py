@@ -19,7 +19,7 @@ from django import db
 from django.conf import settings
 from django.db import transaction
 
-from ledger.leases import acquire, release, renew
+from ledger.actions.leases import acquire, release, renew
 from rollouts.prober.golden import GoldenProbes
 from rollouts.prober.servers import Connect, Servers, triton
 from rollouts.prober.shadow_comparison import Shadowing

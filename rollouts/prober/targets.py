@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from django.db.models import Count
 
-from accounts.core.errors import DomainError
+from ledger.core.errors import DomainError
 from registry.models import Release, ServedModel
 from registry.queries import manifest_of
 from rollouts.core.lifecycle import LIVE

@@ -14,7 +14,7 @@ def prometheus_guards(rollout: Rollout) -> list[Guard]:
     """Those that count in Prometheus. Most rollouts have none, and then their policy is not read."""
     if not any(guard.get("indicator") == "external" for guard in rollout.policy.get("guards") or ()):
         return []
-    return [guard for guard in rollout.plan.guards if guard.source is Source.PROMETHEUS]
+    return [guard for guard in rollout.effective_policy.guards if guard.source is Source.PROMETHEUS]
 
 
 def queries_of(rollout: Rollout, guard: Guard) -> tuple[CounterQuery, ...]:

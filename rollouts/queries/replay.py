@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from accounts.core.errors import StateChanged
+from ledger.core.errors import StateChanged
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Action
 from rollouts.core.policy_schema import parse_policy, stored_policy

@@ -34,8 +34,8 @@ _ENTERING = ("start", "advance", "bake", "promote_now")
 
 def view_of(rollout: Rollout) -> dict[str, Any]:
     """Everything of one rollout, now."""
-    policy = rollout.plan
-    carry = EngineState.from_json(rollout.engine_state)
+    policy = rollout.effective_policy
+    state = EngineState.from_json(rollout.engine_state)
     return {
         **summary(rollout), "is_final": rollout.state in FINAL,
         "report": rollout.report.digest if rollout.report else None,
@@ -43,10 +43,10 @@ def view_of(rollout: Rollout) -> dict[str, Any]:
         "steps": _steps(rollout, policy), "shadow": _shadow(rollout, policy),
         "step_started_at": _iso(rollout.step_started_at), "due_at": _iso(rollout.due_at),
         "weight": _weight(rollout), "mirror_bp": rollout.mirror_bp, "promote_now": rollout.promote_now,
-        "guards": [_guard(one, policy) for one in judged_all(carry, policy, has_stable=rollout.stable_id is not None)],
-        "arms": {name: _arms(one, policy) for name, one in (("step", carry.step), ("total", carry.total), ("last_tick", carry.last))},
-        "users": {"requests": carry.user_requests, "errors": carry.user_errors},
-        "clock": _clock(rollout, carry, policy), "tick": rollout.tick,
+        "guards": [_guard(one, policy) for one in judged_all(state, policy, has_stable=rollout.stable_id is not None)],
+        "arms": {name: _arms(one, policy) for name, one in (("step", state.step), ("total", state.total), ("last_tick", state.last))},
+        "users": {"requests": state.user_requests, "errors": state.user_errors},
+        "clock": _clock(rollout, state, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy),
         "frozen": frozen_view(policy), "undo_window": _undo_window(rollout),
@@ -163,14 +163,14 @@ def _counts(counts: Counts, policy: Policy) -> dict[str, Any]:
     return {**counts.to_json(), "bad": {name: counts.bad[name] for name in guards}}
 
 
-def _clock(rollout: Rollout, carry: EngineState, policy: Policy) -> dict[str, Any]:
+def _clock(rollout: Rollout, state: EngineState, policy: Policy) -> dict[str, Any]:
     """The clock of a rollback, all measured. Durations in seconds; None until both ends are known."""
     return {
         "first_bad_at": _iso(rollout.first_bad_at), "decided_at": _iso(rollout.decided_at), "zero_at": _iso(rollout.zero_at),
         "confirmed_at": _iso(rollout.confirmed_at), "fault_to_zero_s": _between(rollout.first_bad_at, rollout.zero_at),
         "decision_to_zero_s": _between(rollout.decided_at, rollout.zero_at),
-        "bad_candidate_attempts": carry.total.candidate.bad.get("errors", 0),
-        "bad_candidate_attempts_by_guard": _counts(carry.total.candidate, policy)["bad"],
+        "bad_candidate_attempts": state.total.candidate.bad.get("errors", 0),
+        "bad_candidate_attempts_by_guard": _counts(state.total.candidate, policy)["bad"],
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from accounts.core.access import Actor, Verb, may
-from accounts.core.errors import NotFound
+from ledger.core.errors import NotFound
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from accounts.core.errors import Invalid
-from ledger import clock
-from ledger.audit import link_of
+from ledger.core.errors import Invalid
 from ledger.core.verbs import EventVerb
 from ledger.models import Event
+from ledger.queries import clock
+from ledger.queries.chain_verification import link_of
 from registry.models import Release, ServedModel
 from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.core.routes import WHOLE_BP

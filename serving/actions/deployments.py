@@ -14,9 +14,9 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import StateChanged, Unavailable
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import StateChanged, Unavailable
 from registry.models import Release
 from registry.queries import manifest_of, require_runnable
 from serving.actions.routes import lock_routes, notify_routes

@@ -9,16 +9,13 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
-from accounts.core.errors import Invalid, Stale
 from ledger.actions import append_event
+from ledger.core.errors import Invalid, Stale
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
 from serving.models import Environment, Gateway, Route
-from serving.queries.routes import Ack, acknowledged, acknowledgements
-
-__all__ = ["Ack", "acknowledged", "acknowledgements"]
 
 
 def lock_routes(environment: Environment) -> Environment:

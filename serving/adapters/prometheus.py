@@ -1,7 +1,7 @@
 """Counters out of Prometheus, or whatever speaks its HTTP API: Thanos, Mimir, VictoriaMetrics.
 
 Plain HTTP, because `prometheus-api-client` cannot do what is needed here: its time-out is for each piece of an answer and not
-for the whole, it tries again by itself, and it tells errors by their text alone. It stays for people's own scripts.
+for the whole, it tries again by itself, and it tells errors by their text alone.
 """
 
 from __future__ import annotations

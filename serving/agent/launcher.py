@@ -1,4 +1,4 @@
-"""Starts and stops real tritonservers on this machine, each with its own keeper, folder, ports and shared memory."""
+"""Starts and stops real tritonservers on this machine, each with its own shim, folder, ports and shared memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LocalLauncher:
 
     def __init__(self, *, servers: Path, venv: Path, blobs: model_repository.Blobs, lock: Path | None = None) -> None:
         self.servers, self._venv, self._blobs, self._lock = servers, venv, blobs, lock
-        self._keepers: dict[Path, subprocess.Popen[bytes]] = {}
+        self._shims: dict[Path, subprocess.Popen[bytes]] = {}
 
     def runtimes(self) -> list[dict[str, Any]]:
         """Empty when the serving environment is missing; `missing()` then says why."""
@@ -114,7 +114,7 @@ class LocalLauncher:
         left = [folder for folder in sorted(self.servers.glob("*")) if folder.is_dir() and folder not in keep]
         for folder in left:
             self._end(folder, grace_s=server_shim.EXIT_GRACE_S + 3)
-        self._keepers = {folder: process for folder, process in self._keepers.items() if process.poll() is None}
+        self._shims = {folder: process for folder, process in self._shims.items() if process.poll() is None}
         return left
 
     def log_tail(self, folder: Path, lines: int = 15) -> str:
@@ -153,7 +153,7 @@ class LocalLauncher:
         for name in ("home", "tmp"):
             (spec.folder / name).mkdir(exist_ok=True)
         write_whole(spec.folder / server_shim.LAUNCH_FILE, json.dumps(launch, indent=1))
-        (spec.folder / server_shim.KEEPER_FILE).unlink(missing_ok=True)
+        (spec.folder / server_shim.SHIM_FILE).unlink(missing_ok=True)
         with (spec.folder / server_shim.LOG_FILE).open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "serving.agent.server_shim", str(spec.folder)],
@@ -164,7 +164,7 @@ class LocalLauncher:
                 stderr=output,
                 env={"PATH": os.defpath, "PYTHONPATH": str(_PROJECT)},
             )
-        self._keepers[spec.folder] = process
+        self._shims[spec.folder] = process
         return self._await_live(spec, process, ports)
 
     def _await_live(
@@ -237,7 +237,7 @@ class LocalLauncher:
         }
 
     def _end(self, folder: Path, grace_s: float) -> None:
-        """Asks the keeper, then does its work itself if it does not answer."""
+        """Asks the shim, then does its work itself if it does not answer."""
         record = _record(folder)
         if record:
             if is_running(record["pid"], record["ticks"]):
@@ -257,8 +257,8 @@ class LocalLauncher:
             time.sleep(0.02)
 
     def _clear(self, folder: Path) -> None:
-        """Removes the folder and the shared memory. The keeper, if it is our child, is ended and reaped."""
-        process = self._keepers.pop(folder, None)
+        """Removes the folder and the shared memory. The shim, if it is our child, is ended and reaped."""
+        process = self._shims.pop(folder, None)
         if process:
             if process.poll() is None:
                 process.terminate()
@@ -286,9 +286,9 @@ def free_ports() -> dict[str, int]:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """What the keeper wrote, or {} when there is none."""
+    """What the shim wrote, or {} when there is none."""
     try:
-        read: dict[str, Any] = json.loads((folder / server_shim.KEEPER_FILE).read_text())
+        read: dict[str, Any] = json.loads((folder / server_shim.SHIM_FILE).read_text())
     except (OSError, ValueError):
         return {}
     return read

@@ -148,13 +148,13 @@ class Agent:
                 thread.start()
 
     def _tend(self, deployment_id: int) -> None:
-        tender = DeploymentReconciler(
+        reconciler = DeploymentReconciler(
             deployment_id, actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace
         )
         try:
             while not self._stop.is_set():
                 try:
-                    delay = tender.step()
+                    delay = reconciler.step()
                 except _STORE_TROUBLE as error:
                     _wait_for_store(error)
                     delay = 1.0

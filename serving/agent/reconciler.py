@@ -1,6 +1,6 @@
 """Brings one deployment to what is wanted of it, and keeps it there.
 
-A tender looks at its row, does the one thing that the row's state asks for, and looks again; so it can be killed
+A reconciler looks at its row, does the one thing that the row's state asks for, and looks again; so it can be killed
 anywhere, and the next one goes on from the row. What it learned is written to the row before anything else happens:
 above all, a server that does not answer is taken out of the gateways first and brought back afterwards.
 """
@@ -20,7 +20,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from accounts.core.errors import StateChanged
+from ledger.core.errors import StateChanged
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import health_check, warmup

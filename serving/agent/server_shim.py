@@ -1,14 +1,14 @@
 """Keeps one inference server: starts it, waits with it, and leaves nothing behind.
 
 A server must outlive its agent, so that a restarted agent finds it serving, but never the stack. So each server is
-the child of a keeper, a small process in a session of its own:
+the child of a shim, a small process in a session of its own:
 
-- agent killed            → keeper and server stay; the next agent adopts them through `keeper.json`;
-- stack's lock freed      → the keeper stops its server (the supervisor holds that lock for as long as the stack lives);
-- keeper killed           → the kernel ends the server (PR_SET_PDEATHSIG), the next agent sweeps the folder;
-- server died             → the keeper clears up after it, notes how it ended in `keeper.json`, and goes.
+- agent killed            → shim and server stay; the next agent adopts them through `shim.json`;
+- stack's lock freed      → the shim stops its server (the supervisor holds that lock for as long as the stack lives);
+- shim killed             → the kernel ends the server (PR_SET_PDEATHSIG), the next agent sweeps the folder;
+- server died             → the shim clears up after it, notes how it ended in `shim.json`, and goes.
 
-Nothing but the standard library is loaded here: a keeper is a few megabytes that wait.
+Nothing but the standard library is loaded here: a shim is a few megabytes that wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import adopt_orphans, die_with_parent, started_at_ticks
 
 LAUNCH_FILE = "launch.json"
-KEEPER_FILE = "keeper.json"
+SHIM_FILE = "shim.json"
 LOG_FILE = "server.log"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
 #: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
@@ -77,7 +77,7 @@ def keep(folder: Path) -> int:
         "started_at": time.time(),
         **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
     }
-    write_whole(folder / KEEPER_FILE, json.dumps(record, indent=1))
+    write_whole(folder / SHIM_FILE, json.dumps(record, indent=1))
     if launch["lock"]:
         threading.Thread(target=_watch_lock, args=(Path(launch["lock"]),), daemon=True).start()
     was_asked = _wait(server)
@@ -87,7 +87,7 @@ def keep(folder: Path) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
     with contextlib.suppress(OSError):  # the folder may be gone: an agent swept it
-        write_whole(folder / KEEPER_FILE, json.dumps({**record, "exit_code": server.returncode}, indent=1))
+        write_whole(folder / SHIM_FILE, json.dumps({**record, "exit_code": server.returncode}, indent=1))
     return 1
 
 

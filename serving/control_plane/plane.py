@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from django import db
 
-from ledger.clock import DatabaseClock
+from ledger.queries.clock import DatabaseClock
 from serving.control_plane import store
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table

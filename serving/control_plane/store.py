@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.db import connection, transaction
 
-from ledger import clock
+from ledger.queries import clock
 from registry.core.serving import instances_of
 from registry.models import Release, ServedModel
 from serving.control_plane.server import GatewayIdentity

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from django.db.models import Prefetch, QuerySet
 from django.db.models.expressions import RawSQL
 
-from accounts.core.errors import NotFound
+from ledger.core.errors import NotFound
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q
 
-from ledger import clock
+from ledger.queries import clock
 from registry.models import Release, ServedModel
 from serving.models import Environment, Gateway, Route, RouteAck
 from serving.queries.deployments import among

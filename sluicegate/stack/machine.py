@@ -149,6 +149,7 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
             ports=(ports["web"],),
         ),
         process("worker", SERVICES, _worker(), lambda: "ready." in output_since_start(state / "logs" / "worker.log")),
+        process("scheduler", SERVICES, [*manage, "scheduler"]),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
         process("prober", SERVICES, [*manage, "run_prober"], ports=(ports["prober"],)),

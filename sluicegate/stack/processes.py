@@ -76,7 +76,7 @@ class Supervisor:
         self._ended: dict[int, asyncio.Event] = {}
         self._began: dict[int, float] = {}
         self._died: dict[str, int] = {}
-        self._keepers: list[asyncio.Task[None]] = []
+        self._watchers: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -117,7 +117,7 @@ class Supervisor:
         for level in sorted({process.level for process in self.processes}):
             members = [process for process in self.processes if process.level == level]
             for process in members:
-                self._keepers.append(asyncio.create_task(self._keep(process), name=process.name))
+                self._watchers.append(asyncio.create_task(self._keep(process), name=process.name))
             waits = [asyncio.create_task(self._await_ready(process)) for process in members]
             stop = asyncio.create_task(self._stop.wait())
             try:
@@ -214,7 +214,7 @@ class Supervisor:
                 await self._end_strays()
             await asyncio.gather(*(self._end(process) for process in self.processes if process.level == level))
         await self._end_strays()
-        await asyncio.gather(*self._keepers)
+        await asyncio.gather(*self._watchers)
 
     async def _end(self, process: Process) -> None:
         running = self._running.get(process.name)

@@ -10,7 +10,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import Invalid, PreconditionRequired, Refused, Stale, StateChanged
+from ledger.core.errors import Invalid, PreconditionRequired, Refused, Stale, StateChanged
 from ledger.models import Event
 from registry import actions
 from registry.models import Alias, AliasEvent, Release, ServedModel

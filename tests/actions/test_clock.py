@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from ledger import clock
-from ledger.clock import DatabaseClock
+from ledger.queries import clock
+from ledger.queries.clock import DatabaseClock
 from rollouts import actions
 from serving.actions.routes import set_route
 from serving.control_plane import plane as plane_module

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 import registry.tasks  # noqa: F401  # registers the jobs' handlers
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Refused, Stale, StateChanged
+from ledger.core.errors import DomainError, Refused, Stale, StateChanged
 from ledger.models import Event, Job
 from registry import actions
 from registry.actions.blobs import forget_unused

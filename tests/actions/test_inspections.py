@@ -10,7 +10,7 @@ from django.test import Client
 
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor, Role
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from ledger.models import Event
 from registry import actions, queries
 from registry.actions import inspections

@@ -15,17 +15,20 @@ from django.conf import settings as django_settings
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
+import notifications.tasks  # noqa: F401 - registers the handler, as Celery does
 from accounts.core.access import Actor
-from accounts.core.errors import Invalid, StateChanged
-from ledger import actions, jobs, leases
-from ledger.actions.deliveries import JOB as NOTIFY
+from ledger import actions
+from ledger.actions import leases
+from ledger.actions.job_dispatch import RESEND_AFTER_S
 from ledger.actions.jobs import _move as move_job
-from ledger.actions.sweep import RESEND_AFTER_S
-from ledger.audit import verify_chain
+from ledger.core.errors import Invalid, StateChanged
 from ledger.core.lifecycle import MOVES, JobState
 from ledger.core.verbs import EventVerb
+from ledger.hooks import job_handlers as jobs
 from ledger.models import ChainHead, Event, Job
+from ledger.queries.chain_verification import verify_chain
 from ledger.tasks import run_job
+from notifications.actions.deliveries import JOB as NOTIFY
 
 pytestmark = pytest.mark.django_db
 ANNA = Actor(name="anna")
@@ -176,7 +179,7 @@ class TestAudit:
     def test_an_edit_with_its_hash_made_right_breaks_the_next_link(self, log: list[Event]) -> None:
         from dataclasses import replace
 
-        from ledger.audit import link_of
+        from ledger.queries.chain_verification import link_of
 
         forged = replace(link_of(log[2]), reason="nothing to see").expected_hash()
         tamper("UPDATE ledger_event SET reason = 'nothing to see', hash = %s WHERE seq = %s", forged, log[2].seq)
@@ -445,7 +448,7 @@ class TestRun:
         event = Event.objects.get(verb="job.failed")
         assert (event.subject_id, event.reason, event.facts["attempts"]) == (str(job.pk), failed.error, 2)
 
-    def test_the_notifiers_own_failure_is_no_event(self) -> None:
+    def test_the_failure_of_a_kind_that_records_none_is_no_event(self) -> None:
         job = enqueue(kind=NOTIFY["kind"], max_attempts=1)
         actions.claim(job.pk, "a", -1)
         assert run(job).state == JobState.FAILED

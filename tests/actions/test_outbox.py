@@ -13,10 +13,14 @@ import pytest
 from django.db import connection, transaction
 
 from accounts.core.access import Actor
-from ledger import actions, notify
-from ledger.actions import deliveries as post
-from ledger.core.delivery import DeliveryState
-from ledger.models import ChainHead, Delivery, Event, Subscription
+from ledger.actions import append_event
+from ledger.models import ChainHead, Event, Job
+from notifications import actions
+from notifications.actions import deliveries
+from notifications.core.delivery import DeliveryState
+from notifications.dispatcher import rounds
+from notifications.models import Delivery, Webhook
+from sluicegate.scheduler import look
 from tests.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,13 +34,13 @@ def receiver(settings: Any) -> Iterator[Receiver]:
         yield running
 
 
-def subscribe(target: str) -> Subscription:
+def subscribe(target: str) -> Webhook:
     return actions.create_webhook(actor=ENGINE, team=None, target=target, verbs=["rollout.*"])[0]
 
 
 def happen() -> Event:
     with transaction.atomic():
-        return actions.append_event(verb="rollout.held", subject_type="rollout", subject_id=1, actor=ENGINE)
+        return append_event(verb="rollout.held", subject_type="rollout", subject_id=1, actor=ENGINE)
 
 
 def at_once(*functions: Callable[[], Any]) -> None:
@@ -79,13 +83,13 @@ def test_the_cursor_does_not_pass_a_number_that_is_not_readable_yet(receiver: Re
     def collector() -> None:
         has_number.wait(10)
         time.sleep(0.2)
-        post.collect()
+        deliveries.collect()
         row.refresh_from_db()
         assert row.last_seq == ChainHead.objects.get().seq == start + 1  # the webhook's own making; neither of the two
         may_commit.set()
 
     at_once(slow, quick, collector)
-    assert post.collect() == 2
+    assert deliveries.collect() == 2
     assert list(Delivery.objects.order_by("event_id").values_list("event_id", flat=True)) == [start + 2, start + 3]
 
 
@@ -109,7 +113,7 @@ def test_every_committed_event_is_one_delivery_whoever_collects(receiver: Receiv
 
     def collector() -> None:
         while not over.is_set():
-            post.collect()
+            deliveries.collect()
 
     def watcher() -> None:
         for _ in plans:
@@ -117,7 +121,7 @@ def test_every_committed_event_is_one_delivery_whoever_collects(receiver: Receiv
         over.set()
 
     at_once(*(writer(plan) for plan in plans), collector, collector, watcher)
-    post.collect()
+    deliveries.collect()
     committed = list(Event.objects.filter(verb="rollout.held").values_list("seq", flat=True))
     assert len(committed) == sum(not is_undone for plan in plans for is_undone, _ in plan)
     for row in rows:
@@ -128,7 +132,7 @@ def test_two_workers_send_each_delivery_once(receiver: Receiver) -> None:
     subscribe(receiver.url)
     subscribe(f"{receiver.url}/2")
     events = [happen().seq for _ in range(30)]
-    at_once(*[lambda: notify.run_round(lambda: True)] * 3)
+    at_once(*[lambda: rounds.run_round(lambda: True)] * 3)
     assert Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == len(receiver.got) == 2 * len(events)
     assert Counter(receiver.seqs) == dict.fromkeys(events, 2)
     assert Counter(got.id for got in receiver.got).most_common(1)[0][1] == 1
@@ -144,8 +148,8 @@ def test_sending_again_while_it_is_sent_ends_well(receiver: Receiver) -> None:
         for _ in range(5):
             actions.replay_since(actor=ENGINE, webhook=row, since=first.at)
 
-    at_once(again, again, *[lambda: notify.run_round(lambda: True)] * 2)
-    notify.run_round(lambda: True)
+    at_once(again, again, *[lambda: rounds.run_round(lambda: True)] * 2)
+    rounds.run_round(lambda: True)
     assert set(Delivery.objects.values_list("state", flat=True)) == {DeliveryState.DELIVERED}
     assert Delivery.objects.count() == 11
     for delivery in Delivery.objects.prefetch_related("tries"):
@@ -162,6 +166,7 @@ def test_a_rollback_needs_no_broker_and_no_receiver(monkeypatch: pytest.MonkeyPa
     subscribe("https://example.invalid/")
     event = happen()
     began = time.monotonic()
-    assert actions.dispatch_due() == 0
+    look()
+    assert Job.objects.get().sent_at is None  # it waits, and is handed over later
     assert time.monotonic() - began < 1
-    assert post.collect() == 1 and Delivery.objects.get().event_id == event.seq
+    assert deliveries.collect() == 1 and Delivery.objects.get().event_id == event.seq

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts.actions import actor_for
 from accounts.core.access import Actor
-from accounts.core.errors import Invalid, Refused, StateChanged
+from ledger.core.errors import Invalid, Refused, StateChanged
 from ledger.models import Event
 from registry import actions
 from registry.models import Blob, Release, ReleaseFile

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
+from ledger.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.models import Event
 from registry import actions, queries
 from registry.actions import inspections

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery import current_app
+from django.db import connection
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -20,9 +21,9 @@ from ledger.models import Job
 from registry.storage import store
 from rollouts import actions
 from rollouts.core import breach as breach_module
-from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Deployment, Server
+from sluicegate.scheduler import Scheduler
 from tests.factories import make_user
 from tests.telemetry_world import EXTERNAL, GUARDS, World
 
@@ -38,8 +39,6 @@ ALL = pytest.mark.parametrize("world", ["all"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
-    monkeypatch.setattr(engine_module, "DISPATCH_EVERY_S", 0.05)
     monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
 
 
@@ -74,6 +73,25 @@ def broker_at(port: int) -> Iterator[None]:
     finally:
         current_app.conf.broker_url = was
         current_app.amqp._producer_pool = current_app._pool = None
+
+
+@contextlib.contextmanager
+def scheduled() -> Iterator[None]:
+    """A scheduler looks meanwhile, as its process does."""
+    scheduler = Scheduler(every_s=0.05)
+
+    def run() -> None:
+        scheduler.run()
+        connection.close()
+
+    thread = threading.Thread(target=run, name="scheduler", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        scheduler.stop()
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -135,9 +153,9 @@ def test_what_is_away_is_really_away(world: World, request: pytest.FixtureReques
 @EACH
 def test_the_engine_takes_a_broken_release_back(world: World, request: pytest.FixtureRequest) -> None:
     away = request.node.callspec.params["world"]
-    with world.running():
+    with world.running(), scheduled():
         while "hangs" in away and not Job.objects.get(kind="tests.waiting").sent_at:
-            world.turn()  # until the engine's own sweep is held by the broker
+            world.turn()  # until the scheduler is held by the broker
         world.break_candidate()
         began = time.monotonic()
         assert_shut(world, began)

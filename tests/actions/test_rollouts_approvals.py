@@ -12,10 +12,10 @@ from django.utils import timezone
 
 from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Invalid, Refused, Stale, StateChanged
 from accounts.models import Membership, User
-from ledger import clock
+from ledger.core.errors import DomainError, Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
+from ledger.queries import clock
 from rollouts import actions
 from rollouts.models import Approval, DecisionRecord, Rollout
 from rollouts.queries import approvals_of
@@ -83,9 +83,9 @@ def test_an_approval_of_another_version_is_stale_and_a_second_one_comes_too_late
 
 def test_the_environments_rule_is_pinned_with_the_policy() -> None:
     rollout, _, _ = awaiting()
-    assert rollout.plan.approvals == {"start": 1} and rollout.started_at is None
+    assert rollout.effective_policy.approvals == {"start": 1} and rollout.started_at is None
     two, _, _ = awaiting(approvals={"start": 2})
-    assert two.plan.approvals == {"start": 2}
+    assert two.effective_policy.approvals == {"start": 2}
     assert "2 approvals" in two.reason
 
 

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import Invalid, NotFound, Refused, StateChanged
-from ledger.jobs import Again
+from ledger.core.errors import Invalid, NotFound, Refused, StateChanged
+from ledger.hooks.job_handlers import Again
 from ledger.models import Event, Job
 from rollouts import actions
 from rollouts.actions.engine_effects import write_route

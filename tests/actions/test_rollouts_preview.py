@@ -10,8 +10,8 @@ from django.db import connection
 from django.utils import timezone
 
 from accounts.core.access import Role
-from accounts.core.errors import Invalid, Refused
 from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.core.errors import Invalid, Refused
 from ledger.models import Event
 from registry.core.coupling import changed_parts
 from registry.models import Release, Waiver

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections
 
 from accounts.core.access import Role
-from accounts.core.errors import DomainError
+from ledger.core.errors import DomainError
 from rollouts import actions
 from rollouts.models import Approval, Rollout
 from tests.factories import make_actor, make_admin, make_model

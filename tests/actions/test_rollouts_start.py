@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Invalid, Refused, StateChanged
+from ledger.core.errors import DomainError, Invalid, Refused, StateChanged
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, Waiver

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import Invalid, Refused, Stale, StateChanged
+from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.models import Event
 from rollouts import actions
 from rollouts.models import Rollout

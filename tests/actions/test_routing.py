@@ -13,10 +13,10 @@ from django.db import connection
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role, Verb
-from accounts.core.errors import Invalid, Refused, Stale
 from accounts.models import Team
-from ledger import clock
+from ledger.core.errors import Invalid, Refused, Stale
 from ledger.models import Event
+from ledger.queries import clock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.actions import routes as routing

@@ -13,9 +13,9 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Refused, StateChanged, Unavailable
 from accounts.models import Team
 from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.core.errors import DomainError, Refused, StateChanged, Unavailable
 from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from serving import actions, queries
@@ -227,7 +227,7 @@ def test_gateways_are_woken_by_every_change_of_an_endpoint(world: World, monkeyp
     assert woken
     woken.clear()
     world.server.is_down = True
-    world.tender.step()
+    world.reconciler.step()
     assert woken
 
 
@@ -235,20 +235,20 @@ def test_gateways_are_woken_by_every_change_of_an_endpoint(world: World, monkeyp
 
 
 class World:
-    """One deployment, its tender, and fake servers that can be broken."""
+    """One deployment, its reconciler, and fake servers that can be broken."""
 
     def __init__(self, release: Release, environment: Environment, pace: AgentTimings = QUICK) -> None:
         self.behaviour = FakeModel({}, lambda arrays: {"y": 2 * arrays["x"]})
         self.launcher = FakeLauncher([RUNTIME], self._make)
         self.row = ensure(release, environment)
         self.pace = pace
-        self.tender = self.new_tender()
+        self.reconciler = self.new_reconciler()
 
     def _make(self, spec: LaunchSpec) -> FakeModel:
         self.behaviour.serving = spec.manifest["serving"]
         return self.behaviour
 
-    def new_tender(self) -> DeploymentReconciler:
+    def new_reconciler(self) -> DeploymentReconciler:
         return DeploymentReconciler(
             self.row.pk,
             actor=Actor.system("agent:local"),
@@ -271,7 +271,7 @@ class World:
         for _ in range(most):
             if self.state == state:
                 return self.row
-            self.tender.step()
+            self.reconciler.step()
         raise AssertionError(f"it is {self.state} ({self.row.reason}), not {state}, after {most} steps")
 
 
@@ -287,7 +287,7 @@ def test_it_fetches_loads_warms_and_is_ready(world: World, release: Release, sta
     server = queries.ready_server(release, staging)
     assert server and server.is_serving and server.probed_at
     assert verbs_of(row) == ["deployment.requested", "deployment.fetched", "deployment.loaded", "deployment.ready"]
-    world.tender.step()
+    world.reconciler.step()
     assert world.state == S.READY
 
 
@@ -348,7 +348,7 @@ def test_a_failed_deployment_is_tried_again_when_asked_for(
 ) -> None:
     world.behaviour.load_error = "broken"
     world.until(S.FAILED)
-    world.tender.step()
+    world.reconciler.step()
     assert world.state == S.FAILED  # not by itself: it never served
     world.behaviour.load_error = ""
     assert ensure(release, staging) == world.row
@@ -363,7 +363,7 @@ def test_a_dead_model_process_is_brought_back_on_the_same_server(
     world.until(S.READY)
     before = queries.ready_server(release, staging)
     world.behaviour.is_dead = True
-    world.tender.step()  # one probe is enough: the server itself says that the process died
+    world.reconciler.step()  # one probe is enough: the server itself says that the process died
     assert world.state == S.LOADING and queries.ready_server(release, staging) is None
     row = world.until(S.READY)
     assert queries.ready_server(release, staging) == before and row.recoveries == 1
@@ -376,7 +376,7 @@ def test_a_dead_server_is_replaced(world: World, release: Release, staging: Envi
     before = queries.ready_server(release, staging)
     assert before
     world.server.is_down = True
-    world.tender.step()
+    world.reconciler.step()
     before.refresh_from_db()
     assert not before.is_serving
     world.until(S.READY)
@@ -388,14 +388,14 @@ def test_a_dead_server_is_replaced(world: World, release: Release, staging: Envi
 def test_one_odd_failure_is_forgiven_and_two_in_a_row_are_not(world: World) -> None:
     world.until(S.READY)
     world.behaviour.breaks = InferenceError("server_error", "hiccup")
-    world.tender.step()
+    world.reconciler.step()
     assert world.state == S.READY
     world.behaviour.breaks = None
-    world.tender.step()
+    world.reconciler.step()
     world.behaviour.breaks = InferenceError("server_error", "hiccup")
-    world.tender.step()
+    world.reconciler.step()
     assert world.state == S.READY
-    world.tender.step()
+    world.reconciler.step()
     assert world.state == S.LOADING
 
 
@@ -403,8 +403,8 @@ def test_a_server_that_hangs_is_lost_when_the_window_is_over(world: World) -> No
     world.until(S.READY)
     world.behaviour.is_hung = True
     began = time.monotonic()
-    world.tender.step()
-    world.tender.step()
+    world.reconciler.step()
+    world.reconciler.step()
     assert world.state == S.READY  # two late answers are no proof
     world.until(S.LOADING)
     assert QUICK.hung_after <= time.monotonic() - began < QUICK.hung_after_last_stable
@@ -419,7 +419,7 @@ def test_a_server_that_is_slow_for_everybody_is_left_alone(world: World, release
     world.behaviour.latency_s = 2 * QUICK.probe_timeout
     began = time.monotonic()
     while time.monotonic() - began < 3 * QUICK.hung_after:
-        world.tender.step()
+        world.reconciler.step()
     assert world.state == S.READY and world.row.recoveries == 0
 
 
@@ -436,7 +436,7 @@ def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(
     )
     began = time.monotonic()
     while time.monotonic() - began < 3 * QUICK.hung_after:
-        world.tender.step()
+        world.reconciler.step()
     assert world.state == S.READY
 
 
@@ -444,7 +444,7 @@ def test_a_full_queue_is_load_and_no_error(world: World) -> None:
     world.until(S.READY)
     world.behaviour.breaks = InferenceError("full", "Exceeds maximum queue size")
     for _ in range(4):
-        world.tender.step()
+        world.reconciler.step()
     assert world.state == S.READY
 
 
@@ -468,7 +468,7 @@ def test_the_last_server_of_stable_gets_longer_and_its_loss_is_said_loudly(stabl
     alarm = f"STABLE {stable.row.release.name} HAS NO SERVER in production; requests fail until it is back. it hung"
     assert stable.row.reason.startswith(alarm)
     assert Event.objects.get(verb="server.lost").reason.startswith(alarm)
-    stable.tender.step()
+    stable.reconciler.step()
     assert stable.state == S.WARMING and "HAS NO SERVER" in stable.row.reason and "hang" not in stable.row.reason
     stable.behaviour.is_hung = False
     assert "HAS NO SERVER" not in stable.until(S.READY).reason
@@ -476,7 +476,7 @@ def test_the_last_server_of_stable_gets_longer_and_its_loss_is_said_loudly(stabl
 
 def test_the_last_server_of_stable_is_dead_at_once_all_the_same(stable: World) -> None:
     stable.server.is_down = True
-    stable.tender.step()
+    stable.reconciler.step()
     assert stable.state == S.LOADING and not queries.current_servers()[0].is_serving
     assert "HAS NO SERVER" in stable.row.reason and "server process ended" in stable.row.reason
 
@@ -488,12 +488,12 @@ def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
         stable.until(S.READY)
         stable.behaviour.is_hung = True
         while stable.state == S.READY:
-            pauses.append(stable.tender.step())
+            pauses.append(stable.reconciler.step())
         stable.behaviour.load_error = "no memory" if n == 1 else ""
         if stable.behaviour.load_error:
             stable.server.is_down = True
             for _ in range(2 * len(QUICK.backoff)):
-                pauses.append(stable.tender.step())
+                pauses.append(stable.reconciler.step())
                 assert stable.state == S.LOADING
             assert "HAS NO SERVER" in stable.row.reason and "load_failed: no memory" in stable.row.reason
         stable.behaviour.is_hung, stable.behaviour.load_error = False, ""
@@ -529,7 +529,7 @@ def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable:
     row = queries.live_deployments().get(pk=stable.row.pk)
     for state in (S.LOADING, S.FAILED):
         actions.report_state(actor=SYSTEM, deployment=row, to=state, reason="whatever it was")
-    stable.tender.step()  # it ends the server
+    stable.reconciler.step()  # it ends the server
     assert queries.current_servers().count() == 0
     meanwhile = admitted(before)
     assert ports(meanwhile) == ports(before)  # its last address: better than nothing
@@ -546,14 +546,14 @@ def test_a_server_that_breaks_again_and_again_has_failed(world: World) -> None:
     for _ in range(len(QUICK.backoff)):
         world.until(S.READY)
         world.behaviour.is_dead = True
-        world.tender.step()
+        world.reconciler.step()
     world.until(S.READY)
     world.behaviour.is_dead = True
-    world.tender.step()
+    world.reconciler.step()
     assert world.state == S.FAILED and "brought back 3 times" in world.row.reason
     assert world.launcher.running == {}
     world.behaviour.is_dead = False
-    world.tender.step()
+    world.reconciler.step()
     world.until(S.READY)  # it once served, so it is tried again after a while
 
 
@@ -564,7 +564,7 @@ def test_a_drained_deployment_leaves_no_server(world: World, staging: Environmen
     row = world.until(S.GONE)
     assert world.launcher.running == {} and row.gone_at and row.reason == "its gates are done"
     assert queries.current_servers().count() == 0
-    assert world.tender.step() is None
+    assert world.reconciler.step() is None
 
 
 @pytest.mark.parametrize(
@@ -610,8 +610,8 @@ def test_a_drain_during_a_load_is_noticed(world: World) -> None:
 def test_the_next_agent_adopts_a_living_server(world: World, release: Release, staging: Environment) -> None:
     world.until(S.READY)
     before = queries.ready_server(release, staging)
-    world.tender = world.new_tender()  # the agent was killed and came back
-    world.tender.step()
+    world.reconciler = world.new_reconciler()  # the agent was killed and came back
+    world.reconciler.step()
     assert world.state == S.READY and queries.ready_server(release, staging) == before
     assert len(world.launcher.started) == 1
     assert Event.objects.filter(verb="server.adopted").count() == 1
@@ -620,8 +620,8 @@ def test_the_next_agent_adopts_a_living_server(world: World, release: Release, s
 def test_the_next_agent_replaces_a_server_that_died_meanwhile(world: World) -> None:
     world.until(S.READY)
     world.server.is_down = True
-    world.tender = world.new_tender()
-    world.tender.step()
+    world.reconciler = world.new_reconciler()
+    world.reconciler.step()
     assert world.state == S.LOADING and "gone when the agent came back" in world.row.reason
     world.until(S.READY)
     assert len(world.launcher.started) == 2
@@ -631,10 +631,10 @@ def test_the_next_agent_starts_an_unfinished_launch_again(world: World) -> None:
     """Killed between the server's start and its load: the row says loading, and a server is there."""
     world.behaviour.load_error = "not yet"
     deployment = queries.live_deployments().get(pk=world.row.pk)
-    world.tender._begin(deployment)
+    world.reconciler._begin(deployment)
     assert world.state == S.LOADING and len(world.launcher.running) == 1
     world.behaviour.load_error = ""
-    world.tender = world.new_tender()
+    world.reconciler = world.new_reconciler()
     world.until(S.READY)
     assert len(world.launcher.running) == 1 and len(world.launcher.started) == 2
 

@@ -13,7 +13,7 @@ from django.db import IntegrityError, connection, transaction
 from model_signing import verifying
 
 from accounts.core.access import Actor
-from accounts.core.errors import Refused, StateChanged, Unavailable
+from ledger.core.errors import Refused, StateChanged, Unavailable
 from ledger.models import Event
 from registry import actions
 from registry.core import oms

@@ -14,8 +14,8 @@ from django.utils import timezone
 import validators.execution.run
 import validators.execution.staging
 from accounts.core.access import Actor, Role
-from accounts.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.core.canonical import sha256_of
+from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.models import Event, Job
 from registry.core import oms
 from registry.core.attestations import GATES_TYPE

@@ -13,16 +13,24 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
+import notifications.tasks  # noqa: F401 - registers the handler, as Celery does
 from accounts.core.access import Actor, Role
-from accounts.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
-from ledger import actions, letters, notify, webhook_sender
-from ledger.actions import deliveries as post
-from ledger.actions.deliveries import wake_notifier
-from ledger.core.delivery import BACK_OFF_S, DeliveryState, Outcome
-from ledger.models import Attempt, ChainHead, Delivery, Event, Job, Subscription
-from ledger.queries import deliveries_of, first_seq_since, get_delivery, get_subscription, subscriptions_of
-from ledger.scope import visible_events
+from audit.queries import visible_events
+from ledger.actions import append_event
+from ledger.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
+from ledger.core.verbs import EventVerb
+from ledger.models import ChainHead, Event, Job
+from ledger.queries import first_seq_since
 from ledger.tasks import run_job
+from notifications import actions
+from notifications.actions import deliveries
+from notifications.actions.deliveries import wake_dispatcher
+from notifications.adapters import webhook_sender
+from notifications.core.delivery import BACK_OFF_S, DeliveryState, Outcome
+from notifications.dispatcher import outbound_message, rounds
+from notifications.models import Attempt, Delivery, Webhook
+from notifications.queries import deliveries_of, get_delivery, get_webhook, webhooks_of
+from sluicegate.scheduler import look
 from tests.factories import make_actor, make_admin, make_model, make_team
 from tests.receiver import Receiver, replies, says_nothing_for, trickles
 
@@ -48,19 +56,19 @@ def admin() -> Actor:
     return make_admin("root")
 
 
-def subscribe(target: str, *, team: str | None = None, verbs: list[str] | None = None, **over: Any) -> Subscription:
+def subscribe(target: str, *, team: str | None = None, verbs: list[str] | None = None, **over: Any) -> Webhook:
     return actions.create_webhook(actor=ENGINE, team=team, target=target, verbs=verbs or ["rollout.*"], **over)[0]
 
 
 def happen(verb: str = "rollout.held", *, model: str = "", **over: Any) -> Event:
     facts = {"model": model} if model else {}
-    return actions.append_event(
+    return append_event(
         **{"verb": verb, "subject_type": "rollout", "subject_id": 17, "actor": ENGINE, "facts": facts, **over}
     )
 
 
 def send_all() -> int:
-    return notify.run_round(lambda: True)
+    return rounds.run_round(lambda: True)
 
 
 def move_clock(**by: float) -> None:
@@ -70,7 +78,7 @@ def move_clock(**by: float) -> None:
 
 
 def only() -> Delivery:
-    return Delivery.objects.select_related("subscription").get(event__isnull=False)
+    return Delivery.objects.select_related("webhook").get(event__isnull=False)
 
 
 class TestSending:
@@ -90,11 +98,11 @@ class TestSending:
         (tried,) = delivery.tries.all()
         assert (tried.number, tried.status_code, tried.error) == (1, 204, "")
         assert tried.ended_at is not None and tried.duration_ms is not None
-        assert send_all() == 0 and row.pk == delivery.subscription_id
+        assert send_all() == 0 and row.pk == delivery.webhook_id
 
-    def test_a_subscription_to_rollouts_gets_one_delivery_for_each_of_their_events(self, receiver: Receiver) -> None:
+    def test_a_webhook_for_rollouts_gets_one_delivery_for_each_of_their_events(self, receiver: Receiver) -> None:
         subscribe(receiver.url)
-        verbs = [verb for verb in actions.events.EventVerb if verb.startswith("rollout.")]
+        verbs = [verb for verb in EventVerb if verb.startswith("rollout.")]
         wanted = [happen(verb).seq for verb in verbs for _ in range(2)]
         happen("route.set"), happen("model.created")
         assert send_all() == len(wanted)
@@ -138,35 +146,35 @@ class TestSending:
     def test_both_secrets_sign_until_the_old_one_has_had_its_time(self, receiver: Receiver) -> None:
         row, old = actions.create_webhook(actor=ENGINE, team=None, target=receiver.url, verbs=["*"])
         row, new = actions.rotate_secret(actor=ENGINE, webhook=row, expected_version=1, overlap_s=60)
-        notify.send_test(actor=ENGINE, webhook=row)
-        Subscription.objects.update(previous_until=timezone.now() - timedelta(seconds=1))
+        rounds.send_test(actor=ENGINE, webhook=row)
+        Webhook.objects.update(previous_until=timezone.now() - timedelta(seconds=1))
         row.refresh_from_db()
-        notify.send_test(actor=ENGINE, webhook=row)
+        rounds.send_test(actor=ENGINE, webhook=row)
         during, later = receiver.got
         assert during.is_signed_with(old) and during.is_signed_with(new)
         assert later.is_signed_with(new) and not later.is_signed_with(old)
         row, newest = actions.rotate_secret(actor=ENGINE, webhook=row, expected_version=row.version, overlap_s=0)
-        notify.send_test(actor=ENGINE, webhook=row)
+        rounds.send_test(actor=ENGINE, webhook=row)
         assert receiver.got[-1].is_signed_with(newest) and not receiver.got[-1].is_signed_with(new)
 
     def test_the_database_holds_no_secret(self, receiver: Receiver) -> None:
         row, old = actions.create_webhook(actor=ENGINE, team=None, target=receiver.url, verbs=["*"])
         row, new = actions.rotate_secret(actor=ENGINE, webhook=row, expected_version=1)
         with connection.cursor() as cursor:
-            cursor.execute("SELECT row_to_json(s)::text FROM ledger_subscription s")
+            cursor.execute("SELECT row_to_json(s)::text FROM notifications_webhook s")
             stored = cursor.fetchone()[0]
         told = str(list(Event.objects.values("facts", "reason")))
         assert not any(secret[6:] in text for secret in (old, new) for text in (stored, told))
-        assert letters.secrets_of(row) == (new, old)
-        assert new not in repr(letters.letter_of(Delivery(subscription=row, created_at=timezone.now())))
+        assert outbound_message.secrets_of(row) == (new, old)
+        assert new not in repr(outbound_message.message_of(Delivery(webhook=row, created_at=timezone.now())))
 
     def test_another_key_of_the_installation_is_a_sentence(self, receiver: Receiver, settings: Any) -> None:
         row = subscribe(receiver.url)
         known, settings.SECRET_KEY = settings.SECRET_KEY, "another one altogether, quite long enough"
-        tried = notify.send_test(actor=ENGINE, webhook=row).tries.get()
+        tried = rounds.send_test(actor=ENGINE, webhook=row).tries.get()
         assert "SLUICEGATE_SECRET_KEY" in tried.error and "Rotate it" in tried.error
         settings.SECRET_KEY_FALLBACKS = [known]
-        assert notify.send_test(actor=ENGINE, webhook=row).state == S.DELIVERED
+        assert rounds.send_test(actor=ENGINE, webhook=row).state == S.DELIVERED
 
 
 class TestFailing:
@@ -261,7 +269,7 @@ class TestFailing:
         assert send_all() == 0
         assert [tried.number for tried in only().tries.all()] == list(range(len(BACK_OFF_S) + 1, 0, -1))
         told = Event.objects.get(verb="webhook.gave_up")
-        assert told.subject_id == str(row.pk) and told.actor == "system:notifier"
+        assert told.subject_id == str(row.pk) and told.actor == "system:notifications"
         assert told.facts == {"team": "search", "delivery": str(only().pk), "event": event.seq}
         assert "rollout.stuck" in told.reason and "503" in told.reason and "/hook" not in told.reason
 
@@ -316,16 +324,16 @@ class TestFailing:
 class TestAddressesThatAreRefused:
     def test_a_name_that_leads_to_a_private_address(self, receiver: Receiver) -> None:
         row = subscribe(receiver.url.replace("127.0.0.1", "localhost"))
-        assert notify.send_test(actor=ENGINE, webhook=row).state == S.DELIVERED
-        Subscription.objects.update(may_be_private=False)
+        assert rounds.send_test(actor=ENGINE, webhook=row).state == S.DELIVERED
+        Webhook.objects.update(may_be_private=False)
         row.refresh_from_db()
-        tried = notify.send_test(actor=ENGINE, webhook=row).tries.get()
+        tried = rounds.send_test(actor=ENGINE, webhook=row).tries.get()
         assert "private address" in tried.error and len(receiver.got) == 1
 
     def test_the_setting_closes_them_for_everybody(self, receiver: Receiver, settings: Any) -> None:
         row = subscribe(receiver.url)
         settings.WEBHOOKS_ALLOW_PRIVATE = False
-        tried = notify.send_test(actor=ENGINE, webhook=row).tries.get()
+        tried = rounds.send_test(actor=ENGINE, webhook=row).tries.get()
         assert "private address" in tried.error and not receiver.got
         with pytest.raises(Invalid, match="private address"):
             subscribe(f"{receiver.url}/2")
@@ -370,10 +378,10 @@ class TestCrashes:
         settings.JOB_LEASE_S = 5.0
         subscribe(receiver.url)
         happen()
-        post.collect()
-        delivery = post.claim_delivery(only().pk)
+        deliveries.collect()
+        delivery = deliveries.claim_delivery(only().pk)
         assert delivery is not None
-        assert notify.send(letters.letter_of(delivery)).is_ok
+        assert rounds.send(outbound_message.message_of(delivery)).is_ok
         assert send_all() == 0  # the lease holds
         move_clock(seconds=6)
         assert send_all() == 1
@@ -385,26 +393,26 @@ class TestCrashes:
     def test_the_one_who_comes_late_records_nothing(self, receiver: Receiver) -> None:
         subscribe(receiver.url)
         happen()
-        post.collect()
-        late = post.claim_delivery(only().pk)
+        deliveries.collect()
+        late = deliveries.claim_delivery(only().pk)
         move_clock(minutes=5)
-        now = post.claim_delivery(only().pk)
+        now = deliveries.claim_delivery(only().pk)
         assert late is not None and now is not None
-        assert not post.record_attempt(late.pk, late.attempts, Outcome("late"))
-        assert post.record_attempt(now.pk, now.attempts, Outcome())
-        assert not post.record_attempt(now.pk, now.attempts, Outcome("twice"))
+        assert not deliveries.record_attempt(late.pk, late.attempts, Outcome("late"))
+        assert deliveries.record_attempt(now.pk, now.attempts, Outcome())
+        assert not deliveries.record_attempt(now.pk, now.attempts, Outcome("twice"))
         assert only().state == S.DELIVERED
 
     def test_collected_but_the_cursor_not_moved_makes_no_second_row(self, receiver: Receiver) -> None:
         row = subscribe(receiver.url)
         seq = row.last_seq
         events = [happen() for _ in range(3)]
-        assert post.collect() == 3
-        Subscription.objects.update(last_seq=seq)
-        post.collect()
+        assert deliveries.collect() == 3
+        Webhook.objects.update(last_seq=seq)
+        deliveries.collect()
         assert sorted(Delivery.objects.values_list("event_id", flat=True)) == [event.seq for event in events]
         with pytest.raises(IntegrityError):
-            Delivery.objects.create(subscription=row, event=events[0], due_at=timezone.now())
+            Delivery.objects.create(webhook=row, event=events[0], due_at=timezone.now())
 
     def test_a_webhook_that_is_deleted_while_it_is_sent_to(self, receiver: Receiver) -> None:
         row = subscribe(receiver.url)
@@ -414,45 +422,45 @@ class TestCrashes:
 
         receiver.answers = [delete]
         happen()
-        post.collect()
-        delivery = post.claim_delivery(only().pk)
+        deliveries.collect()
+        delivery = deliveries.claim_delivery(only().pk)
         assert delivery is not None
         actions.delete_webhook(actor=ENGINE, webhook=row, expected_version=1)
-        assert not post.record_attempt(delivery.pk, delivery.attempts, Outcome())
+        assert not deliveries.record_attempt(delivery.pk, delivery.attempts, Outcome())
         assert send_all() == 0
 
     def test_long_backlogs_are_taken_in_pieces(self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(post, "SCAN", 7)
-        monkeypatch.setattr(post, "BATCH", 3)
+        monkeypatch.setattr(deliveries, "SCAN", 7)
+        monkeypatch.setattr(deliveries, "BATCH", 3)
         row = subscribe(receiver.url)
         wanted = []
         for n in range(40):
             event = happen("rollout.held" if n % 3 else "route.set")
             wanted += [event.seq] if n % 3 else []
-        assert post.collect() == len(wanted)
+        assert deliveries.collect() == len(wanted)
         row.refresh_from_db()
         assert row.last_seq == ChainHead.objects.get().seq
         assert sorted(Delivery.objects.values_list("event_id", flat=True)) == wanted
 
 
 class TestJob:
-    def test_the_sweep_calls_the_notifier_only_when_there_is_work(
+    def test_the_scheduler_wakes_the_dispatcher_only_when_there_is_work(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ledger.actions.sweep.send", lambda job: None)
-        assert not wake_notifier() and not Job.objects.exists()
+        monkeypatch.setattr("ledger.actions.job_dispatch.send", lambda job: None)
+        assert not wake_dispatcher() and not Job.objects.exists()
         subscribe(receiver.url)
-        assert wake_notifier()  # its own making is an event as well, which it looks at
+        assert wake_dispatcher()  # its own making is an event as well, which it looks at
         job = Job.objects.get()
         run_job(str(job.pk))
-        assert not wake_notifier()
+        assert not wake_dispatcher()
         happen()
-        actions.dispatch_due()
+        look()
         run_job(str(job.pk))
         assert len(receiver.got) == 1
         job.refresh_from_db()
         assert (job.state, job.attempts) == ("queued", 0) and job.due_at > timezone.now()
-        assert not wake_notifier()
+        assert not wake_dispatcher()
         assert Job.objects.count() == 1
 
     def test_a_failed_delivery_calls_it_when_it_is_due(self, receiver: Receiver) -> None:
@@ -460,22 +468,22 @@ class TestJob:
         happen()
         receiver.answers = [500]
         send_all()
-        post.collect()
-        assert not wake_notifier()
+        deliveries.collect()
+        assert not wake_dispatcher()
         move_clock(seconds=10)
-        assert wake_notifier()
+        assert wake_dispatcher()
 
     def test_a_job_that_was_taken_away_sends_no_more(self, receiver: Receiver) -> None:
         subscribe(receiver.url)
         happen()
-        assert notify.run_round(lambda: False) == 0
+        assert rounds.run_round(lambda: False) == 0
         assert not receiver.got
 
     def test_looking_costs_two_cheap_queries(self, receiver: Receiver, django_assert_num_queries: Any) -> None:
         subscribe(receiver.url)
         send_all()
         with django_assert_num_queries(2):
-            wake_notifier()
+            wake_dispatcher()
 
     def test_appending_an_event_costs_as_many_queries_as_without_webhooks(
         self, receiver: Receiver, django_assert_num_queries: Any
@@ -492,9 +500,9 @@ class TestJob:
         row = subscribe(receiver.url)
         event = happen()
         send_all()
-        assert post.drop_old() == 0
-        Delivery.objects.update(ended_at=timezone.now() - post.KEPT_FOR - timedelta(seconds=1))
-        assert post.drop_old() == 1 and not Attempt.objects.exists()
+        assert deliveries.drop_old() == 0
+        Delivery.objects.update(ended_at=timezone.now() - deliveries.KEPT_FOR - timedelta(seconds=1))
+        assert deliveries.drop_old() == 1 and not Attempt.objects.exists()
         assert send_all() == 0
         assert actions.replay_since(actor=ENGINE, webhook=row, since=event.at) == 1
 
@@ -550,11 +558,11 @@ class TestReplay:
         row = subscribe(receiver.url)
         events = [happen() for _ in range(3)]
         send_all()
-        monkeypatch.setattr(post, "MOST_REPLAYED", 2)
+        monkeypatch.setattr(deliveries, "MOST_REPLAYED", 2)
         with pytest.raises(Invalid, match="later time"):
             actions.replay_since(actor=ENGINE, webhook=row, since=events[0].at)
         with pytest.raises(Invalid, match="Send a new one"):
-            actions.replay_delivery(actor=ENGINE, delivery=notify.send_test(actor=ENGINE, webhook=row))
+            actions.replay_delivery(actor=ENGINE, delivery=rounds.send_test(actor=ENGINE, webhook=row))
         row = actions.change_webhook(
             actor=ENGINE, webhook=row, expected_version=row.version, changes={"is_active": False}
         )
@@ -567,7 +575,7 @@ class TestReplay:
 class TestTestButton:
     def test_it_sends_at_once_and_shows_how_it_went(self, receiver: Receiver) -> None:
         row, secret = actions.create_webhook(actor=ENGINE, team=None, target=receiver.url, verbs=["rollout.*"])
-        delivery = notify.send_test(actor=ENGINE, webhook=row)
+        delivery = rounds.send_test(actor=ENGINE, webhook=row)
         (got,) = receiver.got
         assert got.said["type"] == "webhook.test" and got.said["data"]["seq"] is None and got.is_signed_with(secret)
         assert (delivery.state, delivery.tries.get().status_code) == (S.DELIVERED, 204)
@@ -575,7 +583,7 @@ class TestTestButton:
     def test_it_is_tried_once(self, receiver: Receiver) -> None:
         row = subscribe(receiver.url)
         receiver.always = 500
-        delivery = notify.send_test(actor=ENGINE, webhook=row)
+        delivery = rounds.send_test(actor=ENGINE, webhook=row)
         assert delivery.state == S.GAVE_UP
         move_clock(days=1)
         assert send_all() == 0
@@ -583,7 +591,7 @@ class TestTestButton:
 
     def test_one_that_nobody_recorded_is_sent_by_the_worker(self, receiver: Receiver) -> None:
         row = subscribe(receiver.url)
-        post.start_test(actor=ENGINE, webhook=row)
+        deliveries.start_test(actor=ENGINE, webhook=row)
         assert send_all() == 0
         move_clock(minutes=2)
         assert send_all() == 1
@@ -618,12 +626,12 @@ class TestScope:
         ours = subscribe("https://example.com/a", team="search")
         everybodys = subscribe("https://example.com/b")
         for actor in (member, manager):
-            assert list(subscriptions_of(actor)) == [ours]
-            assert get_subscription(actor, ours.pk) == ours
-        assert list(subscriptions_of(admin)) == [ours, everybodys]
+            assert list(webhooks_of(actor)) == [ours]
+            assert get_webhook(actor, ours.pk) == ours
+        assert list(webhooks_of(admin)) == [ours, everybodys]
         for actor, row in ((robot, ours), (other, ours), (member, everybodys)):
             with pytest.raises(NotFound, match="that you may manage"):
-                get_subscription(actor, row.pk)
+                get_webhook(actor, row.pk)
         for actor in (robot, other):
             with pytest.raises(Refused, match="model_team"):
                 actions.create_webhook(actor=actor, team="search", target="https://example.com/c", verbs=["*"])
@@ -632,7 +640,7 @@ class TestScope:
                 lambda actor=actor: actions.rotate_secret(actor=actor, webhook=ours, expected_version=1),
                 lambda actor=actor: actions.change_webhook(actor=actor, webhook=ours, expected_version=1, changes={}),
                 lambda actor=actor: actions.replay_since(actor=actor, webhook=ours, since=timezone.now()),
-                lambda actor=actor: notify.send_test(actor=actor, webhook=ours),
+                lambda actor=actor: rounds.send_test(actor=actor, webhook=ours),
             ):
                 with pytest.raises(Refused):
                     verb()
@@ -644,7 +652,7 @@ class TestScope:
         with pytest.raises(Invalid, match="private address"):
             actions.create_webhook(actor=member, team="search", target=receiver.url, verbs=["*"])
         row, _ = actions.create_webhook(actor=admin, team="search", target=receiver.url, verbs=["*"])
-        assert notify.send_test(actor=member, webhook=row).state == S.DELIVERED
+        assert rounds.send_test(actor=member, webhook=row).state == S.DELIVERED
         row = actions.change_webhook(actor=member, webhook=row, expected_version=1, changes={"verbs": ["rollout.*"]})
         with pytest.raises(Invalid, match="private address"):
             actions.change_webhook(
@@ -677,7 +685,7 @@ class TestForms:
             actions.create_webhook(actor=ENGINE, **given)
         (error,) = caught.value.facts["errors"]
         assert error["field"] == field and error["message"] and error["fix"]
-        assert not Subscription.objects.exists()
+        assert not Webhook.objects.exists()
 
     def test_one_target_is_one_webhook(self) -> None:
         first, _ = actions.create_webhook(actor=ENGINE, team=None, target="https://example.com/", verbs=["*"])
@@ -689,7 +697,7 @@ class TestForms:
         subscribe("https://example.com/", team=make_team("search").slug)
 
     def test_there_is_an_end_to_how_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ledger.actions.subscriptions.MOST_PER_TEAM", 2)
+        monkeypatch.setattr("notifications.actions.webhooks.MOST_PER_TEAM", 2)
         subscribe("https://example.com/1"), subscribe("https://example.com/2")
         with pytest.raises(Invalid, match="Delete one"):
             subscribe("https://example.com/3")
@@ -730,7 +738,7 @@ class TestForms:
 
     def test_a_delivery_of_another_webhook_is_not_found(self, receiver: Receiver) -> None:
         ours, other = subscribe(receiver.url), subscribe("https://example.com/")
-        delivery = notify.send_test(actor=ENGINE, webhook=ours)
+        delivery = rounds.send_test(actor=ENGINE, webhook=ours)
         assert get_delivery(ours, delivery.pk) == delivery
         with pytest.raises(NotFound, match="has no delivery"):
             get_delivery(other, delivery.pk)

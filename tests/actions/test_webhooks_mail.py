@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from accounts.core.access import Actor, Role
-from accounts.core.errors import Invalid
-from ledger import actions, notify
-from ledger.core.delivery import DeliveryState
-from ledger.models import Delivery, Subscription
+from ledger.actions import append_event
+from ledger.core.errors import Invalid
+from notifications import actions
+from notifications.core.delivery import DeliveryState
+from notifications.dispatcher import rounds
+from notifications.models import Delivery, Webhook
 from tests.factories import make_actor, make_model, make_team
 from tests.mail_server import MailServer
 
@@ -37,7 +39,7 @@ def mail(settings: Any) -> Iterator[MailServer]:
 
 
 @pytest.fixture
-def row(mail: MailServer) -> Subscription:
+def row(mail: MailServer) -> Webhook:
     make_model("sentiment", team=make_team("search"))
     made, secret = actions.create_webhook(
         actor=make_actor(Role.MODEL_TEAM),
@@ -52,15 +54,15 @@ def row(mail: MailServer) -> Subscription:
 
 def happen(reason: str = "slow: 4 % of 900 attempts") -> None:
     facts = {"model": "sentiment", "candidate": "r2", "environment": "production"}
-    actions.append_event(
+    append_event(
         verb="rollout.rolled_back", subject_type="rollout", subject_id=17, actor=ENGINE, from_state="rolling_back",
         to_state="rolled_back", reason=reason, facts=facts,
     )  # fmt: skip
 
 
-def test_an_event_is_one_mail(mail: MailServer, row: Subscription) -> None:
+def test_an_event_is_one_mail(mail: MailServer, row: Webhook) -> None:
     happen("slow: 4 %\r\nBcc: everybody@example.com")
-    assert notify.run_round(lambda: True) == 1
+    assert rounds.run_round(lambda: True) == 1
     (got,) = mail.got
     assert mail.recipients == ["on-call@example.com"] and got["To"] == "on-call@example.com"
     assert got["From"] == "Sluicegate <sluicegate@example.com>" and got["Bcc"] is None
@@ -72,33 +74,33 @@ def test_an_event_is_one_mail(mail: MailServer, row: Subscription) -> None:
     assert "slow: 4 %" in text and f"Webhook {row.pk}" in text
 
 
-def test_the_test_button_sends_a_mail(mail: MailServer, row: Subscription) -> None:
-    assert notify.send_test(actor=ENGINE, webhook=row).state == DeliveryState.DELIVERED
+def test_the_test_button_sends_a_mail(mail: MailServer, row: Webhook) -> None:
+    assert rounds.send_test(actor=ENGINE, webhook=row).state == DeliveryState.DELIVERED
     assert mail.got[0]["Subject"] == "[Sluicegate] webhook.test" and "system:engine" in mail.got[0].get_content()
 
 
-def test_what_the_mail_server_refuses_is_tried_again(mail: MailServer, row: Subscription) -> None:
+def test_what_the_mail_server_refuses_is_tried_again(mail: MailServer, row: Webhook) -> None:
     happen()
     mail.refuses = "451 greylisted"
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     tried = Delivery.objects.get().tries.get()
     assert "greylisted" in tried.error and Delivery.objects.get().state == DeliveryState.FAILED
     mail.refuses = ""
     for delivery in Delivery.objects.all():
         Delivery.objects.update(due_at=delivery.due_at - timedelta(minutes=1))
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     assert Delivery.objects.get().state == DeliveryState.DELIVERED and len(mail.got) == 1
 
 
-def test_a_mail_server_that_is_away_or_silent_is_an_attempt(mail: MailServer, row: Subscription, settings: Any) -> None:
+def test_a_mail_server_that_is_away_or_silent_is_an_attempt(mail: MailServer, row: Webhook, settings: Any) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         settings.EMAIL_PORT, settings.EMAIL_TIMEOUT = silent.getsockname()[1], 0.3
-        assert "timed out" in notify.send_test(actor=ENGINE, webhook=row).tries.get().error
-    assert "did not take it" in notify.send_test(actor=ENGINE, webhook=row).tries.get().error
+        assert "timed out" in rounds.send_test(actor=ENGINE, webhook=row).tries.get().error
+    assert "did not take it" in rounds.send_test(actor=ENGINE, webhook=row).tries.get().error
     settings.EMAIL_HOST = ""
-    assert "SLUICEGATE_EMAIL_URL" in notify.send_test(actor=ENGINE, webhook=row).tries.get().error
+    assert "SLUICEGATE_EMAIL_URL" in rounds.send_test(actor=ENGINE, webhook=row).tries.get().error
 
 
 @pytest.mark.parametrize("address", ["nobody", "a@b@c", "a@example.com\r\nBcc: b@example.com", ""])
@@ -107,7 +109,7 @@ def test_what_is_no_address(mail: MailServer, address: str) -> None:
         actions.create_webhook(actor=ENGINE, team=None, kind="email", target=address, verbs=["*"])
 
 
-def test_a_mail_has_no_secret(row: Subscription) -> None:
+def test_a_mail_has_no_secret(row: Webhook) -> None:
     with pytest.raises(Invalid, match="only webhooks are signed"):
         actions.rotate_secret(actor=ENGINE, webhook=row, expected_version=1)
 

@@ -18,10 +18,10 @@ from rest_framework.test import APIClient
 
 from accounts import actions
 from accounts.api import actor_of, expected_version
-from accounts.core import errors
 from accounts.core.access import Actor, Role
 from accounts.models import User
 from ledger.actions import append_event
+from ledger.core import errors
 from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from sluicegate.checks import refuse_unsafe_start
 from tests.factories import make_model, make_team, make_user

@@ -11,9 +11,10 @@ from rest_framework.test import APIClient
 
 from accounts.core.access import Actor, Role
 from accounts.models import User
-from ledger import notify
 from ledger.actions import append_event
-from ledger.models import Event, Subscription
+from ledger.models import Event
+from notifications.dispatcher import rounds
+from notifications.models import Webhook
 from tests.factories import make_model, make_team, make_user
 from tests.receiver import Receiver
 
@@ -70,7 +71,7 @@ def test_from_creation_to_deletion(api: Api, root: APIClient, receiver: Receiver
 
     event = happen()
     receiver.always = 500
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     assert root.get(address).json()["waiting"] == 1
     log = root.get(f"{address}/deliveries").json()["results"]
     assert [(row["verb"], row["state"]) for row in log] == [("rollout.held", "failed"), ("webhook.test", "delivered")]
@@ -89,18 +90,18 @@ def test_from_creation_to_deletion(api: Api, root: APIClient, receiver: Receiver
     assert rotated["secret"].startswith("whsec_") and rotated["secret"] != secret and rotated["version"] == 3
     assert root.delete(address, HTTP_IF_MATCH="3").status_code == 204
     assert root.get(address).json()["code"] == "webhook_unknown"
-    assert not Subscription.objects.exists()
+    assert not Webhook.objects.exists()
 
 
 def test_one_delivery_is_sent_again(root: APIClient, receiver: Receiver) -> None:
     make_model("sentiment", team=make_team("search"))
     address = f"/api/v1/webhooks/{create(root, receiver.url).json()['id']}"
     happen()
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     (row,) = root.get(f"{address}/deliveries").json()["results"]
     again = f"{address}/deliveries/{row['id']}/replay"
     assert (root.post(again).status_code, root.post(again).json()) == (202, {"deliveries": 0})
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     assert [got.id for got in receiver.got] == [row["id"]] * 2
 
 

@@ -16,8 +16,8 @@ from django.core.handlers.wsgi import WSGIHandler
 
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor, Role
-from ledger import notify
 from ledger.actions import append_event
+from notifications.dispatcher import rounds
 from sluicegate.cli import exits, session
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
@@ -75,7 +75,7 @@ def test_the_whole_life_of_a_webhook(run: Run, receiver: Receiver) -> None:
     code, sent = run("ada", "test", number)
     assert (code, sent["state"]) == (exits.OK, "delivered") and receiver.got[0].is_signed_with(made["secret"])
     happen()
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     code, text = run("ada", "deliveries", number, plain=True)
     heading, newest, oldest = (line.split() for line in text.splitlines())
     assert heading == ["delivery", "event", "seq", "state", "attempts", "answer", "problem"]
@@ -85,7 +85,7 @@ def test_the_whole_life_of_a_webhook(run: Run, receiver: Receiver) -> None:
     assert oldest[1:] == ["webhook.test", "delivered", "1", "204"]
     delivery = newest[0]
     assert run("ada", "replay", number, "--delivery", delivery) == (exits.OK, {"deliveries": 1})
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     assert [got.id for got in receiver.got[1:]] == [delivery, delivery]
     assert run("ada", "replay", number, "--since", "2h") == (exits.OK, {"deliveries": 1})
     assert "Nothing to send again" in run("ada", "replay", number, "--since", "2h", plain=True)[1]

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from django.conf import settings
 
-from accounts.core.errors import DomainError, Invalid, NotFound, Unavailable
+from ledger.core.errors import DomainError, Invalid, NotFound, Unavailable
 from registry.core.uploads import PartTicket
 from registry.storage import CHUNK_BYTES, BlobStore, FolderStore, SignedPart, store
 from registry.storage.blobs import adapter

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accounts.core.errors import NotFound
+from ledger.core.errors import NotFound
 from registry.core.formats import inspect
 from registry.queries.file_headers import RangedReader
 from registry.storage import BlobStore, FolderStore

@@ -1,4 +1,4 @@
-"""The launcher and its keepers on a real tritonserver: what is refused before it starts, and that nothing is ever left behind."""
+"""The launcher and its shims on a real tritonserver: what is refused before it starts, and that nothing is ever left behind."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def eventually(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Every process that names the server's folder: keeper, server, model processes."""
+    """Every process that names the server's folder: shim, server, model processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -251,7 +251,7 @@ def test_a_server_listens_on_loopback_only_and_has_no_secrets(
     monkeypatch.setenv("SLUICEGATE_SECRET_KEY", "hush")
     running = start(launcher, made.doubling(blobs))
     assert b"hush" not in Path(f"/proc/{running.pid}/environ").read_bytes()
-    record = json.loads((running.folder / server_shim.KEEPER_FILE).read_text())
+    record = json.loads((running.folder / server_shim.SHIM_FILE).read_text())
     assert b"hush" not in Path(f"/proc/{record['pid']}/environ").read_bytes()
     ports = {f"{port:04X}" for port in (running.http_port, running.grpc_port, running.metrics_port)}
 
@@ -286,17 +286,17 @@ def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLaunch
     os.kill(running.pid, signal.SIGKILL)
     assert eventually(lambda: not launcher.is_alive(running))
     assert eventually(lambda: processes_of(running.folder) == [] and shared_memory_of(running) == [])
-    assert json.loads((running.folder / server_shim.KEEPER_FILE).read_text())["exit_code"] == -signal.SIGKILL
+    assert json.loads((running.folder / server_shim.SHIM_FILE).read_text())["exit_code"] == -signal.SIGKILL
     launcher.stop(running, grace_s=5)
     assert not running.folder.exists()
 
 
-def test_a_killed_keeper_takes_its_server_along_and_a_sweep_clears_up(
+def test_a_killed_shim_takes_its_server_along_and_a_sweep_clears_up(
     launcher: LocalLauncher, blobs: MemoryBlobs
 ) -> None:
     running = start(launcher, made.doubling(blobs))
     double(running)
-    os.kill(json.loads((running.folder / server_shim.KEEPER_FILE).read_text())["pid"], signal.SIGKILL)
+    os.kill(json.loads((running.folder / server_shim.SHIM_FILE).read_text())["pid"], signal.SIGKILL)
     assert eventually(lambda: processes_of(running.folder) == [])
     other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=BlobCache(launcher.servers / "../cache", blobs))
     assert other.adopt(running.folder) is None

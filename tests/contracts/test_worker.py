@@ -79,7 +79,7 @@ def test_a_job_runs_and_a_killed_worker_costs_a_lease_not_the_job(
     killed_at = time.monotonic()
 
     def is_done() -> bool:
-        actions.dispatch_due()  # what the engine process does every few seconds
+        actions.dispatch_due()  # what the scheduler does every few seconds
         return Job.objects.get(pk=slow.pk).state == JobState.DONE
 
     wait_for(is_done, lambda: str(vars(Job.objects.get(pk=slow.pk))))

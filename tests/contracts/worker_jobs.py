@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ledger.jobs import Beat, handler
+from ledger.hooks.job_handlers import Beat, handler
 from ledger.models import Job
 
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from accounts.core.access import DOING, MAY, Actor, Role, Verb, may, require
-from accounts.core.errors import Refused
+from ledger.core.errors import Refused
 
 SHUT = {Verb.PAUSE_ROLLOUT, Verb.ABORT_ROLLOUT, Verb.ROLL_BACK}
 

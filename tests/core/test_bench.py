@@ -20,7 +20,7 @@ def test_make_bench_runs_whatever_can_be_run_and_nothing_else() -> None:
     assert {ROOT / script for script, *_ in ran} == scripts
     assert all(more == ["--more"] for _, *more in ran)
     assert ROOT / "benchmarks" / "calibration" / "premises" / "__main__.py" in scripts
-    assert ROOT / "benchmarks" / "crowd.py" not in scripts
+    assert ROOT / "benchmarks" / "load_generator.py" not in scripts
 
 
 def test_a_closed_loop_never_runs_out_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.core.request_mix import Mix, mix_of
 from rollouts.core.snapshot import Judged, Snapshot
 from tests.core.test_decide import ALONE, OBJECTIVES, POLICY, STEPS, judged, snapshot
+from tests.snapshots import changed
 
 S = RolloutState
 WORSE: dict[str, Any] = {"bad_candidate": 60, "log_e_worse": 30.0}
@@ -80,33 +81,33 @@ def test_a_server_that_has_hardly_answered_is_cold() -> None:
 
 def test_slowness_that_is_over_was_warm_up_and_its_evidence_is_dropped() -> None:
     young = snapshot(judged=SLOW_WORSE, attempts_since_server=400, server_age_s=30.0)
-    over = decide(replace(young, recent={"slow_250ms": (0, 60)}))
+    over = decide(changed(young, recent={"slow_250ms": (0, 60)}))
     assert (over.action, over.code, over.facts["forget"]) == (Action.HOLD, Code.COLD_START, "slow_250ms")
-    assert decide(replace(young, recent={"slow_250ms": (12, 60)})).code is Code.WORSE_THAN_STABLE  # it goes on
-    assert decide(replace(young, recent={"slow_250ms": (0, 3)})).code is Code.WORSE_THAN_STABLE  # too few to tell
-    assert decide(replace(young, recent={"slow_250ms": (0, 60)}, forgotten=2)).code is Code.WORSE_THAN_STABLE
-    old = replace(young, server_age_s=4000.0, recent={"slow_250ms": (0, 60)})
+    assert decide(changed(young, recent={"slow_250ms": (12, 60)})).code is Code.WORSE_THAN_STABLE  # it goes on
+    assert decide(changed(young, recent={"slow_250ms": (0, 3)})).code is Code.WORSE_THAN_STABLE  # too few to tell
+    assert decide(changed(young, recent={"slow_250ms": (0, 60)}, forgotten=2)).code is Code.WORSE_THAN_STABLE
+    old = changed(young, server_age_s=4000.0, recent={"slow_250ms": (0, 60)})
     assert decide(old).code is Code.WORSE_THAN_STABLE
 
 
 def test_a_servers_first_while_is_no_proof_unless_it_costs_too_much() -> None:
     cold = snapshot(
         judged=SLOW_WORSE, attempts_since_server=400, server_age_s=90.0, served_s=20.0, first={"slow_250ms": (4, 50)},
-        step_started_at=snapshot().now - 20.0,
+        step_started_at=snapshot().observed.now - 20.0,
     )  # fmt: skip
     held = decide(cold)
     assert (held.action, held.code) == (Action.HOLD, Code.COLD_START) and "20 of 60 s" in held.reason
     assert "forget" not in held.facts
-    over = decide(replace(cold, served_s=61.0, step_started_at=cold.now - 61.0))
+    over = decide(changed(cold, served_s=61.0, step_started_at=cold.observed.now - 61.0))
     assert over.code is Code.COLD_START and over.facts["forget"] == "slow_250ms"  # judged afresh from here on
-    again = replace(cold, served_s=75.0, step_started_at=cold.now - 75.0, forgotten=1)
+    again = changed(cold, served_s=75.0, step_started_at=cold.observed.now - 75.0, forgotten=1)
     assert decide(again).code is Code.WORSE_THAN_STABLE
     for well in ({}, {"slow_250ms": (0, 50)}):
-        assert decide(replace(cold, first=well)).code is Code.WORSE_THAN_STABLE  # it was well at first
+        assert decide(changed(cold, first=well)).code is Code.WORSE_THAN_STABLE  # it was well at first
     worst = replace(SLOW_WORSE[1], bad_candidate=SLOW_WORSE[1].candidate)
-    gross = replace(cold, judged=(SLOW_WORSE[0], worst))
+    gross = changed(cold, judged=(SLOW_WORSE[0], worst))
     assert decide(gross).code is Code.WORSE_THAN_STABLE  # twenty seconds of nothing but slowness
-    assert decide(replace(gross, served_s=8.0)).code is Code.COLD_START
+    assert decide(changed(gross, served_s=8.0)).code is Code.COLD_START
 
 
 def test_a_server_that_was_as_slow_at_first_as_stable_always_is_was_not_cold() -> None:
@@ -114,27 +115,27 @@ def test_a_server_that_was_as_slow_at_first_as_stable_always_is_was_not_cold() -
     slow = judged(1, bad_candidate=60, bad_stable=30, log_e_worse=30.0)
     new = snapshot(judged=(judged(0), slow), attempts_since_server=900, server_age_s=90.0, served_s=20.0)
     for few in ((1, 50), (17, 500)):
-        assert decide(replace(new, first={"slow_250ms": few})).code is Code.WORSE_THAN_STABLE
+        assert decide(changed(new, first={"slow_250ms": few})).code is Code.WORSE_THAN_STABLE
     for many in ((2, 50), (18, 500)):
-        assert decide(replace(new, first={"slow_250ms": many})).code is Code.COLD_START
+        assert decide(changed(new, first={"slow_250ms": many})).code is Code.COLD_START
 
 
 def test_without_a_stable_slow_at_first_is_over_the_objective() -> None:
     slow = judged(1, ALONE, bad_candidate=60, log_e_over=30.0)
     new = snapshot(
-        policy=ALONE, has_stable=False, step_index=0, commanded_bp=10_000, stable_servers=0, routed_stable=0, served_s=20.0,
+        policy=ALONE, has_stable=False, step_index=0, weight_bp=10_000, stable_servers=0, routed_stable=0, served_s=20.0,
         judged=(judged(0, ALONE), slow), attempts_since_server=900,
     )  # fmt: skip
     assert slow.limit == pytest.approx(0.035)
-    assert decide(replace(new, first={"slow_250ms": (1, 50)})).facts["breach"] == Code.OBJECTIVE_BREACHED
-    assert decide(replace(new, first={"slow_250ms": (2, 50)})).code is Code.COLD_START
+    assert decide(changed(new, first={"slow_250ms": (1, 50)})).facts["breach"] == Code.OBJECTIVE_BREACHED
+    assert decide(changed(new, first={"slow_250ms": (2, 50)})).code is Code.COLD_START
 
 
 @pytest.mark.parametrize("excuse", [{"mix": OTHER_MIX}, {"attempts_since_server": 1}, {"hardware": "other hardware"}])
 def test_no_excuse_helps_against_hard_facts(excuse: dict) -> None:
     for fact in (
         {"all_failing": 10, "all_failing_s": 1.0},
-        {"candidate_servers": 0},
+        {"is_candidate_gone": True},
         {"digest_mismatch": "Other bytes."},
     ):
         assert decide(snapshot(judged=SLOW_WORSE, **excuse, **fact)).action is Action.ROLL_BACK
@@ -196,11 +197,11 @@ def test_the_blast_radius_ends_the_rollout_before_more_users_pay() -> None:
 def test_after_the_blind_limit_it_is_said_loudly_and_the_weight_stays() -> None:
     blind = snapshot(problem="provider_down", problem_sentence="g1 does not answer", blind_s=119.0)
     assert decide(blind).code is Code.PROVIDER_DOWN
-    loud = decide(replace(blind, blind_s=120.0))
+    loud = decide(changed(blind, blind_s=120.0))
     assert (loud.action, loud.code, loud.facts["because"]) == (Action.HOLD, Code.BLIND, "provider_down")
-    asked = replace(blind, blind_s=500.0, policy=replace(POLICY, on_blind=OnUndecided.ROLL_BACK))
+    asked = changed(blind, blind_s=500.0, policy=replace(POLICY, on_blind=OnUndecided.ROLL_BACK))
     assert (decide(asked).action, decide(asked).code) == (Action.ROLL_BACK, Code.BLIND)
-    assert decide(replace(asked, state=S.PAUSED)).action is Action.HOLD
+    assert decide(changed(asked, state=S.PAUSED)).action is Action.HOLD
 
 
 def test_lost_counts_hold_until_the_telemetry_was_whole_for_a_while() -> None:
@@ -219,11 +220,11 @@ def test_a_guard_that_must_have_data_holds_when_its_source_is_silent() -> None:
     base = snapshot(policy=_WRONG, judged=(judged(0, _WRONG), judged(1, _WRONG)), silent_s={"wrong": 45.0})
     held = decide(base)
     assert (held.action, held.code) == (Action.HOLD, Code.NO_DATA) and "wrong answers" in held.reason
-    told = decide(replace(base, source_problems={"wrong": "the prober has not written for 45 s"}))
+    told = decide(changed(base, source_problems={"wrong": "the prober has not written for 45 s"}))
     assert "the prober has not written for 45 s" in told.reason
     guards = (_WRONG.guards[0], replace(_WRONG.guards[1], must_have_data=False))
     lenient = replace(_WRONG, guards=guards)
-    free = replace(base, policy=lenient, judged=(judged(0, lenient), judged(1, lenient, candidate=0, log_e_fine=0.0)))
+    free = changed(base, policy=lenient, judged=(judged(0, lenient), judged(1, lenient, candidate=0, log_e_fine=0.0)))
     assert decide(free).action is Action.ADVANCE
 
 
@@ -240,20 +241,20 @@ def test_nothing_opens_in_a_freeze_window_and_a_breach_still_shuts() -> None:
         Code.FROZEN,
         "advance",
     ) and "Year end" in held.reason
-    ready = snapshot(state=S.PREPARING, policy=frozen, is_candidate_ready=True)
+    ready = snapshot(state=S.PREPARING, policy=frozen, candidate_servers=1)
     assert decide(ready).code is Code.FROZEN
     assert decide(snapshot(policy=frozen, judged=ERRORS_WORSE)).action is Action.ROLL_BACK
-    baking = snapshot(state=S.BAKING, commanded_bp=9500, routed_candidate=950, routed_stable=50, policy=frozen)
+    baking = snapshot(state=S.BAKING, weight_bp=9500, routed_candidate=950, routed_stable=50, policy=frozen)
     assert decide(baking).code is Code.FROZEN
-    assert decide(replace(baking, is_promoting=True)).action is Action.PROMOTE  # the route says so already
+    assert decide(changed(baking, is_promoting=True)).action is Action.PROMOTE  # the route says so already
 
 
 @pytest.mark.parametrize(
     ("stage", "over"),
     [
         ("step 3", {}),
-        ("bake", {"step_index": 2, "commanded_bp": 5000, "routed_candidate": 1000, "routed_stable": 1000}),
-        ("promote", {"state": S.BAKING, "commanded_bp": 9500, "routed_candidate": 950, "routed_stable": 50}),
+        ("bake", {"step_index": 2, "weight_bp": 5000, "routed_candidate": 1000, "routed_stable": 1000}),
+        ("promote", {"state": S.BAKING, "weight_bp": 9500, "routed_candidate": 950, "routed_stable": 50}),
     ],
 )
 def test_a_stage_waits_for_its_approvals(stage: str, over: dict) -> None:
@@ -267,18 +268,16 @@ def test_a_stage_waits_for_its_approvals(stage: str, over: dict) -> None:
 def test_past_the_deadline_of_the_rollout_nothing_opens_by_itself() -> None:
     late = snapshot(total_s=POLICY.deadline_s)
     assert (decide(late).action, decide(late).code) == (Action.HOLD, Code.OVERDUE)
-    back = replace(late, policy=replace(POLICY, on_undecided=OnUndecided.ROLL_BACK))
+    back = changed(late, policy=replace(POLICY, on_undecided=OnUndecided.ROLL_BACK))
     assert (decide(back).action, decide(back).code) == (Action.ROLL_BACK, Code.OVERDUE)
 
 
 def test_promote_now_skips_the_wait_and_no_check() -> None:
-    now = snapshot(
-        state=S.BAKING, commanded_bp=9500, routed_candidate=950, routed_stable=50, now=901.0, promote_now=True
-    )
+    now = snapshot(state=S.BAKING, weight_bp=9500, routed_candidate=950, routed_stable=50, now=901.0, promote_now=True)
     assert (decide(now).action, decide(now).code) == (Action.PROMOTE, Code.PROMOTED_BY_HAND)
-    assert decide(replace(now, judged=ERRORS_WORSE)).action is Action.ROLL_BACK
-    assert decide(replace(now, problem="stale")).code is Code.STALE
-    assert decide(replace(now, policy=replace(POLICY, approvals={"promote": 1}))).code is Code.AWAITING_APPROVAL
+    assert decide(changed(now, judged=ERRORS_WORSE)).action is Action.ROLL_BACK
+    assert decide(changed(now, problem="stale")).code is Code.STALE
+    assert decide(changed(now, policy=replace(POLICY, approvals={"promote": 1}))).code is Code.AWAITING_APPROVAL
 
 
 # --- shadowing --------------------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ def shadowing(**over: Any) -> Snapshot:
         "state": S.SHADOWING,
         "policy": SHADOWED,
         "step_index": -1,
-        "commanded_bp": 0,
+        "weight_bp": 0,
         "judged": found,
         "now": 1100.0,
     }
@@ -302,19 +301,19 @@ def shadowing(**over: Any) -> Snapshot:
 
 
 def test_a_warm_candidate_is_shadowed_first_where_the_policy_says_so() -> None:
-    done = decide(snapshot(state=S.PREPARING, policy=SHADOWED, is_candidate_ready=True))
+    done = decide(snapshot(state=S.PREPARING, policy=SHADOWED, candidate_servers=1))
     assert done.action is Action.SHADOW and "copies of 10 %" in done.reason
 
 
 def test_shadowing_ends_by_comparisons_not_by_users_requests() -> None:
     done = decide(shadowing())
     assert (done.action, done.facts["to_index"]) == (Action.START, 0) and "300 comparisons" in done.reason
-    few = shadowing(judged=(shadowing().judged[0], judged(1, SHADOWED, candidate=150)))
+    few = shadowing(judged=(shadowing().evidence.judged[0], judged(1, SHADOWED, candidate=150)))
     assert decide(few).code is Code.NEED_MORE and "150 of 200 comparisons" in decide(few).reason
 
 
 def test_wrong_answers_on_copies_roll_back_before_any_user_saw_one() -> None:
-    wrong = shadowing(judged=(shadowing().judged[0], judged(1, SHADOWED, candidate=300, **WORSE)))
+    wrong = shadowing(judged=(shadowing().evidence.judged[0], judged(1, SHADOWED, candidate=300, **WORSE)))
     done = decide(wrong)
     assert (done.action, done.code) == (Action.ROLL_BACK, Code.WORSE_THAN_STABLE) and "Wrong answers" in done.reason
 

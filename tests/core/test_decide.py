@@ -18,6 +18,7 @@ from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.snapshot import Judged, Snapshot
+from tests.snapshots import changed, make_snapshot
 
 S = RolloutState
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.02}}
@@ -41,22 +42,21 @@ def snapshot(**over: Any) -> Snapshot:
     """A healthy rollout at 25 %, ready to advance."""
     numbers: dict[str, Any] = {
         "state": S.SHIFTING, "policy": POLICY, "now": 1000.0, "candidate_name": "r2", "stable_name": "r1", "step_index": 1,
-        "commanded_bp": 2500, "step_started_at": 900.0, "judged": (judged(0), judged(1)), "step_attempts": 500,
+        "weight_bp": 2500, "step_started_at": 900.0, "judged": (judged(0), judged(1)), "step_attempts": 500,
         "routed_candidate": 500, "routed_stable": 1500, "candidate_servers": 1, "stable_servers": 1, **over,
     }  # fmt: skip
-    return Snapshot(**numbers)
+    return make_snapshot(**numbers)
 
 
 def test_a_proven_step_advances_and_the_last_one_bakes_and_the_bake_promotes() -> None:
     step = decide(snapshot())
     assert (step.action, step.code) == (Action.ADVANCE, Code.PROVEN) and "50 %" in step.reason
     assert (
-        decide(snapshot(step_index=2, commanded_bp=5000, routed_candidate=1000, routed_stable=1000)).action
-        is Action.BAKE
+        decide(snapshot(step_index=2, weight_bp=5000, routed_candidate=1000, routed_stable=1000)).action is Action.BAKE
     )
-    bake = snapshot(state=S.BAKING, commanded_bp=9500, routed_candidate=950, routed_stable=50)
+    bake = snapshot(state=S.BAKING, weight_bp=9500, routed_candidate=950, routed_stable=50)
     assert decide(bake).action is Action.PROMOTE
-    assert decide(replace(bake, now=950.0)).code is Code.NEED_MORE
+    assert decide(changed(bake, now=950.0)).code is Code.NEED_MORE
 
 
 def test_a_hold_says_in_numbers_what_is_missing() -> None:
@@ -71,7 +71,7 @@ BREACHES = [
     ({"judged": (judged(0, bad_candidate=50, log_e_worse=30.0), judged(1))}, Code.WORSE_THAN_STABLE),
     ({"judged": (judged(0), judged(1, bad_candidate=90, log_e_over=30.0, log_e_worse=3.0))}, Code.OBJECTIVE_BREACHED),
     ({"all_failing": 10, "all_failing_s": 1.0}, Code.ALL_FAILING),
-    ({"candidate_servers": 0}, Code.SERVERS_GONE),
+    ({"is_candidate_gone": True}, Code.SERVERS_GONE),
     ({"digest_mismatch": "The server runs other contents."}, Code.DIGEST_MISMATCH),
 ]
 TROUBLES: list[dict[str, Any]] = [
@@ -103,12 +103,12 @@ def test_a_breach_without_a_rollback_target_pauses_and_says_so(breach: dict, cod
     if "judged" in breach:
         breach = {"judged": (judged(0, ALONE), judged(1, ALONE, bad_candidate=90, log_e_over=30.0))}
     alone = snapshot(
-        policy=ALONE, has_stable=False, step_index=0, commanded_bp=10_000, stable_servers=0, routed_stable=0, **breach
+        policy=ALONE, has_stable=False, step_index=0, weight_bp=10_000, stable_servers=0, routed_stable=0, **breach
     )
     done = decide(alone)
     assert (done.action, done.code) == (Action.PAUSE, Code.NO_ROLLBACK_TARGET)
     assert "no earlier release" in done.reason and done.facts["breach"] == code
-    paused = decide(replace(alone, state=S.PAUSED))
+    paused = decide(changed(alone, state=S.PAUSED))
     assert (paused.action, paused.code) == (Action.HOLD, Code.NO_ROLLBACK_TARGET)
 
 
@@ -141,7 +141,7 @@ IGNORANT = [
     ({"is_acknowledged": False, "ack_error": "g1 refused it"}, Code.NOT_ACKNOWLEDGED),
     ({"quiet_s": 31.0}, Code.NO_DATA),
     ({"routed_candidate": 1200, "routed_stable": 800}, Code.SPLIT_OFF),
-    ({"stable_servers": 0, "candidate_servers": 0}, Code.BOTH_ARMS_BAD),
+    ({"stable_servers": 0, "is_candidate_gone": True}, Code.BOTH_ARMS_BAD),
     ({"all_failing": 50, "all_failing_s": 2.0, "is_stable_better": False}, Code.BOTH_ARMS_BAD),
     (
         {
@@ -163,7 +163,7 @@ IGNORANT = [
 @pytest.mark.parametrize(("ignorance", "code"), IGNORANT)
 @pytest.mark.parametrize("state", [S.SHIFTING, S.BAKING])
 def test_cannot_tell_holds_with_its_own_code(ignorance: dict, code: Code, state: RolloutState) -> None:
-    over = {"commanded_bp": 9500, "routed_candidate": 1900, "routed_stable": 100} if state is S.BAKING else {}
+    over = {"weight_bp": 9500, "routed_candidate": 1900, "routed_stable": 100} if state is S.BAKING else {}
     done = decide(snapshot(**{**over, **ignorance}, state=state))
     assert (done.action, done.code) == (Action.HOLD, code)
     assert done.reason.endswith(".")
@@ -184,7 +184,7 @@ def test_past_the_deadline_the_policy_speaks(ignorance: dict, code: Code) -> Non
 def test_undecided_at_the_deadline_holds_by_default_and_still_advances_on_later_proof() -> None:
     late = snapshot(now=9000.0, judged=(judged(0, log_e_fine=0.5, to_go=None), judged(1)))
     assert decide(late).code is Code.UNDECIDED and decide(late).action is Action.HOLD
-    assert decide(replace(late, judged=(judged(0), judged(1)))).action is Action.ADVANCE
+    assert decide(changed(late, judged=(judged(0), judged(1)))).action is Action.ADVANCE
 
 
 def test_a_candidate_that_mends_a_burning_stable_may_advance() -> None:
@@ -203,13 +203,15 @@ def test_an_objective_is_not_held_against_the_candidate_while_stable_is_unknown(
 
 
 def test_preparing_waits_starts_or_gives_up() -> None:
-    waiting = snapshot(state=S.PREPARING, step_index=-1, commanded_bp=0, judged=(), step_started_at=None)
+    waiting = snapshot(
+        state=S.PREPARING, step_index=-1, weight_bp=0, judged=(), step_started_at=None, candidate_servers=0
+    )
     assert decide(waiting).code is Code.PREPARING
-    assert decide(replace(waiting, is_candidate_ready=True)).action is Action.START
-    assert decide(replace(waiting, is_candidate_ready=True, is_stable_ready=False)).code is Code.STABLE_NOT_READY
-    assert decide(replace(waiting, waited_s=1e6)).action is Action.CANCEL
-    assert decide(replace(waiting, is_candidate_ready=True, report_problem="No report.")).code is Code.REPORT_NOT_VALID
-    first = decide(replace(waiting, is_candidate_ready=True, has_stable=False, policy=ALONE))
+    assert decide(changed(waiting, candidate_servers=1)).action is Action.START
+    assert decide(changed(waiting, candidate_servers=1, stable_servers=0)).code is Code.STABLE_NOT_READY
+    assert decide(changed(waiting, waited_s=1e6)).action is Action.CANCEL
+    assert decide(changed(waiting, candidate_servers=1, report_problem="No report.")).code is Code.REPORT_NOT_VALID
+    first = decide(changed(waiting, candidate_servers=1, has_stable=False, policy=ALONE))
     assert "absolute objectives only" in first.reason and "100 %" in first.reason
 
 
@@ -243,7 +245,7 @@ def snapshots(draw: Any) -> Snapshot:
         )
         for i in range(2)
     )
-    return Snapshot(
+    return make_snapshot(
         state=draw(st.sampled_from(sorted(S))),
         policy=policy,
         now=draw(st.floats(0, 5000)),
@@ -251,9 +253,7 @@ def snapshots(draw: Any) -> Snapshot:
         step_index=draw(st.integers(-1, 4)),
         paused_in=draw(st.sampled_from([S.SHIFTING, S.BAKING])),
         waited_s=draw(st.floats(0, 5000)),
-        is_candidate_ready=draw(st.booleans()),
-        is_stable_ready=draw(st.booleans()),
-        commanded_bp=draw(st.integers(0, 10_000)),
+        weight_bp=draw(st.integers(0, 10_000)),
         is_acknowledged=draw(st.booleans()),
         unacknowledged_s=draw(st.floats(0, 100)),
         step_started_at=draw(st.none() | st.floats(0, 1000)),
@@ -266,6 +266,7 @@ def snapshots(draw: Any) -> Snapshot:
         is_stable_better=draw(st.booleans()),
         quiet_s=draw(st.floats(0, 100)),
         candidate_servers=draw(st.sampled_from([None, 0, 1, 2])),
+        is_candidate_gone=draw(st.booleans()),
         stable_servers=draw(st.sampled_from([None, 0, 1])),
         digest_mismatch=draw(st.sampled_from(["", "Other contents."])),
         problem=draw(st.sampled_from(["", "provider_down", "stale"])),
@@ -283,32 +284,41 @@ def test_decide_is_total_and_sound(s: Snapshot) -> None:
     assert done.reason.strip() and done.reason[-1] in ".!"
     assert decide(s) == done
     if done.action in FORWARD:
-        assert s.state in {S.SHIFTING, S.BAKING}
-        assert not s.problem and s.is_acknowledged and not s.digest_mismatch and s.candidate_servers != 0
-        assert s.is_promoting or (s.step_started_at is not None and all(j.log_e_fine >= s.bar_fine for j in s.judged))
-        assert s.is_promoting or s.quiet_s < s.policy.no_data_s or s.commanded_bp == 0
-        assert s.is_promoting or (s.step_attempts >= s.stage.min_samples and s.elapsed_s >= s.stage.min_s)
-        assert not (s.has_stable and any(j.log_e_worse >= s.bar_worse for j in s.judged))
+        assert s.desired.state in {S.SHIFTING, S.BAKING}
+        assert (
+            not s.observed.problem
+            and s.observed.is_acknowledged
+            and not s.observed.digest_mismatch
+            and not s.evidence.is_candidate_gone
+        )
+        assert s.desired.is_promoting or (
+            s.observed.step_started_at is not None and all(j.log_e_fine >= s.policy.bar_fine for j in s.evidence.judged)
+        )
+        assert s.desired.is_promoting or s.evidence.quiet_s < s.policy.no_data_s or s.desired.weight_bp == 0
+        assert s.desired.is_promoting or (
+            s.evidence.step_attempts >= s.stage.min_samples and s.elapsed_s >= s.stage.min_s
+        )
+        assert not (s.identity.has_stable and any(j.log_e_worse >= s.policy.bar_worse for j in s.evidence.judged))
     if done.action in {Action.START, Action.SHADOW}:
-        assert not s.problem
+        assert not s.observed.problem
     if done.action is Action.ROLL_BACK:
-        assert s.has_stable and s.state in LIVE
-    if s.state not in LIVE | {S.PREPARING}:
+        assert s.identity.has_stable and s.desired.state in LIVE
+    if s.desired.state not in LIVE | {S.PREPARING}:
         assert done.action is Action.HOLD
-    if s.state in LIVE and s.has_stable and s.digest_mismatch:
+    if s.desired.state in LIVE and s.identity.has_stable and s.observed.digest_mismatch:
         assert done.action is Action.ROLL_BACK
-    if s.state is S.PAUSED:
+    if s.desired.state is S.PAUSED:
         assert done.action in {Action.HOLD, Action.ROLL_BACK}
 
 
 def test_no_traffic_is_opened_while_nobody_could_see_what_it_does() -> None:
     ready = snapshot(
-        state=S.PREPARING, step_index=-1, commanded_bp=0, judged=(), step_started_at=None,
-        is_candidate_ready=True, is_stable_ready=True,
+        state=S.PREPARING, step_index=-1, weight_bp=0, judged=(), step_started_at=None,
+        candidate_servers=1, stable_servers=1,
     )  # fmt: skip
     assert decide(ready).action is Action.START
     for code in (Code.PROVIDER_DOWN, Code.STALE):
-        blind = decide(replace(ready, problem=code, problem_sentence="gateway g does not tell its counters"))
+        blind = decide(changed(ready, problem=code, problem_sentence="gateway g does not tell its counters"))
         assert (blind.action, blind.code) == (Action.HOLD, code) and "gateway g" in blind.reason
 
 
@@ -316,7 +326,7 @@ def test_every_code_can_be_reached_or_is_named_elsewhere() -> None:
     """Codes that only the engine's other paths use are few and known."""
     reached = {decide(snapshot(**{**t, **b})).code for (b, _), t in itertools.product(BREACHES + IGNORANT, TROUBLES)}
     assert {Code.WORSE_THAN_STABLE, Code.ALL_FAILING, Code.BOTH_ARMS_BAD, Code.SPLIT_OFF} <= reached
-    assert math.isfinite(snapshot().bar_worse)
+    assert math.isfinite(snapshot().policy.bar_worse)
 
 
 def test_what_both_arms_share_does_not_hide_what_the_candidate_alone_breaks() -> None:
@@ -339,5 +349,5 @@ def test_a_weight_that_is_never_acknowledged_has_a_deadline_too() -> None:
     policy = replace(POLICY, on_undecided=OnUndecided.ROLL_BACK)
     waiting = snapshot(policy=policy, is_acknowledged=False, step_started_at=None, unacknowledged_s=30.0)
     assert decide(waiting).action is Action.HOLD
-    done = decide(replace(waiting, unacknowledged_s=10_000.0))
+    done = decide(changed(waiting, unacknowledged_s=10_000.0))
     assert (done.action, done.code) == (Action.ROLL_BACK, Code.UNDECIDED)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.calibration.vectorised import Dispersions, factor_of
 from benchmarks.clumps import Clumps, false_rollbacks
-from rollouts.core.dispersion import Dispersion, Dispersions, Series, factor, factor_of
+from rollouts.core.dispersion import Dispersion, Series, factor
 
 Pairs = dict[str, tuple[int, int]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accounts.core import errors
-from accounts.core.errors import DomainError
+from ledger.core import errors
+from ledger.core.errors import DomainError
 
 STATUS = {
     "Refused": 403, "NotFound": 404, "StateChanged": 409, "Stale": 412, "Invalid": 422, "PreconditionRequired": 428, "Unavailable": 503,

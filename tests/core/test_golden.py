@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from validators.core.answers import answers_in, choose_output, expected_labels, in_words
 from validators.core.contract import Tensor
 from validators.core.golden import Replay, judge_golden

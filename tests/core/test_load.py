@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from validators.core.cold_start import judge_cold_start
 from validators.core.contract import Tensor
 from validators.core.fault import verdict_of_failure

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.adapters.pbtxt import check, parse
 from registry.core.pbtxt import FieldPosition, places, render
 from registry.core.serving import DATA_TYPES

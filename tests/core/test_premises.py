@@ -213,10 +213,10 @@ def test_the_first_reading_finds_requests_under_way() -> None:
     """Else the warm-up would begin with failures alone, and stable would look as if it scattered."""
     run = Run(replace(PLAIN, rate_per_s=100.0, answers=Answers(5)), np.random.default_rng(1))
     run.warm_up()
-    carry = run.engine.carry
-    assert carry.total.stable.attempts / (PLAIN.warm_s - 1) == pytest.approx(1000, rel=0.02)
-    assert carry.total.candidate.attempts == 0
-    assert carry.watches["errors"].dispersion.phi("errors") < 1.6
+    state = run.engine.engine_state
+    assert state.total.stable.attempts / (PLAIN.warm_s - 1) == pytest.approx(1000, rel=0.02)
+    assert state.total.candidate.attempts == 0
+    assert state.watches["errors"].dispersion.phi("errors") < 1.6
 
 
 def test_compared_answers_reach_their_guard() -> None:

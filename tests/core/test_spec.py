@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.core.contract import read_settings
 from registry.core.serving import against_contract
 from registry.core.spec import DOCUMENT, parse_spec, read_spec

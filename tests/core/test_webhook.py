@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.core import delivery, webhook
 from ledger.core.chain import Link
-from ledger.core.delivery import BACK_OFF_S, ENDED, MOVES, OPEN, DeliveryState, Outcome, after, meant_by, wait_s
-from ledger.core.mail import mail_of
 from ledger.core.verbs import EventVerb
+from notifications.core import delivery, webhook
+from notifications.core.delivery import BACK_OFF_S, ENDED, MOVES, OPEN, DeliveryState, Outcome, after, meant_by, wait_s
+from notifications.core.mail import mail_of
 
 EVENT = Link(
     seq=7, at=datetime(2026, 3, 1, 12, 0, 0, 250, tzinfo=UTC), act_id="a", verb="rollout.rolled_back", subject_type="rollout",

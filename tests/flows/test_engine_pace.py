@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rollouts.core.breach import FAILING_OVER_S
-from rollouts.engine.loop import EARLY_S, LOOK_AGAIN_S, Engine
+from rollouts.engine.loop import Engine
+from rollouts.engine.timings import EngineTimings
 from tests.fakes.gateway import FakeGateway
+
+TIMINGS = EngineTimings()
 
 
 class Paced(Engine):
@@ -26,9 +29,6 @@ class Paced(Engine):
 
     def poll_pending(self) -> bool:
         return self.step()
-
-    def _housekeeping(self) -> None:
-        """There is no house."""
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def wait_for(condition: Callable[[], bool], within_s: float = 5.0) -> None:
 
 def test_a_call_brings_one_tick_early_however_often_it_comes(paced: Callable[[float], Paced]) -> None:
     engine = paced(60)
-    time.sleep(EARLY_S)
+    time.sleep(TIMINGS.early_s)
     called = time.monotonic()
     for _ in range(20):
         engine.wake()
     wait_for(lambda: len(engine.ticks) == 2)
     assert engine.ticks[1] - called < 0.15
-    time.sleep(2 * EARLY_S)
+    time.sleep(2 * TIMINGS.early_s)
     assert len(engine.ticks) <= 3  # calls that came within the pause are one
 
 
@@ -76,7 +76,7 @@ def test_a_storm_of_calls_leaves_a_pause_between_ticks(paced: Callable[[float], 
         engine.wake()
         time.sleep(0.002)
     gaps = [later - earlier for earlier, later in zip(engine.ticks, engine.ticks[1:], strict=False)]
-    assert len(gaps) >= 2 and min(gaps) >= EARLY_S - 0.02
+    assert len(gaps) >= 2 and min(gaps) >= TIMINGS.early_s - 0.02
 
 
 def test_without_a_call_it_ticks_on_time(paced: Callable[[float], Paced]) -> None:
@@ -104,4 +104,4 @@ def test_stop_ends_it_at_once(paced: Callable[[float], Paced]) -> None:
 
 
 def test_the_next_look_at_a_failing_candidate_is_a_second_event_s_proof() -> None:
-    assert FAILING_OVER_S + 0.05 < LOOK_AGAIN_S < 1.0
+    assert FAILING_OVER_S + 0.05 < TIMINGS.look_again_s < 1.0

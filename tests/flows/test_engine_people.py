@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,13 +15,12 @@ from accounts.core.access import Actor, Role
 from accounts.models import Membership
 from ledger.models import Event
 from rollouts import actions
-from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.replay import replayed
 from rollouts.queries.undo_window import is_open
 from serving.models import Deployment
 from tests.factories import make_actor, make_release, make_user
-from tests.flows.test_engine_story import POLICY, Story, _no_waiting  # noqa: F401
+from tests.flows.test_engine_story import AT_ONCE, POLICY, Story, _no_waiting  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -114,9 +114,8 @@ def test_the_way_back_stays_open_for_its_window_and_takes_the_traffic_in_one_wri
     assert story.route().stable_id == story.stable.pk  # the engine leaves it so
 
 
-def test_after_the_window_the_release_before_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "SWEEP_EVERY_S", 0.0)
-    story = Story(instant_window_s=600)
+def test_after_the_window_the_release_before_is_let_go() -> None:
+    story = Story(timings=replace(AT_ONCE, sweep_every_s=0.0), instant_window_s=600)
     promoted = story.until("promoted")
     Rollout.objects.filter(pk=promoted.pk).update(undo_until=timezone.now() - timedelta(seconds=1))
     story.engine.step()

@@ -9,7 +9,6 @@ import pytest
 from rollouts.actions.tick_records import ENGINE
 from rollouts.core.replay import replay
 from rollouts.core.tick_history import rows_of
-from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord
 from rollouts.queries.replay import history_of, replayed
 from tests.telemetry_world import SECONDS, World
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every turn is a second, however soon the next one comes; the gateways acknowledge between two ticks."""
-    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
     with SECONDS.installed(monkeypatch):
         yield
 
@@ -42,7 +40,8 @@ def test_a_model_that_answers_slowly_is_judged_again_as_the_engine_judged_it(gat
         one.tick: (one.action, one.code) for one in DecisionRecord.objects.filter(rollout=rollout, actor=ENGINE.name)
     }
     again = {
-        walk.tick: (walk.decision.action.value, walk.decision.code.value) for walk in replay(history, rollout.plan)
+        walk.tick: (walk.decision.action.value, walk.decision.code.value)
+        for walk in replay(history, rollout.effective_policy)
     }
     shared = sorted(set(told) & set(again))
     assert {tick: again[tick] for tick in shared} == {tick: told[tick] for tick in shared}

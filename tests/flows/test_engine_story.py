@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,16 +13,17 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor
+from ledger.actions import leadership
 from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts import actions
 from rollouts.actions import engine_effects, tick_records
 from rollouts.core import breach as breach_module
+from rollouts.core.evaluate import TickInput
 from rollouts.core.tick_history import rows_of
-from rollouts.engine import leadership, rollback
 from rollouts.engine import loop as engine_module
 from rollouts.engine.loop import Engine
-from rollouts.engine.world import RolloutEntry
+from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries import view_of
 from serving.actions.routes import set_route
@@ -32,6 +34,8 @@ from tests.fakes.gateway import FakeGateway
 pytestmark = pytest.mark.django_db(transaction=True)
 
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
+#: The fake gateway acknowledges between ticks, not during them; and ticks follow at once, as if a second had passed.
+AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0)
 #: The demo's tolerances with no waiting: only numbers differ.
 POLICY = {
     "preset": "demo",
@@ -46,7 +50,7 @@ POLICY = {
 class Story:
     """One model in one environment with one gateway, an engine, and what a test does to them."""
 
-    def __init__(self, *, with_stable: bool = True, **policy: object) -> None:
+    def __init__(self, *, with_stable: bool = True, timings: EngineTimings | None = None, **policy: object) -> None:
         self.admin = make_admin()
         self.model = make_model(objectives=OBJECTIVES, rollout_policy={**POLICY, **policy})
         self.environment = make_environment("production", needs_passed_report=False)
@@ -58,7 +62,7 @@ class Story:
             grpc_address="127.0.0.1:3",
         )
         self.gateway = FakeGateway("gateway-1", seed=5)
-        self.engine = Engine(self.gateway, tick_s=0.05, lease_s=60)
+        self.engine = Engine(self.gateway, tick_s=0.05, lease_s=60, timings=timings or AT_ONCE)
         self.stable: Release | None = self.serve(make_release(self.model)) if with_stable else None
         if self.stable:
             set_route(
@@ -104,11 +108,7 @@ class Story:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake gateway acknowledges between ticks, not during them; and ticks follow at once, as if a second had passed."""
-    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
-    monkeypatch.setattr(engine_module, "GONE_OVER_S", 0.0)
     monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
-    monkeypatch.setattr(engine_module, "dispatch_due", lambda: 0)
 
 
 @pytest.mark.takes("rollout: preparing → shifting", "rollout: shifting → baking", "rollout: baking → promoted")
@@ -181,9 +181,9 @@ def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
 
 
 def test_early_ticks_make_neither_a_slow_probe_nor_one_bad_moment_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "GONE_OVER_S", 60.0)
     monkeypatch.setattr(breach_module, "FAILING_OVER_S", 60.0)
-    story = Story(guards=[{"indicator": "errors", "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}])
+    lenient = [{"indicator": "errors", "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}]
+    story = Story(timings=replace(AT_ONCE, gone_over_s=60.0), guards=lenient)
     story.until("shifting")
     story.turn()
     servers = Server.objects.filter(deployment__release=story.candidate)
@@ -319,9 +319,8 @@ def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway
     assert done.zero_at is not None
 
 
-def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 0.0)
-    story = Story()
+def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly() -> None:
+    story = Story(timings=replace(AT_ONCE, confirm_within_s=0.0))
     story.until("shifting")
     story.turn()
     version = story.rollout.version
@@ -340,10 +339,9 @@ def test_a_gateway_that_says_zero_but_sends_more_is_stuck_loudly(monkeypatch: py
     assert story.until("rolled_back", turns=6).confirmed_at is not None
 
 
-def test_answers_that_come_late_do_not_make_a_rollback_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_come_late_do_not_make_a_rollback_stuck() -> None:
     """A slow model, or streams: what began before weight 0 ends on the candidate for as long as it likes."""
-    monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 3600.0)
-    story = Story()
+    story = Story(timings=replace(AT_ONCE, confirm_within_s=3600.0))
     story.until("shifting")
     story.turn()
     assert story.stable is not None
@@ -353,7 +351,7 @@ def test_answers_that_come_late_do_not_make_a_rollback_stuck(monkeypatch: pytest
     assert story.route().slot != before
     for is_over in (False, True):
         if is_over:
-            monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 0.0)
+            story.engine.timings = replace(AT_ONCE, confirm_within_s=0.0)
         for _ in range(1 if is_over else 4):
             story.gateway.set_route(story.model.slug, stable=story.stable.digest, slot=before)
             story.gateway.count(story.model.slug, story.candidate.digest, attempts=3)
@@ -368,10 +366,10 @@ def test_a_rollout_whose_stored_policy_nobody_may_ask_for_today_goes_on() -> Non
     story.until("shifting")
     policy = {**story.rollout.policy, "guards": [{**one, "dry_run": True} for one in story.rollout.policy["guards"]]}
     Rollout.objects.filter(pk=story.rollout.pk).update(policy=policy, policy_digest="sha256:" + "0" * 64)
-    story.engine.book.forget()
+    story.engine.cache.forget()
     tick = story.rollout.tick
     assert story.turn().tick > tick and story.rollout.state == "shifting"
-    assert story.engine.book.broken == {} and story.rollout.pk in story.engine.book.known
+    assert story.engine.cache.broken == {} and story.rollout.pk in story.engine.cache.known
     assert all(guard["dry_run"] for guard in view_of(Rollout.objects.get(pk=story.rollout.pk))["policy"]["guards"])
 
 
@@ -381,14 +379,14 @@ def test_a_lock_that_one_rollout_did_not_get_costs_neither_the_others_nor_the_le
     story = Story()
     other = make_model(objectives=OBJECTIVES, rollout_policy=POLICY)
     held = actions.start_rollout(actor=story.admin, candidate=make_release(other), environment=story.environment)
-    judge = engine_module.judge
+    evaluate = engine_module.evaluate
 
-    def waiting_in_vain(known: RolloutEntry, *args: Any, **kwargs: Any) -> Any:
-        if known.rollout.pk == held.pk:
+    def waiting_in_vain(given: TickInput, **kwargs: Any) -> Any:
+        if given.identity.rollout_id == held.pk:
             raise OperationalError("canceling statement due to lock timeout")
-        return judge(known, *args, **kwargs)
+        return evaluate(given, **kwargs)
 
-    monkeypatch.setattr(engine_module, "judge", waiting_in_vain)
+    monkeypatch.setattr(engine_module, "evaluate", waiting_in_vain)
     story.until("promoted")
     assert Lease.objects.get(name="engine").token == 1
 
@@ -416,7 +414,7 @@ def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_ou
 ) -> None:
     story = Story()
     story.until("shifting")
-    first, second = story.engine, Engine(story.gateway, tick_s=0.05, lease_s=60)
+    first, second = story.engine, Engine(story.gateway, tick_s=0.05, lease_s=60, timings=AT_ONCE)
     assert not second.step()
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert second.step()

@@ -22,14 +22,17 @@ from rollouts import actions
 from rollouts.actions import tick_records
 from rollouts.actions.tick_records import block_of, join_old_blocks
 from rollouts.core import breach as breach_module
+from rollouts.core import tick as core_tick
 from rollouts.core.decision import Action
 from rollouts.core.engine_state import EngineState
 from rollouts.core.replay import replay
+from rollouts.core.tick import outcome_of
 from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, rows_of
 from rollouts.engine import loop as engine_module
 from rollouts.engine import tick_writer
 from rollouts.engine.lag_metrics import LagMetrics, last_figures
 from rollouts.engine.loop import Engine
+from rollouts.engine.timings import EngineLimits, EngineTimings
 from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.actions.routes import set_route
 from serving.control_plane import store
@@ -41,6 +44,8 @@ from tests.fakes.gateway import FakeGateway
 pytestmark = pytest.mark.django_db(transaction=True)
 
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
+#: The fake gateways acknowledge between two turns, and turns follow at once.
+AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0)
 #: One step that lasts: the rollouts shall go on, not end.
 POLICY: dict[str, Any] = {
     "preset": "demo",
@@ -72,10 +77,12 @@ class Gateways:
 class World:
     """Models, each with a rollout, in environments with a gateway each."""
 
-    def __init__(self, *, models: int = 1, environments: int = 1, **policy: Any) -> None:
+    def __init__(
+        self, *, models: int = 1, environments: int = 1, engine: dict[str, Any] | None = None, **policy: Any
+    ) -> None:
         self.admin = make_admin()
         self.gateways = Gateways()
-        self.engine = Engine(self.gateways, tick_s=1.0, lease_s=60)
+        self.engine = self.new_engine(**engine or {})
         self.rollouts: list[Rollout] = []
         for index in range(environments):
             environment = make_environment(f"place-{index}", needs_passed_report=False)
@@ -90,6 +97,9 @@ class World:
             self.gateways.fakes[fake.name] = fake
             for _ in range(models):
                 self.rollouts.append(self._rollout(environment, policy))
+
+    def new_engine(self, **options: Any) -> Engine:
+        return Engine(self.gateways, tick_s=1.0, lease_s=60, **{"timings": AT_ONCE, **options})
 
     def _rollout(self, environment: Any, policy: dict[str, Any]) -> Rollout:
         model = make_model(objectives=OBJECTIVES, rollout_policy={**POLICY, **policy})
@@ -129,8 +139,6 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
-    monkeypatch.setattr(engine_module, "GONE_OVER_S", 0.0)
     monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
 
 
@@ -211,10 +219,10 @@ def test_a_jump_of_this_hosts_clock_moves_nothing(jump_s: float, monkeypatch: py
     monkeypatch.setattr(world, "obey", lambda: None)
     for _ in range(3):
         world.turn()
-    if not world.engine.book.known[rollout.pk].history.rows:
+    if not world.engine.cache.known[rollout.pk].history.rows:
         world.turn()  # a block was full just now; another begins
     assert rollout.state == "shifting" and "minimum" in rollout.reason and "minimum" in said
-    block = world.engine.book.known[rollout.pk].history
+    block = world.engine.cache.known[rollout.pk].history
     assert block.rows and abs(block.at - began) < 60
     monkeypatch.undo()
     assert DecisionRecord.objects.filter(rollout=rollout, at__gt=timezone.now() + timedelta(minutes=1)).count() == 0
@@ -308,9 +316,12 @@ def test_a_rollback_is_written_before_any_hold(monkeypatch: pytest.MonkeyPatch) 
     world.fake_of(broken).set_arm(str(broken.candidate.digest), is_up=False)
     order: list[str] = []
     commit_tick, commit_holds = engine_module.commit_tick, tick_records.commit_holds
-    monkeypatch.setattr(
-        engine_module, "commit_tick", lambda tick: (order.append(tick.decision.action.value), commit_tick(tick))[1]
-    )
+
+    def noted(rollout: Rollout, tick: Any, *, fence: int) -> Any:
+        order.append(tick.decision.action.value)
+        return commit_tick(rollout, tick, fence=fence)
+
+    monkeypatch.setattr(engine_module, "commit_tick", noted)
     monkeypatch.setattr(
         tick_writer, "commit_holds", lambda holds, fence: (order.append("holds"), commit_holds(holds, fence=fence))[1]
     )
@@ -323,10 +334,14 @@ def test_a_rollback_is_written_before_any_hold(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_effects_that_do_not_fit_into_a_tick_wait_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(models=4)
-    monkeypatch.setattr(engine_module, "EFFECTS_SHARE", 0.0)
+    world = World(models=4, engine={"timings": replace(AT_ONCE, effects_share=0.0)})
     commit_tick = engine_module.commit_tick
-    monkeypatch.setattr(engine_module, "commit_tick", lambda tick: (time.sleep(0.04), commit_tick(tick))[1])
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.04)
+        return commit_tick(*args, **kwargs)
+
+    monkeypatch.setattr(engine_module, "commit_tick", slowly)
     started = []
     for _ in range(6):
         world.turn()
@@ -334,14 +349,14 @@ def test_effects_that_do_not_fit_into_a_tick_wait_for_the_next(monkeypatch: pyte
     assert 0 < started[0] < 4 and started[-1] == 4
 
 
-def test_effects_that_were_put_off_go_first_so_that_none_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(models=3)
-    monkeypatch.setattr(engine_module, "EFFECTS_SHARE", 0.0)  # room for one
+def test_effects_that_were_deferred_go_first_so_that_none_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(models=3, engine={"timings": replace(AT_ONCE, effects_share=0.0)})  # room for one
     done: list[int] = []
 
-    def slowly(tick: Any) -> None:
-        done.append(tick.rollout.pk)
+    def slowly(rollout: Rollout, tick: Any, *, fence: int) -> Any:
+        done.append(rollout.pk)
         time.sleep(0.06)
+        return outcome_of(tick)
 
     monkeypatch.setattr(engine_module, "commit_tick", slowly)  # which writes nothing: all three go on wanting theirs
     for _ in range(6):
@@ -353,14 +368,14 @@ def test_a_lead_that_is_lost_within_a_turn_ends_it(monkeypatch: pytest.MonkeyPat
     world = World(models=2)
     world.until_shifting()
     world.turn()
-    judge = engine_module.judge
+    evaluate = engine_module.evaluate
 
     def slowly(*args: Any, **kwargs: Any) -> Any:
         Lease.objects.update(token=99, owner="another", expires_at=timezone.now() + timedelta(minutes=1))
         world.engine.lead._renewed_at = 0.0  # as if a third of the lease had passed
-        return judge(*args, **kwargs)
+        return evaluate(*args, **kwargs)
 
-    monkeypatch.setattr(engine_module, "judge", slowly)
+    monkeypatch.setattr(engine_module, "evaluate", slowly)
     ticks = [one.tick for one in world.rollouts]
     assert not world.engine.step()
     assert world.engine.token is None
@@ -370,36 +385,33 @@ def test_a_lead_that_is_lost_within_a_turn_ends_it(monkeypatch: pytest.MonkeyPat
 # -- quiet ticks of very many rollouts ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were very many rollouts."""
-    monkeypatch.setattr(tick_writer, "HOLDS_A_TURN", 1)
+#: As if there were very many rollouts.
+CROWDED: dict[str, Any] = {"limits": EngineLimits(holds_a_turn=1)}
 
 
-def test_quiet_ticks_of_a_crowd_are_written_in_turns_and_no_count_is_lost(crowded: None) -> None:
-    world = World(models=4)
+def test_quiet_ticks_of_a_crowd_are_written_in_turns_and_no_count_is_lost() -> None:
+    world = World(models=4, engine=CROWDED)
     world.until_shifting()
     for _ in range(12):
         world.turn()
-    behind = [world.engine.book.known[one.pk].ahead for one in world.rollouts]
-    assert 0 < max(behind) < tick_writer.WRITTEN_EVERY and len(set(behind)) > 1
-    world.engine = Engine(world.gateways, tick_s=1.0, lease_s=60)  # the first one died
+    behind = [world.engine.cache.known[one.pk].ahead for one in world.rollouts]
+    assert 0 < max(behind) < EngineLimits().written_every and len(set(behind)) > 1
+    world.engine = world.new_engine(**CROWDED)  # the first one died
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     world.engine.step()
     for rollout in world.rollouts:
         fake, slug = world.fake_of(rollout), rollout.model.slug
         truth = fake.read(gateway="", admin_url="", timeout_s=1, models=[slug])[slug]
-        carry = world.engine.book.known[rollout.pk].carry
-        assert carry.total.candidate.attempts == truth.by_release[str(rollout.candidate.digest)].decided
+        state = world.engine.cache.known[rollout.pk].engine_state
+        assert state.total.candidate.attempts == truth.by_release[str(rollout.candidate.digest)].decided
 
 
-def test_an_engine_that_is_stopped_writes_what_it_kept(crowded: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(models=4)
+def test_an_engine_that_is_stopped_writes_what_it_kept() -> None:
+    world = World(models=4, engine=CROWDED)
     world.until_shifting()
     for _ in range(6):
         world.turn()
-    monkeypatch.setattr(world.engine, "_housekeeping", lambda: None)
-    wanted = {one.pk: world.engine.book.known[one.pk].next_tick - 1 for one in world.rollouts}
+    wanted = {one.pk: world.engine.cache.known[one.pk].next_tick - 1 for one in world.rollouts}
     assert any(one.tick < wanted[one.pk] for one in world.rollouts)
     world.engine.stop()
     world.engine.run()
@@ -407,8 +419,8 @@ def test_an_engine_that_is_stopped_writes_what_it_kept(crowded: None, monkeypatc
     assert Lease.objects.get(name="engine").owner == ""
 
 
-def test_in_a_crowd_a_breach_is_still_written_in_its_own_tick(crowded: None) -> None:
-    world = World(models=3)
+def test_in_a_crowd_a_breach_is_still_written_in_its_own_tick() -> None:
+    world = World(models=3, engine=CROWDED)
     world.until_shifting()
     for _ in range(3):
         world.turn()
@@ -417,7 +429,7 @@ def test_in_a_crowd_a_breach_is_still_written_in_its_own_tick(crowded: None) -> 
     world.turn()
     world.turn()
     assert broken.state == "rolling_back" and broken.zero_at is None
-    assert world.engine.book.known[broken.pk].ahead == 0
+    assert world.engine.cache.known[broken.pk].ahead == 0
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
@@ -467,7 +479,7 @@ def test_old_blocks_join_into_coarser_ones_and_nothing_is_lost() -> None:
     world.until_shifting()
     for _ in range(8 * BLOCK_ROWS):
         world.engine.step()
-        if world.engine.book.known[world.rollouts[0].pk].rollout.tick % 7 == 0:
+        if world.engine.cache.known[world.rollouts[0].pk].rollout.tick % 7 == 0:
             world.traffic(30)
     (rollout,) = world.rollouts
     before = blocks(rollout)
@@ -483,14 +495,8 @@ def test_old_blocks_join_into_coarser_ones_and_nothing_is_lost() -> None:
     world.engine.step()
 
 
-def test_the_engine_joins_blocks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MOST_BLOCKS", 3)
-    monkeypatch.setattr(engine_module, "BLOCKS_OVER", 1)
-    monkeypatch.setattr(tick_records, "MOST_BLOCKS", 3)
-    monkeypatch.setattr(
-        engine_module, "join_old_blocks", lambda rollout, fence: join_old_blocks(rollout, fence=fence, most=3)
-    )
-    world = World()
+def test_the_engine_joins_blocks_by_itself() -> None:
+    world = World(engine={"limits": EngineLimits(most_blocks=3, blocks_over=1)})
     world.until_shifting()
     for _ in range(7 * BLOCK_ROWS):
         world.engine.step()
@@ -505,7 +511,7 @@ def test_an_engine_that_was_fenced_out_joins_nothing() -> None:
 
 
 def test_reasons_that_take_turns_for_days_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tick_records, "FREELY_SAID", 6)
+    monkeypatch.setattr(core_tick, "FREELY_RECORDED", 6)
     world = World()
     world.until_shifting()
     (rollout,) = world.rollouts
@@ -543,7 +549,7 @@ def test_a_stored_rollout_is_judged_again_as_the_engine_judged_it() -> None:
     }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value)
-        for walk in replay([block_of(one) for one in blocks(rollout)], rollout.plan)
+        for walk in replay([block_of(one) for one in blocks(rollout)], rollout.effective_policy)
     }
     shared = sorted(set(told) & set(again))
     assert {tick: again[tick] for tick in shared} == {tick: told[tick] for tick in shared}
@@ -553,10 +559,14 @@ def test_a_stored_rollout_is_judged_again_as_the_engine_judged_it() -> None:
 # -- what comes after --------------------------------------------------------------------------------------------------
 
 
-def test_the_old_release_is_let_go_when_nobody_can_go_back_to_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "SWEEP_EVERY_S", 0.0)
+def test_the_old_release_is_let_go_when_nobody_can_go_back_to_it_any_more() -> None:
     stage = {"min_s": 0, "min_samples": 40, "deadline_s": 600}
-    world = World(steps=[{"weight_pct": 25, **stage}], bake=stage, instant_window_s=600)
+    world = World(
+        engine={"timings": replace(AT_ONCE, sweep_every_s=0.0)},
+        steps=[{"weight_pct": 25, **stage}],
+        bake=stage,
+        instant_window_s=600,
+    )
     (rollout,) = world.rollouts
     for _ in range(40):
         world.turn(200)

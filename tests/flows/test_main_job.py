@@ -26,7 +26,7 @@ from tests.flows.tiny import ENVIRONMENT, FAILS_ON_LARGE, Shop, Users
 
 pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(600)]
 #: Everything that is ours and may die at any moment. The gateway and the servers are what users reach: see tests/real.
-MORTALS = ("engine", "worker", "agent", "control_plane", "prober", "web")
+MORTALS = ("engine", "worker", "scheduler", "agent", "control_plane", "prober", "web")
 #: Workers that died are missed sooner than in production, so that the test need not wait.
 ENV = {"SLUICEGATE_JOB_LEASE_S": "3"}
 

@@ -25,7 +25,7 @@ from sluicegate.stack import Stack, running
 from sluicegate.stack.ports import is_bound_by, is_free
 
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(240)]
-KEPT = ["postgres", "valkey", "web", "worker", "agent", "engine", "prober", "control_plane", "envoy"]
+KEPT = ["postgres", "valkey", "web", "worker", "scheduler", "agent", "engine", "prober", "control_plane", "envoy"]
 
 
 @contextmanager

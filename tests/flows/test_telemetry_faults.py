@@ -12,7 +12,6 @@ import pytest
 
 from ledger.models import Event
 from rollouts import actions
-from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord
 from serving.models import Server
 from tests.telemetry_world import BAD, SECONDS, TOTAL, World
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every turn is a second, however soon the next one comes; the gateways acknowledge between two ticks."""
-    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
     with SECONDS.installed(monkeypatch):
         yield
 

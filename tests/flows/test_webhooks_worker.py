@@ -17,9 +17,12 @@ import pytest
 from django.db import connection, transaction
 
 from accounts.core.access import Actor
-from ledger import actions
-from ledger.core.delivery import DeliveryState
-from ledger.models import Delivery, Event, Job
+from ledger.actions import append_event
+from ledger.models import Event, Job
+from notifications import actions
+from notifications.core.delivery import DeliveryState
+from notifications.models import Delivery
+from sluicegate.scheduler import look
 from tests.receiver import Receiver, reply
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("valkey", "postgres")]
@@ -65,16 +68,16 @@ def start_worker(settings: Any, tmp_path: Path) -> Iterator[Callable[[], subproc
 
 def happen() -> Event:
     with transaction.atomic():
-        return actions.append_event(verb="rollout.held", subject_type="rollout", subject_id=1, actor=ENGINE)
+        return append_event(verb="rollout.held", subject_type="rollout", subject_id=1, actor=ENGINE)
 
 
-def sweep_until(what: Callable[[], Any], most_s: float = 40) -> float:
-    """Sweeps as the engine does; how long it took."""
+def look_until(what: Callable[[], Any], most_s: float = 40) -> float:
+    """Looks as the scheduler does; how long it took."""
     began = time.monotonic()
     while not what():
         shown = [list(Delivery.objects.values()), list(Job.objects.values())]
         assert time.monotonic() - began < most_s, shown
-        actions.dispatch_due()
+        look()
         time.sleep(0.1)
     return time.monotonic() - began
 
@@ -93,17 +96,17 @@ def test_a_worker_tells_and_one_that_is_killed_in_the_middle_loses_nothing(
         _, secret = actions.create_webhook(actor=ENGINE, team=None, target=receiver.url, verbs=["rollout.*"])
         worker = start_worker()
         first = happen()
-        assert sweep_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 1) < 5
+        assert look_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 1) < 5
         assert receiver.seqs == [first.seq] and receiver.got[0].is_signed_with(secret)
 
         receiver.answers = [hesitate]
         wanted = [happen().seq for _ in range(3)]
-        sweep_until(is_in_the_middle.is_set)
+        look_until(is_in_the_middle.is_set)
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait()
         may_answer.set()  # the receiver has done its part: it got the event, and answered into the void
         start_worker()
-        took_s = sweep_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 4)
+        took_s = look_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 4)
         assert took_s < LEASE_S + TIMEOUT_S + 5
 
         assert sorted(receiver.seqs) == sorted([first.seq, wanted[0], *wanted])  # one twice, none lost
@@ -112,4 +115,4 @@ def test_a_worker_tells_and_one_that_is_killed_in_the_middle_loses_nothing(
         assert [got.headers["sluicegate-attempt"] for got in twice] == ["1", "2"]
         cut = Delivery.objects.get(event=wanted[0]).tries.get(number=1)
         assert cut.ended_at is None
-        assert Job.objects.filter(kind="ledger.notify").count() == 1
+        assert Job.objects.filter(kind="notifications.dispatch").count() == 1

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
-from ledger.audit import verify_chain
 from ledger.models import Event
+from ledger.queries.chain_verification import verify_chain
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of

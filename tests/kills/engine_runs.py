@@ -32,13 +32,12 @@ AFTERMATH_S = 0.12
 
 def engine(trace: Path, at: Point | None, *, is_torn: bool = False) -> None:
     """`manage.py engine` in this process, at the pace of a test."""
-    from rollouts.engine import loop as module
+    from rollouts.engine.timings import EngineTimings
+    from rollouts.management.commands.engine import Command
 
     Points(str(trace), at, is_torn=is_torn).watch()
     settings.ENGINE_TICK_S, settings.ENGINE_LEASE_S = TICK_S, LEASE_S
-    for name, value in (("EARLY_S", 0.02), ("GONE_OVER_S", 0.0), ("SWEEP_EVERY_S", 0.1)):
-        if hasattr(module, name):
-            setattr(module, name, value)
+    Command.timings = EngineTimings(early_s=0.02, gone_over_s=0.0, sweep_every_s=0.1)
     call_command("engine")
 
 

@@ -13,10 +13,12 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from ledger.actions import create_webhook
-from ledger.actions.deliveries import wake_notifier
-from ledger.models import Delivery, Event, Job, Subscription
+import notifications.tasks  # noqa: F401 - registers the handler, as Celery does
+from ledger.models import Event, Job
 from ledger.tasks import run_job
+from notifications.actions import create_webhook
+from notifications.actions.deliveries import wake_dispatcher
+from notifications.models import Delivery, Webhook
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, sites_in
@@ -44,8 +46,8 @@ class _Receiver(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-def notifier(trace: Path, at: Point | None, job_id: str) -> None:
-    """What a Celery worker does when it is handed the notifier's job."""
+def dispatcher(trace: Path, at: Point | None, job_id: str) -> None:
+    """What a Celery worker does when it is handed the dispatcher's job."""
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S, settings.WEBHOOK_TIMEOUT_S = LEASE_S, TIMEOUT_S
     databases.let_go_after(0.4)
@@ -79,10 +81,10 @@ class Telling(Stage):
     workers: list[Child] = field(default_factory=list)
 
     def tell(self) -> None:
-        Subscription.objects.update(target=self._receiver())
+        Webhook.objects.update(target=self._receiver())
         until = time.monotonic() + LONGEST_S
         while not self._is_done() or Job.objects.filter(state="running").exists():
-            wake_notifier()  # as the engine's sweep does
+            wake_dispatcher()  # as the scheduler does
             job = Job.objects.filter(state__in=["queued", "running"], due_at__lte=timezone.now()).first()
             is_free = (
                 not self.workers or self.workers[-1].is_over or (self.workers[-1].is_frozen and len(self.workers) == 1)
@@ -123,7 +125,7 @@ class Telling(Stage):
     def _start(self, job_id: str) -> None:
         at = self.at if not self.workers else None
         trace = self.place / ("second" if self.workers else "first")
-        self.workers.append(self.begin(fork("notifier", lambda: notifier(trace, at, job_id), self.log)))
+        self.workers.append(self.begin(fork("dispatcher", lambda: dispatcher(trace, at, job_id), self.log)))
 
     def _check(self) -> None:
         self.played.trace = sites_in(self.place / "first")

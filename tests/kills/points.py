@@ -21,7 +21,20 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-ROOMS = frozenset({"sluicegate", "web", "rollouts", "validators", "serving", "registry", "ledger", "accounts"})
+ROOMS = frozenset(
+    {
+        "sluicegate",
+        "web",
+        "notifications",
+        "audit",
+        "rollouts",
+        "validators",
+        "serving",
+        "registry",
+        "accounts",
+        "ledger",
+    }
+)
 BEFORE, AFTER = "before", "after"
 LASTING = "  for good"
 #: So many callers tell one write of a function from another.

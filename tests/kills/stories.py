@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from accounts.actions import actor_for
 from accounts.core.access import Actor
-from accounts.core.errors import Stale, StateChanged
 from accounts.models import User
+from ledger.core.errors import Stale, StateChanged
 from registry.models import Release
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL

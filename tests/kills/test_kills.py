@@ -107,7 +107,11 @@ def test_what_the_last_commit_changed_comes_first_and_the_rest_in_its_order() ->
     def at(site: str) -> campaign.Target:
         return "engine, breach", Point(site, 1, BEFORE)
 
-    chosen = [at("a @ rollouts.queries.x"), at("b @ rollouts.actions.transitions.move < y"), at("c @ ledger.leases.z")]
+    chosen = [
+        at("a @ rollouts.queries.x"),
+        at("b @ rollouts.actions.transitions.move < y"),
+        at("c @ ledger.actions.leases.z"),
+    ]
     assert campaign.changed_first(chosen, ["rollouts.actions.transitions", "web.pages"]) == [
         chosen[1],
         chosen[0],

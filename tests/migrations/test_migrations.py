@@ -19,11 +19,11 @@ from rest_framework.test import APIClient
 
 from accounts.actions import actor_for
 from accounts.models import User
-from ledger.audit import verify_chain
+from ledger.queries.chain_verification import verify_chain
 from rollouts import actions
 from rollouts.core.engine_state import EngineState
-from rollouts.engine import loop
 from rollouts.engine.loop import Engine
+from rollouts.engine.timings import EngineTimings
 from rollouts.models import Rollout
 from tests.fakes.gateway import FakeGateway
 from tests.migrations.old_database import (
@@ -39,8 +39,11 @@ from tests.migrations.old_database import (
 
 #: {the table's old name: its name today}.
 RENAMED = {
-    "rollouts_decision": "rollouts_decisionrecord",
+    "ledger_attempt": "notifications_attempt",
+    "ledger_delivery": "notifications_delivery",
+    "ledger_subscription": "notifications_webhook",
     "rollouts_selftest": "rollouts_aatestrecord",
+    "rollouts_decision": "rollouts_decisionrecord",
     "validators_gaterun": "validators_gateresult",
     "validators_validation": "validators_gaterun",
 }
@@ -166,13 +169,11 @@ def test_the_engine_finds_its_state_of_every_rollout(journey: Journey) -> None:
         state = EngineState.from_json(rollout.engine_state)
         assert EngineState.from_json(state.to_json()) == state
         assert (state.total != EngineState().total) == (rollout.pk in observed), rollout.pk
-        assert rollout.plan.steps
+        assert rollout.effective_policy.steps
 
 
-def test_the_engine_goes_on_with_what_was_under_way(copied: Journey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_goes_on_with_what_was_under_way(copied: Journey) -> None:
     """One that bakes is promoted, one that is paused counts on, and one that was stuck ends, now that the gateway follows."""
-    monkeypatch.setattr(loop, "ZERO_POLL_FOR_S", 0.0)
-    monkeypatch.setattr(loop, "dispatch_due", lambda: 0)
     active = {
         row["state"]: row
         for row in objects(copied.old, "rollouts_rollout")
@@ -181,7 +182,7 @@ def test_the_engine_goes_on_with_what_was_under_way(copied: Journey, monkeypatch
     assert len(active) == 3
     gateway = FakeGateway("canary-gateway", seed=1)
     gateway.obey()
-    engine = Engine(gateway, tick_s=0.05, lease_s=60)
+    engine = Engine(gateway, tick_s=0.05, lease_s=60, timings=EngineTimings(zero_poll_for_s=0.0))
     baking = Rollout.objects.get(pk=active["baking"]["id"])  # long over its deadline, so that it takes a person
     person = actor_for(User.objects.get(username="rita"))
     actions.promote_now(actor=person, rollout=baking, expected_version=baking.version, reason="The bake was long.")

@@ -147,13 +147,14 @@ class _Warm:
         self.left: list[int] | None = None
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.addinivalue_line("markers", "real(*parts): left out here")
-        session.fix_hypothesis()
+        session.configure(config)
         session.set_up_django()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         sys.settrace(None)
+        if session.testsfailed:
+            raise pytest.UsageError("a test file could not be collected; see above")
         at_import = {path: set(lines) for path, lines in self.watch.taken().items()}
         self.learn(session.items)
         chosen = Chosen(self.store.read(self.files))
@@ -317,8 +318,7 @@ class _Fresh:
         self.failed = ""
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.addinivalue_line("markers", "real(*parts): left out here")
-        session.fix_hypothesis()
+        session.configure(config)
         if any(map(suite.needs_django, {session.file_of(name) for name in self.order})):
             session.set_up_django()
 

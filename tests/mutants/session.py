@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -28,12 +30,12 @@ ARGUMENTS = [
         "--assert=plain",
         "--tb=native",
     ),
-    *("-q", "-s", "-W", "error", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none"),
+    *("-q", "-s", "-W", "error", "-p", "no:cacheprovider", "-m", "not slow", "-o", "tmp_path_retention_policy=none"),
 ]
 #: A test that computes longer while it is watched (watching makes it two to ten times slower) is ended, and meets no mutant.
-MOST_WATCHED_S = 2.0
+MOST_WATCHED_S = 8.0
 #: When the tests of one file have been watched for so long, its others are left alone: simulations with many parameters.
-MOST_WATCHED_OF_A_FILE_S = 20.0
+MOST_WATCHED_OF_A_FILE_S = 40.0
 FUNCTION_FLAG = 0x2  # CO_NEWLOCALS: a function's body, not a module's or a class's
 NOWHERE = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
 
@@ -54,6 +56,14 @@ def prepare() -> None:
     for library in ("OPENBLAS", "OMP", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
     sys.dont_write_bytecode = True
+
+
+def configure(config: pytest.Config) -> None:
+    """The project's own marks, and fixed examples."""
+    project = tomllib.loads((suite.ROOT / "pyproject.toml").read_text())
+    for line in project["tool"]["pytest"]["ini_options"]["markers"]:
+        config.addinivalue_line("markers", line)
+    fix_hypothesis()
 
 
 def fix_hypothesis() -> None:
@@ -123,7 +133,7 @@ class Watch:
 
 def run_items(items: list[pytest.Item]) -> str:
     """Run in order until one fails; its name, or nothing."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+    for item, following in zip_longest(items, items[1:]):
         try:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         except BaseException:  # SystemExit and the like end a session: the test has noticed
@@ -161,7 +171,7 @@ def watch_items(items: list[pytest.Item]) -> dict[str, Watched]:
     found: dict[str, Watched] = {}
     if items:
         items[0].config.pluginmanager.register(_Limit())
-    for item, following in zip(items, [*items[1:], None], strict=True):
+    for item, following in zip_longest(items, items[1:]):
         begun, failed = time.process_time(), item.session.testsfailed
         if sum(one.cpu_s for one in found.values()) > MOST_WATCHED_OF_A_FILE_S:
             break
@@ -184,7 +194,7 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def place(self, path: str) -> Path:
-        return self.folder / f"{Path(path).stem}-{suite.digest(path)}.json"
+        return self.folder / f"{Path(path).stem}-{suite.digest(path)}-{suite.digest_of_tool()}.json"
 
     def read(self, paths: Iterable[str]) -> dict[str, Watched]:
         found = {}

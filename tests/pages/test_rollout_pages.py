@@ -111,7 +111,7 @@ def test_a_start_under_a_policy_of_its_own_leads_to_the_rollout(candidate: Relea
     answer = signed_in(make_user(team="search")).post(url("release_start", candidate), form)
     rollout = Rollout.objects.get()
     assert answer.status_code == 302 and answer["Location"] == reverse("rollout", args=[rollout.pk])
-    assert rollout.plan.approvals == {"start": 1} and rollout.decisions.get().reason == "A fix."
+    assert rollout.effective_policy.approvals == {"start": 1} and rollout.decisions.get().reason == "A fix."
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from django.urls import reverse
 
 from accounts.core.access import Actor, Role
 from accounts.models import User
-from ledger import notify
-from ledger.actions import append_event, create_webhook
-from ledger.core.delivery import DeliveryState
-from ledger.models import Delivery, Subscription
+from ledger.actions import append_event
+from notifications.actions import create_webhook
+from notifications.core.delivery import DeliveryState
+from notifications.dispatcher import rounds
+from notifications.models import Delivery, Webhook
 from tests.factories import make_model, make_team, make_user
 from tests.pages.markup import squeezed
 from tests.receiver import Receiver, replies
@@ -37,7 +38,7 @@ def member() -> User:
 
 
 @pytest.fixture
-def row(receiver: Receiver, member: User) -> Subscription:
+def row(receiver: Receiver, member: User) -> Webhook:
     make_model("sentiment", team=make_team("search"))
     return create_webhook(actor=Actor.system("setup"), team="search", target=receiver.url, verbs=["rollout.*"])[0]
 
@@ -73,7 +74,7 @@ def test_the_secret_is_shown_once(member: User) -> None:
     answer = client.post(reverse("webhook_create"), FORM)
     assert answer.status_code == 200 and "no-store" in answer["Cache-Control"]
     (secret,) = re.findall(r"whsec_[\w+/=]+", said(answer))
-    made = Subscription.objects.get()
+    made = Webhook.objects.get()
     assert made.verbs == ["rollout.*", "model.changed"] and made.created_by == "ana"
     for url in (reverse("webhooks"), reverse("webhook", args=[made.pk]), reverse("events")):
         page = said(client.get(url))
@@ -102,10 +103,10 @@ def test_a_bad_form_is_a_sentence_and_keeps_what_was_typed(member: User, over: d
     answer = signed_in(member).post(reverse("webhook_create"), form)
     assert answer.status_code in {403, 422} and says in said(answer)
     assert 'value="for the pager"' in said(answer) and f'value="{form["target"]}"' in said(answer)
-    assert not Subscription.objects.exists()
+    assert not Webhook.objects.exists()
 
 
-def test_the_test_button_says_how_it_went(receiver: Receiver, row: Subscription, member: User) -> None:
+def test_the_test_button_says_how_it_went(receiver: Receiver, row: Webhook, member: User) -> None:
     client, url = signed_in(member), reverse("webhook_test", args=[row.pk])
     assert "The test arrived: 204 in" in said(client.post(url, follow=True))
     receiver.answers = [replies(500, "<b>out of paper</b>")]
@@ -114,13 +115,13 @@ def test_the_test_button_says_how_it_went(receiver: Receiver, row: Subscription,
     assert "&lt;b&gt;out of paper&lt;/b&gt;" in page and "<b>out" not in page
 
 
-def test_the_log_shows_every_attempt_and_sends_again(receiver: Receiver, row: Subscription, member: User) -> None:
+def test_the_log_shows_every_attempt_and_sends_again(receiver: Receiver, row: Webhook, member: User) -> None:
     client = signed_in(member)
     page = said(client.get(reverse("webhook", args=[row.pk])))
     assert "Nothing was sent yet" in page
     happen("rollout.stuck")
     receiver.answers = [410]
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     delivery = Delivery.objects.get()
     page = said(client.get(reverse("webhook", args=[row.pk])))
     for text in ("off", "rollout.stuck", "gave up", "The receiver answered 410", str(delivery.pk), "Turn on"):
@@ -129,7 +130,7 @@ def test_the_log_shows_every_attempt_and_sends_again(receiver: Receiver, row: Su
     assert "Turn it on" in said(client.post(again, follow=True))
     client.post(reverse("webhook_change", args=[row.pk]), {"version": 2, "is_active": "1"})
     assert "sent again in a few seconds" in said(client.post(again, follow=True))
-    notify.run_round(lambda: True)
+    rounds.run_round(lambda: True)
     assert Delivery.objects.get().state == DeliveryState.DELIVERED
     assert "No delivery is gave_up" in said(client.get(reverse("webhook", args=[row.pk]), {"state": "gave_up"}))
     since = reverse("webhook_replay", args=[row.pk])
@@ -138,19 +139,19 @@ def test_the_log_shows_every_attempt_and_sends_again(receiver: Receiver, row: Su
 
 
 def test_what_an_off_webhook_keeps_back_is_not_told_as_waiting_or_due(
-    row: Subscription, receiver: Receiver, member: User
+    row: Webhook, receiver: Receiver, member: User
 ) -> None:
     client = signed_in(member)
     happen("rollout.stuck")
     receiver.answers = [500]
-    notify.run_round(lambda: True)
-    Subscription.objects.update(is_active=False)
+    rounds.run_round(lambda: True)
+    Webhook.objects.update(is_active=False)
     page = said(client.get(reverse("webhook", args=[row.pk])))
     assert "1 kept back until it is turned on" in page and "once it is on" in page and "1 waiting" not in page
     assert "1 kept back" in said(client.get(reverse("webhooks")))
 
 
-def test_it_is_changed_and_deleted(row: Subscription, member: User) -> None:
+def test_it_is_changed_and_deleted(row: Webhook, member: User) -> None:
     client = signed_in(member)
     url = reverse("webhook_change", args=[row.pk])
     form = {"version": 1, "target": row.target, "verbs": "rollout.stuck", "title": "pager"}
@@ -166,10 +167,10 @@ def test_it_is_changed_and_deleted(row: Subscription, member: User) -> None:
     client.post(reverse("webhook_change", args=[row.pk]), {"version": 2, "is_active": "0"})
     assert "Turn on" in said(client.get(reverse("webhook", args=[row.pk])))
     assert "is deleted" in said(client.post(reverse("webhook_delete", args=[row.pk]), {"version": 3}, follow=True))
-    assert not Subscription.objects.exists()
+    assert not Webhook.objects.exists()
 
 
-def test_an_outsider_sees_nothing_of_it(row: Subscription) -> None:
+def test_an_outsider_sees_nothing_of_it(row: Webhook) -> None:
     client = signed_in(make_user("otto", team="other"))
     assert row.target not in said(client.get(reverse("webhooks")))
     answer = client.get(reverse("webhook", args=[row.pk]))
@@ -177,7 +178,7 @@ def test_an_outsider_sees_nothing_of_it(row: Subscription) -> None:
     for name in ("test", "change", "rotate", "delete", "replay"):
         answer = client.post(reverse(f"webhook_{name}", args=[row.pk]), {"version": 1, "hours": "1"}, follow=True)
         assert "There is no webhook" in said(answer), name
-    assert Subscription.objects.get().version == 1 and not Delivery.objects.exists()
+    assert Webhook.objects.get().version == 1 and not Delivery.objects.exists()
     assert Client().get(reverse("webhooks"))["Location"].startswith("/sign-in/")
 
 
@@ -185,6 +186,6 @@ def test_everybodys_is_for_administrators(receiver: Receiver) -> None:
     client = signed_in(make_user("root", is_admin=True))
     assert "every team's" in said(client.get(reverse("webhooks")))
     client.post(reverse("webhook_create"), {**FORM, "team": "", "target": receiver.url})
-    made = Subscription.objects.get()
+    made = Webhook.objects.get()
     assert made.team is None and made.may_be_private
     assert "of every team" in squeezed(said(client.get(reverse("webhook", args=[made.pk]))))

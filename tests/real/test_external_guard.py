@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollouts.engine import loop as engine_module
 from rollouts.models import DecisionRecord
 from serving.adapters.prometheus import Prometheus
 from tests.prometheus_rig import PrometheusProcess, prometheus_process
@@ -40,7 +39,6 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusProc
 @pytest.fixture
 def world(process: PrometheusProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Its reader asks the real one, after what was counted in this turn has been scraped."""
-    monkeypatch.setattr(engine_module, "ZERO_POLL_FOR_S", 0.0)
     process.exporter.values.clear()
     process.exporter.is_down = False
     with SECONDS.installed(monkeypatch):

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from ledger.clock import DatabaseClock
+from ledger.queries.clock import DatabaseClock
 from registry.models import Release
 from rollouts import actions
-from rollouts.engine import rollback
 from rollouts.engine.loop import Engine
+from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
 from serving.actions.routes import register_gateway, set_route
@@ -298,10 +298,8 @@ def test_a_restart_in_the_dark_is_counted_from_zero(stage: Stage) -> None:
     assert "roll_back" not in DecisionRecord.objects.filter(rollout=stage.rollout).values_list("action", flat=True)
 
 
-def test_an_abort_in_the_dark_is_in_force_at_once_and_says_what_could_not_be_seen(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rollback, "CONFIRM_WITHIN_S", 2.0)
+def test_an_abort_in_the_dark_is_in_force_at_once_and_says_what_could_not_be_seen(stage: Stage) -> None:
+    stage.engine.timings = EngineTimings(confirm_within_s=2.0)
     stage.until(lambda rollout: rollout.weight_bp == 2000)
     stage.blind("refuse", 1.0)
     began = time.monotonic()

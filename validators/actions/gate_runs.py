@@ -10,10 +10,10 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.core.errors import Invalid, StateChanged
 from ledger.actions import append_event, enqueue
 from ledger.actions.transitions import transition
 from ledger.core.canonical import canonical_bytes, sha256_of
+from ledger.core.errors import Invalid, StateChanged
 from registry.actions import attest, put_blob
 from registry.core.attestations import GATES_TYPE, gate_evidence
 from registry.models import Release, ServedModel

@@ -15,7 +15,7 @@ from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
 from accounts.api import actor_of, expected_version
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.api.serializers import body_of, known_members
 from registry.core.mlbom import MEDIA_TYPE
 from registry.core.schema import Problem, Text

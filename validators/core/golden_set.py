@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.core.schema import INVALID, Json
 from validators.core.contract import Tensor
 from validators.core.inputs import item_arrays

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from accounts.core.errors import Invalid
 from ledger.core.canonical import digest_of
+from ledger.core.errors import Invalid
 from registry.core.schema import Flag, Integer, ListOf, Number, Problem, Record, SchemaType, Text, may
 from validators.core.slo import DISPERSION_SAFETY, least_requests
 

@@ -16,8 +16,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from accounts.core.errors import DomainError
-from ledger.jobs import Beat
+from ledger.core.errors import DomainError
+from ledger.hooks.job_handlers import Beat
 from registry.queries import manifest_of
 from serving.adapters.triton import redacted
 from serving.ports import InferenceServer

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 import structlog
 
 from accounts.core.access import Actor
-from accounts.core.errors import DomainError, StateChanged
+from ledger.core.errors import DomainError, StateChanged
 from serving.actions import ensure_deployment, release_deployment
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from django.db.models import QuerySet
 
 from accounts.core.access import Actor, Verb, may
-from accounts.core.errors import NotFound
 from ledger.core.canonical import sha256_of
+from ledger.core.errors import NotFound
 from registry.models import Release, ServedModel
 from registry.signing import installation_keys
 from registry.storage import store

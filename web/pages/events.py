@@ -13,8 +13,8 @@ from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
 
 from accounts.api import actor_of
+from audit.queries import visible_events
 from ledger.models import Event
-from ledger.scope import visible_events
 from registry.models import Release
 
 EVENTS_PER_PAGE = 50
@@ -30,7 +30,7 @@ def events(request: HttpRequest) -> HttpResponse:
         rows = rows.filter(subject_id__in=_ids(wanted))
     page = Paginator(rows, EVENTS_PER_PAGE).get_page(request.GET.get("page"))
     facts = {"page": page, "rows": _with_subjects(page), "subject": wanted}
-    return render(request, "ledger/events.html", facts)
+    return render(request, "audit/events.html", facts)
 
 
 def _ids(wanted: str) -> list[str]:

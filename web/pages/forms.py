@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from accounts.core.errors import DomainError, Invalid
+from ledger.core.errors import DomainError, Invalid
 
 LONGEST_REASON = 2000
 

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from accounts.api import actor_of
 from accounts.core.access import Verb, may
-from accounts.core.errors import Invalid
+from ledger.core.errors import Invalid
 from registry.models import Release, ServedModel
 from registry.queries import visible_model
 from rollouts import actions

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from accounts.api import actor_of
 from accounts.core.access import Actor, Verb, may
-from accounts.core.errors import DomainError, Invalid, NotFound
+from ledger.core.errors import DomainError, Invalid, NotFound
 from registry.models import Release
 from registry.queries import get_release, newest_releases
 from rollouts import actions

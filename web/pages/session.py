@@ -9,7 +9,7 @@ from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from accounts.core.errors import DomainError, Invalid
+from ledger.core.errors import DomainError, Invalid
 
 sign_in = LoginView.as_view(template_name="web/sign_in.html", redirect_authenticated_user=True)
 sign_out = LogoutView.as_view()

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from accounts.api import actor_of
 from accounts.core.access import Actor, Verb, may, require
-from accounts.core.errors import DomainError, Invalid
+from ledger.core.errors import DomainError, Invalid
 from registry.models import Release, ServedModel
 from registry.queries import get_release
 from rollouts.actions import start_rollout

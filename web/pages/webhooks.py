@@ -17,11 +17,13 @@ from django.views.decorators.cache import never_cache
 
 from accounts.api import actor_of
 from accounts.core.access import Verb, may
-from accounts.core.errors import DomainError, Invalid
 from accounts.models import Team
-from ledger import actions, mail_sender, notify, queries
-from ledger.actions.subscriptions import OVERLAP_S
-from ledger.core.delivery import ENDED, DeliveryState
+from ledger.core.errors import DomainError, Invalid
+from notifications import actions, queries
+from notifications.actions.webhooks import OVERLAP_S
+from notifications.adapters import mail_sender
+from notifications.core.delivery import ENDED, DeliveryState
+from notifications.dispatcher.rounds import send_test
 from web.pages.forms import act, refused, version_in
 
 DELIVERIES_PER_PAGE = 25
@@ -37,13 +39,13 @@ def _teams(request: HttpRequest) -> list[Team]:
 def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:
     actor = actor_of(request)
     facts = {
-        "rows": queries.subscriptions_of(actor),
+        "rows": queries.webhooks_of(actor),
         "teams": _teams(request),
         "is_admin": actor.is_admin,
         "has_mail": mail_sender.is_configured(),
         "form": form,
     }
-    return render(request, "ledger/webhooks.html", facts)
+    return render(request, "notifications/webhooks.html", facts)
 
 
 @login_required
@@ -70,12 +72,12 @@ def create(request: HttpRequest) -> HttpResponse:
     if not secret:
         messages.success(request, "Done: e-mails go there from now on.")
         return redirect("webhook", made.pk)
-    return render(request, "ledger/webhook_secret.html", {"row": made, "secret": secret})
+    return render(request, "notifications/webhook_secret.html", {"row": made, "secret": secret})
 
 
 @login_required
 def webhook(request: HttpRequest, pk: int) -> HttpResponse:
-    row = queries.get_subscription(actor_of(request), pk)
+    row = queries.get_webhook(actor_of(request), pk)
     wanted = request.GET.get("state", "")
     rows = queries.deliveries_of(row)
     rows = rows.filter(state=wanted) if wanted in set(DeliveryState) else rows
@@ -88,13 +90,13 @@ def webhook(request: HttpRequest, pk: int) -> HttpResponse:
         "ended": [state.value for state in ENDED],
         "hours": HOURS_BACK,
     }
-    return render(request, "ledger/webhook.html", facts)
+    return render(request, "notifications/webhook.html", facts)
 
 
 @login_required
 def test(request: HttpRequest, pk: int) -> HttpResponse:
     actor = actor_of(request)
-    sent = notify.send_test(actor=actor, webhook=queries.get_subscription(actor, pk))
+    sent = send_test(actor=actor, webhook=queries.get_webhook(actor, pk))
     tried = sent.tries.all()[0]
     if sent.state == DeliveryState.DELIVERED:
         messages.success(request, f"The test arrived: {tried.status_code or 'taken'} in {tried.duration_ms} ms.")
@@ -107,7 +109,7 @@ def test(request: HttpRequest, pk: int) -> HttpResponse:
 @never_cache
 def rotate(request: HttpRequest, pk: int) -> HttpResponse:
     actor = actor_of(request)
-    row = queries.get_subscription(actor, pk)
+    row = queries.get_webhook(actor, pk)
     overlap_s = 0.0 if request.POST.get("at_once") else OVERLAP_S
     try:
         row, secret = actions.rotate_secret(
@@ -115,7 +117,7 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
         )
     except DomainError as error:
         return refused(request, error, lambda: webhook(request, pk))
-    return render(request, "ledger/webhook_secret.html", {"row": row, "secret": secret})
+    return render(request, "notifications/webhook_secret.html", {"row": row, "secret": secret})
 
 
 @login_required
@@ -128,7 +130,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
 
     def verb() -> None:
         actor = actor_of(request)
-        row = queries.get_subscription(actor, pk)
+        row = queries.get_webhook(actor, pk)
         actions.change_webhook(actor=actor, webhook=row, expected_version=version_in(request), changes=changes)
 
     then = reverse("webhook", args=[pk])
@@ -139,7 +141,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
 def delete(request: HttpRequest, pk: int) -> HttpResponse:
     def verb() -> None:
         actor = actor_of(request)
-        row = queries.get_subscription(actor, pk)
+        row = queries.get_webhook(actor, pk)
         actions.delete_webhook(actor=actor, webhook=row, expected_version=version_in(request))
 
     then = reverse("webhooks")
@@ -149,7 +151,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
 @login_required
 def replay(request: HttpRequest, pk: int) -> HttpResponse:
     actor = actor_of(request)
-    row = queries.get_subscription(actor, pk)
+    row = queries.get_webhook(actor, pk)
     try:
         hours = request.POST.get("hours", "")
         if hours not in {str(choice) for choice in HOURS_BACK}:
@@ -166,7 +168,7 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
 def replay_one(request: HttpRequest, pk: int, delivery: UUID) -> HttpResponse:
     def verb() -> None:
         actor = actor_of(request)
-        row = queries.get_subscription(actor, pk)
+        row = queries.get_webhook(actor, pk)
         actions.replay_delivery(actor=actor, delivery=queries.get_delivery(row, delivery))
 
     then = reverse("webhook", args=[pk])

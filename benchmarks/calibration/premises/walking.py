@@ -1,4 +1,4 @@
-"""One simulated rollout, walked through the engine's own absorb() and decide() in the order in which the engine calls them."""
+"""One simulated rollout, walked through the engine's own `evaluate`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from benchmarks.calibration.premises.scenario import Scenario
 from benchmarks.calibration.premises.world import CANDIDATE, World
 from benchmarks.calibration.rivals import BIN_S, Binned, rivals
 from rollouts.core.counter_deltas import Counts, Reading
-from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.engine_state import EngineState, update_state
+from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import FULL_BP, Policy
-from rollouts.core.snapshot import Snapshot, counted
-from rollouts.core.tick_history import stage_name
+from rollouts.core.snapshot import Desired, Identity, Observed
 
 S = RolloutState
 #: As in the engine: a candidate without a server is gone when it still has none after so long; one that failed before, at once.
@@ -40,7 +39,7 @@ class Engine:
     change: int = 0
     began_at: float = 0.0
     step_started_at: float | None = None
-    carry: EngineState = field(default_factory=EngineState)
+    engine_state: EngineState = field(default_factory=EngineState)
     tick: int = 0
 
     def start(self, at: float) -> None:
@@ -50,7 +49,15 @@ class Engine:
 
     def prepared(self, readings: Mapping[str, Reading], external: Mapping[str, Reading]) -> None:
         """A tick before the first weight: stable is watched."""
-        self.carry = self._absorbed(self.carry, readings, external)
+        self.tick += 1
+        self.engine_state = update_state(
+            self.engine_state,
+            tick=self.tick,
+            readings=readings,
+            policy=self.policy,
+            has_stable=True,
+            external=external,
+        )
 
     def ticked(
         self,
@@ -62,37 +69,35 @@ class Engine:
         has_server: bool,
     ) -> Decision:
         """One tick of a live rollout. `readings` by gateway, `external` by guard that counts elsewhere."""
-        carry = self.carry.entering(stage_name(self.state, "", self.index, self.weight_bp), at, self.policy)
-        carry = self._absorbed(carry, readings, external).blinded(at, is_blind=False).met_server(self.server_since)
-        if not has_server or carry.gone_since is not None:
-            carry = carry.looked_for_servers(at, int(has_server))
-        if is_followed and self.step_started_at is None:
-            self.step_started_at, carry = at, carry.acknowledged(at)
-        is_gone = carry.gone_since is not None and (carry.has_failed or at - carry.gone_since > GONE_OVER_S)
-        snapshot = Snapshot(
-            self.state,
-            self.policy,
+        is_first = is_followed and self.step_started_at is None
+        self.step_started_at = at if is_first else self.step_started_at
+        self.tick += 1
+        observed = Observed(
             at,
-            step_index=self.index,
-            commanded_bp=self.weight_bp,
             is_acknowledged=is_followed,
-            unacknowledged_s=at - carry.commanded_at if carry.commanded_at else 0.0,
+            is_newly_acknowledged=is_first,
             step_started_at=self.step_started_at,
-            candidate_servers=0 if is_gone else 1,
-            stable_servers=1,
             total_s=at - self.began_at,
+            candidate_servers=int(has_server),
+            stable_servers=1,
+            server_since=self.server_since,
         )
-        decision = decide(counted(snapshot, carry))
-        self.carry = carry.forgetting(str(decision.facts.get("forget", "")))
+        tick = evaluate(
+            TickInput(
+                self.tick,
+                self.policy,
+                Identity(),
+                Desired(self.state, step_index=self.index, weight_bp=self.weight_bp),
+                observed,
+                self.engine_state,
+                readings=readings,
+                external=external,
+            ),
+            gone_over_s=GONE_OVER_S,
+        )
+        self.engine_state, decision = tick.engine_state, tick.decision
         self._applied(decision)
         return decision
-
-    def _absorbed(
-        self, carry: EngineState, readings: Mapping[str, Reading], external: Mapping[str, Reading]
-    ) -> EngineState:
-        self.tick += 1
-        policy = self.policy
-        return update_state(carry, tick=self.tick, readings=readings, policy=policy, has_stable=True, external=external)
 
     def _applied(self, decision: Decision) -> None:
         if decision.action is Action.ADVANCE:

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from accounts.core.access import Actor
-from accounts.core.errors import DomainError
+from ledger.core.errors import DomainError
 from registry import actions
 from registry.signing import installation_keys
 

@@ -12,19 +12,20 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import connection
 
-from ledger.clock import DatabaseClock
-from ledger.leases import holder
+from ledger.actions.leases import holder
+from ledger.queries.clock import DatabaseClock
 from rollouts.engine.aa_tests import AATests
 from rollouts.engine.lag_metrics import PACE_FILE
-from rollouts.engine.leadership import LEASE
-from rollouts.engine.loop import Engine
+from rollouts.engine.loop import LEASE, Engine
 from rollouts.engine.prometheus_reader import PrometheusReader
+from rollouts.engine.timings import EngineTimings
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane import change_listener
 from serving.wiring import external_metrics
 
 
 class Command(BaseCommand):
+    timings = EngineTimings()
     help = "Runs the rollout engine. Two may run: one leads. SIGTERM ends this one and hands leadership over at once."
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -36,6 +37,7 @@ class Command(BaseCommand):
             clock=clock,
             external=PrometheusReader(external_metrics()),
             pace_file=settings.STATE_DIR / PACE_FILE,
+            timings=self.timings,
         )
 
         stopping = threading.Event()

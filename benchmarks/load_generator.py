@@ -1,0 +1,106 @@
+"""A load generator: users of a model on the real stack, at a steady rate. Some may send what no release can answer or read."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from threading import Event, Thread
+
+import httpx
+
+#: What only users send: probes and gates have other values. Before these stands the number that is asked about.
+MARK = (1.0, 2.0, 3.0)
+#: The number that makes every release fail whose code is written so.
+POISON = -1.0
+
+
+class Kind(StrEnum):
+    """What a request is; the answer that it should get follows from it."""
+
+    GOOD = "good"
+    POISONED = "poisoned"  # fails wherever it goes
+    MALFORMED = "malformed"  # its JSON does not end
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The shares of the requests that are not good, in [0, 1]."""
+
+    poisoned_frac: float = 0.0
+    malformed_frac: float = 0.0
+
+    def draw(self, chance: random.Random) -> Kind:
+        drawn = chance.random()
+        if drawn < self.poisoned_frac:
+            return Kind.POISONED
+        return Kind.MALFORMED if drawn < self.poisoned_frac + self.malformed_frac else Kind.GOOD
+
+
+def body_of(kind: Kind, number: float) -> bytes:
+    """What is sent; `number` is asked about in a good request."""
+    x = [POISON if kind is Kind.POISONED else number, *MARK]
+    whole = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": x}]}).encode()
+    return whole[:-2] if kind is Kind.MALFORMED else whole
+
+
+@dataclass
+class LoadGenerator:
+    """Users who do not wait for each other: each asks on its own thread, so `most_waiting` at a time.
+
+    `failed`, `wrong` and `good`: (when asked, what came) of good requests. `poisoned`: the statuses that poisoned ones got, and
+    `malformed`: those that malformed ones got.
+    """
+
+    url: str
+    rate_per_s: float
+    most_waiting: int = 48
+    mix: Mix = Mix()
+    seed: int = 0
+    asked: int = 0
+    failed: list[tuple[float, str]] = field(default_factory=list)
+    wrong: list[float] = field(default_factory=list)
+    good: list[tuple[float, str]] = field(default_factory=list)
+    poisoned: list[int] = field(default_factory=list)
+    malformed: list[int] = field(default_factory=list)
+
+    def __enter__(self) -> LoadGenerator:
+        self._stop, self._pool, self._chance = Event(), ThreadPoolExecutor(self.most_waiting), random.Random(self.seed)
+        limits = httpx.Limits(max_connections=self.most_waiting + 16, max_keepalive_connections=self.most_waiting + 16)
+        self._client = httpx.Client(timeout=20, trust_env=False, limits=limits)
+        self._thread = Thread(target=self._ask_on, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(5)
+        self._pool.shutdown(wait=True)
+        self._client.close()
+
+    def _ask_on(self) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due += 1 / self.rate_per_s
+            self.asked += 1
+            self._pool.submit(self._ask, self.mix.draw(self._chance), float(self.asked % 20))
+
+    def _ask(self, kind: Kind, number: float) -> None:
+        at = time.time()
+        try:
+            answer = self._client.post(
+                self.url, content=body_of(kind, number), headers={"content-type": "application/json"}
+            )
+            if kind is not Kind.GOOD:
+                (self.poisoned if kind is Kind.POISONED else self.malformed).append(answer.status_code)
+            elif answer.status_code != 200:
+                self.failed.append((at, f"{answer.status_code} {answer.text[:120]}"))
+            elif answer.json()["outputs"][0]["data"] != [2 * value for value in (number, *MARK)]:
+                self.wrong.append(at)
+            else:
+                self.good.append((at, answer.headers.get("x-sluicegate-release", "")))
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            self.failed.append((at, f"{kind}: {error!r}"))

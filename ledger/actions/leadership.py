@@ -1,0 +1,67 @@
+"""Leadership: by a named lease in the database, with a fencing token that goes into every write."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from ledger.actions.leases import acquire, release, renew
+
+log = structlog.get_logger(__name__)
+
+
+class LeadershipLost(Exception):
+    """Another process leads; whatever is left of the turn is its business."""
+
+
+class Leadership:
+    """One process's part in it. `token` is None while another one leads."""
+
+    def __init__(self, name: str, owner: str, lease_s: float) -> None:
+        self.name, self.owner, self.lease_s = name, owner, lease_s
+        self.token: int | None = None
+        self._renewed_at = 0.0
+
+    @property
+    def fence(self) -> int:
+        """The token that writes carry. Raises LeadershipLost without one."""
+        if self.token is None:
+            raise LeadershipLost
+        return self.token
+
+    def take(self) -> bool:
+        """Whether this process leads from here on: still, or anew with a higher token."""
+        if self.token is not None and self._renew():
+            return True
+        was, self.token = self.token, acquire(self.name, self.owner, self.lease_s)
+        self._renewed_at = time.monotonic()
+        if self.token is not None:
+            log.info(f"{self.name}_leads", owner=self.owner, token=self.token)
+        elif was is not None:
+            log.warning(f"{self.name}_lost_lead", owner=self.owner, token=was)
+        return self.token is not None
+
+    def keep(self) -> None:
+        """Within a long turn: extends the lease well before it runs out. Raises LeadershipLost."""
+        if self.token is None:
+            raise LeadershipLost
+        if time.monotonic() - self._renewed_at > self.lease_s / 3 and not self._renew():
+            log.warning(f"{self.name}_lost_lead", owner=self.owner, token=self.token)
+            self.token = None
+            raise LeadershipLost
+
+    def lose(self) -> None:
+        """A write was refused: somebody else has led since."""
+        self.token = None
+
+    def give_back(self) -> None:
+        """So that the next one need not wait for the lease to run out."""
+        if self.token is not None:
+            release(self.name, self.owner, self.token)
+            log.info(f"{self.name}_stopped", owner=self.owner)
+            self.token = None
+
+    def _renew(self) -> bool:
+        self._renewed_at = time.monotonic()
+        return self.token is not None and renew(self.name, self.owner, self.token, self.lease_s)

@@ -1,0 +1,1 @@
+"""What apps above the ledger register with it."""

@@ -1,0 +1,214 @@
+"""The verbs of webhooks (and e-mail addresses): create, change, rotate the secret, delete."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from accounts.core.access import Actor, Verb, require, require_version
+from accounts.models import Team
+from ledger.actions.events import append_event
+from ledger.core.errors import Invalid, StateChanged
+from ledger.queries import head_seq
+from notifications.adapters import mail_sender
+from notifications.adapters.secret_encryption import encrypt
+from notifications.core.delivery import ReceiverKind, pattern_problem
+from notifications.core.webhook import LONGEST_TARGET, SECRET_BYTES, secret_text, url_problem
+from notifications.models import Webhook
+
+#: Each one is asked about every event of its verbs.
+MOST_PER_TEAM = 50
+MOST_PATTERNS = 50
+#: How long the previous secret signs as well, unless said otherwise, and at the most.
+OVERLAP_S, LONGEST_OVERLAP_S = 86400.0, 7 * 86400.0
+
+
+@transaction.atomic
+def create_webhook(
+    *, actor: Actor, team: str | None, kind: str = ReceiverKind.WEBHOOK, target: str, verbs: list[str], title: str = ""
+) -> tuple[Webhook, str]:
+    """The webhook and its secret, which is never shown again (empty for an e-mail address). It gets events from now on.
+
+    `team` None: every team's events, which takes an administrator. Raises Refused, Invalid, StateChanged.
+    """
+    _require(actor, team)
+    owner = Team.objects.select_for_update(no_key=True).filter(slug=team).first() if team is not None else None
+    if team is not None and owner is None:
+        raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
+    may_be_private = _is_trusted(actor)
+    _check({"target": target, "verbs": verbs, "title": title}, ReceiverKind(kind), may_be_private=may_be_private)
+    if Webhook.objects.filter(team=owner).count() >= MOST_PER_TEAM:
+        raise Invalid("too_many_webhooks", f"There are {MOST_PER_TEAM} webhooks already. Delete one that nobody needs.")
+    secret = secret_text(secrets.token_bytes(SECRET_BYTES)) if kind == ReceiverKind.WEBHOOK else ""
+    row = Webhook(
+        team=owner, kind=ReceiverKind(kind).value, target=target, title=title, verbs=verbs, may_be_private=may_be_private,
+        secret=encrypt(secret) if secret else "", last_seq=head_seq(), created_by=actor.name,
+    )  # fmt: skip
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+    except IntegrityError:
+        raise StateChanged(
+            "webhook_exists", "There is a webhook with this target already. Change that one, or rotate its secret."
+        ) from None
+    _tell("webhook.created", row, actor, verbs=verbs)
+    return row, secret
+
+
+@transaction.atomic
+def change_webhook(*, actor: Actor, webhook: Webhook, expected_version: int, changes: dict[str, Any]) -> Webhook:
+    """The webhook with another `target`, `verbs`, `title` or `is_active`.
+
+    One that is off gets nothing, also later: turned on again, it goes on with the events from then. What was on its
+    way when it was turned off goes on as well. Raises Refused, Stale, Invalid, StateChanged.
+    """
+    row = _locked(actor, webhook, expected_version)
+    wanted = {name: value for name, value in changes.items() if getattr(row, name) != value}
+    if "target" in wanted:
+        wanted["may_be_private"] = _is_trusted(actor)
+    may_be_private = wanted.get("may_be_private", row.may_be_private)
+    _check(wanted, ReceiverKind(row.kind), may_be_private=may_be_private)
+    if not wanted:
+        return row
+    if wanted.get("is_active"):
+        wanted["last_seq"] = head_seq()
+    _changed(row, **wanted)
+    shown = {name: value for name, value in wanted.items() if name in {"verbs", "title", "is_active"}}
+    _tell("webhook.changed", row, actor, **shown)
+    return row
+
+
+@transaction.atomic
+def rotate_secret(
+    *, actor: Actor, webhook: Webhook, expected_version: int, overlap_s: float = OVERLAP_S
+) -> tuple[Webhook, str]:
+    """The webhook and its new secret, which is never shown again. The one before signs as well for `overlap_s` seconds.
+
+    Raises Refused, Stale, Invalid.
+    """
+    row = _locked(actor, webhook, expected_version)
+    if row.kind != ReceiverKind.WEBHOOK:
+        raise Invalid("no_secret", "An e-mail address has no secret; only webhooks are signed.")
+    if not 0 <= overlap_s <= LONGEST_OVERLAP_S:
+        fix = f"Write 0 to {LONGEST_OVERLAP_S:.0f} seconds; 0 when the secret is known to others."
+        raise _invalid([("overlap_s", f"{overlap_s:g} s is no such time.", fix)])
+    secret = secret_text(secrets.token_bytes(SECRET_BYTES))
+    previous = row.secret if overlap_s else ""
+    until = Now() + timedelta(seconds=overlap_s) if overlap_s else None
+    _changed(row, secret=encrypt(secret), previous_secret=previous, previous_until=until)
+    _tell("webhook.rotated", row, actor, overlap_s=overlap_s)
+    return row, secret
+
+
+@transaction.atomic
+def delete_webhook(*, actor: Actor, webhook: Webhook, expected_version: int) -> None:
+    """Ends the webhook with everything that is on its way to it, its log and its secret. Raises Refused, Stale."""
+    row = _locked(actor, webhook, expected_version)
+    _tell("webhook.deleted", row, actor)
+    row.delete()
+
+
+def receiver_of(row: Webhook) -> str:
+    """Where it goes, as far as everybody may know: an address's path may hold a secret, and a mailbox names a person."""
+    return (urlsplit(row.target).hostname or "") if row.kind == ReceiverKind.WEBHOOK else row.target.rpartition("@")[2]
+
+
+def require_manager(actor: Actor, row: Webhook) -> None:
+    """Raises Refused unless the actor may manage this webhook."""
+    _require(actor, row.team.slug if row.team else None)
+
+
+def _require(actor: Actor, team: str | None) -> None:
+    if team is not None:
+        require(actor, Verb.MANAGE_WEBHOOKS, team)
+    elif not (actor.is_admin or actor.is_system):
+        fix = "Name your team; only administrators leave it out."
+        raise _invalid([("team", "A webhook without a team gets the events of every team.", fix)])
+
+
+def _is_trusted(actor: Actor) -> bool:
+    """With private addresses, that is: servers and gateways themselves stand there, and obey any POST."""
+    return actor.is_admin or actor.is_system
+
+
+def _locked(actor: Actor, webhook: Webhook, expected_version: int) -> Webhook:
+    row = (
+        Webhook.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("team")
+        .filter(pk=webhook.pk)
+        .first()
+    )
+    if row is None:
+        raise StateChanged("webhook_gone", f"Webhook {webhook.pk} was deleted meanwhile. Create a new one.")
+    require_manager(actor, row)
+    require_version(row.version, expected_version, f"Webhook {row.pk}")
+    return row
+
+
+def _changed(row: Webhook, **columns: Any) -> None:
+    try:
+        with transaction.atomic():
+            Webhook.objects.filter(pk=row.pk).update(version=F("version") + 1, **columns)
+    except IntegrityError:
+        raise StateChanged(
+            "webhook_exists", "Another webhook has this target already. Change that one, or delete it first."
+        ) from None
+    row.refresh_from_db()
+
+
+def _tell(verb: str, row: Webhook, actor: Actor, **facts: Any) -> None:
+    known = {"team": row.team.slug if row.team else None, "kind": row.kind, "receiver": receiver_of(row)}
+    append_event(verb=verb, subject_type="webhook", subject_id=row.pk, actor=actor, facts={**known, **facts})
+
+
+def _check(given: dict[str, Any], kind: ReceiverKind, *, may_be_private: bool) -> None:
+    """Raises Invalid with everything that is wrong."""
+    found: list[tuple[str, str, str]] = []
+    if "target" in given and kind is ReceiverKind.EMAIL:
+        found += _mail_problems(given["target"])
+    elif "target" in given:
+        is_open = may_be_private and settings.WEBHOOKS_ALLOW_PRIVATE
+        if problem := url_problem(given["target"], may_be_private=is_open):
+            found.append(("target", *_halves(problem)))
+    if "verbs" in given:
+        problems = [pattern_problem(pattern) for pattern in given["verbs"]]
+        found += [("verbs", *_halves(problem)) for problem in problems if problem]
+        if not 1 <= len(given["verbs"]) <= MOST_PATTERNS:
+            fix = f"Write 1 to {MOST_PATTERNS}, such as rollout.* for every event of rollouts."
+            found.append(("verbs", f"There are {len(given['verbs'])} patterns.", fix))
+    if len(given.get("title", "")) > 120:
+        found.append(("title", "The title is longer than 120 characters.", "Shorten it."))
+    if found:
+        raise _invalid(found)
+
+
+def _mail_problems(address: str) -> list[tuple[str, str, str]]:
+    if not mail_sender.is_configured():
+        fix = "An administrator sets SLUICEGATE_EMAIL_URL (docs/settings.md) and restarts; or use a webhook."
+        return [("target", "This installation has no mail server.", fix)]
+    try:
+        validate_email(address)
+    except ValidationError:
+        return [("target", f"{address!r} is no e-mail address.", "Write one, such as on-call@example.com.")]
+    return [("target", "The address is too long.", "Shorten it.")] if len(address) > LONGEST_TARGET else []
+
+
+def _halves(problem: str) -> tuple[str, str]:
+    """(what is wrong, what to do) of a sentence or two."""
+    what, stop, fix = problem.partition(". ")
+    return (f"{what}.", fix) if stop else ("It cannot be used.", what)
+
+
+def _invalid(found: list[tuple[str, str, str]]) -> Invalid:
+    said = " ".join(f"{field}: {message} {fix}" for field, message, fix in found)
+    errors = [{"field": field, "message": message, "fix": fix} for field, message, fix in found]
+    return Invalid("webhook_invalid", said, errors=errors)

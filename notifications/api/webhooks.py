@@ -1,0 +1,210 @@
+"""Webhooks over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers, status
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api import StrictSerializer, actor_of, expected_version
+from notifications import actions, queries
+from notifications.actions.webhooks import OVERLAP_S
+from notifications.core.delivery import DeliveryState, ReceiverKind
+from notifications.core.webhook import LONGEST_TARGET, TEST
+from notifications.dispatcher.rounds import send_test
+from notifications.models import Attempt, Delivery, Webhook
+
+_IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, required=True, description="the version that was read"
+)
+_VERBS_HELP = "patterns of events: *, rollout.*, or exactly rollout.rolled_back"
+
+
+class WebhookIn(StrictSerializer):
+    team = serializers.CharField(
+        required=False, allow_null=True, default=None, help_text="whose events; null: every team's, for administrators"
+    )
+    kind = serializers.ChoiceField(choices=[kind.value for kind in ReceiverKind], default=ReceiverKind.WEBHOOK.value)
+    target = serializers.CharField(max_length=LONGEST_TARGET, help_text="https://host/path, or an e-mail address")
+    verbs = serializers.ListField(child=serializers.CharField(max_length=60), help_text=_VERBS_HELP)
+    title = serializers.CharField(required=False, default="", allow_blank=True, max_length=120)
+
+
+class WebhookChange(StrictSerializer):
+    target = serializers.CharField(required=False, max_length=LONGEST_TARGET)
+    verbs = serializers.ListField(required=False, child=serializers.CharField(max_length=60), help_text=_VERBS_HELP)
+    title = serializers.CharField(required=False, allow_blank=True, max_length=120)
+    is_active = serializers.BooleanField(required=False, help_text="one that is off gets nothing, also later")
+
+
+class RotateIn(StrictSerializer):
+    overlap_s = serializers.FloatField(
+        required=False, default=OVERLAP_S, help_text="so long the previous secret signs as well; 0: not at all"
+    )
+
+
+class ReplayIn(StrictSerializer):
+    since = serializers.DateTimeField(help_text="events from then on are sent, those sent before once more")
+
+
+class ReplayOut(serializers.Serializer[Any]):
+    deliveries = serializers.IntegerField(help_text="so many are on their way that were not")
+
+
+class WebhookOut(serializers.ModelSerializer[Webhook]):
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    verbs = serializers.ListField(child=serializers.CharField())
+    waiting = serializers.IntegerField(help_text="deliveries to come", default=0)
+    last_state = serializers.CharField(help_text="of the last delivery that ended", default="")
+
+    class Meta:
+        model = Webhook
+        fields = ["id", "team", "kind", "target", "title", "verbs", "is_active", "previous_until", "waiting", "last_state",
+                  "created_by", "created_at", "version"]  # fmt: skip
+
+
+class WebhookMade(WebhookOut):
+    secret = serializers.CharField(help_text="shown once; empty for an e-mail address")
+
+    class Meta(WebhookOut.Meta):
+        fields = [*WebhookOut.Meta.fields, "secret"]
+
+
+class AttemptOut(serializers.ModelSerializer[Attempt]):
+    class Meta:
+        model = Attempt
+        fields = ["number", "at", "ended_at", "status_code", "error", "snippet", "duration_ms"]
+
+
+class DeliveryOut(serializers.ModelSerializer[Delivery]):
+    verb = serializers.CharField(source="event.verb", default=TEST)
+    seq = serializers.IntegerField(source="event_id", allow_null=True)
+    attempts = AttemptOut(source="tries", many=True)
+
+    class Meta:
+        model = Delivery
+        fields = ["id", "verb", "seq", "state", "due_at", "created_at", "ended_at", "attempts"]
+
+
+class WebhooksView(ListAPIView[Webhook]):
+    """The webhooks and e-mail addresses that one may manage, by number."""
+
+    serializer_class = WebhookOut
+    pagination_ordering = "pk"
+
+    def get_queryset(self) -> Any:
+        return queries.webhooks_of(actor_of(self.request))
+
+    @extend_schema(request=WebhookIn, responses={201: WebhookMade})
+    def post(self, request: Request) -> Response:
+        """Creates one. Its secret is in the answer, and nowhere after that."""
+        form = WebhookIn(data=request.data)
+        form.is_valid(raise_exception=True)
+        made, secret = actions.create_webhook(actor=actor_of(request), **form.validated_data)
+        return _webhook(request, made.pk, status.HTTP_201_CREATED, secret=secret)
+
+
+class WebhookView(APIView):
+    @extend_schema(responses=WebhookOut)
+    def get(self, request: Request, webhook_id: int) -> Response:
+        return _webhook(request, webhook_id)
+
+    @extend_schema(request=WebhookChange, responses=WebhookOut, parameters=[_IF_MATCH])
+    def patch(self, request: Request, webhook_id: int) -> Response:
+        """Changes its target, verbs or title, or turns it off and on."""
+        actor = actor_of(request)
+        row = queries.get_webhook(actor, webhook_id)
+        form = WebhookChange(data=request.data)
+        form.is_valid(raise_exception=True)
+        actions.change_webhook(
+            actor=actor, webhook=row, expected_version=expected_version(request), changes=form.validated_data
+        )
+        return _webhook(request, webhook_id)
+
+    @extend_schema(responses={204: None}, parameters=[_IF_MATCH])
+    def delete(self, request: Request, webhook_id: int) -> Response:
+        """Deletes it, with what is on its way to it and its log."""
+        actor = actor_of(request)
+        row = queries.get_webhook(actor, webhook_id)
+        actions.delete_webhook(actor=actor, webhook=row, expected_version=expected_version(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class WebhookRotateView(APIView):
+    @extend_schema(request=RotateIn, responses=WebhookMade, parameters=[_IF_MATCH])
+    def post(self, request: Request, webhook_id: int) -> Response:
+        """A new secret, shown this once. The previous one signs as well for a day, or for `overlap_s`."""
+        actor = actor_of(request)
+        row = queries.get_webhook(actor, webhook_id)
+        form = RotateIn(data=request.data)
+        form.is_valid(raise_exception=True)
+        _, secret = actions.rotate_secret(
+            actor=actor, webhook=row, expected_version=expected_version(request), **form.validated_data
+        )
+        return _webhook(request, webhook_id, secret=secret)
+
+
+class WebhookTestView(APIView):
+    @extend_schema(request=None, responses=DeliveryOut)
+    def post(self, request: Request, webhook_id: int) -> Response:
+        """Sends a `webhook.test` now and says how it went: `state` is delivered or gave_up."""
+        actor = actor_of(request)
+        row = queries.get_webhook(actor, webhook_id)
+        return Response(DeliveryOut(send_test(actor=actor, webhook=row)).data)
+
+
+class WebhookReplayView(APIView):
+    @extend_schema(request=ReplayIn, responses={202: ReplayOut})
+    def post(self, request: Request, webhook_id: int) -> Response:
+        """Sends every event since a time, once more or for the first time. Harmless to repeat."""
+        actor = actor_of(request)
+        row = queries.get_webhook(actor, webhook_id)
+        form = ReplayIn(data=request.data)
+        form.is_valid(raise_exception=True)
+        count = actions.replay_since(actor=actor, webhook=row, **form.validated_data)
+        return Response({"deliveries": count}, status=status.HTTP_202_ACCEPTED)
+
+
+@extend_schema(parameters=[OpenApiParameter("state", str, enum=[state.value for state in DeliveryState])])
+class DeliveriesView(ListAPIView[Delivery]):
+    """The delivery log, newest first."""
+
+    serializer_class = DeliveryOut
+    queryset = Delivery.objects.none()
+    pagination_ordering = ("-created_at", "-pk")
+
+    def get_queryset(self) -> Any:
+        if getattr(self, "swagger_fake_view", False):
+            return self.queryset
+        rows = queries.deliveries_of(queries.get_webhook(actor_of(self.request), self.kwargs["webhook_id"]))
+        state = self.request.query_params.get("state")
+        return rows.filter(state=state) if state else rows
+
+
+class DeliveryView(APIView):
+    @extend_schema(responses=DeliveryOut)
+    def get(self, request: Request, webhook_id: int, delivery_id: UUID) -> Response:
+        row = queries.get_webhook(actor_of(request), webhook_id)
+        return Response(DeliveryOut(queries.get_delivery(row, delivery_id)).data)
+
+
+class DeliveryReplayView(APIView):
+    @extend_schema(request=None, responses={202: ReplayOut})
+    def post(self, request: Request, webhook_id: int, delivery_id: UUID) -> Response:
+        """Sends one delivery again, with the same id and body. Harmless to repeat while it is on its way."""
+        actor = actor_of(request)
+        delivery = queries.get_delivery(queries.get_webhook(actor, webhook_id), delivery_id)
+        count = int(actions.replay_delivery(actor=actor, delivery=delivery))
+        return Response({"deliveries": count}, status=status.HTTP_202_ACCEPTED)
+
+
+def _webhook(request: Request, pk: int, code: int = status.HTTP_200_OK, *, secret: str | None = None) -> Response:
+    row = queries.get_webhook(actor_of(request), pk)
+    shown = dict(WebhookOut(row).data) | ({} if secret is None else {"secret": secret})
+    return Response(shown, status=code, headers={"ETag": f'"{row.version}"', "Cache-Control": "no-store"})

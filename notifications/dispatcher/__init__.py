@@ -1,0 +1,1 @@
+"""The dispatcher: collects new events and delivers due messages concurrently."""

@@ -1,0 +1,61 @@
+"""Named reads of webhooks, their deliveries, and the events that they mean."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import Count, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
+
+from accounts.core.access import Actor, Verb, may
+from audit.queries import events_of_team
+from ledger.core.errors import NotFound
+from ledger.models import Event
+from notifications.core.delivery import ENDED, OPEN
+from notifications.models import Delivery, Webhook
+
+
+def webhooks_of(actor: Actor) -> QuerySet[Webhook]:
+    """The webhooks that the actor may manage, with `waiting` (deliveries to come) and `last_state` (of the last that ended)."""
+    its = Delivery.objects.filter(webhook=OuterRef("pk"))
+    waiting = its.filter(state__in=OPEN).values("webhook").annotate(count=Count("pk")).values("count")
+    ended = its.filter(state__in=ENDED).order_by("-created_at").values("state")[:1]
+    rows = Webhook.objects.select_related("team").annotate(
+        waiting=Coalesce(Subquery(waiting), 0), last_state=Coalesce(Subquery(ended), Value(""))
+    )
+    if actor.is_admin or actor.is_system:
+        return rows
+    teams = {team for team, _ in actor.roles if may(actor, Verb.MANAGE_WEBHOOKS, team)}
+    return rows.filter(team__slug__in=teams)
+
+
+def get_webhook(actor: Actor, pk: int) -> Webhook:
+    """Raises NotFound, also for one that the actor may not manage."""
+    found = webhooks_of(actor).filter(pk=pk).first()
+    if found is None:
+        raise NotFound(
+            "webhook_unknown", f"There is no webhook {pk} that you may manage. List them to see their numbers."
+        )
+    return found
+
+
+def get_delivery(webhook: Webhook, pk: UUID | str) -> Delivery:
+    """One delivery of the webhook, with its attempts. Raises NotFound."""
+    found = deliveries_of(webhook).filter(pk=pk).first()
+    if found is None:
+        raise NotFound(
+            "delivery_unknown",
+            f"Webhook {webhook.pk} has no delivery {pk}. Its log names them; those that ended are kept for 30 days.",
+        )
+    return found
+
+
+def deliveries_of(webhook: Webhook) -> QuerySet[Delivery]:
+    """The delivery log, newest first, with events and attempts."""
+    rows = Delivery.objects.filter(webhook=webhook).select_related("event").prefetch_related("tries")
+    return rows.order_by("-created_at", "-event_id", "-pk")
+
+
+def events_for(webhook: Webhook) -> QuerySet[Event]:
+    """What the webhook's team may read, or everything when it is nobody's, whatever its verbs."""
+    return Event.objects.all() if webhook.team is None else events_of_team(webhook.team.slug)

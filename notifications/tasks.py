@@ -1,0 +1,19 @@
+"""The one job that collects and sends for every webhook."""
+
+from __future__ import annotations
+
+from ledger.hooks.job_handlers import Again, Beat, handler
+from ledger.models import Job
+from notifications.actions.deliveries import JOB
+from notifications.dispatcher.rounds import run_round
+
+#: The job's one row waits for so long, unless the scheduler makes it due sooner because there is something to send.
+LONGEST_PAUSE_S = 3600.0
+
+
+# Its failure appends no event: the event would be delivered by the very job that fails, again and again.
+@handler(JOB["kind"], records_failure=False)
+def dispatch(job: Job, beat: Beat) -> None:
+    """Collects and sends what is due, then waits to be due again: one row for good, not one for each round."""
+    run_round(beat)
+    raise Again(LONGEST_PAUSE_S, "waits for events")

@@ -1,0 +1,77 @@
+"""Level-triggered repair, before a tick is evaluated: what the rollout's row wants of others is asked of them again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ledger.core.errors import DomainError
+from rollouts.actions.engine_effects import ask_for_candidate, write_route
+from rollouts.core.engine_state import EngineState
+from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.engine.world import RolloutEntry, WorldState
+from rollouts.models import Rollout
+from serving.core.lifecycle import DeploymentState
+from serving.models import Route
+from serving.queries.routes import Ack, acknowledged
+
+#: A failed deployment is asked for again this often.
+RETRY_S = 10.0
+_ACKNOWLEDGED = Ack(True, None, "")
+
+
+@dataclass(frozen=True)
+class DesiredState:
+    """How far others follow what the rollout's row wants."""
+
+    ack: Ack = _ACKNOWLEDGED  # of its route; of a rollout without traffic, as if it were followed
+    asked_at: float | None = None  # when its deployment was last asked for, seconds since the epoch (UTC)
+    deployment_problem: str = ""  # a sentence, why the deployment does not come
+
+
+def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState:
+    """Writes the route of a live rollout and asks for the deployment of one that is prepared, where they are not as wanted.
+
+    Each in a transaction of its own, before the tick's: they repair what the row says already, and change nothing that is
+    as it should be. Raises StateChanged when the rollout moved since it was read, Stale when a newer engine leads.
+    """
+    rollout, state = entry.rollout, entry.engine_state
+    if rollout.state in LIVE:
+        return DesiredState(_ensure_route(rollout, state, world), state.asked_at)
+    if rollout.state == RolloutState.PREPARING:
+        return _ensure_deployment(entry, world)
+    return DesiredState(asked_at=state.asked_at)
+
+
+def _ensure_route(rollout: Rollout, state: EngineState, world: WorldState) -> Ack:
+    """Who follows the route that this rollout's row wants."""
+    route = world.routes.get((rollout.environment_id, rollout.model_id))
+    if route is not None and route.fence == world.fence and _is_as_wanted(route, rollout, state):
+        return world.acks[route.pk]
+    write_route(rollout, rollout.weight_bp, fence=world.fence, reason=rollout.reason, is_promoting=state.is_promoting)
+    return acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
+
+
+def _is_as_wanted(route: Route, rollout: Rollout, state: EngineState) -> bool:
+    if state.is_promoting or rollout.stable_id is None:
+        wanted: tuple[Any, ...] = (rollout.candidate_id, None, 0, 0)
+    else:
+        wanted = (rollout.stable_id, rollout.candidate_id, rollout.weight_bp, rollout.mirror_bp)
+    return (route.stable_id, route.candidate_id, route.candidate_bp, route.mirror_bp) == wanted
+
+
+def _ensure_deployment(entry: RolloutEntry, world: WorldState) -> DesiredState:
+    rollout, asked_at = entry.rollout, entry.engine_state.asked_at
+    deployment = world.deployments.get(entry.places[0])
+    is_retry_due = asked_at is None or world.at - asked_at >= RETRY_S
+    has_failed = deployment is not None and deployment.state == DeploymentState.FAILED
+    if deployment is None or not deployment.is_wanted or (has_failed and is_retry_due):
+        asked_at = world.at
+        try:
+            deployment = ask_for_candidate(rollout, fence=world.fence)
+        except DomainError as error:
+            return DesiredState(asked_at=asked_at, deployment_problem=error.message)
+    has_failed = deployment.state == DeploymentState.FAILED
+    return DesiredState(
+        asked_at=asked_at, deployment_problem=f"Its last try failed: {deployment.reason}" if has_failed else ""
+    )

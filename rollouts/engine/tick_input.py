@@ -1,0 +1,140 @@
+"""From rows and readings to the plain values that one tick is evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rollouts.actions.start import report_problem
+from rollouts.core.counter_deltas import Reading
+from rollouts.core.evaluate import TickInput
+from rollouts.core.lifecycle import LIVE, RolloutState
+from rollouts.core.policy import Source
+from rollouts.core.snapshot import Desired, Identity, Observed, People
+from rollouts.engine.desired_state import DesiredState
+from rollouts.engine.gateway_counters import CounterSnapshot
+from rollouts.engine.world import RolloutEntry, Serving, WorldState
+from rollouts.models import Rollout
+from rollouts.queries.prober_tallies import STALE_S
+from serving.core.hardware import difference as hardware_difference
+
+S = RolloutState
+
+
+def tick_input(
+    entry: RolloutEntry,
+    world: WorldState,
+    counters: CounterSnapshot,
+    prometheus: Mapping[str, Reading | str],
+    desired: DesiredState,
+) -> TickInput:
+    """What the rollout's next tick rests on.
+
+    `prometheus`: by guard that counts there, its reading or why there is none. `desired`: what `ensure_desired_state`
+    found. Looks at the pinned report, which may verify its signature; besides, writes and reads nothing.
+    """
+    rollout = entry.rollout
+    external, source_problems = _external(entry, world, prometheus)
+    serving = world.serving_at(entry.places[0]), world.serving_at(entry.places[1])
+    return TickInput(
+        number=entry.next_tick,
+        policy=entry.policy,
+        identity=Identity(
+            rollout.pk,
+            has_stable=rollout.stable_id is not None,
+            candidate_name=rollout.candidate.name,
+            stable_name=rollout.stable.name if rollout.stable else "nothing",
+        ),
+        desired=Desired(
+            S(rollout.state),
+            S(rollout.resume_state or S.SHIFTING),
+            rollout.step_index,
+            rollout.weight_bp,
+            entry.engine_state.is_promoting,
+        ),
+        observed=_observed(entry, world, counters, desired, serving, source_problems),
+        engine_state=replace(entry.engine_state, asked_at=desired.asked_at),
+        history=entry.history,
+        people=People(world.approvals.get(rollout.pk, {}), rollout.promote_now, _report_problem(entry, serving[0])),
+        readings=counters.readings,
+        external=external,
+    )
+
+
+def _observed(
+    entry: RolloutEntry,
+    world: WorldState,
+    counters: CounterSnapshot,
+    desired: DesiredState,
+    serving: tuple[Serving, Serving],
+    source_problems: Mapping[str, str],
+) -> Observed:
+    rollout, at, began_at = entry.rollout, world.at, entry.history.began_at
+    is_first = rollout.state in LIVE and desired.ack.all_acked and rollout.step_started_at is None
+    started_at = rollout.step_started_at.timestamp() if rollout.step_started_at else None
+    return Observed(
+        at,
+        is_acknowledged=desired.ack.all_acked,
+        is_newly_acknowledged=is_first,
+        ack_error=desired.ack.error,
+        step_started_at=at if is_first else started_at,
+        total_s=at - began_at if began_at is not None else 0.0,
+        candidate_servers=serving[0].count,
+        stable_servers=serving[1].count,
+        server_since=serving[0].newest_at,
+        digest_mismatch=_digest_mismatch(rollout, world, serving[0]),
+        hardware=_hardware(rollout, world, serving),
+        problem=str(counters.problem),
+        problem_sentence=counters.sentence,
+        source_problems=source_problems,
+        waited_s=at - (rollout.started_at or rollout.created_at).timestamp(),
+        deployment_problem=desired.deployment_problem,
+    )
+
+
+def _external(
+    entry: RolloutEntry, world: WorldState, prometheus: Mapping[str, Reading | str]
+) -> tuple[dict[str, Reading], dict[str, str]]:
+    """What is counted elsewhere than in gateways, by guard, and why a source says nothing."""
+    found: dict[str, Reading] = {}
+    problems: dict[str, str] = {}
+    for guard in entry.policy.guards:
+        if guard.source is Source.PROMETHEUS:
+            one = prometheus.get(guard.name, "its counters have not been read yet")
+            if isinstance(one, str):
+                problems[guard.name] = one
+            else:
+                found[guard.name] = one
+        elif guard.source is Source.PROBER:
+            reading = world.wrong.get(entry.rollout.pk)
+            if reading is not None:
+                found[guard.name] = reading
+            if reading is None or world.at - reading.at > STALE_S:
+                problems[guard.name] = "nobody compares answers: no prober has counted for over 5 s"
+    return found, problems
+
+
+def _report_problem(entry: RolloutEntry, candidate: Serving) -> str:
+    """Looked at once while the candidate is being prepared, and again in every tick that may send it traffic."""
+    rollout = entry.rollout
+    if rollout.state != S.PREPARING:
+        return ""
+    if entry.report_problem is None or candidate.count:
+        entry.report_problem = report_problem(rollout.candidate, rollout.environment, rollout.report)
+    return entry.report_problem
+
+
+def _digest_mismatch(rollout: Rollout, world: WorldState, candidate: Serving) -> str:
+    if rollout.candidate_id in world.tampered:
+        return f"The stored manifest of {rollout.candidate.name} does not match its digest."
+    if candidate.has_drifted:
+        return f"Files under a server of {rollout.candidate.name} are not those that were sealed."
+    return ""
+
+
+def _hardware(rollout: Rollout, world: WorldState, serving: tuple[Serving, Serving]) -> str:
+    nodes = (serving[0].nodes, serving[1].nodes)
+    if nodes[0] == nodes[1] or rollout.stable is None:
+        return ""
+    facts = [[world.nodes.get(name, {}) for name in sorted(one)] for one in nodes]
+    return hardware_difference(*facts, names=(rollout.candidate.name, rollout.stable.name))

@@ -1,0 +1,111 @@
+"""The A/A test beside the engine: it watches every routed model, keeps its state, and alarms once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+
+from accounts.core.access import Actor
+from ledger.models import Event
+from rollouts.engine import aa_tests
+from rollouts.engine.aa_tests import AATests
+from rollouts.models import AATestRecord as Row
+from rollouts.queries.traffic import traffic_of
+from serving.actions.routes import set_route
+from serving.models import Gateway
+from tests.factories import make_environment, make_model, make_release
+from tests.fakes.gateway import FakeGateway
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> tuple[AATests, FakeGateway]:
+    environment, model = make_environment("production"), make_model()
+    Gateway.objects.create(
+        environment=environment, name="gateway-1", admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2",
+        grpc_address="127.0.0.1:3",
+    )  # fmt: skip
+    stable = make_release(model)
+    set_route(actor=Actor.system("test"), environment=environment, model=model, stable=stable, reason="It serves.")
+    seconds = count()  # each look at the clock is a second later
+    gateway = FakeGateway("gateway-1", seed=3, now=lambda: BEGIN + timedelta(seconds=next(seconds)))
+    gateway.set_route(model.slug, stable=str(stable.digest))
+    monkeypatch.setattr(aa_tests, "WRITE_EVERY_S", 1.0)
+    return AATests(gateway, lambda _: True), gateway
+
+
+def turns(tests: AATests, gateway: FakeGateway, count: int, *, begin: float = 100.0) -> None:
+    for i in range(count):
+        gateway.traffic(20)
+        tests.turn(begin + i)
+
+
+def test_every_routed_model_is_watched_without_any_rollout(world: tuple[AATests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 30)
+    row = Row.objects.get()
+    assert row.state["pairs"] >= 2 and row.alarmed_at is None
+    assert row.state["rate_per_s"] == pytest.approx(20, rel=0.2)
+    assert traffic_of(row.model, row.environment).source == "self-test"
+
+
+def test_nothing_is_written_where_another_engine_may_lead_soon(world: tuple[AATests, FakeGateway]) -> None:
+    tests, gateway = world
+    tests.leads = lambda for_s: for_s == 0.0
+    turns(tests, gateway, 30)
+    assert not Row.objects.exists()
+
+
+def test_another_engine_goes_on_from_what_was_kept(world: tuple[AATests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 30)
+    kept = Row.objects.get().state["pairs"]
+    turns(AATests(gateway, lambda _: True), gateway, 30, begin=500.0)
+    assert Row.objects.get().state["pairs"] > kept
+
+
+def test_a_gateway_that_does_not_answer_makes_no_second(world: tuple[AATests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 5)
+    before = Row.objects.get().state["pairs"]
+    gateway.fail("timeout")
+    turns(tests, gateway, 10, begin=200.0)
+    assert Row.objects.get().state["pairs"] <= before + 1
+
+
+def test_an_alarm_is_told_once(world: tuple[AATests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 5)
+    (one,) = tests._watched.values()
+    one.test = replace(one.test, episodes=40, rejections=20, log_m=(8.0,) * 4)
+    turns(tests, gateway, 5, begin=200.0)
+    row, event = Row.objects.get(), Event.objects.get(verb="selftest.alarmed")
+    assert row.alarmed_at is not None and event.facts["rejections"] == 20
+    assert "20 of 40 stretches" in event.reason and "server's spell" in event.reason
+
+
+def test_many_models_take_turns(world: tuple[AATests, FakeGateway], monkeypatch: pytest.MonkeyPatch) -> None:
+    tests, _ = world
+    environment = Gateway.objects.get().environment
+    for slug in ("second", "third"):
+        model = make_model(slug)
+        set_route(
+            actor=Actor.system("test"),
+            environment=environment,
+            model=model,
+            stable=make_release(model),
+            reason="It serves.",
+        )
+    monkeypatch.setattr(aa_tests, "AT_ONCE", 2)
+    seen = set()
+    for episode in range(3):
+        tests._looked_at = 0.0
+        tests.turn(episode * aa_tests.EPISODE_S + 1000)
+        seen |= {one.model for one in tests._watched.values()}
+        assert len(tests._watched) == 2
+    assert len(seen) == 3
