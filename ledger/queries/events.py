@@ -5,12 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from ledger.models import ChainHead, Event
 
 
 def head_seq() -> int:
     """The last event's number; 0 before the first. Every event up to it can be read."""
     return ChainHead.objects.filter(pk=1).values_list("seq", flat=True).first() or 0
+
+
+def events() -> QuerySet[Event]:
+    """The whole log. Who may read which of it is the audit's to say."""
+    return Event.objects.all()
 
 
 def first_seq_since(instant: datetime) -> int:

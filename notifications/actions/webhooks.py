@@ -14,8 +14,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
+from accounts.actions import lock_team
 from accounts.core.access import Actor, Verb, require, require_version
-from accounts.models import Team
 from ledger.actions.events import append_event
 from ledger.core.errors import Invalid, StateChanged
 from ledger.queries import head_seq
@@ -41,7 +41,7 @@ def create_webhook(
     `team` None: every team's events, which takes an administrator. Raises Refused, Invalid, StateChanged.
     """
     _require(actor, team)
-    owner = Team.objects.select_for_update(no_key=True).filter(slug=team).first() if team is not None else None
+    owner = lock_team(team) if team is not None else None
     if team is not None and owner is None:
         raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
     may_be_private = _is_trusted(actor)

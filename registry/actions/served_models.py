@@ -9,6 +9,7 @@ from django.db.models import F
 
 from accounts.core.access import Actor, Verb, require, require_version
 from accounts.models import Team
+from accounts.queries import find_team
 from ledger.actions import append_event
 from ledger.core.errors import StateChanged
 from registry.core.contract import read_settings, read_slug
@@ -60,7 +61,7 @@ def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, di
     """(the owner, the settings in normal form). Raises Invalid with every problem."""
     settings, problems = read_settings(given)
     problems += policy_problems(settings)
-    owner = Team.objects.filter(slug=team_slug).first() if team_slug.isprintable() else None
+    owner = find_team(team_slug)
     if owner is None:
         fix = "Name another team, or create it as an administrator: sluicegate team create TEAM."
         problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))

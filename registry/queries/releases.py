@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -25,15 +26,33 @@ LARGE = ("manifest", "spec", "expected_files")
 
 def get_release(model_slug: str, name: str | int) -> Release:
     """A sealed or retired release by its name (`r14`) or number. Raises NotFound."""
-    number = _number(name)
-    release = Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
-    if release is None or number is None:
+    release = find_release(model_slug, name)
+    if release is None:
         raise NotFound(
             "no_such_release",
             f"{model_slug} has no release {name}. List its releases; their names are r1, r2, …",
             release=str(name),
         )
     return release
+
+
+def find_release(model_slug: str, name: str | int) -> Release | None:
+    """As `get_release`, with None where there is none."""
+    number = _number(name)
+    if number is None:
+        return None
+    return Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
+
+
+def releases_by_id(ids: Collection[UUID]) -> dict[UUID, Release]:
+    """Those that are there, with no more than what their names are made of."""
+    return Release.objects.select_related("model").only("number", "model__slug").in_bulk(ids)
+
+
+def names_by_digest(model: ServedModel, digests: Collection[str]) -> dict[str, str]:
+    """`r14` by digest, of those of the digests that a release of the model has."""
+    found = Release.objects.filter(model=model, digest__in=digests).only("number", "digest")
+    return {release.digest or "": release.name for release in found}
 
 
 def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
@@ -164,6 +183,11 @@ def get_file(release: Release, path: str) -> ReleaseFile:
             path=path,
         )
     return file
+
+
+def model_by_id(model_id: int) -> ServedModel:
+    """Of one that is known to be there, because a row names it."""
+    return ServedModel.objects.select_related("team").get(pk=model_id)
 
 
 def visible_models(actor: Actor) -> QuerySet[ServedModel]:

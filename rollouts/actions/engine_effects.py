@@ -20,7 +20,7 @@ from rollouts.models import Rollout
 from rollouts.queries.release_usage import is_in_use
 from serving.actions import ensure_deployment
 from serving.actions.routes import lock_routes, set_route
-from serving.models import Deployment
+from serving.models import Deployment, Route
 
 S = RolloutState
 
@@ -101,15 +101,15 @@ def write_route(
     reason: str,
     is_promoting: bool = False,
     mirror_bp: int | None = None,
-) -> None:
-    """What the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
+) -> Route:
+    """The route: what the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
 
     Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
     """
     _hold(rollout, fence)
     stable = None if is_promoting else rollout.stable
     mirror_bp = rollout.mirror_bp if mirror_bp is None else mirror_bp
-    set_route(
+    return set_route(
         actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,
         candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0,
         mirror_bp=mirror_bp if stable else 0, fence=fence, reason=reason,

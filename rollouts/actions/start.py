@@ -23,11 +23,12 @@ from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
 from serving.actions.routes import lock_routes
-from serving.models import Environment, Route
+from serving.models import Environment
+from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.core.verdict import Verdict
 from validators.models import Report
-from validators.queries import is_authentic
+from validators.queries import is_authentic, reports_of
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def stable_beside(candidate: Release, environment: Environment) -> Release | Non
 
     It is the last one that was fully promoted: a route names no other as stable.
     """
-    route = Route.objects.select_related("stable").filter(environment=environment, model=candidate.model).first()
+    route = route_of(candidate.model, environment)
     if route is not None and route.stable_id == candidate.pk:
         raise StateChanged(
             "already_stable",
@@ -207,11 +208,8 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
 def report_for(candidate: Release, environment: Environment) -> Report | None:
     """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
     policy_digest = parse_gate_policy(candidate.model.gate_policy, candidate.model.objectives).digest
-    report = (
-        Report.objects.filter(release=candidate, manifest_digest=candidate.digest or "", policy_digest=policy_digest)
-        .order_by("-pk")
-        .first()
-    )
+    reports = reports_of(candidate).filter(manifest_digest=candidate.digest or "", policy_digest=policy_digest)
+    report = reports.first()
     problem = report_problem(candidate, environment, report)
     if problem:
         code = "report_missing" if report is None else "report_not_passed"

@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from accounts.api import actor_of
 from ledger.core.errors import Invalid
 from ledger.models import Event
+from ledger.queries import events
 from registry.queries import visible_model
 from rollouts.queries import serving_history
 from serving.queries import get_environment
@@ -116,7 +117,7 @@ class ServedHistoryView(generics.ListAPIView[Event]):
         return self.get_paginated_response(MoveOut(moves, many=True, context={"names": names}).data)
 
     def get_queryset(self) -> Any:
-        return Event.objects.none()
+        return events().none()
 
 
 def _instant(request: Request) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
@@ -31,10 +31,20 @@ class Ack:
     taken_by: frozenset[int] = frozenset()
 
 
-def route_of(model: ServedModel, environment: Environment) -> Route | None:
-    """The model's route there, with its releases; None before its first rollout there."""
-    routes = Route.objects.select_related("stable", "candidate", "environment")
-    return routes.filter(model=model, environment=environment).first()
+def all_routes() -> QuerySet[Route]:
+    """Every route, with what it names."""
+    return Route.objects.select_related("model", "environment", "stable__model", "candidate__model").order_by("pk")
+
+
+def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
+    """The model's route there, by rows or keys; None before its first rollout there."""
+    return all_routes().filter(model=model, environment=environment).first()
+
+
+def routes_between(models: Collection[int], environments: Collection[int]) -> list[Route]:
+    """The routes of these models in these environments, by keys, with nothing but their own columns."""
+    rows = Route.objects.filter(model_id__in=among(models), environment_id__in=environments)
+    return list(rows.defer("changed_at"))
 
 
 def is_routed(release: Release, environment: Environment) -> bool:

@@ -15,6 +15,7 @@ from ledger.actions.transitions import transition
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.core.errors import Invalid, StateChanged
 from registry.actions import attest, put_blob
+from registry.actions.releases import lock_release
 from registry.core.attestations import GATES_TYPE, gate_evidence
 from registry.models import Release, ServedModel
 from registry.queries import manifest_of, require_runnable
@@ -91,7 +92,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
             field="environment",
         )
     with transaction.atomic():
-        Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one gate run
+        lock_release(release)  # two requests at once make one gate run
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found

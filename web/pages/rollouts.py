@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from accounts.api import actor_of
 from accounts.core.access import Actor, Verb, may
-from ledger.core.errors import DomainError, Invalid, NotFound
+from ledger.core.errors import DomainError, Invalid
 from registry.models import Release
 from registry.queries import get_release, newest_releases
 from rollouts import actions
@@ -22,6 +22,7 @@ from rollouts.models import Rollout
 from rollouts.queries import view_of
 from rollouts.queries.approvals import excluded_from
 from rollouts.queries.replay import replayed
+from rollouts.queries.rollouts import get_rollout, rollouts_of
 from web.pages.forms import act, reason_in, refused, version_in
 from web.pages.overview import visible_models
 from web.pages.starting import CHOICES
@@ -46,14 +47,7 @@ NEWEST = 20
 
 
 def _rollout(request: HttpRequest, pk: int) -> Rollout:
-    found = (
-        Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report")
-        .filter(pk=pk)
-        .first()
-    )
-    if found is None or not may(actor_of(request), Verb.READ, found.model.team.slug):
-        raise NotFound("rollout_unknown", f"There is no rollout {pk} that you may see.")
-    return found
+    return get_rollout(actor_of(request), pk)
 
 
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
@@ -100,10 +94,7 @@ def _others(actor: Actor, rollout: Rollout) -> list[Release]:
 
 @login_required
 def rollouts(request: HttpRequest) -> HttpResponse:
-    rows = Rollout.objects.filter(model__in=visible_models(request)).select_related(
-        "model", "environment", "candidate", "stable"
-    )
-    page = Paginator(rows, ROLLOUTS_PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(rollouts_of(visible_models(request)), ROLLOUTS_PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "rollouts/rollouts.html", {"page": page})
 
 
