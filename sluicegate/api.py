@@ -93,7 +93,7 @@ def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> Response:
-    """DRF's exception handler: whatever was raised becomes a problem; the unexpected gets an id and no traceback."""
+    """DRF's exception handler: every exception becomes problem JSON; an unexpected one gets an id and no traceback."""
     body, headers = _describe(error)
     request = context.get("request")
     if request is not None:
@@ -149,7 +149,7 @@ def _field_errors(detail: Any, field: str = "") -> list[dict[str, str]]:
 
 @csrf_exempt  # nothing happens here, and a program must be told so in its own words
 def unknown_address(request: HttpRequest, *args: object, **kwargs: object) -> JsonResponse:
-    """Problem JSON for whatever under /api/ is no address of ours."""
+    """Problem JSON (404) for unknown addresses under /api/."""
     detail = f"There is no {request.path} in this API; see /api/v1/schema."
     body = problem(404, "not_found", detail) | {"instance": request.path}
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)

@@ -80,7 +80,7 @@ class DeadlineConnection:
             raise
 
     def is_quiet(self) -> bool:
-        """Whether a kept connection stands: one whose other end is gone has something to say, namely its end."""
+        """Whether a kept-alive connection is still open: a closed one is readable, at end of file."""
         sock: Any = self._line.sock if self._line is not None else None
         return isinstance(sock, _TimedSocket) and sock.is_quiet()
 

@@ -60,7 +60,7 @@ def receive(upload: str, number: int, query: Mapping[str, str], stream: Readable
     ticket = ticket_of(upload, number, query)
     writer = writer_for(ticket)
     try:
-        if not writer.is_held:
+        if not writer.is_received:
             for chunk in chunks_of(stream):
                 writer.write(chunk)
             writer.finish()

@@ -100,7 +100,7 @@ def rotate(use: Use) -> tuple[PublicKey | None, PublicKey]:
     """(the key before, the new one): from now on the new one signs, and the one before is a former key."""
     path = Path(getattr(settings, _SETTING[use]))
     before = _public(_private_key(use)) if path.exists() else None
-    if before is not None:  # first: a crash in between leaves a key that is both, never a signature that nobody knows
+    if before is not None:  # first: after a crash in between a key is listed twice, but no signature lacks its key
         _remember(before)
         path.unlink()
     return before, _public(_private_key(use))
@@ -154,6 +154,6 @@ def _new_key(use: Use) -> bytes:
 
 
 def _write(path: Path, data: bytes, *, replace: bool) -> None:
-    """For the owner alone. Of two processes that make a key together, one key stands."""
+    """For the owner alone. If two processes create a key at once, one wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_whole(path, data, mode=0o600, is_durable=True, keeps_first=not replace)

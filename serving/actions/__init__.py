@@ -13,9 +13,9 @@ from serving.actions.deployments import (
     record_drift,
     record_probe,
     record_server,
+    record_state,
     register_node,
     release_deployment,
-    report_state,
 )
 from serving.actions.routes import notify_routes
 
@@ -31,7 +31,7 @@ __all__ = [
     "record_drift",
     "record_probe",
     "record_server",
+    "record_state",
     "register_node",
     "release_deployment",
-    "report_state",
 ]

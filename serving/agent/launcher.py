@@ -237,7 +237,7 @@ class LocalLauncher:
         }
 
     def _end(self, folder: Path, grace_s: float) -> None:
-        """Asks the shim, then does its work itself if it does not answer."""
+        """Asks the shim to stop the server, and kills both if it does not answer."""
         record = _record(folder)
         if record:
             if is_running(record["pid"], record["ticks"]):

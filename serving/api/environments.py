@@ -57,7 +57,7 @@ class ServerOut(serializers.ModelSerializer[Server]):
             "is_serving",
             "started_at",
             "probed_at",
-            "attested_at",
+            "drift_checked_at",
             "drift",
         ]
 

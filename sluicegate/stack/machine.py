@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.stack import secrets
-from sluicegate.stack.ports import Ports
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
+from sluicegate.stack.tcp_ports import Ports
 from sluicegate.stack.valkey import Valkey
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ class Machine:
     gateway_admin: str
     xds_address: str
     env: dict[str, str]
-    warnings: tuple[str, ...] = ()  # what whoever starts it should know, one sentence each
+    warnings: tuple[str, ...] = ()  # for the operator who starts the stack, one sentence each
 
 
 def prepare(options: Options) -> Machine:

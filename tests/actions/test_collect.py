@@ -162,7 +162,7 @@ def test_a_release_in_use_is_not_retired(
     said = use(release, other)
     with pytest.raises(StateChanged, match=r"sentiment r1 is in use") as refused:
         retired(dev, release)
-    assert any(said in hold for hold in refused.value.facts["holds"])
+    assert any(said in usage for usage in refused.value.facts["used_by"])
     assert said in fate("sentiment/r1").reason
 
 
@@ -392,7 +392,7 @@ def test_the_worker_keeps_house(
     assert jobs.count() == 1 and jobs.get().due_at > timezone.now() + timedelta(hours=5)
     settings.UNDELETE_DAYS = 0
     for collects, left in ((False, 2), (True, 2), (True, 0)):
-        settings.COLLECTS_BY_ITSELF = collects
+        settings.GC_ENABLED = collects
         jobs.update(due_at=timezone.now(), attempts=0)
         with django_capture_on_commit_callbacks(execute=True):
             assert run_jobs() == 1

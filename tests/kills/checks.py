@@ -145,9 +145,19 @@ def users_harmed(truth: dict[str, Any]) -> list[str]:
     return out + [f"gateway: {one}" for one in reopened([tuple(split) for split in truth["splits"]])]
 
 
-def miscounted(truth: dict[str, Any], rollout: Rollout, *, most_unseen: int) -> list[str]:
-    """Whether the engine counted a user twice, or forgot some: the first reading is where it begins, the last where it ends."""
+#: Readings that an engine may have begun after its rollout's last tick, or whose tick gave way to somebody's change: nobody's.
+MOST_AFTER_THE_END = 6
+
+
+def miscounted(truth: dict[str, Any], rollout: Rollout, *, most_before: int, by_reading: int) -> list[str]:
+    """Whether the engine counted a user twice, or forgot some, between its first reading and its last.
+
+    Before the first there were `most_before` users at most; each reading of the gateway brings `by_reading`.
+    """
     seen, real = view_of(rollout)["users"]["requests"], truth["user_requests"]
-    if seen > real:
-        return [f"the engine counted {seen} users, but there were {real}"]
-    return [f"the engine counted {seen} of {real} users"] if seen < real - most_unseen else []
+    last = sum(one["user"][0] for one in rollout.engine_state["readings"].values())
+    if seen > last or last > real:
+        return [f"the engine counted {seen} users up to a reading of {last}, but there were {real}"]
+    if last - seen > most_before or real - last > MOST_AFTER_THE_END * by_reading:
+        return [f"the engine counted {seen} of {last} users up to its last reading; there were {real}"]
+    return []

@@ -20,7 +20,7 @@ from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, late_in, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
-from tests.kills.stories import Scene, Story, serve
+from tests.kills.stories import BUSY, Scene, Story, serve
 
 TICK_S, LEASE_S = 0.05, 1.0
 LONGEST_S = 25.0
@@ -165,8 +165,9 @@ class Telling(Stage):
         self.played.problems += checks.broken_rules()
         self.played.problems += checks.users_harmed(truth)
         is_shared = self.lines_when_frozen is not None  # what the other engine read at the end is nobody's
-        most_unseen = truth["user_requests"] if is_shared else 4 * self.story.rate + 400
-        self.played.problems += checks.miscounted(truth, rollout, most_unseen=most_unseen)
+        most_before = truth["user_requests"] if is_shared else 4 * self.story.rate + 400
+        by_reading = truth["user_requests"] if is_shared else BUSY
+        self.played.problems += checks.miscounted(truth, rollout, most_before=most_before, by_reading=by_reading)
         if rollout.state != self.story.ends:
             self.played.problems.append(f"it ended {rollout.state}, not {self.story.ends}: {rollout.reason}")
 

@@ -139,7 +139,7 @@ def begin_gate_run(*, actor: Actor, gate_run: GateRun) -> GateRun:
 
 
 def record_judgement(*, actor: Actor, gate_result: GateResult, judgement: Judgement) -> bool:
-    """Writes a gate's verdict, once. False when it has one already: the first stands."""
+    """Writes a gate's verdict, once. False when it has one already: the first one wins."""
     with transaction.atomic():
         now = timezone.now()
         written = GateResult.objects.filter(pk=gate_result.pk, verdict="").update(

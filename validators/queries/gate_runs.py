@@ -25,7 +25,7 @@ _FIRST_CHOICE = "production"
 
 
 def latest_report(release: Release) -> Report | None:
-    """The newest report of the release, whatever its verdict."""
+    """The newest report of the release, with any verdict."""
     return release.reports.order_by("-pk").first()
 
 

@@ -1,4 +1,4 @@
-"""The first page: what waits for me, what is moving, what is live, what was lately decided."""
+"""The overview page: pending approvals, active rollouts, live releases and recent decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking for a rollout: the form, what would happen, and the request itself."""
+"""Starting a rollout: the form, its preview, and the start itself."""
 
 from __future__ import annotations
 

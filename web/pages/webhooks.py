@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what happens, how it went, and what people do about it."""
+"""Webhooks: the list and the page of one, with its deliveries and its verbs."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
 
 @login_required
 def change(request: HttpRequest, pk: int) -> HttpResponse:
-    """Takes whatever of the fields the form has."""
+    """Applies those of the fields that the form has."""
     given = request.POST
     changes: dict[str, Any] = {name: given[name].strip() for name in ("target", "title") if name in given}
     changes |= {"verbs": given["verbs"].split()} if "verbs" in given else {}
