@@ -23,7 +23,7 @@ from ledger.actions import make_due_now
 from ledger.actions.events import append_event
 from ledger.actions.transitions import transition_rows
 from ledger.core.errors import Invalid
-from ledger.queries import first_seq_since, head_seq
+from ledger.queries import first_seq_since, head_seq, head_seq_expression
 from notifications.actions.webhooks import receiver_of, require_manager
 from notifications.core.delivery import ENDED, MOVES, OPEN, DeliveryState, Outcome, after, meant_by
 from notifications.models import Attempt, Delivery, Webhook
@@ -41,8 +41,8 @@ D = DeliveryState
 
 
 def wake_dispatcher() -> bool:
-    """Whether there was anything to collect or to send; the job is then due. A few cheap looks when there was not."""
-    is_behind = Webhook.objects.filter(is_active=True, last_seq__lt=head_seq()).exists()
+    """Whether there was anything to collect or to send; the job is then due. Two cheap looks when there was not."""
+    is_behind = Webhook.objects.filter(is_active=True, last_seq__lt=head_seq_expression()).exists()
     if not is_behind and not due_deliveries().exists():
         return False
     make_due_now(**JOB)
