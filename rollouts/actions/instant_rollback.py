@@ -103,7 +103,7 @@ def drain_reverted(rollout: Rollout) -> None:
             return
         route = route_of(rollout.model, environment)
         if route is not None and not acknowledged(route).all_acked:
-            raise Again(_RETRY_S, f"Not every gateway has acknowledged the way back from {candidate.name} yet.")
+            raise Again(_RETRY_S, f"Not every gateway has acknowledged the rollback from {candidate.name} yet.")
         actor, reason = Actor.system("rollouts"), f"Taken back: {rollout.reason}"
         try:
             release_deployment(actor=actor, release=candidate, environment=environment, reason=reason)
