@@ -8,9 +8,11 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from accounts.core.access import Role
+from accounts.core.addresses import API
 from notifications.core.delivery import DeliveryState, ReceiverKind
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
+from rollouts.core.lifecycle import RolloutState
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -184,7 +186,7 @@ DEFAULT_FROM_EMAIL = env.text("SLUICEGATE_EMAIL_FROM", "sluicegate@localhost")
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "accounts.authentication.BearerTokenAuthentication",
+        "accounts.api.authentication.BearerTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
@@ -202,11 +204,12 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "v1",
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
-    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SCHEMA_PATH_PREFIX": API,
     "ENUM_NAME_OVERRIDES": {
         "TeamRole": [(role.value, role.value) for role in Role],
         "FileRole": [(role.value, role.value) for role in FileRole],
         "DeliveryState": [(state.value, state.value) for state in DeliveryState],
+        "RolloutState": [(state.value, state.value) for state in RolloutState],
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from django.conf import settings
 
+from accounts.core.addresses import API
 from ledger.core.errors import DomainError, Invalid, Unavailable
 from registry.api import parts
 from registry.storage.folder import PartWriter
@@ -28,7 +29,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-SIMPLE = re.compile(r"/api/v1/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
+SIMPLE = re.compile(API + r"/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
 #: Largest body that is not a file: a draft that announces the most files, with the longest names.
 MAX_BODY_BYTES = 16 << 20
 GATHER_BYTES = 1 << 20
@@ -117,7 +118,7 @@ def _over_the_bound(scope: Message) -> DomainError | None:
     length = _length(scope) or 0
     if length <= most:
         return None
-    fix = "Upload the file in parts: POST /api/v1/uploads, see docs/uploads.md." if is_file else "Send less at once."
+    fix = f"Upload the file in parts: POST {API}/uploads, see docs/uploads.md." if is_file else "Send less at once."
     return TooLarge(
         "too_large",
         f"{length} bytes are more than the {most} that one request to this address may carry. {fix}",

@@ -38,8 +38,10 @@ def create_draft(
     spec: dict[str, Any],
     files: Sequence[Mapping[str, Any]] | None = None,
     resume: bool = False,
-) -> Release:
-    """A draft of the next release, from a release.yaml. `resume`: the actor's newest draft of just this content, if any.
+) -> tuple[Release, bool]:
+    """(a draft of the next release, from a release.yaml; whether it was created).
+
+    `resume`: the actor's newest draft of just this content, if there is one.
 
     `files` announces what will be uploaded, [{path, sha256, size_bytes}]: then nothing else may be, and bytes that
     another release of this model already holds are taken over. Raises Refused, and Invalid("invalid_spec") with every
@@ -63,7 +65,7 @@ def create_draft(
     refuse("invalid_spec", "The release", problems + of_files)
     assert read is not None  # there is one when there is no problem
     if resume and (known := _resumed(actor, model, read, listed)):
-        return known
+        return known, False
     with transaction.atomic():
         release = Release.objects.create(
             model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
@@ -79,7 +81,7 @@ def create_draft(
             facts={"model": model.slug, "files": len(listed)},
         )
         expect_housekeeping()
-    return release
+    return release, True
 
 
 def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str, Any]]) -> Release | None:

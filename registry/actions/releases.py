@@ -10,6 +10,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require, require_version
+from accounts.core.addresses import API
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from ledger.core.errors import Invalid, NotFound, Refused
@@ -131,7 +132,7 @@ def _unverified(release: Release) -> list[Problem]:
         Problem(
             f"files.{upload.path}",
             f"{upload.path} is quarantined: {upload.problem}",
-            f"Send the right file, or call this upload off (DELETE /api/v1/uploads/{upload.pk}). Then seal.",
+            f"Send the right file, or call this upload off (DELETE {API}/uploads/{upload.pk}). Then seal.",
         )
         if upload.state == UploadState.QUARANTINED
         else Problem(

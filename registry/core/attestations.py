@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from accounts.core.addresses import API
+
 PROVENANCE_TYPE: Final = "https://slsa.dev/provenance/v1"
 #: A test-result with numbers: value, unit, threshold, n and interval of every metric of every gate.
 GATES_TYPE: Final = "urn:sluicegate:attestation:gate-evidence:v1"
@@ -135,7 +137,7 @@ def gate_evidence(
         "testResult": {
             "result": _RESULT.get(verdict, "WARNED"),
             "configuration": configuration,
-            "url": f"/api/v1/reports/{report_digest}",
+            "url": f"{API}/reports/{report_digest}",
             "passedTests": [one.gate for one in told if one.verdict == "passed"],
             "warnedTests": [one.gate for one in told if one.verdict not in _RESULT],
             "failedTests": [one.gate for one in told if one.verdict == "failed"],

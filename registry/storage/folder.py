@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 from django.conf import settings
 
 from ledger.core.errors import DomainError, Invalid, NotFound, Unavailable
-from registry.core.uploads import PartTicket
+from registry.core.uploads import PartTicket, part_address
 from registry.storage.mapped import pieces
 from registry.storage.port import (
     Place,
@@ -147,7 +147,7 @@ class FolderStore:
             "expires": ticket.expires_at_s,
             "signature": ticket.signature(settings.SECRET_KEY.encode()),
         }
-        return SignedPart(number, f"/api/v1/upload-parts/{place.upload}/{number}?{urlencode(said)}")
+        return SignedPart(number, f"{part_address(place.upload, number)}?{urlencode(said)}")
 
     def received_parts(self, place: Place) -> dict[int, ReceivedPart]:
         if not (self._parts(place) / _BYTES).is_file():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accounts.core.addresses import API
 from sluicegate.stack import secrets
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
@@ -145,7 +146,7 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
             "web",
             SERVICES,
             _web(ports["web"]),
-            lambda: _answers(ports["web"], "/api/v1/me"),
+            lambda: _answers(ports["web"], f"{API}/me"),
             ports=(ports["web"],),
         ),
         process("worker", SERVICES, _worker(), lambda: "ready." in output_since_start(state / "logs" / "worker.log")),

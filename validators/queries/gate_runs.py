@@ -56,7 +56,7 @@ def visible_gate_run(actor: Actor, pk: int) -> GateRun:
         raise NotFound(
             "no_such_gate_run",
             f"There is no gate run {pk}. Start one with POST …/releases/<rN>/gate-runs.",
-            gate_result=pk,
+            gate_run=pk,
         )
     return found
 

@@ -8,7 +8,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from registry.models import ServedModel
 from registry.queries import visible_models as readable_models
 from rollouts.core.lifecycle import ACTIVE, RolloutState

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from accounts.models import Team
 from accounts.queries import teams
@@ -156,7 +156,7 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         hours = request.POST.get("hours", "")
         if hours not in {str(choice) for choice in HOURS_BACK}:
-            raise Invalid("hours_unknown", "Choose how far back, from the list.")
+            raise Invalid("no_such_period", "Choose how far back, from the list.")
         since = timezone.now() - timedelta(hours=int(hours))
         count = actions.replay_since(actor=actor, webhook=row, since=since)
     except DomainError as error:
