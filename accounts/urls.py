@@ -1,12 +1,12 @@
 from django.urls import path
 
-from accounts import api
+from accounts.api import people
 
 urlpatterns = [
-    path("tokens", api.TokensView.as_view()),
-    path("me", api.MeView.as_view()),
-    path("teams", api.TeamsView.as_view()),
-    path("teams/<slug:slug>/members", api.TeamMembersView.as_view()),
-    path("users", api.UsersView.as_view()),
-    path("users/<str:username>/tokens", api.UserTokensView.as_view()),
+    path("tokens", people.TokensView.as_view()),
+    path("me", people.MeView.as_view()),
+    path("teams", people.TeamsView.as_view()),
+    path("teams/<slug:slug>/members", people.TeamMembersView.as_view()),
+    path("users", people.UsersView.as_view()),
+    path("users/<str:username>/tokens", people.UserTokensView.as_view()),
 ]

@@ -81,7 +81,7 @@ def measure(files: int, rounds: int) -> None:
     model = served_model(actor)
     releases = []
     for number in (1, 2):
-        draft = actions.create_draft(actor=actor, model=model, spec=release_yaml())
+        draft, _ = actions.create_draft(actor=actor, model=model, spec=release_yaml())
         for path, data in contents(number, files):
             sha256 = hashlib.sha256(data).hexdigest()
             actions.add_file(actor=actor, release=draft, path=path, sha256=sha256, stream=io.BytesIO(data))

@@ -207,7 +207,7 @@ def table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
     lines = []
     if healthy:
         lines += [
-            "| healthy releases | rollouts | promoted | taken back | seconds: p50 / p95 | requests | failures that users saw | "
+            "| healthy releases | rollouts | promoted | rolled back | seconds: p50 / p95 | requests | failures that users saw | "
             "poisoned: statuses | malformed: statuses | taken back, were answers counted when they end |",
             "|---" * 10 + "|",
             *[_healthy_line(name, rows) for name, rows in healthy.items()],
@@ -215,7 +215,7 @@ def table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
     if worse:
         lines += [
             "",
-            "| regression | rollouts | taken back by | fault → zero weight, s: p50 / p95 | failed attempts: p50 / p95 | "
+            "| regression | rollouts | rolled back by | fault → zero weight, s: p50 / p95 | failed attempts: p50 / p95 | "
             "failures that users saw |",
             "|---" * 6 + "|",
             *[_worse_line(name, rows) for name, rows in worse.items()],

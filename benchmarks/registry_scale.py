@@ -74,7 +74,7 @@ def seal(count: int) -> None:
         {"path": path, "sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
         for path, data in files.items()
     ]
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=listed)
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=listed)
     with clocked(f"upload of {count} files one by one, in this process"):
         for one in listed:
             actions.add_file(

@@ -53,7 +53,7 @@ class Blob(models.Model):
     problem = models.TextField(blank=True)  # why it is quarantined
     part_size = models.BigIntegerField(null=True)  # None: it came whole
     part_sha256 = models.JSONField(default=list)  # of its parts, in order, each checked as it arrived
-    collected_at = models.DateTimeField(null=True)  # its bytes were deleted then; a Tombstone tells the rest
+    collected_at = models.DateTimeField(null=True)  # when its bytes were deleted; details are in its Tombstone
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -199,7 +199,7 @@ class Waiver(models.Model):
 class Attestation(models.Model):
     """A signed in-toto statement about a release, as a Sigstore bundle. Append-only by trigger.
 
-    It stands outside the manifest, so that new evidence and new keys never change a release. `about` is the digest of what
+    It is not part of the manifest, so that new evidence and new keys never change a release. `about` is the digest of what
     it tells: the manifest's, or that of the report whose evidence it carries.
     """
 
@@ -219,7 +219,7 @@ class Attestation(models.Model):
 
 
 class Tombstone(models.Model):
-    """Bytes that nothing needs any more: to be had back until `due_at`, then deleted. The row itself stays for good.
+    """Unreferenced bytes: recoverable until `due_at`, then deleted. The row itself is never deleted.
 
     It names no row, so that it outlives them all: `evidence` says which releases had the bytes, with their digests.
     """

@@ -1,4 +1,4 @@
-"""The doors through which workers verify uploads, sweep what uploads leave behind, and keep house."""
+"""Celery tasks: verify uploads, sweep ended uploads, discard abandoned drafts and collect garbage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ledger.models import Job
 from registry import actions
 from registry.models import Upload
 
-#: While there may be something to sweep, it is looked for so often.
+#: Interval of the sweep job while there may be something to sweep.
 SWEEP_EVERY_S = 3600.0
 
 
@@ -40,7 +40,7 @@ def sweep_uploads(job: Job, beat: Beat) -> None:
 
 @handler(actions.HOUSEKEEPING)
 def run_housekeeping(job: Job, beat: Beat) -> None:
-    """Discards abandoned drafts and, where the settings say so, collects; looks again every few hours, for good."""
+    """Discards abandoned drafts and, where the settings say so, collects; recurs every few hours."""
     done = actions.run_housekeeping(actor=Actor.system("housekeeping"))
     raise Again(
         actions.HOUSEKEEPING_EVERY.total_seconds(), f"{done.drafts} drafts discarded, {done.deleted} blobs deleted"

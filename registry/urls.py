@@ -1,10 +1,11 @@
-"""Addresses under /api/v1/."""
+"""Addresses of the registry under the API's."""
 
 from __future__ import annotations
 
-from django.urls import path
+from django.urls import path, re_path
 
 from registry.api import aliases, files, garbage_collection, headers, models, releases, signatures, uploads
+from registry.core.uploads import PART_PATH
 
 urlpatterns = [
     path("models", models.ModelsView.as_view(), name="api-models"),
@@ -46,5 +47,5 @@ urlpatterns = [
     path("uploads/<uuid:upload_id>", uploads.UploadView.as_view(), name="api-upload-in-parts"),
     path("uploads/<uuid:upload_id>/parts:sign", uploads.SignView.as_view(), name="api-upload-sign"),
     path("uploads/<uuid:upload_id>:complete", uploads.CompleteView.as_view(), name="api-upload-complete"),
-    path("upload-parts/<str:upload>/<int:number>", uploads.PartView.as_view(), name="api-upload-part"),
+    re_path(f"^{PART_PATH}$", uploads.PartView.as_view(), name="api-upload-part"),
 ]

@@ -87,7 +87,7 @@ class Server(models.Model):
     started_at = models.DateTimeField(auto_now_add=True)
     probed_at = models.DateTimeField(null=True)  # last real inference that was right
     is_serving = models.BooleanField(default=False)  # it answered a real inference and is not known to be broken
-    attested_at = models.DateTimeField(null=True)  # when its files were last compared with what was sealed
+    drift_checked_at = models.DateTimeField(null=True)  # when its files were last compared with what was sealed
     drift = models.JSONField(
         default=list
     )  # [{path, expected, found}] of `serving.agent.drift.Drift`: what differed then

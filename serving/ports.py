@@ -192,7 +192,7 @@ class TrafficCounters(Protocol):
     def read(
         self, *, gateway: str, admin_url: str, timeout_s: float, models: Collection[str] | None = None
     ) -> dict[str, GatewayCounters]:
-        """All that one gateway counted, in one go, by model: each of `models`, or whatever it has counts of (None).
+        """All that one gateway counted, in one go, by model: each of `models`, or every model that it counted (None).
 
         One thread per gateway may call it. Raises GatewayError.
         """
@@ -246,7 +246,7 @@ class CounterSample:
 
 
 class ExternalMetrics(Protocol):
-    """Reads counters that others keep: business signals, or whatever the users' own monitoring counts."""
+    """Reads counters of external systems: business metrics, or the users' own monitoring."""
 
     def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> Mapping[str, CounterSample | MetricsError]:
         """Every query's answer by its name, all of one instant. `timeout_s` is for all of it together. Never raises."""

@@ -1,4 +1,4 @@
-"""Addresses under /api/v1/."""
+"""Addresses of environments and servers under the API's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which adapter stands behind each port in this installation."""
+"""Composition root: which adapter implements each port in this installation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def blob_cache() -> BlobCache:
 
 
 def inference_server(server: Server | RunningServer) -> TritonServer:
-    """A client of a server. Whoever asks for it closes it."""
+    """A client of a server. The caller closes it."""
     return TritonServer(server.host, server.http_port, server.grpc_port)
 
 

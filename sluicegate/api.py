@@ -17,6 +17,8 @@ from rest_framework.pagination import CursorPagination as DrfCursorPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
 
+from accounts.api.requests import InvalidBody
+from accounts.core.addresses import API
 from ledger.core.chain import storable
 from ledger.core.errors import DomainError
 
@@ -69,7 +71,7 @@ KNOWN: list[tuple[type[Exception] | tuple[type[Exception], ...], int, str, str]]
 NEXT_STEPS = {
     "not_authenticated": "Send `Authorization: Bearer <token>`; `sluicegate login` gets one.",
     "unsupported_media_type": "Send JSON, with `Content-Type: application/json`.",
-    "method_not_allowed": "See /api/v1/schema for what this address takes.",
+    "method_not_allowed": f"See {API}/schema for what this address takes.",
 }
 #: The same for single fields, by the code of REST framework's own checks.
 FIXES = {
@@ -77,8 +79,12 @@ FIXES = {
     "null": "Write a value, or leave it out.",
     "blank": "Write a text that is not empty.",
     "unknown_field": "Remove it, or correct its name.",
+    "not_text": "Write it as text, in quotes.",
+    "not_a_whole_number": "Write a whole number, without quotes.",
+    "not_a_number": "Write a number, without quotes.",
+    "not_a_boolean": "Write true or false, without quotes.",
 }
-OTHER_FIX = "Correct it; /api/v1/schema says what it may be."
+OTHER_FIX = f"Correct it; {API}/schema says what it may be."
 
 
 def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> Response:
-    """DRF's exception handler: whatever was raised becomes a problem; the unexpected gets an id and no traceback."""
+    """DRF's exception handler: every exception becomes problem JSON; an unexpected one gets an id and no traceback."""
     body, headers = _describe(error)
     request = context.get("request")
     if request is not None:
@@ -107,7 +113,8 @@ def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
     if isinstance(error, exceptions.ValidationError):
         errors = _field_errors(error.detail)
         said = "; ".join(f"{found['field']}: {found['message']}" for found in errors)
-        return problem(422, "invalid", f"The request has errors: {said}", errors=errors), {}
+        code = error.problem_code if isinstance(error, InvalidBody) else "invalid"
+        return problem(422, code, f"The request has errors: {said}", errors=errors), {}
     if isinstance(error, exceptions.APIException):
         return _describe_rest(error)
     for kinds, status, code, detail in KNOWN:
@@ -137,20 +144,25 @@ def _describe_rest(error: exceptions.APIException) -> tuple[dict[str, Any], dict
 
 
 def _field_errors(detail: Any, field: str = "") -> list[dict[str, str]]:
-    """DRF's nested error detail as a flat list of {field, message, fix}; `roles.1.role` is the second role's."""
+    """DRF's nested error detail as a flat list of {field, message, fix}; `roles[1].role` is the second role's."""
     if isinstance(detail, dict):
-        return [found for name, inner in detail.items() for found in _field_errors(inner, f"{field}.{name}".strip("."))]
+        return [found for name, inner in detail.items() for found in _field_errors(inner, _below(field, name))]
     if isinstance(detail, list):
-        named = [f"{field}.{i}" if isinstance(inner, dict) else field for i, inner in enumerate(detail)]
+        named = [_below(field, i) if isinstance(inner, dict) else field for i, inner in enumerate(detail)]
         return [found for name, inner in zip(named, detail, strict=True) for found in _field_errors(inner, name)]
     name = field.removesuffix("non_field_errors").strip(".") or "body"
     return [{"field": name, "message": str(detail), "fix": FIXES.get(getattr(detail, "code", ""), OTHER_FIX)}]
 
 
+def _below(field: str, name: str | int) -> str:
+    """A member's place in the words of the documents' own schemas: `a.b` of an object, `a[0]` of a list."""
+    return f"{field}[{name}]" if isinstance(name, int) else f"{field}.{name}".strip(".")
+
+
 @csrf_exempt  # nothing happens here, and a program must be told so in its own words
 def unknown_address(request: HttpRequest, *args: object, **kwargs: object) -> JsonResponse:
-    """Problem JSON for whatever under /api/ is no address of ours."""
-    detail = f"There is no {request.path} in this API; see /api/v1/schema."
+    """Problem JSON (404) for unknown addresses under /api/."""
+    detail = f"There is no {request.path} in this API; see {API}/schema."
     body = problem(404, "not_found", detail) | {"instance": request.path}
     return JsonResponse(body, status=404, content_type=CONTENT_TYPE)
 
@@ -197,6 +209,11 @@ class CursorPagination(DrfCursorPagination):
             if self.cursor_query_param not in request.query_params:
                 raise
             raise exceptions.NotFound("This cursor is not one of ours. Start again without it.") from None
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        link = {"type": ["string", "null"], "description": "the address of that page; null where there is none"}
+        members = {"next": link, "previous": link, "results": schema}
+        return {"type": "object", "required": ["next", "previous", "results"], "properties": members}
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         ordering = getattr(view, "pagination_ordering", "-pk")

@@ -1,4 +1,4 @@
-"""What must be right before anyone is served. `manage.py check --deploy` says it; the web process refuses to start."""
+"""Deployment checks: `manage.py check --deploy` prints them, and the web process does not start unless they pass."""
 
 from __future__ import annotations
 

@@ -8,9 +8,11 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from accounts.core.access import Role
+from accounts.core.addresses import API
 from notifications.core.delivery import DeliveryState, ReceiverKind
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
+from rollouts.core.lifecycle import RolloutState
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -125,17 +127,17 @@ MAX_SIMPLE_UPLOAD_BYTES = int(env.number("SLUICEGATE_MAX_SIMPLE_UPLOAD_BYTES", 6
 #: A node keeps copies of the blobs that its servers were started from, in up to this room.
 BLOB_CACHE_BYTES = int(env.number("SLUICEGATE_BLOB_CACHE_BYTES", 200 * 2**30, least=0))
 #: How often a node compares the files under its servers with what was sealed; 0: never.
-ATTEST_EVERY_S = env.number("SLUICEGATE_ATTEST_EVERY_S", 900.0, least=0.0, most=86400 * 30)
+DRIFT_CHECK_EVERY_S = env.number("SLUICEGATE_DRIFT_CHECK_EVERY_S", 900.0, least=0.0, most=86400 * 30)
 #: The Ed25519 private key (PEM) that signs reports; made on the first run of the one-machine stack.
 SIGNING_KEY_FILE = env.text("SLUICEGATE_SIGNING_KEY_FILE", str(STATE_DIR / "secrets" / "signing.pem"))
 #: The ECDSA P-256 private key (PEM) that signs releases and attestations, and the public halves of keys that signed before.
 RELEASE_KEY_FILE = env.text("SLUICEGATE_RELEASE_KEY_FILE", str(STATE_DIR / "secrets" / "release-signing.pem"))
 FORMER_KEYS_FILE = env.text("SLUICEGATE_FORMER_KEYS_FILE", str(STATE_DIR / "secrets" / "former-keys.pem"))
 #: Collection, in days: when a draft counts as abandoned, and how long bytes can be had back after they were marked.
-DRAFTS_KEPT_DAYS = env.number("SLUICEGATE_DRAFTS_KEPT_DAYS", 7.0, least=0.0, most=3650)
+DRAFT_RETENTION_DAYS = env.number("SLUICEGATE_DRAFT_RETENTION_DAYS", 7.0, least=0.0, most=3650)
 UNDELETE_DAYS = env.number("SLUICEGATE_UNDELETE_DAYS", 14.0, least=0.0, most=3650)
 #: Whether the worker collects by itself; without it only abandoned drafts go.
-COLLECTS_BY_ITSELF = env.flag("SLUICEGATE_COLLECT")
+GC_ENABLED = env.flag("SLUICEGATE_GC_ENABLED")
 
 CELERY_BROKER_URL = REDIS_URL
 #: Celery carries ids only; rows with leases own the work (docs/decisions). Source of the values: measured redelivery of kombu 5.7.
@@ -184,7 +186,7 @@ DEFAULT_FROM_EMAIL = env.text("SLUICEGATE_EMAIL_FROM", "sluicegate@localhost")
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "accounts.authentication.BearerTokenAuthentication",
+        "accounts.api.authentication.BearerTokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
@@ -202,11 +204,12 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "v1",
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
-    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SCHEMA_PATH_PREFIX": API,
     "ENUM_NAME_OVERRIDES": {
         "TeamRole": [(role.value, role.value) for role in Role],
         "FileRole": [(role.value, role.value) for role in FileRole],
         "DeliveryState": [(state.value, state.value) for state in DeliveryState],
+        "RolloutState": [(state.value, state.value) for state in RolloutState],
         "ReleaseState": [(state.value, state.value) for state in ReleaseState],
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],

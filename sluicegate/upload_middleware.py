@@ -1,4 +1,4 @@
-"""The door for uploads' bytes, in front of Django, which would write a whole body to disk before it asks who sends it.
+"""ASGI middleware that receives upload bytes before Django, which would spool a whole body to disk before authentication.
 
 A part's address is checked before a byte of the part is read; then the bytes go to their place as they arrive, one MiB in
 memory at most. Every other body is bounded before it is read.
@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from django.conf import settings
 
+from accounts.core.addresses import API
 from ledger.core.errors import DomainError, Invalid, Unavailable
 from registry.api import parts
 from registry.storage.folder import PartWriter
@@ -28,11 +29,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-SIMPLE = re.compile(r"/api/v1/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
-#: Of whatever is no file. The longest of them announces the most files that a draft may have, under their longest names.
+SIMPLE = re.compile(API + r"/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
+#: Largest body that is not a file: a draft that announces the most files, with the longest names.
 MAX_BODY_BYTES = 16 << 20
 GATHER_BYTES = 1 << 20
-#: Whoever sends nothing for so long has gone; another connection may then send the part.
+#: A connection that sent nothing for this long is dropped; another one may then send the part.
 SILENT_S = 60.0
 
 
@@ -41,7 +42,7 @@ class UploadMiddleware:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        # Of their own: a disk that is slow to settle must not hold up what else is done in threads.
+        # A thread pool of its own: slow fsyncs must not delay other work in threads.
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="parts")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -79,7 +80,7 @@ class UploadMiddleware:
         await _answer(200, parts.answer(ticket), send, "application/json", closes=False)
 
     async def _write(self, writer: PartWriter, receive: Receive) -> None:
-        """The whole body; of a part that is held already it is thrown away, as clients expect to get rid of it."""
+        """The whole body; that of a part that was received before is read and discarded, as clients expect."""
         gathered, more = bytearray(), True
         while more:
             try:
@@ -91,7 +92,7 @@ class UploadMiddleware:
             gathered += message.get("body", b"")
             more = message.get("more_body", False)
             if len(gathered) >= GATHER_BYTES or (gathered and not more):
-                if not writer.is_held:
+                if not writer.is_received:
                     await self._in_thread(writer.write, bytes(gathered))
                 gathered.clear()
         await self._in_thread(writer.finish)
@@ -101,7 +102,7 @@ class UploadMiddleware:
 
 
 def _unbounded(scope: Message) -> DomainError | None:
-    """Why a body of unknown length is not read. The doors behind would take it for none at all."""
+    """Refuses a body of unknown length: the views behind would read it as empty."""
     if all(name != b"transfer-encoding" for name, _ in scope["headers"]):
         return None
     return LengthNeeded(
@@ -117,7 +118,7 @@ def _over_the_bound(scope: Message) -> DomainError | None:
     length = _length(scope) or 0
     if length <= most:
         return None
-    fix = "Upload the file in parts: POST /api/v1/uploads, see docs/uploads.md." if is_file else "Send less at once."
+    fix = f"Upload the file in parts: POST {API}/uploads, see docs/uploads.md." if is_file else "Send less at once."
     return TooLarge(
         "too_large",
         f"{length} bytes are more than the {most} that one request to this address may carry. {fix}",
@@ -126,7 +127,7 @@ def _over_the_bound(scope: Message) -> DomainError | None:
 
 
 class LengthNeeded(DomainError):
-    """Nobody can tell how long the body will be."""
+    """The body's length is not declared."""
 
     status = 411
 

@@ -40,10 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def _take_ports(config: pytest.Config) -> None:
     """This process and those that it starts choose ports that no other worker chooses."""
     from serving.agent import launcher
-    from sluicegate.stack import ports
+    from sluicegate.stack import tcp_ports
 
-    mine = workers.ports(config, ports.CHOICES)
-    ports.CHOICES = launcher._PORTS = mine
+    mine = workers.ports(config, tcp_ports.CHOICES)
+    tcp_ports.CHOICES = launcher._PORTS = mine
     os.environ["SLUICEGATE_PORTS"] = f"{mine.start}-{mine.stop - 1}"
 
 

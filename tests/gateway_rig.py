@@ -27,7 +27,7 @@ from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.control_plane.stream import StreamAck
 from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
-from sluicegate.stack import ports
+from sluicegate.stack import tcp_ports
 
 MODEL = "sentiment"
 #: The stubs bear whatever the tests ask of them at once.
@@ -38,7 +38,7 @@ FULL = "Exceeds maximum queue size"
 
 def free_port() -> int:
     """Not one that the kernel may give to somebody's client before it is listened on, nor what another test draws by the same seed."""
-    while not ports.is_free(port := random.SystemRandom().choice(ports.CHOICES)):
+    while not tcp_ports.is_free(port := random.SystemRandom().choice(tcp_ports.CHOICES)):
         pass
     return port
 
@@ -203,13 +203,13 @@ class Backend:
 
 
 class Plane:
-    """A control plane's memory without a database: tables are published by hand, reports are kept."""
+    """A control plane's memory without a database: tables are published by hand, acknowledgements are kept."""
 
     def __init__(self, gateway: GatewayIdentity) -> None:
         self._gateway = gateway
         self._snapshot: Snapshot | None = None
         self._wakes: set[asyncio.Event] = set()
-        self.reports: list[tuple[float, StreamAck]] = []
+        self.acks: list[tuple[float, StreamAck]] = []
 
     def gateway(self, name: str) -> GatewayIdentity | None:
         return self._gateway if name == self._gateway.name else None
@@ -223,8 +223,8 @@ class Plane:
     def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
         self._wakes.discard(wake)
 
-    def report(self, gateway: GatewayIdentity, reports: list[StreamAck]) -> None:
-        self.reports += [(time.monotonic(), one) for one in reports]
+    def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None:
+        self.acks += [(time.monotonic(), one) for one in acks]
 
     def publish(self, table: RoutingTable) -> None:
         self._snapshot = compile_table(table, self._snapshot)
@@ -425,7 +425,7 @@ class Rig:
         return float(at) - began
 
     def acked(self, generation: int) -> float | None:
-        found = [at for at, one in self.plane.reports if one.generation == generation and not one.error]
+        found = [at for at, one in self.plane.acks if one.generation == generation and not one.error]
         return found[0] if found else None
 
 

@@ -90,14 +90,14 @@ def served_model(actor: Actor, **over: Any) -> ServedModel:
         "gate_policy": {},
         "rollout_policy": {},
     }
-    return actions.create_model(actor=actor, **settings | over)
+    return actions.create_model(actor=actor, **settings | over)[0]
 
 
 def draft_with(
     actor: Actor, model: ServedModel, data: bytes = ONNX, changes: dict[str, Any] | None = None, **more: bytes
 ) -> Release:
     """A draft that holds artifact/model.onnx and more files, ready to be sealed."""
-    release = actions.create_draft(actor=actor, model=model, spec=release_yaml(changes))
+    release, _ = actions.create_draft(actor=actor, model=model, spec=release_yaml(changes))
     for path, content in {"artifact/model.onnx": data, **{file_path(n): d for n, d in more.items()}}.items():
         put(actor, release, path, content)
     return release

@@ -1,4 +1,4 @@
-"""The door through which workers run gates."""
+"""Celery tasks: run the gates of a release."""
 
 from __future__ import annotations
 

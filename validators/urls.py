@@ -1,4 +1,4 @@
-"""/api/v1/…: golden sets, gate runs, reports."""
+"""Addresses of golden sets, gate runs and reports under the API's."""
 
 from django.urls import path
 

@@ -180,7 +180,7 @@ def user_of_token(clear: str) -> User:
     token = Token.objects.select_related("user").filter(sha256=token_digest(clear)).first()
     now = timezone.now()
     if token is None:
-        raise Refused("token_unknown", "This token is not known here. Sign in again with `sluicegate login`.")
+        raise Refused("no_such_token", "This token is not known here. Sign in again with `sluicegate login`.")
     if token.revoked_at is not None:
         raise Refused("token_revoked", f"The token {token.name!r} was revoked. Sign in again with `sluicegate login`.")
     if token.expires_at is not None and token.expires_at <= now:

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Verb, require
 from audit.queries import visible_events
 from ledger.core.errors import Invalid

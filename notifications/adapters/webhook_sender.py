@@ -43,9 +43,9 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
     except socket.gaierror as unknown:
         error = f"The host's name cannot be resolved: {unknown.strerror}. Correct the address, or the name service."
     except ssl.SSLError as bad:
-        error = f"No secure connection: {_said(bad)}. The receiver's certificate must be valid for its host."
+        error = f"No secure connection: {_error_text(bad)}. The receiver's certificate must be valid for its host."
     except (OSError, http.client.HTTPException, ValueError) as cut:
-        error = f"No answer: {_said(cut)}."
+        error = f"No answer: {_error_text(cut)}."
     if talk.status is not None:  # it was said; that the rest was cut off does not matter
         error = talk.said
     elif talk.is_over:
@@ -140,5 +140,5 @@ def _short(text: str) -> str:
     return text.replace("\x00", "\ufffd")[:SNIPPET_CHARACTERS]
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(getattr(error, "strerror", "") or error or type(error).__name__).rstrip(".")

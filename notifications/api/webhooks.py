@@ -12,7 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import StrictSerializer, actor_of, expected_version
+from accounts.api.requests import IF_MATCH, StrictSerializer, actor_of, expected_version, read_body
+from accounts.api.responses import versioned
 from notifications import actions, queries
 from notifications.actions.webhooks import OVERLAP_S
 from notifications.core.delivery import DeliveryState, ReceiverKind
@@ -20,9 +21,6 @@ from notifications.core.webhook import LONGEST_TARGET, TEST
 from notifications.dispatcher.rounds import send_test
 from notifications.models import Attempt, Delivery, Webhook
 
-_IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, required=True, description="the version that was read"
-)
 _VERBS_HELP = "patterns of events: *, rollout.*, or exactly rollout.rolled_back"
 
 
@@ -70,10 +68,13 @@ class WebhookOut(serializers.ModelSerializer[Webhook]):
 
 
 class WebhookMade(WebhookOut):
-    secret = serializers.CharField(help_text="shown once; empty for an e-mail address")
+    secret = serializers.SerializerMethodField(help_text="shown once; empty for an e-mail address")
 
     class Meta(WebhookOut.Meta):
         fields = [*WebhookOut.Meta.fields, "secret"]
+
+    def get_secret(self, webhook: Webhook) -> str:
+        return str(self.context["secret"])
 
 
 class AttemptOut(serializers.ModelSerializer[Attempt]):
@@ -104,9 +105,8 @@ class WebhooksView(ListAPIView[Webhook]):
     @extend_schema(request=WebhookIn, responses={201: WebhookMade})
     def post(self, request: Request) -> Response:
         """Creates one. Its secret is in the answer, and nowhere after that."""
-        form = WebhookIn(data=request.data)
-        form.is_valid(raise_exception=True)
-        made, secret = actions.create_webhook(actor=actor_of(request), **form.validated_data)
+        sent = read_body(WebhookIn, request)
+        made, secret = actions.create_webhook(actor=actor_of(request), **sent)
         return _webhook(request, made.pk, status.HTTP_201_CREATED, secret=secret)
 
 
@@ -115,19 +115,16 @@ class WebhookView(APIView):
     def get(self, request: Request, webhook_id: int) -> Response:
         return _webhook(request, webhook_id)
 
-    @extend_schema(request=WebhookChange, responses=WebhookOut, parameters=[_IF_MATCH])
+    @extend_schema(request=WebhookChange, responses=WebhookOut, parameters=[IF_MATCH])
     def patch(self, request: Request, webhook_id: int) -> Response:
         """Changes its target, verbs or title, or turns it off and on."""
         actor = actor_of(request)
         row = queries.get_webhook(actor, webhook_id)
-        form = WebhookChange(data=request.data)
-        form.is_valid(raise_exception=True)
-        actions.change_webhook(
-            actor=actor, webhook=row, expected_version=expected_version(request), changes=form.validated_data
-        )
+        sent = read_body(WebhookChange, request)
+        actions.change_webhook(actor=actor, webhook=row, expected_version=expected_version(request), changes=sent)
         return _webhook(request, webhook_id)
 
-    @extend_schema(responses={204: None}, parameters=[_IF_MATCH])
+    @extend_schema(responses={204: None}, parameters=[IF_MATCH])
     def delete(self, request: Request, webhook_id: int) -> Response:
         """Deletes it, with what is on its way to it and its log."""
         actor = actor_of(request)
@@ -137,16 +134,13 @@ class WebhookView(APIView):
 
 
 class WebhookRotateView(APIView):
-    @extend_schema(request=RotateIn, responses=WebhookMade, parameters=[_IF_MATCH])
+    @extend_schema(request=RotateIn, responses=WebhookMade, parameters=[IF_MATCH])
     def post(self, request: Request, webhook_id: int) -> Response:
         """A new secret, shown this once. The previous one signs as well for a day, or for `overlap_s`."""
         actor = actor_of(request)
         row = queries.get_webhook(actor, webhook_id)
-        form = RotateIn(data=request.data)
-        form.is_valid(raise_exception=True)
-        _, secret = actions.rotate_secret(
-            actor=actor, webhook=row, expected_version=expected_version(request), **form.validated_data
-        )
+        sent = read_body(RotateIn, request)
+        _, secret = actions.rotate_secret(actor=actor, webhook=row, expected_version=expected_version(request), **sent)
         return _webhook(request, webhook_id, secret=secret)
 
 
@@ -165,10 +159,9 @@ class WebhookReplayView(APIView):
         """Sends every event since a time, once more or for the first time. Harmless to repeat."""
         actor = actor_of(request)
         row = queries.get_webhook(actor, webhook_id)
-        form = ReplayIn(data=request.data)
-        form.is_valid(raise_exception=True)
-        count = actions.replay_since(actor=actor, webhook=row, **form.validated_data)
-        return Response({"deliveries": count}, status=status.HTTP_202_ACCEPTED)
+        sent = read_body(ReplayIn, request)
+        count = actions.replay_since(actor=actor, webhook=row, **sent)
+        return Response(ReplayOut({"deliveries": count}).data, status=status.HTTP_202_ACCEPTED)
 
 
 @extend_schema(parameters=[OpenApiParameter("state", str, enum=[state.value for state in DeliveryState])])
@@ -201,10 +194,10 @@ class DeliveryReplayView(APIView):
         actor = actor_of(request)
         delivery = queries.get_delivery(queries.get_webhook(actor, webhook_id), delivery_id)
         count = int(actions.replay_delivery(actor=actor, delivery=delivery))
-        return Response({"deliveries": count}, status=status.HTTP_202_ACCEPTED)
+        return Response(ReplayOut({"deliveries": count}).data, status=status.HTTP_202_ACCEPTED)
 
 
 def _webhook(request: Request, pk: int, code: int = status.HTTP_200_OK, *, secret: str | None = None) -> Response:
     row = queries.get_webhook(actor_of(request), pk)
-    shown = dict(WebhookOut(row).data) | ({} if secret is None else {"secret": secret})
-    return Response(shown, status=code, headers={"ETag": f'"{row.version}"', "Cache-Control": "no-store"})
+    shown = WebhookOut(row) if secret is None else WebhookMade(row, context={"secret": secret})
+    return versioned(shown, code, {"Cache-Control": "no-store"})

@@ -34,7 +34,7 @@ def get_webhook(actor: Actor, pk: int) -> Webhook:
     found = webhooks_of(actor).filter(pk=pk).first()
     if found is None:
         raise NotFound(
-            "webhook_unknown", f"There is no webhook {pk} that you may manage. List them to see their numbers."
+            "no_such_webhook", f"There is no webhook {pk} that you may manage. List them to see their numbers."
         )
     return found
 
@@ -44,7 +44,7 @@ def get_delivery(webhook: Webhook, pk: UUID | str) -> Delivery:
     found = deliveries_of(webhook).filter(pk=pk).first()
     if found is None:
         raise NotFound(
-            "delivery_unknown",
+            "no_such_delivery",
             f"Webhook {webhook.pk} has no delivery {pk}. Its log names them; those that ended are kept for 30 days.",
         )
     return found

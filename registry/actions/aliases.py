@@ -1,4 +1,4 @@
-"""Aliases: names that point to releases. Every move is told, and made from the version that was seen."""
+"""Aliases: names that point to releases. Every change is logged as an event and compares the version that was seen."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def set_alias(
         problems.append(Problem("release", f"{release.name} is one of another model.", f"Name one of {model.slug}."))
     refuse("invalid_alias", "The alias", problems)
     with transaction.atomic():
-        # Holding the model's row, sets of its aliases happen one after the other, the first of each too.
+        # The model's row is locked, so changes of its aliases are serialized, creation of a new alias too.
         ServedModel.objects.select_for_update(no_key=True).get(pk=model.pk)
         alias = Alias.objects.select_related("release", "model").filter(model=model, name=name).first()
         _refuse_stale(alias, name, expected_version)
@@ -92,13 +92,13 @@ def _refuse_stale(alias: Alias | None, name: str, expected_version: int | None) 
 
 
 def _usable(release: Release) -> Release:
-    """The release's row, held so that it is not retired meanwhile. Raises StateChanged."""
-    held = Release.objects.select_for_update(no_key=True).get(pk=release.pk)
-    if held.state != ReleaseState.SEALED:
+    """The release's row, locked so that it is not retired meanwhile. Raises StateChanged."""
+    locked = Release.objects.select_for_update(no_key=True).get(pk=release.pk)
+    if locked.state != ReleaseState.SEALED:
         raise StateChanged(
-            "not_sealed", f"{held.name} is {held.state}; an alias points to a sealed release.", state=held.state
+            "not_sealed", f"{locked.name} is {locked.state}; an alias points to a sealed release.", state=locked.state
         )
-    return held
+    return locked
 
 
 def _nothing_to_clear(name: str) -> Alias:

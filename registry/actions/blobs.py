@@ -19,7 +19,7 @@ from registry.core.blob_lifecycle import MOVES, BlobState
 from registry.models import Blob
 from registry.storage import store
 
-#: The class of the advisory locks of blobs; any number that nobody else uses.
+#: The class id of the blobs' advisory locks; no other advisory lock uses this number.
 _BLOB_LOCKS = 0x626C6F62
 
 
@@ -104,12 +104,12 @@ def keys_in_use(sha256: str) -> set[str]:
 
 
 def lock_blob(sha256: str) -> None:
-    """Until the transaction ends, nobody else stores or removes these bytes."""
+    """An advisory lock until the transaction ends: no other transaction stores or removes these bytes."""
     lock_blobs([sha256])
 
 
 def lock_blobs(sha256s: Iterable[str]) -> None:
-    """Until the transaction ends, nobody else stores or removes these bytes. Locks are taken in one order by everybody.
+    """As `lock_blob` for several, taken in sorted order so that two transactions cannot deadlock.
 
     Blobs share 1,024 locks: a draft may take over 10,000 files, and PostgreSQL has room for 6,400 locks of all sessions.
     """

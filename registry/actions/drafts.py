@@ -27,7 +27,7 @@ from registry.core.spec import Spec, parse_spec, read_spec, refuse
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from registry.storage import Readable, store
 
-#: One row of work for good: drafts that nobody sealed are discarded, and bytes that nothing needs collected.
+#: A single recurring job row: it discards abandoned drafts and collects unreferenced bytes.
 HOUSEKEEPING, HOUSEKEEPING_EVERY = "registry.housekeeping", timedelta(hours=6)
 
 
@@ -38,8 +38,10 @@ def create_draft(
     spec: dict[str, Any],
     files: Sequence[Mapping[str, Any]] | None = None,
     resume: bool = False,
-) -> Release:
-    """A draft of the next release, from a release.yaml. `resume`: the actor's newest draft of just this content, if any.
+) -> tuple[Release, bool]:
+    """(a draft of the next release, from a release.yaml; whether it was created).
+
+    `resume`: the actor's newest draft of just this content, if there is one.
 
     `files` announces what will be uploaded, [{path, sha256, size_bytes}]: then nothing else may be, and bytes that
     another release of this model already holds are taken over. Raises Refused, and Invalid("invalid_spec") with every
@@ -63,7 +65,7 @@ def create_draft(
     refuse("invalid_spec", "The release", problems + of_files)
     assert read is not None  # there is one when there is no problem
     if resume and (known := _resumed(actor, model, read, listed)):
-        return known
+        return known, False
     with transaction.atomic():
         release = Release.objects.create(
             model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
@@ -79,11 +81,11 @@ def create_draft(
             facts={"model": model.slug, "files": len(listed)},
         )
         expect_housekeeping()
-    return release
+    return release, True
 
 
 def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str, Any]]) -> Release | None:
-    """The actor's newest draft of this content. Its version moves, so that whoever had it alone sees that it is shared."""
+    """The actor's newest draft of this content. Its version grows, so that the other holder of the draft sees a conflict."""
     drafts = Release.objects.filter(model=model, state=ReleaseState.DRAFT, author=actor.user_id)
     with transaction.atomic():
         same = drafts.filter(spec=spec.as_json(), expected_files=files).order_by("-created_at")
@@ -95,12 +97,12 @@ def _resumed(actor: Actor, model: ServedModel, spec: Spec, files: list[dict[str,
 
 
 def expect_housekeeping() -> None:
-    """Sees to it that a worker looks for what is over, some time later. For everything that may be left lying about."""
+    """Schedules the housekeeping job: called wherever a draft or unreferenced bytes may later need cleaning up."""
     enqueue(kind=HOUSEKEEPING, key="all", args={}, due_at=timezone.now() + HOUSEKEEPING_EVERY)
 
 
 def _take_over(release: Release, spec: Spec) -> None:
-    """Attaches announced files whose bytes a release of the same model holds: whoever may push may read those.
+    """Attaches announced files whose bytes a release of the same model holds: everyone who may push to the model may read those.
 
     Never by the sha256 alone, which would tell what other teams have.
     """
@@ -113,10 +115,10 @@ def _take_over(release: Release, spec: Spec) -> None:
         return
     lock_blobs(readable)
     blobs = {blob.sha256: blob for blob in Blob.objects.filter(pk__in=readable, state=BlobState.VERIFIED)}
-    lost = store().not_held((blob.store_key, blob.size_bytes) for blob in blobs.values())
-    held = {sha256: blob for sha256, blob in blobs.items() if blob.store_key not in lost}
-    Blob.objects.filter(pk__in=list(held), collected_at__isnull=False).update(collected_at=None)
-    there = [(file, held[file["sha256"]]) for file in release.expected_files if file["sha256"] in held]
+    missing = store().missing_keys((blob.store_key, blob.size_bytes) for blob in blobs.values())
+    stored = {sha256: blob for sha256, blob in blobs.items() if blob.store_key not in missing}
+    Blob.objects.filter(pk__in=list(stored), collected_at__isnull=False).update(collected_at=None)
+    there = [(file, stored[file["sha256"]]) for file in release.expected_files if file["sha256"] in stored]
     plain: list[tuple[str, Blob, int]] = []
     looked_at: list[tuple[str, Blob, int]] = []  # a configuration is read, and a wrong size is refused
     for file, blob in there:
@@ -278,7 +280,7 @@ def discard_draft(*, actor: Actor, release: Release, expected_version: int | Non
 
 
 def drop_draft(release: Release, *, actor: Actor, reason: str) -> None:
-    """Deletes a draft whose row is held. Its bytes follow after the commit."""
+    """Deletes a draft whose row is locked. Its bytes follow after the commit."""
     blobs = list(release.files.values_list("blob_id", flat=True))
     pk, state, model = str(release.pk), release.state, release.model.slug
     call_off_uploads(release)

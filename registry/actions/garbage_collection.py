@@ -1,4 +1,4 @@
-"""Collection: marks bytes that nothing needs, deletes those whose time is over, takes marks away. Drafts that nobody seals go first."""
+"""Garbage collection: marks unreferenced bytes, deletes marked ones after their grace period, discards abandoned drafts first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from registry.models import Blob, Release, ReleaseFile, Tombstone
 from registry.queries.gc_plan import present_plan, referrers, rules
 from registry.storage import adapter
 
-#: So many blobs are taken in one go: marks in one transaction, deletions in one each.
+#: Blobs in one batch: marked in one transaction, deleted in one transaction each.
 BATCH = 1000
 
 
@@ -75,7 +75,7 @@ def collect_unused(*, actor: Actor, most: int = BATCH) -> Collected:
 
 
 def _steps(items: list[Item], actor: Actor) -> Iterator[Collected]:
-    """Does what the items say; tells of each part when it is done."""
+    """Executes the plan's items; yields the counts of each part when it is done."""
     keys = _keys(items)
     for item in items:
         if item.fate is Fate.DELETE and _delete(keys[item.subject]):
@@ -96,12 +96,12 @@ def _record_event(done: Collected, actor: Actor) -> None:
 
 
 def run_housekeeping(*, actor: Actor) -> Collected:
-    """What the worker does every few hours: abandoned drafts go, and where SLUICEGATE_COLLECT says so, everything that may."""
-    if not settings.COLLECTS_BY_ITSELF:
+    """What the worker does every few hours: abandoned drafts go, and where SLUICEGATE_GC_ENABLED says so, everything that may."""
+    if not settings.GC_ENABLED:
         return Collected(drafts=purge_drafts(actor=actor, older_than=rules().drafts_for))
     done = collect_unused(actor=actor)
     step = done
-    while step.left and step.did_something:  # what does not move is held by others; the next round gets it
+    while step.left and step.did_something:  # what was skipped is locked by others; the next round takes it
         step = collect_unused(actor=actor)
         done = done.plus(step)
     return done
@@ -184,7 +184,7 @@ def _delete(key: str) -> bool:
 
 
 def _is_needed(sha256: str) -> bool:
-    """Whether anything but retired releases has the blob. Whoever restores one of those waits until this is decided.
+    """Whether anything but retired releases has the blob. A concurrent restore of one of those waits until this is decided.
 
     One that somebody else holds needs it for now: who adds a file holds the draft and waits for the blob's lock, so this
     must not hold that lock and wait for the draft.

@@ -13,7 +13,7 @@ from registry.storage import store
 def inspect_files(files: Iterable[tuple[str, Blob]]) -> dict[str, Findings]:
     """path → what the file was found to be. Headers that were read before are remembered; the others are read now.
 
-    For whoever has just verified a blob, and for the seal, which then finds everything read. Raises NotFound for bytes
+    Called when a blob was verified, so that sealing finds its header already read. Raises NotFound for bytes
     that are not in the store.
     """
     wanted = {path: (blob, kind_of(path)) for path, blob in files}
@@ -31,7 +31,7 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> dict[str, Findings]:
                 new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=READER, facts=facts)
         else:
             found[path] = Findings(kind, facts=facts)
-    in_order = [new[key] for key in sorted(new)]  # the same for everybody: two who seal must not wait for each other
+    in_order = [new[key] for key in sorted(new)]  # one lock order: two concurrent seals must not deadlock
     Inspection.objects.bulk_create(
         in_order,
         update_conflicts=True,

@@ -1,4 +1,4 @@
-"""What lies in the store for an upload, and how it is got rid of."""
+"""An upload's bytes in the store, and their cleanup."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def move_upload(upload: Upload, to: UploadState, **columns: Any) -> bool:
 
 
 def call_off_uploads(release: Release) -> None:
-    """Aborts what is on its way into a draft that is about to go; the store is cleared after the commit."""
+    """Aborts the uploads of a draft that is about to be deleted; the store is cleared after the commit."""
     for upload in release.uploads.filter(state__in=UNDER_WAY):
         if move_upload(upload, UploadState.ABORTED):
             clear_later(upload)
 
 
 def dismiss_quarantined(release: Release, path: str) -> None:
-    """The path has a file that is right: what was sent for it and was wrong is of no interest any more."""
+    """Aborts the path's quarantined uploads, once the right file is there."""
     for upload in release.uploads.filter(path=path, state=UploadState.QUARANTINED):
         if move_upload(upload, UploadState.ABORTED):
             clear_later(upload)
 
 
 def clear_later(upload: Upload) -> None:
-    """After the commit. Whatever fails then, a sweep does it later: the row says that something lies there."""
+    """Deletes after the commit. What fails then is retried by the sweep, since the row still says that bytes are stored."""
     transaction.on_commit(lambda: clear(upload), robust=True)
 
 
 def clear(upload: Upload) -> None:
-    """Nothing of this upload is left in the store, but for bytes that became a blob's."""
+    """Deletes what the store has of this upload, except bytes that became a blob's."""
     # Without the store's own name for it, so that one begun by a process that died before it said so goes as well.
     store().keys.abort(Place(upload.store_key, upload.size_bytes, upload.part_size))
     delete_if_unreferenced(upload.sha256, upload.store_key)

@@ -10,6 +10,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
+from accounts.core.addresses import API
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
@@ -44,7 +45,7 @@ _Found = Mapping[tuple[str, str], Findings]
 
 
 def _headers(actor: Actor, release: Release) -> _Found:
-    """Whatever the draft's files say of themselves. Before the transaction, which must not stand still while files are read."""
+    """The headers of the draft's files, read before the transaction so that no row stays locked during file I/O."""
     draft = Release.objects.select_related("model__team").filter(pk=release.pk, state=ReleaseState.DRAFT).first()
     if draft is None:
         return {}
@@ -76,7 +77,7 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
     text, digest = manifest.text_and_digest(
         spec, [manifest.File(file.path, FileRole(file.role), file.blob_id, file.blob.size_bytes) for file in files]
     )
-    # Holding the model's row, sealings of one model happen one after the other: its numbers have no gap and no twin.
+    # The model's row is locked, so seals of one model are serialized: numbers have no gap and no duplicate.
     model = ServedModel.objects.select_for_update(no_key=True).get(pk=release.model_id)
     same = Release.objects.select_related("model__team").filter(model=model, digest=digest).first()
     if same is not None:
@@ -117,7 +118,7 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
     ]
     if not release.expected_files:
         problems += [Problem(f"files.{p.field}", p.message, p.fix) for p in backend_problems(spec.backend, present)]
-    lost = store().not_held((file.blob.store_key, file.blob.size_bytes) for file in files)
+    lost = store().missing_keys((file.blob.store_key, file.blob.size_bytes) for file in files)
     for file in files:
         if file.blob.store_key in lost or file.blob.state != BlobState.VERIFIED:
             problems.append(
@@ -136,7 +137,7 @@ def _unverified(release: Release) -> list[Problem]:
         Problem(
             f"files.{upload.path}",
             f"{upload.path} is quarantined: {upload.problem}",
-            f"Send the right file, or call this upload off (DELETE /api/v1/uploads/{upload.pk}). Then seal.",
+            f"Send the right file, or call this upload off (DELETE {API}/uploads/{upload.pk}). Then seal.",
         )
         if upload.state == UploadState.QUARANTINED
         else Problem(
@@ -240,15 +241,15 @@ def _reason_problems(reason: str) -> list[Problem]:
 
 def lock_release(release: Release) -> Release:
     """The release's row, locked until the transaction ends. Raises NotFound."""
-    held = (
+    locked = (
         Release.objects.select_for_update(no_key=True, of=("self",))
         .select_related("model__team")
         .filter(pk=release.pk)
         .first()
     )
-    if held is None:
+    if locked is None:
         raise NotFound(
             "no_such_release",
             "There is no such release; the draft was discarded, or sealed as a release that was there. Push again.",
         )
-    return held
+    return locked

@@ -21,8 +21,8 @@ from registry.storage import store
 def retire(*, actor: Actor, release: Release, expected_version: int, reason: str) -> Release:
     """The release, retired: nothing can begin to use it any more, and collection may delete its bytes after a while.
 
-    Its manifest, digest, signatures and reports stay for good. Raises Refused, Stale, Invalid without a reason, and
-    StateChanged: "not_sealed", or "release_in_use" with facts["holds"] while anything uses it.
+    Its manifest, digest, signatures and reports are never deleted. Raises Refused, Stale, Invalid without a reason, and
+    StateChanged: "not_sealed", or "release_in_use" with facts["used_by"] while anything uses it.
     """
     release = lock_release(release)
     require(actor, Verb.RETIRE_RELEASE, release.model.team.slug)
@@ -34,12 +34,12 @@ def retire(*, actor: Actor, release: Release, expected_version: int, reason: str
             state=release.state,
         )
     refuse("invalid_retirement", "The retirement", _reason_problems(reason))
-    holds = usages_of([release.pk]).get(release.pk, [])
-    if holds:
+    used_by = usages_of([release.pk]).get(release.pk, [])
+    if used_by:
         raise StateChanged(
             "release_in_use",
-            f"{release.model.slug} {release.name} is in use: {'; '.join(holds)}. End that first, then retire it.",
-            holds=holds,
+            f"{release.model.slug} {release.name} is in use: {'; '.join(used_by)}. End that first, then retire it.",
+            used_by=used_by,
         )
     expect_housekeeping()
     return move(
@@ -69,9 +69,9 @@ def restore(*, actor: Actor, release: Release, expected_version: int, reason: st
             state=release.state,
         )
     refuse("invalid_restoration", "The restoration", _reason_problems(reason))
-    # The release's row is held, and collection takes it too before it deletes a retired release's bytes.
+    # The release's row is locked; collection locks it too before it deletes a retired release's bytes.
     blobs = list(Blob.objects.filter(pk__in=release.files.values("blob")))
-    missing = store().not_held((blob.store_key, blob.size_bytes) for blob in blobs)
+    missing = store().missing_keys((blob.store_key, blob.size_bytes) for blob in blobs)
     if missing or any(blob.collected_at for blob in blobs):
         raise StateChanged(
             "bytes_gone",

@@ -29,8 +29,8 @@ def create_model(
     objectives: dict[str, Any],
     gate_policy: dict[str, Any],
     rollout_policy: dict[str, Any],
-) -> ServedModel:
-    """The new model; the one that is there, if it says the same.
+) -> tuple[ServedModel, bool]:
+    """(the model, whether it was created): the one that is there, if it says the same.
 
     `team` is a team or its slug. Raises Refused, Invalid("invalid_model") with every problem, and
     StateChanged("model_exists") when the name is taken by a model that says something else.
@@ -51,9 +51,9 @@ def create_model(
             model = ServedModel.objects.create(slug=slug, team=owner, created_by_id=actor.user_id, **settings)
             facts = {"team": team_slug, **settings}
             append_event(verb="model.created", subject_type="model", subject_id=slug, actor=actor, facts=facts)
-            return model
+            return model, True
     except IntegrityError:
-        return _same_model(slug, team_slug, settings)
+        return _same_model(slug, team_slug, settings), False
 
 
 def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, dict[str, Any]]:

@@ -25,13 +25,13 @@ from registry.models import Blob, Release, ReleaseFile, Upload, UploadPart
 from registry.queries import place_of
 from registry.storage import SignedPart, store
 
-#: An upload that nobody signed a part of for so long is aborted.
+#: An upload is aborted when no part of it was signed for this long.
 IDLE_FOR = timedelta(days=2)
 #: How long a signed address is good. Parts are signed when they are about to be sent.
 SIGNED_FOR_S = 900
-#: Rows of uploads that are over and have nothing in the store any more are kept so long.
+#: Retention of rows of ended uploads that have nothing left in the store.
 REMEMBERED_FOR = timedelta(days=30)
-#: A worker that reads tells how far it is so often.
+#: How often a verifying worker records its progress.
 TELL_EVERY_BYTES = 256 << 20
 VERIFY, SWEEP = "registry.verify_upload", "registry.sweep_uploads"
 Beat = Callable[..., bool]
@@ -54,7 +54,7 @@ def begin_upload(
         return present
     plan = plan_of(size_bytes)
     with transaction.atomic():
-        release = _draft(release, hold=True)
+        release = _draft(release, lock=True)
         known = _readable(actor, sha256)
         if known is not None and (file := _take_over(release, path, known, size_bytes)):
             return file
@@ -116,7 +116,7 @@ def _create(actor: Actor, release: Release, path: str, sha256: str, plan: PartPl
 def sign_parts(*, actor: Actor, upload: Upload, wanted: Mapping[int, str]) -> list[SignedPart]:
     """An address for each part {number: sha256}, good for SIGNED_FOR_S seconds and for bytes with this sha256 alone.
 
-    Raises Refused, StateChanged unless the upload is open, and Invalid for a part that is held with other bytes.
+    Raises Refused, StateChanged unless the upload is open, and Invalid for a part that arrived with other bytes.
     """
     _require_push(actor, upload)
     _require_open(upload)
@@ -136,14 +136,14 @@ def sign_parts(*, actor: Actor, upload: Upload, wanted: Mapping[int, str]) -> li
 
 
 def _note(upload: Upload, wanted: Mapping[int, str]) -> None:
-    """Remembers the parts' sha256. One that is held already keeps the sha256 that it has."""
+    """Remembers the parts' sha256. One that arrived before keeps the sha256 that it has."""
     before = dict(upload.parts.filter(number__in=wanted).values_list("number", "sha256"))
     changed = [number for number, sha256 in wanted.items() if before.get(number, sha256) != sha256]
-    held = store().keys.received_parts(place_of(upload)) if changed and upload.is_begun else {}
+    received = store().keys.received_parts(place_of(upload)) if changed and upload.is_begun else {}
     problems = [
         Problem(f"numbers.{n}", f"part {n} is there with other bytes.", "Start a new upload if the file has changed.")
         for n in changed
-        if n in held
+        if n in received
     ]
     if problems:
         raise Invalid("part_mismatch", problems[0].message, errors=[problem.as_json() for problem in problems])
@@ -183,7 +183,7 @@ def complete_upload(*, actor: Actor, upload: Upload) -> Upload:
         if upload.state == UploadState.OPEN:
             raise
         return upload  # another completed it meanwhile
-    with transaction.atomic():  # both or neither: there is no `verifying` that nobody looks after
+    with transaction.atomic():  # atomic: an upload in `verifying` always has a job
         if move_upload(upload, UploadState.VERIFYING):
             if is_proven:
                 accept(upload, known)
@@ -245,7 +245,7 @@ def accept(upload: Upload, part_sha256: Mapping[int, str]) -> None:
 
 
 def _inspect(upload: Upload, blob: Blob) -> None:
-    """Reads what the file says of itself, so that the seal finds it read; a problem is told now and refused there."""
+    """Reads the file's header now, so that sealing finds it cached; a problem is reported now and refused at the seal."""
     problems = inspect_files([(upload.path, blob)])[upload.path].problems
     if problems:
         said = " ".join(f"{problem.message} {problem.fix}" for problem in problems)
@@ -284,7 +284,7 @@ def abort_upload(*, actor: Actor, upload: Upload) -> Upload:
 def sweep_uploads(*, actor: Actor) -> int:
     """How many were cleared: idle ones are aborted, and what lies in the store of those that are over goes.
 
-    Quarantined bytes stay until their upload would have expired, for whoever looks into them. For the system.
+    Quarantined bytes stay until their upload would have expired, for inspection by an administrator. For the system.
     """
     require(actor, Verb.ADMINISTER, "")
     now, cleared = timezone.now(), 0
@@ -300,8 +300,8 @@ def sweep_uploads(*, actor: Actor) -> int:
     return cleared
 
 
-def _draft(release: Release, *, hold: bool = False) -> Release:
-    rows = Release.objects.select_for_update(no_key=True, of=("self",)) if hold else Release.objects
+def _draft(release: Release, *, lock: bool = False) -> Release:
+    rows = Release.objects.select_for_update(no_key=True, of=("self",)) if lock else Release.objects
     found = rows.select_related("model__team").filter(pk=release.pk).first()
     if found is None:
         raise NotFound("no_such_release", "There is no such draft; it was discarded or sealed. Push again.")
@@ -310,10 +310,10 @@ def _draft(release: Release, *, hold: bool = False) -> Release:
 
 
 def _draft_of(upload: Upload) -> Release:
-    """The upload's draft, its row held. Raises NotFound, StateChanged."""
+    """The upload's draft, its row locked. Raises NotFound, StateChanged."""
     if upload.release is None:
         raise NotFound("upload_gone", "The draft of this upload was discarded. Push again.")
-    return _draft(upload.release, hold=True)
+    return _draft(upload.release, lock=True)
 
 
 def _require_push(actor: Actor, upload: Upload) -> None:

@@ -10,10 +10,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import StrictSerializer, actor_of, expected_version
+from accounts.api.requests import IF_MATCH_OPTIONAL, StrictSerializer, actor_of, read_body, version_if_sent
+from accounts.api.responses import versioned
 from registry import actions, queries
-from registry.api.answers import IF_MATCH, versioned
-from registry.api.serializers import body_of
 from registry.models import Alias, AliasEvent
 from registry.queries import aliases
 
@@ -21,22 +20,14 @@ from registry.queries import aliases
 class AliasOut(serializers.Serializer[Alias]):
     """A name that points to a release, and the digest of that release: pin the digest, not the name."""
 
-    model = serializers.CharField()
+    model = serializers.CharField(source="model.slug")
     name = serializers.CharField()
-    release = serializers.CharField(allow_null=True, help_text="such as r14; null once it was cleared")
-    digest = serializers.CharField(allow_null=True)
+    release = serializers.CharField(
+        source="release.name", allow_null=True, help_text="such as r14; null once it was cleared"
+    )
+    digest = serializers.CharField(source="release.digest", allow_null=True)
     version = serializers.IntegerField(help_text="for If-Match")
     changed_at = serializers.DateTimeField()
-
-    def to_representation(self, alias: Alias) -> dict[str, Any]:
-        return {
-            "model": alias.model.slug,
-            "name": alias.name,
-            "release": alias.release.name if alias.release else None,
-            "digest": alias.release.digest if alias.release else None,
-            "version": alias.version,
-            "changed_at": alias.changed_at.isoformat(),
-        }
 
 
 class AliasIn(StrictSerializer):
@@ -46,21 +37,11 @@ class AliasIn(StrictSerializer):
 
 class AliasEventOut(serializers.Serializer[AliasEvent]):
     version = serializers.IntegerField()
-    from_release = serializers.CharField(allow_null=True)
-    to_release = serializers.CharField(allow_null=True)
+    from_release = serializers.CharField(source="from_release.name", allow_null=True)
+    to_release = serializers.CharField(source="to_release.name", allow_null=True)
     actor = serializers.CharField()
     reason = serializers.CharField()
     at = serializers.DateTimeField()
-
-    def to_representation(self, event: AliasEvent) -> dict[str, Any]:
-        return {
-            "version": event.version,
-            "from_release": event.from_release.name if event.from_release else None,
-            "to_release": event.to_release.name if event.to_release else None,
-            "actor": event.actor,
-            "reason": event.reason,
-            "at": event.at.isoformat(),
-        }
 
 
 @extend_schema_view(get=extend_schema(operation_id="aliases_list", responses=AliasOut(many=True)))
@@ -77,20 +58,18 @@ class AliasView(APIView):
     def get(self, request: Request, slug: str, name: str) -> Response:
         return versioned(AliasOut(aliases.get_alias(queries.visible_model(actor_of(request), slug), name)))
 
-    @extend_schema(operation_id="aliases_set", request=AliasIn, responses=AliasOut, parameters=[IF_MATCH])
+    @extend_schema(operation_id="aliases_set", request=AliasIn, responses=AliasOut, parameters=[IF_MATCH_OPTIONAL])
     def put(self, request: Request, slug: str, name: str) -> Response:
         """Points the alias to a release. If-Match names the version that was seen; leave it out, or 0, for a new alias."""
         actor = actor_of(request)
         model = queries.visible_model(actor, slug)
-        body = AliasIn(data=body_of(request.data))
-        body.is_valid(raise_exception=True)
-        said = body.validated_data
+        said = read_body(AliasIn, request)
         alias = actions.set_alias(
             actor=actor,
             model=model,
             name=name,
             release=None if said["release"] is None else queries.get_release(slug, said["release"]),
-            expected_version=expected_version(request) if "If-Match" in request.headers else None,
+            expected_version=version_if_sent(request),
             reason=said["reason"],
         )
         return versioned(AliasOut(alias))

@@ -16,13 +16,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
+from accounts.core.addresses import API
 from ledger.core.errors import Invalid
 from registry import actions, queries
-from registry.api.serializers import FileOut
+from registry.api.serializers import ReleaseFileOut
 from registry.core.schema import Problem
 from registry.core.spec import refuse
-from registry.models import ReleaseFile
 from registry.storage import chunks_of, store
 
 _PATH = OpenApiParameter(
@@ -41,7 +41,7 @@ class FileUploadView(APIView):
     @extend_schema(
         operation_id="releases_upload_file",
         request={"application/octet-stream": OpenApiTypes.BINARY},
-        responses={200: FileOut},
+        responses={200: ReleaseFileOut},
         parameters=[
             _PATH,
             OpenApiParameter(
@@ -77,7 +77,7 @@ class FileUploadView(APIView):
             raise Invalid(
                 "upload_cut_short", "The upload ended before its Content-Length. Send the file again."
             ) from error
-        return Response(FileOut(_file(file)).data)
+        return Response(ReleaseFileOut(file).data)
 
 
 class FileView(APIView):
@@ -109,14 +109,10 @@ def _bound(request: Request) -> None:
                 Problem(
                     "size_bytes",
                     f"a single PUT takes at most {most} bytes, and its Content-Length says so.",
-                    "Upload the file in parts: POST /api/v1/uploads.",
+                    f"Upload the file in parts: POST {API}/uploads.",
                 )
             ],
         )
-
-
-def _file(file: ReleaseFile) -> dict[str, Any]:
-    return {"path": file.path, "role": file.role, "sha256": file.blob_id, "size_bytes": file.blob.size_bytes}
 
 
 def _length(request: Request) -> int | None:

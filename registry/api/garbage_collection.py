@@ -10,11 +10,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import StrictSerializer, actor_of, expected_version
+from accounts.api.requests import IF_MATCH, StrictSerializer, actor_of, expected_version, read_body
+from accounts.api.responses import versioned
 from accounts.core.access import Verb, require
 from registry import actions, queries
-from registry.api.answers import IF_MATCH, versioned
-from registry.api.serializers import ReleaseOut, body_of
+from registry.api.serializers import ReleaseOut
 from registry.core.garbage_collection import Fate, Item
 from registry.core.schema import Problem
 from registry.core.spec import refuse
@@ -28,7 +28,7 @@ class ReleaseReasonIn(StrictSerializer):
     reason = serializers.CharField(max_length=2000)
 
 
-class ItemOut(serializers.Serializer[Any]):
+class ItemOut(serializers.Serializer[Item]):
     """A release, a blob (by its sha256) or bytes that no blob names (by their key), what becomes of it, and why."""
 
     kind = serializers.CharField(help_text="release, blob or bytes")
@@ -37,16 +37,6 @@ class ItemOut(serializers.Serializer[Any]):
     reason = serializers.CharField()
     size_bytes = serializers.IntegerField()
     until = serializers.DateTimeField(allow_null=True)
-
-    def to_representation(self, item: Item) -> dict[str, Any]:
-        return {
-            "kind": item.kind.value,
-            "subject": item.subject,
-            "fate": item.fate.value,
-            "reason": item.reason,
-            "size_bytes": item.size_bytes,
-            "until": item.until.isoformat() if item.until else None,
-        }
 
 
 class PlanOut(serializers.Serializer[Any]):
@@ -83,14 +73,8 @@ class RestoreView(APIView):
 def _decided(request: Request, slug: str, name: str, verb: Any) -> Response:
     actor = actor_of(request)
     release = queries.visible_release(actor, slug, name)
-    body = ReleaseReasonIn(data=body_of(request.data))
-    body.is_valid(raise_exception=True)
-    done = verb(
-        actor=actor,
-        release=release,
-        expected_version=expected_version(request),
-        reason=body.validated_data["reason"],
-    )
+    reason = read_body(ReleaseReasonIn, request)["reason"]
+    done = verb(actor=actor, release=release, expected_version=expected_version(request), reason=reason)
     return versioned(ReleaseOut(done))
 
 
@@ -111,18 +95,13 @@ class CollectionView(APIView):
         is_all = request.query_params.get("all", "") in {"1", "true", "yes"}
         items = [item for item in plan.items if is_all or item.fate not in _KEPT]
         shown = items[start : start + MOST_ITEMS]
-        return Response(
-            {
-                "totals": plan.totals(),
-                "items": ItemOut(shown, many=True).data,
-                "more": max(0, len(items) - start - len(shown)),
-            }
-        )
+        more = max(0, len(items) - start - len(shown))
+        return Response(PlanOut({"totals": plan.totals(), "items": shown, "more": more}).data)
 
     @extend_schema(operation_id="registry_collection_run", request=None, responses=CollectedOut)
     def post(self, request: Request) -> Response:
         """Does it, for up to 1,000 blobs a call: `left` says whether to call again."""
-        return Response(actions.collect_unused(actor=actor_of(request)).as_json())
+        return Response(CollectedOut(actions.collect_unused(actor=actor_of(request)).as_json()).data)
 
 
 def _number(text: str) -> int:

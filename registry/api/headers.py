@@ -10,7 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
+from accounts.api.responses import OnePage
 from registry import queries
 from registry.queries.file_headers import headers_of
 
@@ -23,10 +24,14 @@ class HeaderOut(serializers.Serializer[Any]):
     facts = serializers.JSONField(help_text="tensors [[name, data type, shape]], inputs, outputs, metadata, imports, …")
 
 
+class HeadersPage(OnePage):
+    results = HeaderOut(many=True)
+
+
 class HeadersView(APIView):
-    @extend_schema(operation_id="releases_headers", responses=HeaderOut(many=True))
+    @extend_schema(operation_id="releases_headers", responses=HeadersPage)
     def get(self, request: Request, slug: str, name: str) -> Response:
         """The header of every file that has one: all of a release's files, so there is one page."""
         found = headers_of(queries.visible_release(actor_of(request), slug, name))
         rows = [{"path": path, "kind": facts.pop("kind"), "facts": facts} for path, facts in found.items()]
-        return Response({"next": None, "previous": None, "results": HeaderOut(rows, many=True).data})
+        return Response(HeadersPage({"results": rows}).data)

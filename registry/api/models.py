@@ -10,12 +10,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of, expected_version
+from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
+from accounts.api.responses import versioned
 from registry import actions, queries
-from registry.api.answers import IF_MATCH, versioned
-from registry.api.serializers import ModelChange, ModelIn, ModelOut, body_of, known_members
-from registry.core.schema import Problem
-from registry.core.spec import refuse
+from registry.api.serializers import ModelChange, ModelIn, ModelOut
 
 
 @extend_schema_view(get=extend_schema(operation_id="models_list", responses=ModelOut(many=True)))
@@ -32,28 +30,9 @@ class ModelsView(generics.ListAPIView[Any]):
         responses={201: ModelOut, 200: OpenApiResponse(ModelOut, "it was there already")},
     )
     def post(self, request: Request) -> Response:
-        body = known_members(body_of(request.data), *ModelIn().fields)
-        refuse(
-            "invalid_model",
-            "The model",
-            [
-                Problem(name, "the field is missing or not text.", f"Write {name}, as text in quotes.")
-                for name in ("slug", "team")
-                if not isinstance(body.get(name), str)
-            ],
-        )
-        settings = {name: body.get(name, {}) for name in ("contract", "objectives", "gate_policy", "rollout_policy")}
-        actor = actor_of(request)
-        was_there = queries.has_visible_model(actor, body["slug"])
-        model = actions.create_model(
-            actor=actor,
-            slug=body["slug"],
-            team=body["team"],
-            title=body.get("title", ""),
-            description=body.get("description", ""),
-            **settings,
-        )
-        return Response(ModelOut(model).data, status=200 if was_there else 201)
+        actor, said = actor_of(request), read_body(ModelIn, request)
+        model, is_new = actions.create_model(actor=actor, **said)
+        return Response(ModelOut(model).data, status=201 if is_new else 200)
 
 
 class ModelView(APIView):
@@ -66,6 +45,9 @@ class ModelView(APIView):
         actor = actor_of(request)
         model = queries.visible_model(actor, slug)
         changed = actions.change_model(
-            actor=actor, model=model, expected_version=expected_version(request), changes=body_of(request.data)
+            actor=actor,
+            model=model,
+            expected_version=expected_version(request),
+            changes=read_body(ModelChange, request),
         )
         return versioned(ModelOut(changed))

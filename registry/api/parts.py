@@ -10,13 +10,14 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers
 
+from accounts.core.addresses import API
 from ledger.core.errors import NotFound, Refused
-from registry.core.uploads import PartTicket
+from registry.core.uploads import PART_PATH, PartTicket
 from registry.storage import FolderStore, Readable, adapter, chunks_of
 from registry.storage.folder import PartWriter
 
-#: `PartDoor` takes what fits this; registry/urls.py has the same for servers without it.
-PATH = re.compile(r"/api/v1/upload-parts/(?P<upload>[0-9a-f]{32})/(?P<number>[1-9][0-9]{0,5})")
+#: `UploadMiddleware` takes what fits this; registry/urls.py has the same for servers without it.
+PATH = re.compile(f"{API}/{PART_PATH}")
 
 
 class PartAnswer(serializers.Serializer[Any]):
@@ -60,7 +61,7 @@ def receive(upload: str, number: int, query: Mapping[str, str], stream: Readable
     ticket = ticket_of(upload, number, query)
     writer = writer_for(ticket)
     try:
-        if not writer.is_held:
+        if not writer.is_received:
             for chunk in chunks_of(stream):
                 writer.write(chunk)
             writer.finish()

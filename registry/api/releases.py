@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of, expected_version
+from accounts.api.requests import IF_MATCH_OPTIONAL, actor_of, read_body, version_if_sent
+from accounts.api.responses import versioned
 from registry import actions, queries
-from registry.api.answers import IF_MATCH, versioned
 from registry.api.serializers import (
     DraftIn,
     DraftOut,
@@ -22,11 +21,7 @@ from registry.api.serializers import (
     ReleaseOut,
     WaiverIn,
     WaiverOut,
-    body_of,
-    known_members,
 )
-from registry.core.schema import Flag, Problem
-from registry.core.spec import refuse
 
 
 @extend_schema_view(get=extend_schema(operation_id="releases_list", responses=ReleaseBrief(many=True)))
@@ -41,12 +36,10 @@ class ReleasesView(generics.ListAPIView[Any]):
     def post(self, request: Request, slug: str) -> Response:
         actor = actor_of(request)
         model = queries.visible_model(actor, slug)
-        body = dict(body_of(request.data))
-        files, problems, began_at = body.pop("files", None), list[Problem](), timezone.now()
-        resume = Flag().read(body.pop("resume", False), "resume", problems)
-        refuse("invalid_spec", "The release", problems)
-        draft = actions.create_draft(actor=actor, model=model, spec=body, files=files, resume=resume)
-        return versioned(DraftOut(draft), status=201 if draft.created_at >= began_at else 200)
+        spec = read_body(DraftIn, request)
+        files, resume = spec.pop("files", None), spec.pop("resume")
+        draft, is_new = actions.create_draft(actor=actor, model=model, spec=spec, files=files, resume=resume)
+        return versioned(DraftOut(draft), status=201 if is_new else 200)
 
 
 class ReleaseView(APIView):
@@ -60,22 +53,21 @@ class DraftView(APIView):
     def get(self, request: Request, release_id: UUID) -> Response:
         return versioned(DraftOut(queries.visible_release_by_id(actor_of(request), release_id)))
 
-    @extend_schema(operation_id="releases_discard", responses={204: None}, parameters=[IF_MATCH])
+    @extend_schema(operation_id="releases_discard", responses={204: None}, parameters=[IF_MATCH_OPTIONAL])
     def delete(self, request: Request, release_id: UUID) -> Response:
         actor = actor_of(request)
         release = queries.visible_release_by_id(actor, release_id)
-        version = expected_version(request) if "If-Match" in request.headers else None
-        actions.discard_draft(actor=actor, release=release, expected_version=version)
+        actions.discard_draft(actor=actor, release=release, expected_version=version_if_sent(request))
         return Response(status=204)
 
 
 class SealView(APIView):
-    @extend_schema(operation_id="releases_seal", request=None, responses=ReleaseOut, parameters=[IF_MATCH])
+    @extend_schema(operation_id="releases_seal", request=None, responses=ReleaseOut, parameters=[IF_MATCH_OPTIONAL])
     def post(self, request: Request, release_id: UUID) -> Response:
         actor = actor_of(request)
         release = queries.visible_release_by_id(actor, release_id)
-        version = expected_version(request) if "If-Match" in request.headers else None
-        return versioned(ReleaseOut(actions.seal(actor=actor, release=release, expected_version=version)))
+        sealed = actions.seal(actor=actor, release=release, expected_version=version_if_sent(request))
+        return versioned(ReleaseOut(sealed))
 
 
 class WaiversView(APIView):
@@ -83,8 +75,5 @@ class WaiversView(APIView):
     def post(self, request: Request, slug: str, name: str) -> Response:
         actor = actor_of(request)
         release = queries.visible_release(actor, slug, name)
-        body = known_members(body_of(request.data), "reason", "kind")
-        waiver = actions.grant_waiver(
-            actor=actor, release=release, reason=body.get("reason", ""), kind=body.get("kind")
-        )
+        waiver = actions.grant_waiver(actor=actor, release=release, **read_body(WaiverIn, request))
         return Response(WaiverOut(waiver).data, status=201)

@@ -4,97 +4,65 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from ledger.core.errors import Invalid
+from accounts.api.requests import DocumentField, DocumentSerializer, DocumentText, PlainText, StrictSerializer
+from accounts.core.addresses import API
 from registry.core.lifecycle import FileRole
-from registry.core.schema import Problem
-from registry.core.spec import refuse
 from registry.core.uploads import UploadState
-from registry.models import Release, ServedModel
+from registry.models import Release, ServedModel, Upload
 from registry.queries import has_code_waiver, manifest_of, missing_files, unverified_uploads, waivers_missing
 from registry.queries.file_headers import imports_of
-
-_BASE = "/api/v1"
-
-
-def body_of(data: Any) -> dict[str, Any]:
-    """The request's JSON object. Raises Invalid for anything else."""
-    if not isinstance(data, dict):
-        raise Invalid("not_an_object", "The body must be a JSON object. Send {…}.")
-    return data
-
-
-def known_members(body: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The body, once it has no other members. Raises Invalid naming each."""
-    refuse(
-        "unknown_field",
-        "The body",
-        [
-            Problem(name, "there is no such field.", f"Remove it; the fields here are {', '.join(names)}.")
-            for name in body
-            if name not in names
-        ],
-    )
-    return body
 
 
 class ModelOut(serializers.Serializer[ServedModel]):
     """A model: what it promises, how it is judged and rolled out."""
 
     slug = serializers.CharField()
-    team = serializers.CharField()
+    team = serializers.CharField(source="team.slug")
     title = serializers.CharField()
     description = serializers.CharField()
     contract = serializers.JSONField(help_text="{inputs: [{name, data_type, dims}], outputs: […]}")
     objectives = serializers.JSONField(help_text="{errors_max_frac, slow: {threshold_ms, max_frac}}")
     gate_policy = serializers.JSONField()
     rollout_policy = serializers.JSONField()
-    last_release = serializers.CharField(allow_null=True, help_text="the name of the newest release, such as r14")
+    last_release = serializers.SerializerMethodField(help_text="the name of the newest release, such as r14")
     version = serializers.IntegerField(help_text="for If-Match")
     created_at = serializers.DateTimeField()
-    links = serializers.DictField(child=serializers.CharField())
+    links = serializers.SerializerMethodField()
 
-    def to_representation(self, model: ServedModel) -> dict[str, Any]:
-        here = f"{_BASE}/models/{model.slug}"
-        return {
-            "slug": model.slug,
-            "team": model.team.slug,
-            "title": model.title,
-            "description": model.description,
-            "contract": model.contract,
-            "objectives": model.objectives,
-            "gate_policy": model.gate_policy,
-            "rollout_policy": model.rollout_policy,
-            "last_release": f"r{model.last_number}" if model.last_number else None,
-            "version": model.version,
-            "created_at": model.created_at.isoformat(),
-            "links": {"self": here, "releases": f"{here}/releases"},
-        }
+    def get_last_release(self, model: ServedModel) -> str | None:
+        return f"r{model.last_number}" if model.last_number else None
+
+    def get_links(self, model: ServedModel) -> dict[str, str]:
+        here = f"{API}/models/{model.slug}"
+        return {"self": here, "releases": f"{here}/releases"}
 
 
-class ModelIn(serializers.Serializer[ServedModel]):
-    """A new model. Unknown fields are refused."""
-
-    slug = serializers.CharField(max_length=60)
-    team = serializers.CharField()
-    title = serializers.CharField(required=False)
-    description = serializers.CharField(required=False)
-    contract = serializers.JSONField(required=False)
-    objectives = serializers.JSONField(required=False)
-    gate_policy = serializers.JSONField(required=False)
-    rollout_policy = serializers.JSONField(required=False)
-
-
-class ModelChange(serializers.Serializer[ServedModel]):
+class ModelChange(DocumentSerializer):
     """Settings to change; those left out stay. The contract stays as it is once a release is sealed."""
 
-    title = serializers.CharField(required=False)
-    description = serializers.CharField(required=False)
-    contract = serializers.JSONField(required=False)
-    objectives = serializers.JSONField(required=False)
-    gate_policy = serializers.JSONField(required=False)
-    rollout_policy = serializers.JSONField(required=False)
+    title = DocumentText(required=False)
+    description = DocumentText(required=False)
+    contract = DocumentField(required=False)
+    objectives = DocumentField(required=False)
+    gate_policy = DocumentField(required=False)
+    rollout_policy = DocumentField(required=False)
+
+
+class ModelIn(StrictSerializer):
+    """A new model. Unknown fields are refused."""
+
+    problem_code = "invalid_model"
+    slug = PlainText(max_length=60)
+    team = PlainText()
+    title = DocumentText(default=str)
+    description = DocumentText(default=str)
+    contract = DocumentField(default=dict)
+    objectives = DocumentField(default=dict)
+    gate_policy = DocumentField(default=dict)
+    rollout_policy = DocumentField(default=dict)
 
 
 class FileOut(serializers.Serializer[Any]):
@@ -104,23 +72,36 @@ class FileOut(serializers.Serializer[Any]):
     size_bytes = serializers.IntegerField()
 
 
+class ReleaseFileOut(FileOut):
+    """A file of a draft, by its row."""
+
+    sha256 = serializers.CharField(source="blob_id", help_text="64 hex digits")
+    size_bytes = serializers.IntegerField(source="blob.size_bytes")
+
+
 class FileIn(serializers.Serializer[Any]):
     path = serializers.CharField(max_length=300)
     sha256 = serializers.CharField()
     size_bytes = serializers.IntegerField(min_value=0)
 
 
-class DraftIn(serializers.Serializer[Any]):
+@extend_schema_field(FileIn(many=True))
+class FilesField(DocumentField):
+    """The announced files; the action reads them together with the rest of the draft."""
+
+
+class DraftIn(DocumentSerializer):
     """release.yaml as JSON, and the files that will be uploaded."""
 
-    model = serializers.CharField()
-    runtime = serializers.JSONField(help_text="{image: name@sha256:…, server, backend}")
-    serving = serializers.JSONField()
-    envelope = serializers.JSONField(required=False)
-    provenance = serializers.JSONField(required=False)
-    files = FileIn(many=True, required=False)
+    problem_code = "invalid_spec"
+    model = DocumentField(help_text="the model's slug")
+    runtime = DocumentField(help_text="{image: name@sha256:…, server, backend}")
+    serving = DocumentField()
+    envelope = DocumentField(required=False)
+    provenance = DocumentField(required=False)
+    files = FilesField(required=False)
     resume = serializers.BooleanField(
-        required=False, help_text="answer a draft of yours of just this content, if there is one, to go on with"
+        default=False, help_text="answer a draft of yours of just this content, if there is one, to go on with"
     )
 
 
@@ -128,23 +109,18 @@ class WaiverOut(serializers.Serializer[Any]):
     kind = serializers.CharField()
     manifest_digest = serializers.CharField()
     reason = serializers.CharField()
-    granted_by = serializers.CharField(allow_null=True)
+    granted_by = serializers.CharField(source="granted_by.username", allow_null=True)
     granted_at = serializers.DateTimeField()
 
-    def to_representation(self, waiver: Any) -> dict[str, Any]:
-        return {
-            "kind": waiver.kind,
-            "manifest_digest": waiver.manifest_digest,
-            "reason": waiver.reason,
-            "granted_by": waiver.granted_by.username if waiver.granted_by else None,
-            "granted_at": waiver.granted_at.isoformat(),
-        }
 
-
-class WaiverIn(serializers.Serializer[Any]):
-    reason = serializers.CharField()
+class WaiverIn(StrictSerializer):
+    problem_code = "invalid_waiver"
+    reason = PlainText()
     kind = serializers.ChoiceField(
-        choices=["code", "pickle"], required=False, help_text="left out: the first that the release still needs"
+        choices=["code", "pickle"],
+        default=None,
+        allow_null=True,
+        help_text="left out: the first that the release still needs",
     )
 
 
@@ -152,62 +128,74 @@ class ReleaseBrief(serializers.Serializer[Release]):
     """A release in a list."""
 
     id = serializers.UUIDField()
-    model = serializers.CharField()
+    model = serializers.CharField(source="model.slug")
     name = serializers.CharField(help_text="r14, or draft")
     number = serializers.IntegerField(allow_null=True)
     state = serializers.ChoiceField(choices=["draft", "sealed", "retired"])
     digest = serializers.CharField(allow_null=True, help_text="sha256:<64 hex> of the manifest")
     is_code_bearing = serializers.BooleanField()
-    author = serializers.CharField(allow_null=True)
+    author = serializers.CharField(source="author.username", allow_null=True)
     version = serializers.IntegerField(help_text="for If-Match")
     created_at = serializers.DateTimeField()
     sealed_at = serializers.DateTimeField(allow_null=True)
     retired_at = serializers.DateTimeField(allow_null=True)
-    links = serializers.DictField(child=serializers.CharField())
+    links = serializers.SerializerMethodField()
 
-    def to_representation(self, release: Release) -> dict[str, Any]:
+    def get_links(self, release: Release) -> dict[str, str]:
+        model = f"{API}/models/{release.model.slug}"
+        if not release.number:
+            draft = f"{API}/releases/{release.pk}"
+            return {"self": draft, "files": f"{draft}/files/{{path}}", "seal": f"{draft}/seal", "model": model}
+        here = f"{model}/releases/{release.name}"
         return {
-            "id": str(release.pk),
-            "model": release.model.slug,
-            "name": release.name,
-            "number": release.number,
-            "state": release.state,
-            "digest": release.digest,
-            "is_code_bearing": release.is_code_bearing,
-            "author": release.author.username if release.author else None,
-            "version": release.version,
-            "created_at": release.created_at.isoformat(),
-            "sealed_at": release.sealed_at.isoformat() if release.sealed_at else None,
-            "retired_at": release.retired_at.isoformat() if release.retired_at else None,
-            "links": _links(release),
+            "self": here,
+            "files": f"{here}/files/{{path}}",
+            "headers": f"{here}/headers",
+            "waivers": f"{here}/waivers",
+            "signature": f"{here}/signature",
+            "attestations": f"{here}/attestations",
+            "mlbom": f"{here}/mlbom",
+            "gate_runs": f"{here}/gate-runs",
+            "model": model,
         }
 
 
 class ReleaseOut(ReleaseBrief):
-    """A sealed release with its manifest, files and waivers."""
+    """A sealed release with its manifest, files and waivers. One release at a time."""
 
-    has_code_waiver = serializers.BooleanField(help_text="whether every waiver that it needs is given")
-    waivers_missing = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
-    imports = serializers.DictField(
-        child=serializers.ListField(child=serializers.CharField()),
-        help_text="what loading its pickles would import, by path; told by their opcodes, never by running them",
+    has_code_waiver = serializers.SerializerMethodField(help_text="whether every waiver that it needs is given")
+    waivers_missing = serializers.SerializerMethodField()
+    imports = serializers.SerializerMethodField(
+        help_text="what loading its pickles would import, by path; told by their opcodes, never by running them"
     )
-    manifest = serializers.JSONField()
-    files = FileOut(many=True)
-    waivers = WaiverOut(many=True)
+    manifest = serializers.SerializerMethodField()
+    files = serializers.SerializerMethodField()
+    waivers = serializers.SerializerMethodField()
+    _manifest: dict[str, Any] | None = None
 
-    def to_representation(self, release: Release) -> dict[str, Any]:
-        manifest = manifest_of(release)
-        waivers = release.waivers.select_related("granted_by").order_by("granted_at")
-        return {
-            **super().to_representation(release),
-            "has_code_waiver": has_code_waiver(release),
-            "waivers_missing": sorted(waivers_missing(release)),
-            "imports": dict(imports_of(release)),
-            "manifest": manifest,
-            "files": manifest["files"],
-            "waivers": WaiverOut(waivers, many=True).data,
-        }
+    def get_has_code_waiver(self, release: Release) -> bool:
+        return has_code_waiver(release)
+
+    @extend_schema_field(serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"])))
+    def get_waivers_missing(self, release: Release) -> list[str]:
+        return sorted(waivers_missing(release))
+
+    def get_imports(self, release: Release) -> dict[str, list[str]]:
+        return {path: list(names) for path, names in imports_of(release).items()}
+
+    @extend_schema_field(serializers.JSONField())
+    def get_manifest(self, release: Release) -> dict[str, Any]:
+        if self._manifest is None:  # it may have megabytes, and is needed twice
+            self._manifest = manifest_of(release)
+        return self._manifest
+
+    @extend_schema_field(FileOut(many=True))
+    def get_files(self, release: Release) -> Any:
+        return FileOut(self.get_manifest(release)["files"], many=True).data
+
+    @extend_schema_field(WaiverOut(many=True))
+    def get_waivers(self, release: Release) -> Any:
+        return WaiverOut(release.waivers.select_related("granted_by").order_by("granted_at"), many=True).data
 
 
 class QuarantinedFile(serializers.Serializer[Any]):
@@ -216,50 +204,31 @@ class QuarantinedFile(serializers.Serializer[Any]):
 
 
 class DraftOut(ReleaseBrief):
-    """A draft, and what it still misses."""
+    """A draft, and what it still misses. One draft at a time."""
 
-    missing = serializers.ListField(
-        child=serializers.CharField(), help_text="announced paths that were not uploaded yet"
+    missing = serializers.SerializerMethodField(help_text="announced paths that were not uploaded yet")
+    verifying = serializers.SerializerMethodField(
+        help_text="paths whose parts are all here and whose bytes are being read; still missing"
     )
+    quarantined = serializers.SerializerMethodField()
+    uploads = serializers.SerializerMethodField(help_text="that are being verified")
+    _unverified: list[Upload] | None = None
 
-    verifying = serializers.ListField(
-        child=serializers.CharField(),
-        help_text="paths whose parts are all here and whose bytes are being read; still missing",
-    )
-    quarantined = QuarantinedFile(many=True)
-    uploads = serializers.ListField(child=serializers.UUIDField(), help_text="that are being verified")
+    def get_missing(self, release: Release) -> list[str]:
+        return missing_files(release)
 
-    def to_representation(self, release: Release) -> dict[str, Any]:
-        unverified = unverified_uploads(release)
-        return {
-            **super().to_representation(release),
-            "missing": missing_files(release),
-            "verifying": [u.path for u in unverified if u.state == UploadState.VERIFYING],
-            "quarantined": [
-                {"path": u.path, "problem": u.problem} for u in unverified if u.state == UploadState.QUARANTINED
-            ],
-            "uploads": [str(u.pk) for u in unverified if u.state == UploadState.VERIFYING],
-        }
+    def get_verifying(self, release: Release) -> list[str]:
+        return [upload.path for upload in self._uploads(release, UploadState.VERIFYING)]
 
+    @extend_schema_field(QuarantinedFile(many=True))
+    def get_quarantined(self, release: Release) -> Any:
+        return QuarantinedFile(self._uploads(release, UploadState.QUARANTINED), many=True).data
 
-def _links(release: Release) -> dict[str, str]:
-    draft = f"{_BASE}/releases/{release.pk}"
-    if not release.number:
-        return {
-            "self": draft,
-            "files": f"{draft}/files/{{path}}",
-            "seal": f"{draft}/seal",
-            "model": f"{_BASE}/models/{release.model.slug}",
-        }
-    here = f"{_BASE}/models/{release.model.slug}/releases/{release.name}"
-    return {
-        "self": here,
-        "files": f"{here}/files/{{path}}",
-        "headers": f"{here}/headers",
-        "waivers": f"{here}/waivers",
-        "signature": f"{here}/signature",
-        "attestations": f"{here}/attestations",
-        "mlbom": f"{here}/mlbom",
-        "gate_runs": f"{here}/gate-runs",
-        "model": f"{_BASE}/models/{release.model.slug}",
-    }
+    @extend_schema_field(serializers.ListField(child=serializers.UUIDField()))
+    def get_uploads(self, release: Release) -> list[str]:
+        return [str(upload.pk) for upload in self._uploads(release, UploadState.VERIFYING)]
+
+    def _uploads(self, release: Release, state: UploadState) -> list[Upload]:
+        if self._unverified is None:
+            self._unverified = list(unverified_uploads(release))
+        return [upload for upload in self._unverified if upload.state == state]

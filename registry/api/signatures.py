@@ -7,15 +7,15 @@ from typing import Any
 
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import StrictSerializer, actor_of
+from accounts.api.requests import StrictSerializer, actor_of, read_body
+from accounts.api.responses import OnePage
 from registry import actions, queries
-from registry.api.serializers import body_of
 from registry.core import oms
 from registry.models import Attestation
 from registry.signing import installation_keys
@@ -24,16 +24,16 @@ from registry.signing import installation_keys
 class KeyOut(serializers.Serializer[Any]):
     """A public key whose signatures are accepted here."""
 
-    key_id = serializers.CharField()
+    key_id = serializers.CharField(source="public.key_id")
     use = serializers.ChoiceField(
         choices=[use.value for use in installation_keys.Use], help_text="what it signs, or signed"
     )
-    algorithm = serializers.ChoiceField(choices=["ed25519", "ecdsa-p256"])
+    algorithm = serializers.ChoiceField(choices=["ed25519", "ecdsa-p256"], source="public.algorithm")
     is_current = serializers.BooleanField(help_text="false: a former key, which signs no more")
-    pem = serializers.CharField()
+    pem = serializers.CharField(source="public.pem")
 
 
-class KeysOut(serializers.Serializer[Any]):
+class KeysOut(OnePage):
     results = KeyOut(many=True)
 
 
@@ -48,16 +48,11 @@ class AttestationOut(serializers.Serializer[Attestation]):
     about = serializers.CharField(help_text="the digest of what it tells: the manifest's, or a report's")
     key_id = serializers.CharField()
     made_at = serializers.DateTimeField()
-    bundle = serializers.JSONField()
+    bundle = serializers.SerializerMethodField()
 
-    def to_representation(self, attestation: Attestation) -> dict[str, Any]:
-        return {
-            "predicate_type": attestation.predicate_type,
-            "about": attestation.about,
-            "key_id": attestation.key_id,
-            "made_at": attestation.made_at.isoformat(),
-            "bundle": json.loads(attestation.bundle),
-        }
+    @extend_schema_field(serializers.JSONField())
+    def get_bundle(self, attestation: Attestation) -> Any:
+        return json.loads(attestation.bundle)
 
 
 class KeysView(APIView):
@@ -67,27 +62,14 @@ class KeysView(APIView):
         actor_of(request)
         for use in installation_keys.Use:
             installation_keys.present_key(use)
-        keys = [_shown(known) for known in installation_keys.known_keys()]
-        return Response({"results": KeyOut(keys, many=True).data})
+        return Response(KeysOut({"results": installation_keys.known_keys()}).data)
 
     @extend_schema(operation_id="keys_rotate", request=RotateKeyIn, responses={201: KeyOut})
     def post(self, request: Request) -> Response:
         """A new key signs from now on, and what the one before signed stays valid. For administrators."""
-        body = RotateKeyIn(data=body_of(request.data))
-        body.is_valid(raise_exception=True)
-        use = installation_keys.Use(body.validated_data["use"])
+        use = installation_keys.Use(read_body(RotateKeyIn, request)["use"])
         _, public = actions.rotate_key(actor=actor_of(request), use=use)
-        return Response(KeyOut(_shown(installation_keys.KnownKey(use, True, public))).data, status=201)
-
-
-def _shown(known: installation_keys.KnownKey) -> dict[str, Any]:
-    return {
-        "key_id": known.public.key_id,
-        "use": known.use.value,
-        "algorithm": known.public.algorithm,
-        "is_current": known.is_current,
-        "pem": known.public.pem,
-    }
+        return Response(KeyOut(installation_keys.KnownKey(use, True, public)).data, status=201)
 
 
 class SignatureView(APIView):

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
-from ledger.core.errors import Invalid
+from accounts.api.requests import PlainText, StrictSerializer, actor_of, read_body
+from accounts.core.addresses import API
 from registry import actions, queries
 from registry.api.parts import PartAnswer, receive
-from registry.api.serializers import FileOut, body_of, known_members
+from registry.api.serializers import ReleaseFileOut
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.core.uploads import PartPlan, UploadState, read_part_digests, read_requested_parts
 from registry.models import ReleaseFile, Upload
+from registry.storage import SignedPart
 
-_BASE = "/api/v1"
 
-
-class UploadIn(serializers.Serializer[Any]):
+class UploadIn(StrictSerializer):
     """A file of a draft that is to be uploaded."""
 
+    problem_code = "invalid_file"
     release = serializers.UUIDField(help_text="the draft's id")
-    path = serializers.CharField(max_length=300)
+    path = PlainText(max_length=300)
     size_bytes = serializers.IntegerField(min_value=0)
-    sha256 = serializers.CharField(help_text="of the whole file, 64 hex digits")
+    sha256 = PlainText(help_text="of the whole file, 64 hex digits")
     part_sha256 = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text="of each part, where the part size is known already"
+        child=PlainText(),
+        default=None,
+        allow_null=True,
+        help_text="of each part, where the part size is known already",
     )
 
 
-class SignIn(serializers.Serializer[Any]):
+class SignIn(StrictSerializer):
+    problem_code = "invalid_parts"
     numbers = serializers.ListField(child=serializers.IntegerField(min_value=1), help_text="at most 100")
-    sha256 = serializers.ListField(child=serializers.CharField(), help_text="of these parts, in the same order")
+    sha256 = serializers.ListField(child=PlainText(), help_text="of these parts, in the same order")
 
 
 class SignedPartOut(serializers.Serializer[Any]):
@@ -65,54 +70,68 @@ class ReceivedPartOut(serializers.Serializer[Any]):
 
 
 class UploadOut(serializers.Serializer[Upload]):
-    """An upload. A file of `parts` parts, each of `part_size` bytes but the last."""
+    """An upload. A file of `parts` parts, each of `part_size` bytes but the last. One upload at a time."""
 
-    exists = serializers.BooleanField(help_text="true: the draft has the file already, and nothing is to be sent")
-    upload_id = serializers.UUIDField()
-    release = serializers.UUIDField()
+    exists = serializers.SerializerMethodField(help_text="false: the bytes are to be sent")
+    upload_id = serializers.UUIDField(source="pk")
+    release = serializers.UUIDField(source="release_id")
     path = serializers.CharField()
     sha256 = serializers.CharField()
     size_bytes = serializers.IntegerField()
     state = serializers.ChoiceField(choices=[state.value for state in UploadState])
     problem = serializers.CharField(allow_blank=True)
     part_size = serializers.IntegerField()
-    parts = serializers.IntegerField()
-    held = ReceivedPartOut(many=True, help_text="the parts that arrived; empty once the upload is complete")
-    missing = serializers.ListField(child=serializers.IntegerField(), help_text="the parts that are still to be sent")
-    signed = SignedPartOut(many=True, required=False, help_text="on creation, for a file of one part")
+    parts = serializers.SerializerMethodField()
+    held = serializers.SerializerMethodField(help_text="the parts that arrived; empty once the upload is complete")
+    missing = serializers.SerializerMethodField(help_text="the parts that are still to be sent")
     expires_at = serializers.DateTimeField()
-    links = serializers.DictField(child=serializers.CharField())
+    links = serializers.SerializerMethodField()
+    _held: list[tuple[int, str]] | None = None
 
-    def to_representation(self, upload: Upload) -> dict[str, Any]:
-        plan = PartPlan(upload.size_bytes, upload.part_size)
-        here = f"{_BASE}/uploads/{upload.pk}"
-        is_open = upload.state == UploadState.OPEN
-        held = queries.received_parts(upload)
-        return {
-            "exists": False,
-            "upload_id": str(upload.pk),
-            "release": str(upload.release_id),
-            "path": upload.path,
-            "sha256": upload.sha256,
-            "size_bytes": upload.size_bytes,
-            "state": upload.state,
-            "problem": upload.problem,
-            "part_size": upload.part_size,
-            "parts": plan.count,
-            "held": [{"number": n, "size_bytes": plan.part(n).size_bytes, "sha256": sha256} for n, sha256 in held],
-            "missing": sorted({part.number for part in plan.parts()} - {n for n, _ in held}) if is_open else [],
-            "expires_at": upload.expires_at.isoformat(),
-            "links": {"self": here, "sign": f"{here}/parts:sign", "complete": f"{here}:complete"},
-        }
+    def get_exists(self, upload: Upload) -> bool:
+        return False
+
+    def get_parts(self, upload: Upload) -> int:
+        return _plan(upload).count
+
+    @extend_schema_field(ReceivedPartOut(many=True))
+    def get_held(self, upload: Upload) -> Any:
+        plan = _plan(upload)
+        rows = [
+            {"number": n, "size_bytes": plan.part(n).size_bytes, "sha256": sha256}
+            for n, sha256 in self._received(upload)
+        ]
+        return ReceivedPartOut(rows, many=True).data
+
+    def get_missing(self, upload: Upload) -> list[int]:
+        if upload.state != UploadState.OPEN:
+            return []
+        return sorted({part.number for part in _plan(upload).parts()} - {n for n, _ in self._received(upload)})
+
+    def get_links(self, upload: Upload) -> dict[str, str]:
+        here = f"{API}/uploads/{upload.pk}"
+        return {"self": here, "sign": f"{here}/parts:sign", "complete": f"{here}:complete"}
+
+    def _received(self, upload: Upload) -> list[tuple[int, str]]:
+        if self._held is None:  # the store is asked
+            self._held = queries.received_parts(upload)
+        return self._held
+
+
+class UploadBegunOut(UploadOut):
+    """An upload, and for a file of one part that was not sent yet, that part signed."""
+
+    signed = SignedPartOut(many=True, default=[], help_text="empty for a file of several parts: ask for them")
 
 
 class ExistsOut(serializers.Serializer[ReleaseFile]):
-    exists = serializers.BooleanField(help_text="true")
-    file = FileOut()
+    """The draft has the file already, and nothing is to be sent."""
 
-    def to_representation(self, file: ReleaseFile) -> dict[str, Any]:
-        told = {"path": file.path, "role": file.role, "sha256": file.blob_id, "size_bytes": file.blob.size_bytes}
-        return {"exists": True, "file": told}
+    exists = serializers.SerializerMethodField(help_text="true")
+    file = ReleaseFileOut(source="*")
+
+    def get_exists(self, file: ReleaseFile) -> bool:
+        return True
 
 
 class UploadsView(APIView):
@@ -121,36 +140,20 @@ class UploadsView(APIView):
         request=UploadIn,
         responses={
             200: OpenApiResponse(ExistsOut, "the draft has the file: a release that you may read holds these bytes"),
-            201: UploadOut,
+            201: UploadBegunOut,
         },
     )
     def post(self, request: Request) -> Response:
-        body = known_members(body_of(request.data), "release", "path", "size_bytes", "sha256", "part_sha256")
-        actor = actor_of(request)
-        release = queries.visible_release_by_id(actor, _uuid(body.get("release")))
-        size = body.get("size_bytes")
-        problems = [
-            Problem(name, "the field is missing or not text.", f"Write {name}, as text in quotes.")
-            for name in ("path", "sha256")
-            if not isinstance(body.get(name), str)
-        ]
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            problems.append(Problem("size_bytes", "it must be a whole number.", "Write the file's size in bytes."))
-        refuse("invalid_file", "The upload", problems)
-        made = actions.begin_upload(
-            actor=actor,
-            release=release,
-            path=body["path"],
-            sha256=body["sha256"],
-            size_bytes=body["size_bytes"],
-            part_sha256=_part_digests(body),
-        )
+        actor, said = actor_of(request), read_body(UploadIn, request)
+        release = queries.visible_release_by_id(actor, said.pop("release"))
+        digests = _part_digests(said.pop("part_sha256"), said["size_bytes"])
+        made = actions.begin_upload(actor=actor, release=release, part_sha256=digests, **said)
         if isinstance(made, ReleaseFile):
             return Response(ExistsOut(made).data)
-        told = UploadOut(made).data
+        told = UploadBegunOut(made).data
         if told["parts"] == 1 and told["missing"]:  # a small file's one part is the file itself
             parts = actions.sign_parts(actor=actor, upload=made, wanted={1: made.sha256})
-            told["signed"] = [_signed_part(request, made, part) for part in parts]
+            told["signed"] = _signed(request, made, parts)["parts"]
         return Response(told, status=201)
 
 
@@ -171,12 +174,11 @@ class SignView(APIView):
     def post(self, request: Request, upload_id: UUID) -> Response:
         actor = actor_of(request)
         upload = queries.visible_upload(actor, upload_id)
-        body, problems = known_members(body_of(request.data), "numbers", "sha256"), list[Problem]()
-        plan = PartPlan(upload.size_bytes, upload.part_size)
-        wanted = read_requested_parts(body.get("numbers"), body.get("sha256"), plan, problems)
+        said, problems = read_body(SignIn, request), list[Problem]()
+        wanted = read_requested_parts(said["numbers"], said["sha256"], _plan(upload), problems)
         refuse("invalid_parts", "The list of parts", problems)
         signed = actions.sign_parts(actor=actor, upload=upload, wanted=wanted)
-        return Response({"parts": [_signed_part(request, upload, part) for part in signed]})
+        return Response(_signed(request, upload, signed))
 
 
 class CompleteView(APIView):
@@ -207,40 +209,39 @@ class PartView(APIView):
             for name in ("offset", "size", "sha256", "expires", "signature")
         ],
     )
-    def put(self, request: Request, upload: str, number: int) -> Response:
-        # Reached only where no ASGI server runs `registry.api.parts.PartDoor` in front, which reads the body as it comes.
+    def put(self, request: Request, upload: str, number: str) -> Response:
+        # Reached only where no ASGI server runs `UploadMiddleware` in front, which reads the body as it comes.
         query = {name: request.query_params.get(name, "") for name in request.query_params}
-        return Response(receive(upload, number, query, request._request))
+        return Response(PartAnswer(receive(upload, int(number), query, request._request)).data)
 
 
-def _signed_part(request: Request, upload: Upload, part: Any) -> dict[str, Any]:
-    cut = PartPlan(upload.size_bytes, upload.part_size).part(part.number)
-    return {
-        "number": part.number,
-        "method": "PUT",
-        "url": request.build_absolute_uri(part.url) if part.url.startswith("/") else part.url,
-        "headers": part.headers,
-        "offset": cut.offset,
-        "size_bytes": cut.size_bytes,
-        "expires_at": (timezone.now() + timedelta(seconds=actions.SIGNED_FOR_S)).isoformat(),
-    }
+def _plan(upload: Upload) -> PartPlan:
+    return PartPlan(upload.size_bytes, upload.part_size)
 
 
-def _part_digests(body: dict[str, Any]) -> list[str] | None:
-    if body.get("part_sha256") is None:
+def _signed(request: Request, upload: Upload, parts: Sequence[SignedPart]) -> dict[str, Any]:
+    """Each part with its address, whole where it is one of this installation's."""
+    plan, until = _plan(upload), timezone.now() + timedelta(seconds=actions.SIGNED_FOR_S)
+    rows = [
+        {
+            "number": part.number,
+            "method": "PUT",
+            "url": request.build_absolute_uri(part.url) if part.url.startswith("/") else part.url,
+            "headers": part.headers,
+            "offset": plan.part(part.number).offset,
+            "size_bytes": plan.part(part.number).size_bytes,
+            "expires_at": until,
+        }
+        for part in parts
+    ]
+    return dict(SignedOut({"parts": rows}).data)
+
+
+def _part_digests(sent: list[str] | None, size_bytes: int) -> list[str] | None:
+    """The bare sha256 of each part. Raises Invalid."""
+    if sent is None:
         return None
     problems: list[Problem] = []
-    plan = actions.plan_of(body["size_bytes"])
-    digests = read_part_digests(body["part_sha256"], plan, problems)
+    digests = read_part_digests(sent, actions.plan_of(size_bytes), problems)
     refuse("invalid_file", "The upload", problems)
     return digests
-
-
-def _uuid(value: Any) -> UUID:
-    try:
-        return UUID(str(value))
-    except ValueError:
-        raise Invalid(
-            "invalid_file", "release must be the id of a draft. Write the id that creating the draft gave.",
-            errors=[Problem("release", "it is not the id of a draft.", "Write the draft's id.").as_json()],
-        ) from None  # fmt: skip

@@ -1,4 +1,4 @@
-"""Names of aliases: which there may be. An alias never looks like a release, nor like a promise that this house does not make."""
+"""Names of aliases: which there may be. None may look like a release name (`r14`) or like `latest`."""
 
 from __future__ import annotations
 

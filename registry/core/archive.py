@@ -77,7 +77,7 @@ def read_members(members: Sequence[Member], *, most_bytes: int) -> Contents:
 
 
 def _too_much(members: Sequence[Member], most_bytes: int) -> list[Problem]:
-    """A bomb, by what the members claim. Whoever unpacks holds each member to its claim."""
+    """A bomb, by what the members claim. Unpacking checks each member against its claimed size."""
     problems = []
     if len(members) > MOST_MEMBERS:
         problems.append(

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from accounts.core.addresses import API
+
 PROVENANCE_TYPE: Final = "https://slsa.dev/provenance/v1"
 #: A test-result with numbers: value, unit, threshold, n and interval of every metric of every gate.
 GATES_TYPE: Final = "urn:sluicegate:attestation:gate-evidence:v1"
-#: What a seal does: takes a pushed folder whose every file was hashed, checks it, and freezes it under one digest.
+#: SLSA build type of sealing: a pushed folder, every file hashed and checked, becomes immutable under one digest.
 BUILD_TYPE: Final = "urn:sluicegate:build:seal:v1"
 BUILDER: Final = "urn:sluicegate:registry"
 _RESULT: Final = {"passed": "PASSED", "failed": "FAILED"}  # every other verdict is a warning
@@ -62,7 +64,7 @@ def provenance(
 ) -> dict[str, Any]:
     """The SLSA provenance of a sealed release. Instants are ISO 8601; `version` is that of Sluicegate.
 
-    What release.yaml says of its own making is an external parameter: whoever pushed stated it, and nobody proved it.
+    What release.yaml says of its own making is an external parameter: it was stated by the pusher and is not verified.
     """
     stated = manifest.get("provenance") or {}
     return {
@@ -135,7 +137,7 @@ def gate_evidence(
         "testResult": {
             "result": _RESULT.get(verdict, "WARNED"),
             "configuration": configuration,
-            "url": f"/api/v1/reports/{report_digest}",
+            "url": f"{API}/reports/{report_digest}",
             "passedTests": [one.gate for one in told if one.verdict == "passed"],
             "warnedTests": [one.gate for one in told if one.verdict not in _RESULT],
             "failedTests": [one.gate for one in told if one.verdict == "failed"],

@@ -24,7 +24,7 @@ def changed_parts(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[
 
 
 def warning(parts: Sequence[str], candidate: str, stable: str) -> str:
-    """What to tell of a candidate that changes several parts at once; empty for one or none."""
+    """The warning for a candidate that changes several parts at once; empty for one or none."""
     if len(parts) < 2:
         return ""
     listed = f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -20,7 +20,7 @@ MOST_CHANGES: Final = 5000
 MOST_EXAMPLES: Final = 50
 #: Levels of a value that an answer shows.
 MOST_DEPTH: Final = 20
-#: What tells one member of a list from another, where all members have it and no two have the same.
+#: Fields that can serve as a list's key: used where every member has the field and its values are unique.
 _KEYS: Final = (("name",), ("kind",), ("input",), ("hardware", "workload"))
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -169,7 +169,7 @@ def fields(part: str, old: Any, new: Any, at: str = "") -> Iterator[Change]:
 
 
 def _keyed(old: list[Any], new: list[Any]) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
-    """Both lists by what tells their members apart, or by position; None where neither tells anything."""
+    """Both lists keyed by a unique field, or by position; None where neither identifies the members."""
     if not all(isinstance(one, Mapping) for one in [*old, *new]):
         return None
     for names in _KEYS:

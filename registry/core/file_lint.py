@@ -92,7 +92,7 @@ def _tensor(served: Mapping[str, Any], graph: tuple[str, list[int]], most: int, 
                 f"Write {data_type}.",
             )
         )
-    if dims == [-2]:  # the graph does not tell
+    if dims == [-2]:  # unknown in the graph
         return problems
     batch, own = (dims[:1], dims[1:]) if most else ([], dims)
     if most and batch and batch[0] not in (-1, most):

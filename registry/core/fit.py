@@ -58,7 +58,7 @@ def fit(envelope: Mapping[str, Any], node: NodeFacts, *, backend: str = "") -> F
 
 
 def _reason(field: str, ok: bool | None, has: str, asks: str) -> Reason:
-    """`ok` None: the node does not tell."""
+    """`ok` None: the node does not report it."""
     if ok is None:
         return Reason(field, Verdict.UNKNOWN, f"The node does not tell; {asks}.")
     return Reason(field, Verdict.YES if ok else Verdict.NO, f"The node has {has}; {asks}.")
@@ -250,7 +250,7 @@ def _at_least(has: str | None, least: str) -> bool | None:
 
 
 def _same(has: str, wanted: str) -> bool | None:
-    """Equal as far as both tell: 10.3 is the same as 10.3.0.26."""
+    """Equal up to the shorter version: 10.3 equals 10.3.0.26."""
     mine, theirs = _numbers(has), _numbers(wanted)
     return None if mine is None or theirs is None else all(a == b for a, b in zip(mine, theirs, strict=False))
 

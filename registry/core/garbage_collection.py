@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """`drafts_for`: a draft is abandoned after it. `undelete_for`: marked bytes can be had back so long.
+    """`drafts_for`: a draft is abandoned after it. `undelete_for`: marked bytes are recoverable for this long.
 
     `settle_for`: bytes that came in just now may be about to be named by somebody.
     """
@@ -51,13 +51,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFacts:
-    """`since`: created, for a draft; retired, for a retired one. `holds`: who uses it, such as `stable in production`."""
+    """`since`: created, for a draft; retired, for a retired one. `used_by`: what uses it, such as `stable in production`."""
 
     id: Hashable
     name: str  # sentiment/r3, or sentiment/draft 1f0c…
     state: ReleaseState
     since: datetime | None
-    holds: tuple[str, ...] = ()
+    used_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ def _release(release: ReleaseFacts, rules: Rules, now: datetime) -> Item:
     def item(fate: Fate, reason: str, until: datetime | None = None) -> Item:
         return Item(Kind.RELEASE, release.name, fate, reason, until=until)
 
-    if release.holds:
-        return item(Fate.KEEP, f"{release.state.value}; in use: {'; '.join(release.holds)}")
+    if release.used_by:
+        return item(Fate.KEEP, f"{release.state.value}; in use: {'; '.join(release.used_by)}")
     if release.state is ReleaseState.SEALED:
         return item(Fate.KEEP, "sealed; it goes only when somebody retires it")
     if release.state is ReleaseState.RETIRED:
@@ -209,7 +209,7 @@ def _stray(stray: StrayFacts, rules: Rules, now: datetime) -> Item:
 
 
 def _marked(why: str, due_at: datetime | None, rules: Rules, now: datetime) -> tuple[Fate, str, datetime | None]:
-    """(fate, reason, until) of bytes that nobody needs."""
+    """(fate, reason, until) of unreferenced bytes."""
     if due_at is None:
         return Fate.MARK, f"{why}; it can be had back for {_days(rules.undelete_for)} after it is marked", None
     if due_at > now:

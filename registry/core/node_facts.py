@@ -1,4 +1,4 @@
-"""What is known of a machine, from GPU Feature Discovery labels or from what its agent tells. Unknown is None.
+"""Facts about a node, from GPU Feature Discovery labels or from its agent. Unknown is None.
 
 Source of the label names: NVIDIA/k8s-device-plugin docs/gpu-feature-discovery (`nvidia.com/gpu.product`, …), whose older
 and newer names for versions are both read; `kubernetes.io/os` and `kubernetes.io/arch` are Kubernetes' own.

@@ -1,4 +1,4 @@
-"""config.pbtxt as text: rendered from the serving configuration, and a map of where each field stands in one.
+"""config.pbtxt as text: rendered from the serving configuration, and the line and column of each field in one.
 
 Reading its meaning needs Triton's protobuf and lives in `registry.adapters.pbtxt`.
 """
@@ -17,7 +17,7 @@ from registry.core.serving import DATA_TYPES
 def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
     """The config.pbtxt of a release: `serving` in normal form, `model` the folder that Triton finds it in.
 
-    Warm-up is left out: whoever starts the server warms it by real inference, and sees what that answers.
+    Warm-up is left out: the agent warms the server by real inference and checks the answers.
     """
     lines = [f"name: {_quoted(model)}"]
     if backend:
@@ -72,7 +72,7 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class FieldPosition:
-    """Where a field's name stands: line and column, both from 1."""
+    """Position of a field's name: line and column, both from 1."""
 
     line: int
     column: int
@@ -88,7 +88,7 @@ _TOKEN = re.compile(
 
 
 def places(text: str) -> dict[str, FieldPosition]:
-    """Every field of a protobuf text, such as `input[0].dims`, and where it stands.
+    """Every field of a protobuf text, such as `input[0].dims`, with its position.
 
     Messages are numbered, also in `[{…}, {…}]` and when there is only one; a repeated scalar keeps its first place.
     The text must be well-formed; anything else gives some places and no error.
@@ -131,7 +131,7 @@ class Config:
     places: dict[str, FieldPosition]
 
     def place(self, field: str) -> str:
-        """`4:1`, of the field or of what it stands in; `1:1` when neither is there."""
+        """`4:1`, of the field or of its parent; `1:1` when neither is there."""
         while field:
             if field in self.places:
                 return str(self.places[field])

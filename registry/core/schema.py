@@ -44,7 +44,7 @@ class _Bad:
 #: How deep free JSON may be nested.
 DEEPEST_JSON: Final = 50
 
-#: Stands where a value could not be read.
+#: Placeholder for a value that could not be parsed.
 INVALID: Final = _Bad()
 
 

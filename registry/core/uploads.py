@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from accounts.core.addresses import API
 from registry.core.files import SHA256, bare_sha256
 from registry.core.schema import Problem
 
@@ -134,6 +135,15 @@ def read_requested_parts(numbers: Any, sha256: Any, plan: PartPlan, problems: li
     if not problems and len(set(numbers)) < len(numbers):
         problems.append(Problem("numbers", "a part is named twice.", "Name each part once."))
     return {} if problems else {n: bare_sha256(d) for n, d in zip(numbers, sha256, strict=True)}
+
+
+#: The address of a part below the API's, as `part_address` writes it.
+PART_PATH: Final = r"upload-parts/(?P<upload>[0-9a-f]{32})/(?P<number>[1-9][0-9]{0,5})"
+
+
+def part_address(upload: str, number: int) -> str:
+    """Where the part is sent to, without the ticket: …/upload-parts/<32 hex digits>/<number>."""
+    return f"{API}/upload-parts/{upload}/{number}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
-#: Given the ids of releases, or None for all: (id, what holds it, such as `stable in production`) for each that is in use.
+#: Given the ids of releases, or None for all: (id, what uses it, such as `stable in production`) for each that is in use.
 Source = Callable[[Collection[UUID] | None], Iterable[tuple[UUID, str]]]
 _sources: dict[str, Source] = {}
 

@@ -41,7 +41,7 @@ def headers_of(release: Release) -> dict[str, dict[str, Any]]:
 
 
 def imports_of(release: Release) -> Mapping[str, list[str]]:
-    """path → what loading the pickle in it would import, for whoever judges a waiver; nothing for a release without code."""
+    """path → what loading the pickle in it would import, for the decision on a waiver; nothing for a release without code."""
     if not release.is_code_bearing:
         return {}
     return {path: facts["imports"] for path, facts in headers_of(release).items() if facts.get("imports")}

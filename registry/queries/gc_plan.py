@@ -25,7 +25,7 @@ _UNKNOWN = (
 def rules() -> Rules:
     """What the settings say."""
     return Rules(
-        drafts_for=timedelta(days=settings.DRAFTS_KEPT_DAYS), undelete_for=timedelta(days=settings.UNDELETE_DAYS)
+        drafts_for=timedelta(days=settings.DRAFT_RETENTION_DAYS), undelete_for=timedelta(days=settings.UNDELETE_DAYS)
     )
 
 
@@ -39,13 +39,13 @@ def present_plan(now: datetime | None = None) -> Plan:
 
 
 def _releases() -> Iterable[ReleaseFacts]:
-    holds = usages_of()
+    usages = usages_of()
     drafts = dict(Release.objects.filter(state=ReleaseState.DRAFT).values_list("pk", "created_at"))
     columns = ("pk", "model__slug", "number", "state", "retired_at")
     rows = Release.objects.order_by("model__slug", "number", "pk").values_list(*columns)
     for pk, model, number, state, retired_at in rows:
         name = f"{model}/r{number}" if number else f"{model}/draft {str(pk)[:8]}"
-        yield ReleaseFacts(pk, name, ReleaseState(state), retired_at or drafts.get(pk), tuple(holds.get(pk, ())))
+        yield ReleaseFacts(pk, name, ReleaseState(state), retired_at or drafts.get(pk), tuple(usages.get(pk, ())))
 
 
 def _blobs(due: dict[str, datetime], keys: set[str], now: datetime) -> Iterator[BlobFacts]:
@@ -79,7 +79,7 @@ def _strays(due: dict[str, datetime], keys: set[str]) -> Iterator[StrayFacts]:
 
 
 def _uploads() -> dict[str, str]:
-    """Why uploads have bytes in the store, by key. Their own sweep ends them: they are no business of collection."""
+    """Why uploads have bytes in the store, by key. The upload sweep cleans them up, not garbage collection."""
     rows = Upload.objects.filter(is_stored=True).values_list("pk", "sha256", "state")
     return {
         f"{sha256}/{pk.hex}": f"of upload {pk}, which is {state}; the sweep of uploads lets go of it in time"

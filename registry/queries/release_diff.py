@@ -144,7 +144,7 @@ def _rows() -> QuerySet[Inspection]:
 
 
 def _tokenizers(stored: _Stored, path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs. A process tells it a second time from memory: large ones take seconds, and their bytes never change."""
+    """What differs. Cached in memory: large ones take seconds to compare, and their bytes never change."""
     key = f"tokenizers:{old['sha256']}:{new['sha256']}:{PurePosixPath(path).suffix}"
     if (told := cache.get(key)) is None:
         told = _tokenizers_read(stored, path, old, new)

@@ -156,11 +156,6 @@ def visible_model(actor: Actor, slug: str) -> ServedModel:
     return model if model is not None and may(actor, Verb.READ, model.team.slug) else _no_model(slug)
 
 
-def has_visible_model(actor: Actor, slug: str) -> bool:
-    """Whether the actor may see a model of this name."""
-    return slug.isprintable() and visible_models(actor).filter(slug=slug).exists()
-
-
 def visible_release(actor: Actor, slug: str, name: str | int) -> Release:
     """As `visible_model`, then as `get_release`."""
     visible_model(actor, slug)

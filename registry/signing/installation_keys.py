@@ -102,7 +102,7 @@ def rotate(use: Use) -> tuple[PublicKey | None, PublicKey]:
     """(the key before, the new one): from now on the new one signs, and the one before is a former key."""
     path = Path(getattr(settings, _SETTING[use]))
     before = _public(_private_key(use)) if path.exists() else None
-    if before is not None:  # first: a crash in between leaves a key that is both, never a signature that nobody knows
+    if before is not None:  # first: after a crash in between a key is listed twice, but no signature lacks its key
         _remember(before)
         path.unlink()
     return before, _public(_private_key(use))
@@ -156,7 +156,7 @@ def _new_key(use: Use) -> bytes:
 
 
 def _write(path: Path, data: bytes, *, replace: bool) -> None:
-    """Writes a file with mode 0600, whole or not at all. Of two processes that make a key together, one key stands."""
+    """Writes a file with mode 0600, whole or not at all. If two processes create a key at once, one wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, temporary = tempfile.mkstemp(dir=path.parent)  # mkstemp gives 0600
     try:

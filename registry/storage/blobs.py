@@ -15,7 +15,7 @@ from registry.storage.folder import FolderStore
 from registry.storage.port import BlobStore, Readable, split_key
 from registry.storage.s3 import S3Store, bucket_of
 
-#: So many stores are asked at once whether they hold a key.
+#: Concurrent HEAD requests while looking for missing keys.
 _ASKERS = 16
 
 
@@ -90,10 +90,10 @@ class Blobs:
     def delete(self, sha256: str) -> None:
         self.keys.delete(self.key_of(sha256))
 
-    def not_held(self, wanted: Iterable[tuple[str, int]]) -> set[str]:
+    def missing_keys(self, wanted: Iterable[tuple[str, int]]) -> set[str]:
         """Those of the (key, size in bytes) that the store does not have with that size."""
 
-        def is_held(one: tuple[str, int]) -> bool:
+        def is_stored(one: tuple[str, int]) -> bool:
             try:
                 return self.keys.size(one[0]) == one[1]
             except NotFound:
@@ -101,6 +101,6 @@ class Blobs:
 
         asked = list(dict.fromkeys(wanted))
         if isinstance(self.keys, FolderStore):
-            return {one[0] for one in asked if not is_held(one)}
+            return {one[0] for one in asked if not is_stored(one)}
         with ThreadPoolExecutor(_ASKERS) as pool:
-            return {one[0] for one, held in zip(asked, pool.map(is_held, asked), strict=True) if not held}
+            return {one[0] for one, is_there in zip(asked, pool.map(is_stored, asked), strict=True) if not is_there}

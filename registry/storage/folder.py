@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 from django.conf import settings
 
 from ledger.core.errors import DomainError, Invalid, NotFound, Unavailable
-from registry.core.uploads import PartTicket
+from registry.core.uploads import PartTicket, part_address
 from registry.storage.mapped import pieces
 from registry.storage.port import (
     Place,
@@ -147,7 +147,7 @@ class FolderStore:
             "expires": ticket.expires_at_s,
             "signature": ticket.signature(settings.SECRET_KEY.encode()),
         }
-        return SignedPart(number, f"/api/v1/upload-parts/{place.upload}/{number}?{urlencode(said)}")
+        return SignedPart(number, f"{part_address(place.upload, number)}?{urlencode(said)}")
 
     def received_parts(self, place: Place) -> dict[int, ReceivedPart]:
         if not (self._parts(place) / _BYTES).is_file():
@@ -202,9 +202,9 @@ class FolderStore:
 
 
 class PartWriter:
-    """One part on its way to the disk: `write` its bytes, then `finish`; whatever happens, `close`.
+    """Writes one part to the disk: `write` its bytes, then `finish`; always `close`.
 
-    A part that is there already takes no bytes: `is_held` says so.
+    A part that is there already takes no bytes: `is_received` says so.
     """
 
     def __init__(self, folder: Path, ticket: PartTicket) -> None:
@@ -229,7 +229,7 @@ class PartWriter:
                 "part_mismatch",
                 f"Part {ticket.number} is there with the sha256 {held}. Start a new upload for a file that has changed.",
             )
-        self.is_held = bool(held)
+        self.is_received = bool(held)
 
     def write(self, data: bytes) -> None:
         """Raises Invalid("too_large") for more bytes than the part has, Unavailable when the disk is full."""
@@ -256,7 +256,7 @@ class PartWriter:
 
     def finish(self) -> None:
         """The part counts from now on. Raises Invalid unless it has the size and the sha256 that were signed."""
-        if self.is_held:
+        if self.is_received:
             return
         if self._size != self.ticket.size_bytes:
             raise Invalid(

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, HTTPClientError
 
 from ledger.core.errors import Unavailable
 
-#: A reader that loses its connection goes on where it was, so many times in a row.
+#: How many lost connections in a row a reader resumes from.
 READ_TRIES = 3
 
 

@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ReceivedPart:
-    """A part that the store has. `sha256` is None where the store does not tell; `etag` is the store's own mark."""
+    """A part that the store has. `sha256` is None where the store does not return it; `etag` is the store's own mark."""
 
     number: int
     size_bytes: int
@@ -114,7 +114,7 @@ class BlobStore(Protocol):
         ...
 
     def sign_part(self, place: Place, number: int, sha256: str, expires_in_s: int) -> SignedPart:
-        """An address that takes just the bytes with this sha256 as that part, for so long."""
+        """A presigned address that accepts only bytes with this sha256 as that part, until it expires."""
         ...
 
     def received_parts(self, place: Place) -> dict[int, ReceivedPart]:
@@ -194,7 +194,7 @@ def upload_gone(place: Place) -> NotFound:
 
 
 def check_parts(place: Place, held: dict[int, ReceivedPart], part_sha256s: Sequence[str]) -> None:
-    """Raises Invalid unless every part is there, with its size and, where the store tells it, its sha256."""
+    """Raises Invalid unless every part is there, with its size and, where the store returns it, its sha256."""
     missing = [part.number for part in place.plan.parts() if part.number not in held]
     if missing:
         raise Invalid(

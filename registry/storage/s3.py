@@ -53,7 +53,7 @@ _REFUSED = {
 _WRONG_PART = {"BadDigest", "InvalidPart", "InvalidPartOrder", "EntityTooSmall", "InvalidRequest"}
 #: S3's own limit for one PUT.
 _LARGEST_PUT_BYTES = 5 * 2**30
-#: Pieces fetched at once by whoever reads all of an object, and their size: what one connection gives is little.
+#: Parallel ranges of a whole-object read, and their size: a single connection is slow.
 _AHEAD, _PIECE_BYTES = 4, 8 << 20
 
 
@@ -360,6 +360,6 @@ class S3Store:
 
 
 def _sha256_in(answer: Any) -> str | None:
-    """The sha256 that the bucket tells of a part or a file of one part; AWS does, SeaweedFS for parts does not."""
+    """The sha256 that the bucket returns for a part or a single-part object; AWS does, SeaweedFS does not for parts."""
     checksum = answer.get("ChecksumSHA256", "")
     return hex_of(checksum) if checksum and "-" not in checksum else None

@@ -101,7 +101,7 @@ def drain_reverted(rollout: Rollout) -> None:
             return
         route = Route.objects.filter(environment=environment, model=rollout.model).first()
         if route is not None and not acknowledged(route).all_acked:
-            raise Again(_RETRY_S, f"Not every gateway has acknowledged the way back from {candidate.name} yet.")
+            raise Again(_RETRY_S, f"Not every gateway has acknowledged the rollback from {candidate.name} yet.")
         deployment = deployment_of(candidate, environment)
         if deployment is None:
             return

@@ -5,109 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics, serializers, status
+from rest_framework import generics, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import StrictSerializer, actor_of, expected_version
+from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
+from accounts.api.responses import versioned
 from accounts.core.access import Actor
 from ledger.core.errors import NotFound
 from registry.queries import get_release, visible_model, visible_models
 from rollouts import actions, queries
 from rollouts.actions.preview import preview_rollout
+from rollouts.api.bodies import ApproveIn, JudgeIn, PreviewIn, ReasonIn, RollbackIn, StartIn, SupersedeIn
+from rollouts.api.serializers import (
+    DecisionOut,
+    ObservationOut,
+    RolloutBrief,
+    RolloutOut,
+    RolloutPreviewOut,
+    RolloutReplayOut,
+)
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.replay import replayed
 from serving.queries import get_environment
 
-_IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, required=True, description="the version that was read"
-)
 _REPLAY = [OpenApiParameter("preset", str, description="careful, standard, fast; without one, the model's own policy")]
 _FILTERS = [OpenApiParameter(name, str) for name in ("model", "environment", "state")]
-
-
-def _policy_object(value: Any) -> Any:
-    if value is not None and not isinstance(value, dict):
-        raise serializers.ValidationError('Write the policy as an object, such as {"preset": "fast"}.')
-    return value
-
-
-_POLICY = "instead of the model's own; see docs/rollouts.md"
-
-
-class ReasonIn(StrictSerializer):
-    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
-
-
-class PreviewIn(StrictSerializer):
-    model = serializers.CharField()
-    candidate = serializers.CharField(help_text="r2")
-    environment = serializers.CharField()
-    policy = serializers.JSONField(required=False, help_text=_POLICY)
-
-    def validate_policy(self, value: Any) -> Any:
-        return _policy_object(value)
-
-
-class StartIn(PreviewIn, ReasonIn):
-    pass
-
-
-class ApproveIn(ReasonIn):
-    stage = serializers.CharField(
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="start, step 2, …, bake or promote; the next by default",
-    )
-
-
-class SupersedeIn(ReasonIn):
-    candidate = serializers.CharField(help_text="r3, of the same model")
-    policy = serializers.JSONField(required=False, help_text=_POLICY)
-
-    def validate_policy(self, value: Any) -> Any:
-        return _policy_object(value)
-
-
-class JudgeIn(StrictSerializer):
-    policy = serializers.JSONField(help_text="the policy to judge by; see docs/rollouts.md")
-
-    def validate_policy(self, value: Any) -> Any:
-        return _policy_object(value)
-
-
-class RollbackIn(ReasonIn):
-    environment = serializers.CharField()
-
-
-class RolloutOut(serializers.BaseSerializer[Rollout]):
-    """A row of the list."""
-
-    def to_representation(self, instance: Rollout) -> dict[str, Any]:
-        return queries.summary(instance)
-
-
-class DecisionOut(serializers.BaseSerializer[DecisionRecord]):
-    def to_representation(self, instance: DecisionRecord) -> dict[str, Any]:
-        return queries.decision_row(instance)
-
-
-class ObservationOut(serializers.ModelSerializer[Observation]):
-    class Meta:
-        model = Observation
-        fields = [
-            "first_tick", "tick", "from_at", "at", "state", "weight_bp", "candidate", "stable", "evidence", "problem", "ticks",
-        ]  # fmt: skip
 
 
 class RolloutsView(generics.ListAPIView[Rollout]):
     """Newest first."""
 
-    serializer_class = RolloutOut
+    serializer_class = RolloutBrief
 
     def get_queryset(self) -> Any:
         given = self.request.query_params
@@ -118,37 +49,34 @@ class RolloutsView(generics.ListAPIView[Rollout]):
             "model", "environment", "candidate", "stable"
         )
 
-    @extend_schema(operation_id="rollouts_list", parameters=_FILTERS, responses={200: OpenApiTypes.OBJECT})
+    def paginate_queryset(self, queryset: Any) -> Any:
+        return [queries.summary(rollout) for rollout in super().paginate_queryset(queryset) or []]
+
+    @extend_schema(operation_id="rollouts_list", parameters=_FILTERS, responses=RolloutBrief(many=True))
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
-    @extend_schema(operation_id="rollouts_start", request=StartIn, responses={201: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="rollouts_start", request=StartIn, responses={201: RolloutOut})
     def post(self, request: Request) -> Response:
-        data, actor = _read(StartIn, request), actor_of(request)
+        data, actor = read_body(StartIn, request), actor_of(request)
         rollout = actions.start_rollout(actor=actor, reason=data["reason"], **_named_in(actor, data))
         return _shown(rollout, status.HTTP_201_CREATED)
 
 
 class PreviewView(APIView):
-    @extend_schema(operation_id="rollouts_preview", request=PreviewIn, responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="rollouts_preview", request=PreviewIn, responses=RolloutPreviewOut)
     def post(self, request: Request) -> Response:
         """What a start would do, and warnings with codes. Creates nothing."""
         actor = actor_of(request)
-        return Response(preview_rollout(actor=actor, **_named_in(actor, _read(PreviewIn, request))))
+        found = preview_rollout(actor=actor, **_named_in(actor, read_body(PreviewIn, request)))
+        return Response(RolloutPreviewOut(found).data)
 
 
 class RolloutView(APIView):
-    @extend_schema(operation_id="rollouts_get", responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="rollouts_get", responses=RolloutOut)
     def get(self, request: Request, rollout_id: int) -> Response:
         """Everything about one rollout now: state, weights (commanded, acknowledged, observed), evidence, decisions, clock."""
         return _shown(queries.get_rollout(actor_of(request), rollout_id))
-
-
-def _read(form: type[StrictSerializer], request: Request) -> dict[str, Any]:
-    """The body's fields. Raises ValidationError."""
-    read = form(data=request.data)
-    read.is_valid(raise_exception=True)
-    return dict(read.validated_data)
 
 
 def _named_in(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:
@@ -168,13 +96,13 @@ def _verb_view(verb: str, form: type[ReasonIn] = ReasonIn) -> type[APIView]:
     @extend_schema(
         operation_id=f"rollouts_{verb}",
         request=form,
-        responses={200: OpenApiTypes.OBJECT},
-        parameters=[_IF_MATCH],
+        responses=RolloutOut,
+        parameters=[IF_MATCH],
     )
     def post(self: APIView, request: Request, rollout_id: int) -> Response:
         actor = actor_of(request)
         rollout = queries.get_rollout(actor, rollout_id)
-        data = _read(form, request)
+        data = read_body(form, request)
         return _shown(act(actor=actor, rollout=rollout, expected_version=expected_version(request), **data))
 
     name = "".join(word.title() for word in verb.split("_"))
@@ -194,14 +122,14 @@ class SupersedeView(APIView):
     @extend_schema(
         operation_id="rollouts_supersede",
         request=SupersedeIn,
-        responses={201: OpenApiTypes.OBJECT},
-        parameters=[_IF_MATCH],
+        responses={201: RolloutOut},
+        parameters=[IF_MATCH],
     )
     def post(self, request: Request, rollout_id: int) -> Response:
         """The new rollout, of another release, in the place of one that has no traffic yet."""
         actor = actor_of(request)
         rollout = queries.get_rollout(actor, rollout_id)
-        data = _read(SupersedeIn, request)
+        data = read_body(SupersedeIn, request)
         new = actions.supersede(
             actor=actor,
             rollout=rollout,
@@ -214,30 +142,31 @@ class SupersedeView(APIView):
 
 
 class ReplayView(APIView):
-    @extend_schema(operation_id="rollouts_replay", parameters=_REPLAY, responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="rollouts_replay", parameters=_REPLAY, responses=RolloutReplayOut)
     def get(self, request: Request, rollout_id: int) -> Response:
         """What another policy would have decided at each tick: that of a preset, or the model's own of today."""
         preset = request.query_params.get("preset")
         return self._replayed(request, rollout_id, {"preset": preset} if preset is not None else None)
 
-    @extend_schema(operation_id="rollouts_replay_policy", request=JudgeIn, responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="rollouts_replay_policy", request=JudgeIn, responses=RolloutReplayOut)
     def post(self, request: Request, rollout_id: int) -> Response:
         """The same under a policy that is sent along. Changes nothing."""
-        return self._replayed(request, rollout_id, _read(JudgeIn, request)["policy"])
+        return self._replayed(request, rollout_id, read_body(JudgeIn, request)["policy"])
 
     def _replayed(self, request: Request, rollout_id: int, policy: dict[str, Any] | None) -> Response:
-        return Response(replayed(queries.get_rollout(actor_of(request), rollout_id), policy))
+        found = replayed(queries.get_rollout(actor_of(request), rollout_id), policy)
+        return Response(RolloutReplayOut(found).data)
 
 
 class RollbackView(APIView):
-    @extend_schema(operation_id="models_rollback", request=RollbackIn, responses={200: OpenApiTypes.OBJECT})
+    @extend_schema(operation_id="models_rollback", request=RollbackIn, responses=RolloutOut)
     def post(self, request: Request, slug: str) -> Response:
         """Takes the model's traffic back: its rollout's, or after a promotion that of the release before, while it is kept warm.
 
         Needs no version: it only shuts.
         """
         actor = actor_of(request)
-        data = _read(RollbackIn, request)
+        data = read_body(RollbackIn, request)
         rollout = actions.roll_back_model(
             actor=actor,
             model=visible_model(actor, slug),
@@ -264,7 +193,6 @@ class ObservationsView(_OfRollout):
         return self._rollout().observations.all()
 
 
-@extend_schema(responses={200: OpenApiTypes.OBJECT})
 class DecisionsView(_OfRollout):
     """What was decided and why, newest first."""
 
@@ -276,4 +204,4 @@ class DecisionsView(_OfRollout):
 
 
 def _shown(rollout: Rollout, code: int = status.HTTP_200_OK) -> Response:
-    return Response(queries.view_of(rollout), status=code, headers={"ETag": f'"{rollout.version}"'})
+    return versioned(RolloutOut(queries.view_of(rollout)), code)

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from ledger.core.errors import Invalid
 from ledger.models import Event
 from registry.queries import visible_model
@@ -81,17 +81,6 @@ class MoveOut(serializers.Serializer[Any]):
     actor = serializers.CharField()
     event = ServedEventOut()
 
-    def to_representation(self, move: Event) -> dict[str, Any]:
-        arms = serving_history.arms_of(move.facts, self.context["names"])
-        return {
-            "at": move.at.isoformat(),
-            "arms": [asdict(arm) for arm in arms],
-            "mirrored_pct": move.facts.get("mirror_bp", 0) / 100,
-            "reason": move.reason,
-            "actor": move.actor,
-            "event": {"seq": move.seq, "hash": move.hash, "is_intact": serving_history.is_intact(move)},
-        }
-
 
 class ServedView(APIView):
     @extend_schema(operation_id="environments_served", responses=ServedOut, parameters=[_AT])
@@ -111,9 +100,9 @@ class ServedHistoryView(generics.ListAPIView[Event]):
     @extend_schema(operation_id="environments_served_history", responses=MoveOut(many=True))
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         model = visible_model(actor_of(request), self.kwargs["model"])
-        moves = self.paginate_queryset(serving_history.moves_of(model, get_environment(self.kwargs["slug"]))) or []
-        names = serving_history.release_names(model, moves)
-        return self.get_paginated_response(MoveOut(moves, many=True, context={"names": names}).data)
+        events = self.paginate_queryset(serving_history.moves_of(model, get_environment(self.kwargs["slug"]))) or []
+        moves = [asdict(move) for move in serving_history.changes_told(model, events)]
+        return self.get_paginated_response(MoveOut(moves, many=True).data)
 
     def get_queryset(self) -> Any:
         return Event.objects.none()

@@ -46,13 +46,13 @@ def ensure_desired_state(entry: RolloutEntry, world: WorldState) -> DesiredState
 def _ensure_route(rollout: Rollout, state: EngineState, world: WorldState) -> Ack:
     """Who follows the route that this rollout's row wants."""
     route = world.routes.get((rollout.environment_id, rollout.model_id))
-    if route is not None and route.fence == world.fence and _is_as_wanted(route, rollout, state):
+    if route is not None and route.fence == world.fence and _is_as_desired(route, rollout, state):
         return world.acks[route.pk]
     write_route(rollout, rollout.weight_bp, fence=world.fence, reason=rollout.reason, is_promoting=state.is_promoting)
     return acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
 
 
-def _is_as_wanted(route: Route, rollout: Rollout, state: EngineState) -> bool:
+def _is_as_desired(route: Route, rollout: Rollout, state: EngineState) -> bool:
     if state.is_promoting or rollout.stable_id is None:
         wanted: tuple[Any, ...] = (rollout.candidate_id, None, 0, 0)
     else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from accounts.core.addresses import API
 from registry.models import Release
 from rollouts.core.approvals import WHY, missing, stages_of
 from rollouts.core.counter_deltas import Arms, Counts
@@ -54,7 +55,7 @@ def view_of(rollout: Rollout) -> dict[str, Any]:
         "mismatches": _mismatches(rollout, policy),
         "started_at": _iso(rollout.started_at),
         "decisions": [decision_row(one) for one in rollout.decisions.order_by("-pk")[:DECISIONS_SHOWN]],
-        "links": {name: f"/api/v1/rollouts/{rollout.pk}{path}" for name, path in _LINKS.items()},
+        "links": {name: f"{API}/rollouts/{rollout.pk}{path}" for name, path in _LINKS.items()},
     }  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def summary(rollout: Rollout) -> dict[str, Any]:
         "state": rollout.state, "outcome": rollout.outcome, "reason": rollout.reason,
         "candidate": _release(rollout.candidate), "stable": _release(rollout.stable),
         "step_index": rollout.step_index, "weight_bp": rollout.weight_bp, "observed_bp": rollout.observed_bp,
-        "created_at": _iso(rollout.created_at), "ended_at": _iso(rollout.ended_at), "url": f"/api/v1/rollouts/{rollout.pk}",
+        "created_at": _iso(rollout.created_at), "ended_at": _iso(rollout.ended_at), "url": f"{API}/rollouts/{rollout.pk}",
     }  # fmt: skip
 
 

@@ -34,6 +34,18 @@ class ServedArm:
 
 
 @dataclass(frozen=True)
+class ServedChange:
+    """One change of what serves, as the log tells it."""
+
+    at: datetime
+    arms: tuple[ServedArm, ...]
+    mirrored_pct: float
+    reason: str
+    actor: str
+    event: Mapping[str, Any]  # {"seq", "hash", "is_intact"}
+
+
+@dataclass(frozen=True)
 class Served:
     """What served from `since` until `until` (None: still, as far as the log goes at `at`). No arms: nothing was routed."""
 
@@ -64,17 +76,18 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
         return Served(environment.slug, model.slug, at, until=following.at if following else None)
     following = moves.filter(seq__gt=move.seq).order_by("seq").first()
     rollout = _rollout(model, environment, at)
+    change = changes_told(model, [move])[0]
     return Served(
         environment.slug,
         model.slug,
         at,
-        arms=arms_of(move.facts, release_names(model, [move])),
-        mirrored_pct=move.facts.get("mirror_bp", 0) / 100,
-        since=move.at,
+        arms=change.arms,
+        mirrored_pct=change.mirrored_pct,
+        since=change.at,
         until=following.at if following else None,
-        reason=move.reason,
-        actor=move.actor,
-        event={"seq": move.seq, "hash": move.hash, "is_intact": is_intact(move)},
+        reason=change.reason,
+        actor=change.actor,
+        event=change.event,
         rollout=_decided(rollout, at),
         observed=_observed(rollout, at),
     )
@@ -88,12 +101,29 @@ def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:
     ).order_by("seq")
 
 
-def is_intact(move: Event) -> bool:
+def changes_told(model: ServedModel, moves: Iterable[Event]) -> list[ServedChange]:
+    """These changes of the model's routes, with the names of the releases. One query."""
+    moves = list(moves)
+    names = _release_names(model, moves)
+    return [
+        ServedChange(
+            at=move.at,
+            arms=_arms_of(move.facts, names),
+            mirrored_pct=move.facts.get("mirror_bp", 0) / 100,
+            reason=move.reason,
+            actor=move.actor,
+            event={"seq": move.seq, "hash": move.hash, "is_intact": _is_intact(move)},
+        )
+        for move in moves
+    ]
+
+
+def _is_intact(move: Event) -> bool:
     """Whether the event still has the hash of what it says."""
     return link_of(move).expected_hash() == move.hash
 
 
-def arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[ServedArm, ...]:
+def _arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[ServedArm, ...]:
     """The arms that a `route.set` event tells of, stable first."""
     candidate_bp = facts.get("candidate_bp") or 0
     shares = [
@@ -107,7 +137,7 @@ def arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[ServedA
     )
 
 
-def release_names(model: ServedModel, moves: Iterable[Event]) -> dict[str, str]:
+def _release_names(model: ServedModel, moves: Iterable[Event]) -> dict[str, str]:
     """r14 by digest, of every release that these moves name."""
     digests = {move.facts.get(role) for move in moves for role in ("stable", "candidate")} - {None}
     found = Release.objects.filter(model=model, digest__in=digests).only("number", "digest")

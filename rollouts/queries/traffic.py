@@ -15,7 +15,7 @@ from rollouts.core.counter_deltas import TIMED
 from rollouts.models import AATestRecord, Observation, Rollout
 from serving.models import Environment
 
-#: A self-test that was not written for so long tells nothing of today's traffic.
+#: An A/A test whose state is older than this says nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)
 #: As many of the last blocks of observations are looked at.
 BLOCKS = 60
@@ -38,7 +38,7 @@ class Traffic:
 
 
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
-    """By the self-test, which watches always, else by the last rollout that saw traffic, else unknown."""
+    """By the A/A test, which watches always, else by the last rollout that saw traffic, else unknown."""
     tested, seen = _by_aa_test(model, environment), _by_last_rollout(model, environment)
     if tested is not None and seen is not None:
         errors = seen.error_frac if tested.error_frac is None else tested.error_frac
@@ -51,7 +51,7 @@ def _by_aa_test(model: ServedModel, environment: Environment) -> Traffic | None:
     rate = test.state.get("rate_per_s") if test else None
     if test is None or not rate:
         return None
-    return Traffic(float(rate), test.state.get("error_frac"), "self-test")
+    return Traffic(float(rate), test.state.get("error_frac"), "A/A test")
 
 
 def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:

@@ -1,4 +1,4 @@
-"""Named reads of the way back to the release before, after a promotion."""
+"""Named reads of the undo window: the time after a promotion in which the release before stays warm."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from serving.actions.deployments import (
     notify_routes,
     record_drift,
     record_server,
+    record_state,
     register_node,
-    report_state,
 )
 
 __all__ = [
@@ -26,6 +26,6 @@ __all__ = [
     "notify_routes",
     "record_drift",
     "record_server",
+    "record_state",
     "register_node",
-    "report_state",
 ]

@@ -1,7 +1,7 @@
 """What may happen to deployments and their servers.
 
 People and the other apps say what is wanted (`ensure_deployment`, `drain_deployment`); the node's agent reports what
-is (`report_state`, `record_server`, `mark_serving`, `end_server`). Gateways follow what is reported: every change of
+is (`record_state`, `record_server`, `mark_serving`, `end_server`). Gateways follow what is reported: every change of
 an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the change is committed.
 """
 
@@ -115,17 +115,17 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> De
     return deployment
 
 
-def report_state(
+def record_state(
     *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
 ) -> Deployment:
-    """The agent says how far a deployment is. Raises StateChanged when the row moved meanwhile: read it again."""
+    """Records the state that the agent reached. Raises StateChanged when the row moved meanwhile: read it again."""
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
     with transaction.atomic():
         return _move(deployment, to, actor=actor, reason=reason, **changes)
 
 
 def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer) -> Server:
-    """A server process was started for the deployment. It serves nobody before `mark_serving`."""
+    """Records a server process started for the deployment. It gets no traffic before `mark_serving`."""
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
     with transaction.atomic():
         server = Server.objects.create(
@@ -166,13 +166,13 @@ def adopt_server(*, actor: Actor, server: Server) -> None:
 
 
 def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
-    """The server's files were compared with what was sealed. What differs is told once, as `server.drifted`."""
+    """The server's files were compared with what was sealed. A difference is logged once, as the event `server.drifted`."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
     found = [one.as_json() for one in drift[:MOST_DRIFT]]
     with transaction.atomic():
         row = Server.objects.select_for_update(no_key=True).get(pk=server.pk)
         is_new = bool(found) and found != row.drift
-        Server.objects.filter(pk=server.pk).update(attested_at=timezone.now(), drift=found)
+        Server.objects.filter(pk=server.pk).update(drift_checked_at=timezone.now(), drift=found)
         if is_new:
             said = "; ".join(one.words for one in drift[:3])
             more = f" and {len(drift) - 3} more" if len(drift) > 3 else ""

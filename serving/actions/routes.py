@@ -71,7 +71,7 @@ def set_route(
     """
     with transaction.atomic():
         _check(model, stable, candidate, candidate_bp, mirror_bp)
-        generation = lock_routes(environment).generation  # so that generations never cross
+        generation = lock_routes(environment).generation  # serialized, so that generations are written in order
         route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
         before_bp = (route.candidate_bp, route.mirror_bp) if route is not None else (0, 0)
         is_opening = candidate_bp > before_bp[0] or mirror_bp > before_bp[1]
@@ -98,7 +98,7 @@ def set_route(
 
 
 def _refuse_outdated(route: Route | None, fence: int) -> None:
-    """An engine that lost its leadership may still be running; its token tells it apart."""
+    """Refuses writes of an engine that lost its leadership, by its fencing token."""
     if route is not None and fence < route.fence:
         raise Stale(
             "fence_outdated",

@@ -26,7 +26,7 @@ _UPTIME_STEP_S = 1.0
 class EnvoyCounters:
     """TrafficCounters over an Envoy that was started by `serving.adapters.envoy_bootstrap`.
 
-    Requests that forced a release are left out: nobody drew lots for them, so they say nothing in a comparison.
+    Requests that forced a release are left out: they were not randomized by the split, so they would bias a comparison.
     Requests and attempts are counted when they end, and each first attempt has a latency, in whole milliseconds:
     an edge that is not whole, such as 7500 µs, counts what took less than the next whole one.
 
@@ -94,7 +94,7 @@ class _Admin:
         self._uptime, self._uptime_since = -1, 0.0
 
     def page(self, path: str, deadline: float) -> str | None:
-        """What stands at `path`, asked of the process that `epoch` names; None when that one ended meanwhile.
+        """The body at `path`, from the process that `epoch` identifies; None when it restarted meanwhile.
 
         No connection outlives its process, so on a kept one the epoch is asked but once. `deadline` in monotonic seconds.
         """
@@ -191,7 +191,7 @@ class _Admin:
 
 
 def _is_quiet(line: http.client.HTTPConnection) -> bool:
-    """Whether a kept connection stands: one whose other end is gone has something to say, namely its end."""
+    """Whether a kept-alive connection is still open: a closed one is readable, at end of file."""
     if line.sock is None:
         return False
     with contextlib.suppress(OSError):

@@ -36,7 +36,7 @@ _NAME = re.compile(
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
 _EDGE = re.compile(r"B([\d.e+]+)\(")
-#: What stands for the buckets of a histogram until its first flush: that of a failure that was never seen before, for one.
+#: Envoy's text for a histogram's buckets before its first flush, such as that of a failure seen for the first time.
 _NOTHING_YET = "No recorded values"
 _SINCE_START = re.compile(r",(\d+)\)")
 
@@ -45,7 +45,7 @@ class _Outcome(StrEnum):
     """What a request was for the release that the split drew."""
 
     ANSWERED = "answered"
-    FAILED = "failed"  # its first attempt, and there was no second one that tells
+    FAILED = "failed"  # its first attempt, without a conclusive second one
     SAVED = "saved"  # its first attempt, not the second one
     COMMON = "common"  # both
     SHED = "shed"
@@ -215,7 +215,7 @@ class _Answer:
 
     @property
     def is_cancelled(self) -> bool:
-        """Given up by its caller, or by the gateway when its whole time was over: nobody knows how it would have ended."""
+        """Given up by its caller, or by the gateway when its whole time was over: the outcome is unknown."""
         return GONE_FLAG in self.flags or (self.code == 0 and CUT_FLAGS.isdisjoint(self.flags))
 
     @property
@@ -229,7 +229,7 @@ class _Answer:
 
     @property
     def is_late(self) -> bool:
-        """Nobody answered while there was time."""
+        """No server answered before the deadline."""
         return LATE_FLAG in self.flags or self.code == LATE_CODE or self.grpc == LATE_GRPC
 
     @property
@@ -241,7 +241,7 @@ class _Answer:
 def _outcome(answer: _Answer, tries: int, *, is_diverted: bool) -> _Outcome:
     """A second attempt follows only a first one that failed, or that did not know the model.
 
-    One that ran out of time tells nothing, whichever release it was for: the first one may have left it too little.
+    One that timed out is inconclusive, whichever release it was for: the first attempt may have left it too little time.
     """
     if tries >= 2:
         is_untold = answer.is_shed or answer.is_late

@@ -1,4 +1,4 @@
-"""Counters out of Prometheus, or whatever speaks its HTTP API: Thanos, Mimir, VictoriaMetrics.
+"""Reads counters from Prometheus or anything with its HTTP API: Thanos, Mimir, VictoriaMetrics.
 
 Plain HTTP, because `prometheus-api-client` cannot do what is needed here: its time-out is for each piece of an answer and not
 for the whole, it tries again by itself, and it tells errors by their text alone.
@@ -52,7 +52,7 @@ class Prometheus:
         return found
 
     def _now(self, asked: _Asked) -> float:
-        """Prometheus' own time. One that stands still is an old answer out of some proxy's memory."""
+        """Prometheus' own time. One that does not advance means a response cached by a proxy."""
         at, here = asked.number("time()"), time.monotonic()
         if not (math.isfinite(at) and at > 0):
             raise MetricsError("malformed", f"{shown(self.url)} does not know the time: it says {at}")

@@ -21,7 +21,7 @@ from serving.ports import Inference, InferenceError, LaunchError, Tensors, Tenso
 _CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_http_proxy", 0),  # a server is on our own network, whatever http_proxy says
+    ("grpc.enable_http_proxy", 0),  # servers are on our own network: ignore http_proxy
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),  # no connection state shared with a client of an earlier server
@@ -48,7 +48,7 @@ _OWN_UNAVAILABLE = {
 
 
 def redacted(message: str) -> str:
-    """The message without folders: a traceback keeps file names and lines, and tells nothing of the machine."""
+    """The message without folders: a traceback keeps file names and lines, and reveals no path of the machine."""
     short = _ABSOLUTE_PATH.sub(r"\1", message.strip())
     return short if len(short) <= _LONGEST_MESSAGE else f"{short[:_LONGEST_MESSAGE]} …"
 
@@ -106,14 +106,14 @@ class TritonServer:
         deadline = time.monotonic() + timeout_s
         try:
             self._client.unload_model(model, client_timeout=min(timeout_s, CONTROL_TIMEOUT_S))
-            while self._is_held(model):
+            while self._is_loaded(model):
                 if time.monotonic() > deadline:
                     raise InferenceError("timeout", f"{model} was not unloaded within {timeout_s:g} s.")
                 time.sleep(0.05)
         except InferenceServerException as error:
             raise _inference_error(error) from error
 
-    def _is_held(self, model: str) -> bool:
+    def _is_loaded(self, model: str) -> bool:
         index = self._client.get_model_repository_index(client_timeout=CONTROL_TIMEOUT_S)
         return any(entry.name == model and entry.state not in ("", "UNAVAILABLE") for entry in index.models)
 

@@ -21,7 +21,7 @@ from typing import Protocol
 import structlog
 
 log = structlog.get_logger(__name__)
-#: Bytes are asked for in ranges of this size, so many at a time: memory is at most their product.
+#: Range size, and parallel ranges of a fetch: memory is at most their product.
 #: Source: several flows to one S3 server are three to four times as fast as one (mlflow PR 9498), best at 16 MiB.
 RANGE_BYTES, AT_ONCE = 16 * 2**20, 4
 _CHUNK_BYTES = 1 << 20
@@ -33,7 +33,7 @@ class BlobReader(Protocol):
     """Where bytes are found by their sha256 (64 hex digits)."""
 
     def reader_of(self, sha256: str) -> Read:
-        """May be called by several threads at once. Raises whatever the store does for bytes that it does not have."""
+        """May be called by several threads at once. Raises the store's error for bytes that it does not have."""
         ...
 
 
@@ -46,7 +46,7 @@ class DamagedBlob(Exception):
 
 
 class BlobCache:
-    """One node's copies. `max_bytes`: over it, what was not used for longest and no server uses is let go.
+    """One node's copies. `max_bytes`: over it, the least recently used copies that no server uses are evicted.
 
     Several threads and processes may use one folder. A copy is hashed again before every use, so that a damaged one is
     fetched anew and never served. `moved_bytes` counts what was fetched.
@@ -62,13 +62,13 @@ class BlobCache:
         """The blob as a read-only file at `target`, which must not exist. Raises DamagedBlob and what the store raises."""
         with self._locks[sha256]:  # of two that want the same, one waits and finds it there
             for _ in range(3):
-                copy = self._held(sha256) or self._fetched(sha256, size_bytes)
-                with suppress(FileNotFoundError):  # let go in between by another process
+                copy = self._cached(sha256) or self._fetched(sha256, size_bytes)
+                with suppress(FileNotFoundError):  # evicted in between by another process
                     _link(copy, target)
                     return
         raise OSError(f"the copy of {sha256} vanished three times; is another cache too small in the same folder?")
 
-    def _held(self, sha256: str) -> Path | None:
+    def _cached(self, sha256: str) -> Path | None:
         """The copy that is there, if it is still what it was."""
         copy = self._name(sha256)
         digest = hashlib.sha256()
@@ -109,7 +109,7 @@ class BlobCache:
         return final
 
     def _make_room(self, wanted_bytes: int) -> None:
-        """Lets copies go until so much more fits, the longest unused first. What servers use takes no less room without its name."""
+        """Evicts copies until this many bytes more fit, least recently used first. Copies hard-linked by servers free nothing."""
         with self._making_room:
             there = sorted((found.st_mtime, found.st_size, found.st_nlink, path) for path, found in self._copies())
             total = sum(size for _, size, _, _ in there)
@@ -119,8 +119,8 @@ class BlobCache:
                 if links == 1:
                     path.unlink(missing_ok=True)
                     total -= size
-                    log.info("cached_blob_let_go", sha256=path.name, size_bytes=size)
-            if total + wanted_bytes > self.max_bytes:  # a release that is wanted runs all the same
+                    log.info("cached_blob_evicted", sha256=path.name, size_bytes=size)
+            if total + wanted_bytes > self.max_bytes:  # the limit never keeps a requested release from running
                 log.warning("blob_cache_over_its_limit", bytes=total + wanted_bytes, max_bytes=self.max_bytes)
 
     def _copies(self) -> Iterator[tuple[Path, os.stat_result]]:
@@ -129,7 +129,7 @@ class BlobCache:
                 yield path, path.stat()
 
     def sweep(self) -> None:
-        """Forgets what a fetch that was killed left behind. Only while nobody else uses the folder."""
+        """Deletes partial files of killed fetches. Only while no other process uses the folder."""
         shutil.rmtree(self.folder / "incoming", ignore_errors=True)
 
     def _name(self, sha256: str) -> Path:

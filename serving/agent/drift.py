@@ -1,4 +1,4 @@
-"""Whether what lies on a node's disk under a running server is still what was sealed."""
+"""Drift detection: whether the files under a running server are still those that were sealed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _hashed(path: Path, rest: Callable[[float], object], per_s: float) -> str:
-    """A link is no file of ours: it is told by where it points to."""
+    """The sha256 of a file; of a symbolic link, which is never sealed, a hash over its target's path."""
     digest = hashlib.sha256()
     if path.is_symlink():
         return hashlib.sha256(f"link to {path.readlink()}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What this machine computes with, as far as it can be told. What cannot be told is None, never a guess."""
+"""Detects this machine's CPU, GPUs and driver. What cannot be determined is None, never a guess."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _gpus() -> dict[str, Any]:
 
 
 def _labels(handles: list[Any], names: list[str], driver: str) -> dict[str, str]:
-    """What every device of this machine says alike; what they do not share, or do not tell, is left out."""
+    """The facts that all devices of this machine share; facts that differ or are unknown are left out."""
     memories = _shared(lambda one: pynvml.nvmlDeviceGetMemoryInfo(one).total >> 20, handles)
     capability = _shared(lambda one: tuple(pynvml.nvmlDeviceGetCudaComputeCapability(one)), handles)
     sliced = _shared(lambda one: pynvml.nvmlDeviceGetMigMode(one)[0], handles)

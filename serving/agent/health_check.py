@@ -1,4 +1,4 @@
-"""One look at a server by a real inference: how it went, in the words of `serving/core/health.py`."""
+"""Health check of a server by a real inference; the results are those of `serving/core/health.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STUB_DIED = "is not healthy"
 def check_health(
     server: InferenceServer, model: str, serving: dict[str, Any], *, timeout_s: float
 ) -> tuple[ProbeResult, str]:
-    """The look, and what was wrong with the answer (empty when it was right)."""
+    """The probe's result, and what was wrong with the answer (empty when it was right)."""
     sent_at = time.monotonic()
     try:
         warmup.check(server.infer(model, warmup.requests(serving)[0], timeout_s=timeout_s), serving)

@@ -235,7 +235,7 @@ class LocalLauncher:
         }
 
     def _end(self, folder: Path, grace_s: float) -> None:
-        """Asks the shim, then does its work itself if it does not answer."""
+        """Asks the shim to stop the server, and kills both if it does not answer."""
         record = _record(folder)
         if record:
             if server_shim.is_running(record["pid"], record["ticks"]):

@@ -40,7 +40,7 @@ class Agent:
         node: the name of this machine among the nodes.
         servers: the folder of the launcher's servers; a lock in it keeps a second agent out.
         connect: a client for a running server.
-        attest_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
+        drift_check_every_s: how often the files of its servers are compared with what was sealed; 0 for never.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Agent:
         launcher: NodeLauncher,
         connect: Connect,
         pace: AgentTimings | None = None,
-        attest_every_s: float = 0.0,
+        drift_check_every_s: float = 0.0,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
-        self._pace, self._attest_every_s = pace or AgentTimings(), attest_every_s
+        self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
         self._threads: dict[int, threading.Thread] = {}
         self._stop = threading.Event()
@@ -69,8 +69,8 @@ class Agent:
         with (self._servers / "agent.lock").open("w") as file:
             if not self._take(file.fileno()):
                 return
-            if self._attest_every_s:
-                threading.Thread(target=self._check_drift_of_all, name="attest", daemon=True).start()
+            if self._drift_check_every_s:
+                threading.Thread(target=self._check_drift_of_all, name="drift", daemon=True).start()
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
                 try:
@@ -90,24 +90,24 @@ class Agent:
         connection.close()
 
     def _take(self, handle: int) -> bool:
-        """Waits until no other agent tends these servers. False when stopped meanwhile."""
+        """Waits until no other agent manages these servers. False when stopped meanwhile."""
         while not self._stop.is_set():
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("another agent tends %s; waiting for it to end", self._servers)
+                log.info("another agent manages %s; waiting for it to end", self._servers)
                 self._stop.wait(1.0)
             else:
                 return True
         return False
 
     def _introduce(self) -> None:
-        """What this node is and can run, and that it is here."""
+        """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
         runtimes, told = self._launcher.runtimes(), facts(self._launcher)
         actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
 
     def _sweep(self) -> None:
-        """Ends what earlier agents left and no row wants."""
+        """Garbage-collects servers of earlier agents that no deployment needs."""
         wanted = queries.current_servers().filter(
             deployment__node=self._node, deployment__in=queries.live_deployments()
         )
@@ -116,7 +116,7 @@ class Agent:
 
     def _check_drift_of_all(self) -> None:
         """Compares each server's files with what was sealed, one server after the other, again and again."""
-        while not self._stop.wait(self._attest_every_s):
+        while not self._stop.wait(self._drift_check_every_s):
             try:
                 for server in queries.current_servers().filter(
                     deployment__node=self._node, deployment__state=DeploymentState.READY
@@ -125,7 +125,7 @@ class Agent:
             except _STORE_TROUBLE as error:
                 _wait_for_store(error)
             except Exception:
-                log.exception("servers could not be attested; it is tried again")
+                log.exception("the drift check failed; it is tried again")
         connection.close()
 
     def _check_drift(self, server: Server) -> None:
@@ -143,11 +143,11 @@ class Agent:
         self._threads = {pk: thread for pk, thread in self._threads.items() if thread.is_alive()}
         for pk in queries.live_deployments().filter(node=self._node).values_list("pk", flat=True):
             if pk not in self._threads:
-                thread = threading.Thread(target=self._tend, args=(pk,), name=f"deployment-{pk}", daemon=True)
+                thread = threading.Thread(target=self._reconcile, args=(pk,), name=f"deployment-{pk}", daemon=True)
                 self._threads[pk] = thread
                 thread.start()
 
-    def _tend(self, deployment_id: int) -> None:
+    def _reconcile(self, deployment_id: int) -> None:
         reconciler = DeploymentReconciler(
             deployment_id, actor=self._actor, launcher=self._launcher, connect=self._connect, pace=self._pace
         )

@@ -1,6 +1,6 @@
-"""Brings one deployment to what is wanted of it, and keeps it there.
+"""Reconciles one deployment: brings it to its desired state and keeps it there.
 
-A reconciler looks at its row, does the one thing that the row's state asks for, and looks again; so it can be killed
+A reconciler reads its row, takes the one step that the row's state needs, and reads again; so it can be killed
 anywhere, and the next one goes on from the row. What it learned is written to the row before anything else happens:
 above all, a server that does not answer is taken out of the gateways first and brought back afterwards.
 """
@@ -74,7 +74,7 @@ class AgentTimings:
     hung_after_last_stable: float = HUNG_AFTER_LAST_STABLE_S
     load_timeout: float = 120.0
     warmup_timeout: float = 60.0
-    drain: float = 2.0  # for requests on their way after the gateways let go
+    drain: float = 2.0  # for requests in flight after the gateways stopped routing here
     stop_grace: float = 10.0
     backoff: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0, 8.0)  # before each try to bring a server back; then it failed
     backoff_most: float = 15.0  # between all further tries for the last server of a stable release, which never fails
@@ -101,7 +101,7 @@ class DeploymentReconciler:
         self._since = time.monotonic()  # in this state
 
     def step(self) -> float | None:
-        """Does what the row asks for; seconds until the next step, or None when the deployment is gone.
+        """Takes the next step for the row; seconds until the next one, or None when the deployment is gone.
 
         Raises what the database raises; the row tells the next step where to go on.
         """
@@ -178,7 +178,7 @@ class DeploymentReconciler:
         assert self._server is not None
         self._server.deployment = deployment
         with transaction.atomic():
-            # The deployment's row first, as whoever drains it does: two orders of locks would wait for each other.
+            # Lock order: the deployment's row first, as draining does; two orders would deadlock.
             self._move(
                 deployment, S.READY, "it answered its warm-up requests", timings=timings, ready_at=timezone.now()
             )
@@ -258,7 +258,7 @@ class DeploymentReconciler:
         return trouble if health.is_lost else ""
 
     def _check_health(self, deployment: Deployment, window_s: float) -> tuple[ProbeResult, str]:
-        """One look at the server, and what is wrong with it."""
+        """Probes the server once: the result, and what is wrong with it."""
         assert self._running is not None
         now = time.monotonic()
         if not self._launcher.is_alive(self._running):
@@ -272,7 +272,7 @@ class DeploymentReconciler:
         )
 
     def _lose(self, deployment: Deployment, why: str) -> float:
-        """First the gateways are told, then the server is brought back."""
+        """Takes the server out of the gateways first, then restarts it."""
         why = _loudly(deployment, why)
         with transaction.atomic():
             self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
@@ -344,7 +344,7 @@ class DeploymentReconciler:
                 self._launcher.stop(_as_running(server), grace_s=self._pace.stop_grace)
             actions.end_server(actor=self._actor, server=server, reason=reason)
 
-    # what is held
+    # connections and rows
 
     def _attach(self, server: Server, running: RunningServer) -> None:
         self._forget()
@@ -362,7 +362,7 @@ class DeploymentReconciler:
         return self._client
 
     def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
-        actions.report_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
+        actions.record_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
         self._since = time.monotonic()
 
 
@@ -373,12 +373,12 @@ def _lifecycle(deployment: Deployment) -> dict[str, Any]:
 
 
 def _is_indispensable(deployment: Deployment) -> bool:
-    """Whether users have nothing else: such a deployment never fails for good, it is tried again and again."""
+    """Is this the last server of the stable release? Such a deployment is never given up, but retried forever."""
     return deployment.ready_at is not None and queries.is_last_of_stable(deployment)
 
 
 def _loudly(deployment: Deployment, reason: str) -> str:
-    """The reason, behind a warning if users have nothing else."""
+    """The reason, prefixed with a warning if this is the last server of the stable release."""
     if not _is_indispensable(deployment):
         return reason
     release, environment = deployment.release, deployment.environment

@@ -1,4 +1,4 @@
-"""Keeps one inference server: starts it, waits with it, and leaves nothing behind.
+"""The shim, parent process of one inference server: starts it, waits for it, and cleans up after it.
 
 A server must outlive its agent, so that a restarted agent finds it serving, but never the stack. So each server is
 the child of a shim, a small process in a session of its own:

@@ -1,4 +1,4 @@
-"""Requests made from a release's own declarations: to warm a server up, and to ask it whether it still answers."""
+"""Warm-up and health-check requests, made from a release's own declarations."""
 
 from __future__ import annotations
 

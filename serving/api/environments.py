@@ -10,7 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
+from accounts.api.responses import OnePage
 from registry.queries import visible_models
 from serving import queries
 from serving.models import Environment, Route, Server
@@ -25,6 +26,10 @@ class RuntimeOut(serializers.Serializer[Any]):
     versions = serializers.DictField(child=serializers.CharField())
     node = serializers.CharField()
     seen_at = serializers.DateTimeField(allow_null=True, help_text="when the node's agent last said that it is there")
+
+
+class RuntimesPage(OnePage):
+    results = RuntimeOut(many=True)
 
 
 class ServerOut(serializers.ModelSerializer[Server]):
@@ -57,7 +62,7 @@ class ServerOut(serializers.ModelSerializer[Server]):
             "is_serving",
             "started_at",
             "probed_at",
-            "attested_at",
+            "drift_checked_at",
             "drift",
         ]
 
@@ -133,10 +138,10 @@ class ServersView(generics.ListAPIView[Server]):
 
 
 class RuntimesView(APIView):
-    @extend_schema(operation_id="runtimes_list", responses=RuntimeOut(many=True))
+    @extend_schema(operation_id="runtimes_list", responses=RuntimesPage)
     def get(self, request: Request) -> Response:
         """Every runtime image of every node: a handful, so there is one page."""
         found = [
             {**own, "node": node.name, "seen_at": node.seen_at} for node in queries.nodes() for own in node.runtimes
         ]
-        return Response({"next": None, "previous": None, "results": RuntimeOut(found, many=True).data})
+        return Response(RuntimesPage({"results": found}).data)

@@ -10,12 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api import actor_of
-from registry.api.serializers import body_of, known_members
-from registry.core.schema import Json, Object, Problem
-from registry.core.spec import refuse
+from accounts.api.requests import StrictSerializer, actor_of, read_body
+from accounts.api.responses import OnePage
 from registry.queries import visible_release
 from serving.queries.node_fit import fit_labels, fits_of
+
+MOST_LABELS = 1000
 
 
 class FitReason(serializers.Serializer[Any]):
@@ -37,23 +37,32 @@ class NodeFitOut(FitOut):
     seen_at = serializers.DateTimeField(allow_null=True)
 
 
-class LabelsIn(serializers.Serializer[Any]):
-    labels = serializers.DictField(help_text="a Kubernetes node's labels, such as nvidia.com/gpu.product")
+class NodesFitPage(OnePage):
+    results = NodeFitOut(many=True)
+
+
+class LabelsIn(StrictSerializer):
+    labels = serializers.DictField(
+        child=serializers.JSONField(allow_null=True),
+        help_text="a Kubernetes node's labels, such as nvidia.com/gpu.product",
+    )
+
+    def validate_labels(self, value: dict[str, Any]) -> dict[str, Any]:
+        if len(value) > MOST_LABELS:
+            raise serializers.ValidationError(f"There are {len(value)} labels, and {MOST_LABELS} are the most.")
+        return value
 
 
 class FitView(APIView):
-    @extend_schema(operation_id="releases_fit", responses=NodeFitOut(many=True))
+    @extend_schema(operation_id="releases_fit", responses=NodesFitPage)
     def get(self, request: Request, slug: str, name: str) -> Response:
         """Whether the release fits each node: a handful, so there is one page."""
         found = fits_of(visible_release(actor_of(request), slug, name))
-        return Response({"next": None, "previous": None, "results": NodeFitOut(found, many=True).data})
+        return Response(NodesFitPage({"results": found}).data)
 
     @extend_schema(operation_id="releases_fit_labels", request=LabelsIn, responses=FitOut)
     def post(self, request: Request, slug: str, name: str) -> Response:
         """Whether the release fits a node with these labels."""
         release = visible_release(actor_of(request), slug, name)
-        body = known_members(body_of(request.data), "labels")
-        problems: list[Problem] = []
-        labels = Object(Json(), most=1000).read(body.get("labels"), "labels", problems)
-        refuse("invalid", "The body", problems)
+        labels = read_body(LabelsIn, request)["labels"]
         return Response(FitOut(fit_labels(release, labels).as_json()).data)

@@ -1,1 +1,1 @@
-"""The control plane: tells every gateway of an environment what the database says, over delta ADS."""
+"""The control plane: publishes routes and clusters from the database to every gateway of an environment, over delta ADS."""

@@ -1,4 +1,4 @@
-"""Hears at once when routes or servers change, by PostgreSQL's NOTIFY."""
+"""Listens for PostgreSQL NOTIFY, sent when routes or servers change."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MAX_BODY_BYTES = 64 * 2**20
 PROBER_CLUSTER = "prober"
 #: Copies on their way to the prober at once; what comes on top is not copied.
 MAX_MIRRORED = 16
-#: The prober takes a copy at once and works on it later; one that does not is frozen, and its copy is let go.
+#: The prober takes a copy at once and works on it later; if it does not, it is frozen and the copy is dropped.
 MIRROR_TIMEOUT_S = 0.5
 
 
@@ -78,7 +78,7 @@ def _address(host: str, port: int) -> dict[str, Any]:
 
 
 def _prober_cluster(prober: Prober) -> dict[str, Any]:
-    """One for all models, over HTTP/1.1 for both protocols: nobody waits for the answers, so gRPC's trailers are not missed.
+    """One for all models, over HTTP/1.1 for both protocols: the answers are discarded, so losing gRPC's trailers does no harm.
 
     Its hosts carry no metadata: attempts there belong to no release. A prober that is frozen, gone or slow must cost users
     nothing: few copies at once, let go soon, and room for the largest body, because a copy that has to wait for room makes

@@ -42,7 +42,7 @@ class ControlPlane:
         self._has_acks = asyncio.Event()
         self._said: dict[str, str] = {}
         self._clock = DatabaseClock()
-        # Reading and writing have a thread each: a slow reading must not hold up an acknowledgement.
+        # Reading and writing have a thread each: a slow read must not delay an acknowledgement.
         self._reader = ThreadPoolExecutor(1, "routes")
         self._writer = ThreadPoolExecutor(1, "acks")
 
@@ -75,9 +75,9 @@ class ControlPlane:
     def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None:
         self._streams[gateway.environment].discard((gateway, wake))
 
-    def report(self, gateway: GatewayIdentity, reports: list[StreamAck]) -> None:
+    def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None:
         at = self._clock.now()
-        for one in reports:
+        for one in acks:
             self._acks[gateway.id, one.route_id] = store.AckRow(
                 gateway.id, one.route_id, one.generation, one.error, at, one.follows
             )
@@ -97,7 +97,7 @@ class ControlPlane:
         """Reads, checks and publishes. False when the routes cannot be read: what is published stays."""
         try:
             loaded = await self._in_thread(self._reader, self._load)
-        except Exception as error:  # whatever a row holds: gateways that follow something are better than none that do
+        except Exception as error:  # a broken row must not stop the control plane: gateways keep the last routes
             self._say("database", f"the routes cannot be read, gateways keep what they have: {str(error).strip()}")
             return False
         self._say("database", "")
@@ -124,17 +124,17 @@ class ControlPlane:
             self._say(environment, str(refusal))
             return
         self._say(environment, "; ".join(problem.message for problem in admission.problems))
-        self._report_held(environment, [problem for problem in admission.problems if problem.is_held])
+        self._refuse_withheld(environment, [problem for problem in admission.problems if problem.is_withheld])
         if last is not None and admission.table == last.table:
             return
         self._snapshots[environment] = compile_table(admission.table, last)
         for _, wake in self._streams[environment]:
             wake.set()
 
-    def _report_held(self, environment: str, problems: list[RouteProblem]) -> None:
-        reports = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]
-        for gateway in {gateway for gateway, _ in self._streams[environment]} if reports else ():
-            self.report(gateway, reports)
+    def _refuse_withheld(self, environment: str, problems: list[RouteProblem]) -> None:
+        acks = [StreamAck(problem.route_id, problem.generation, problem.message) for problem in problems]
+        for gateway in {gateway for gateway, _ in self._streams[environment]} if acks else ():
+            self.record_acks(gateway, acks)
 
     async def _write_acks(self) -> None:
         while True:

@@ -51,7 +51,7 @@ class Plane(Protocol):
     def snapshot(self, environment: str) -> Snapshot | None: ...
     def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
     def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
-    def report(self, gateway: GatewayIdentity, reports: list[StreamAck]) -> None: ...
+    def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None: ...
 
 
 class AdsServer:
@@ -77,7 +77,7 @@ class AdsServer:
         return port
 
     async def stop(self) -> None:
-        """Streams end of themselves, which gRPC takes more quietly than being cut off."""
+        """Lets streams end by themselves: gRPC logs cancelled ones as errors."""
         self._is_stopping = True
         for wake in self._wakes:
             wake.set()
@@ -129,9 +129,9 @@ class AdsServer:
                 continue
             for response in stream.due(snapshot, time.monotonic()):
                 yield response
-            reports = stream.reports(snapshot)
-            if reports:
-                self.plane.report(gateway, reports)
+            acks = stream.acks(snapshot)
+            if acks:
+                self.plane.record_acks(gateway, acks)
 
 
 async def _read(

@@ -33,7 +33,7 @@ from serving.models import Environment, Gateway, Route, Server
 
 log = logging.getLogger(__name__)
 
-#: A gateway that said nothing for so long has its share of what may be in flight given to the others. Longer than a restart:
+#: A gateway that was silent for this long has its share of the in-flight bound given to the others. Longer than a restart:
 #: a bound that changes makes every gateway build its clusters anew.
 SHARES_WITHIN_S = 600.0
 
@@ -150,7 +150,7 @@ def max_in_flight(manifest: str) -> int:
 
 @cache
 def _prober_at(address: str) -> Prober | None:
-    """The settings' prober. One that makes no sense is none: mirroring is left out, and traffic goes on. Said once."""
+    """The settings' prober. An invalid address disables mirroring; traffic goes on. Logged once."""
     try:
         return Prober.at(address)
     except ValueError as error:

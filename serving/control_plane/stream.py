@@ -20,7 +20,7 @@ from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, V
 from serving.control_plane.snapshot import CompiledModel, Snapshot
 from serving.control_plane.virtual_hosts import NO_MODEL, no_model_vhost
 
-#: A gateway that says nothing about a response for this long has a problem worth telling.
+#: A gateway that neither accepts nor refuses a response within this time is reported as a problem.
 ACK_TIMEOUT_S = 5.0
 #: A new cluster without an answer for this long is stuck while warming and is taken away, to be tried again later.
 STUCK_S, RETRY_S = 15.0, 30.0
@@ -82,7 +82,7 @@ class GatewayStream:
         self._kinds = {url: _Kind() for url in (CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST)}
         self._flying: dict[str, _Sent] = {}
         self._unused_since: dict[str, float] = {}
-        self._reported: dict[int, tuple[int, str, bool]] = {}
+        self._acked: dict[int, tuple[int, str, bool]] = {}
         self._followed: dict[int, int] = {}  # route → the generation of the last virtual host that was accepted
         self._nonce = 0
         self._began = now
@@ -101,7 +101,7 @@ class GatewayStream:
             )
         if not kind.is_asked:
             kind.is_asked = True
-            # A gateway that comes back tells what it still has: it is not sent again, and counts as accepted.
+            # A reconnecting gateway lists what it still has: that is not sent again, and counts as accepted.
             kind.sent = dict(request.initial_resource_versions)
             kind.accepted = dict(kind.sent)
             kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, VHOST) and not request.resource_names_subscribe
@@ -148,7 +148,7 @@ class GatewayStream:
         out += self._remove_unused(snapshot, now)
         return out
 
-    def reports(self, snapshot: Snapshot) -> list[StreamAck]:
+    def acks(self, snapshot: Snapshot) -> list[StreamAck]:
         """What changed in the gateway's word on each route since the last call."""
         out = []
         hosts, cluster_kind = self._kinds[VHOST], self._kinds[CLUSTER]
@@ -172,8 +172,8 @@ class GatewayStream:
                 word = (route.generation, "", False)
             else:
                 continue
-            if self._reported.get(route.route_id) != word:
-                self._reported[route.route_id] = word
+            if self._acked.get(route.route_id) != word:
+                self._acked[route.route_id] = word
                 out.append(StreamAck(route.route_id, *word))
         return out
 

@@ -27,7 +27,7 @@ STREAM_PATHS = {"grpc": rf"^{_SERVICE}ModelStreamInfer$", "http": rf"{_MODEL_PAT
 PROTOCOLS = ("grpc", "http")
 
 #: What a server says of a model that it has lost, for some seconds after the model's process died. No failure of the server
-#: for counting, since a caller may have asked for a version that nobody has; but worth a try on stable.
+#: for counting, since a caller may have asked for a version that does not exist; but worth a retry on stable.
 HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
 
 #: A retry goes where none of the attempts went before it: from the candidate to stable.
@@ -77,7 +77,7 @@ NO_MODEL = vhost_name("none.invalid")
 
 
 def no_model_vhost() -> dict[str, Any]:
-    """A virtual host that nobody can ask for; the first model's takes its place."""
+    """A placeholder that no request can match; the first model's virtual host replaces it."""
     return {"name": NO_MODEL, "domains": ["none.invalid"], "routes": []}
 
 
@@ -116,7 +116,7 @@ def _match(protocol: str, paths: dict[str, str]) -> dict[str, Any]:
 
 
 def _forced(route: ModelRoute, arm: Arm, name: str, protocol: str) -> dict[str, Any]:
-    """No fallback: who asks for a release by name wants its own answer. Not for streams."""
+    """Forced releases have no fallback: the caller wants that release's own answer. Not for streams."""
     header = {"name": RELEASE_HEADER, "string_match": {"exact": name}}
     return {
         "name": "forced",
@@ -181,7 +181,7 @@ def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
 
 
 def _stream(route: ModelRoute, protocol: str) -> dict[str, Any]:
-    """A stream lasts as long as it lasts, and is begun again on stable only when it never began."""
+    """Streams have no time limit, and are retried on stable only when they never began."""
     return {
         "name": "split",
         "metadata": _label(route),

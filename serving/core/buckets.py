@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Upper edges in µs. A slow-request threshold must be one of them: between edges a histogram cannot tell.
+#: Upper edges in µs. A slow-request threshold must be one of them: a histogram has no resolution between edges.
 EDGES_US: tuple[int, ...] = (
     1_000,
     2_000,

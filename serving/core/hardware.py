@@ -14,7 +14,7 @@ def difference(
 ) -> str:
     """Half a sentence that names the first difference between the nodes of two releases; empty where none is known.
 
-    Each item is a node's facts. A fact that a node does not tell is unknown, and what is unknown is no difference.
+    Each item is a node's facts. A fact that a node does not report is unknown, and unknown counts as equal.
     """
     arms = (list(candidate), list(stable))
     for key, words in _DECIDES.items():

@@ -1,4 +1,4 @@
-"""What the looks at one server say of it: well, slow, hung, broken or dead.
+"""Server health from its probe results: well, slow, hung, broken or dead.
 
 Slow is not dead. A server under too much load answers no probe in time, and taking it away turns overload into an
 outage; so a late answer alone never condemns it. It is hung only when, for a whole window, no probe was answered and no
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 #: How long nothing at all may finish before a server is hung, in seconds. Well above the slowest useful request and any
-#: pause of a busy machine; nobody waits for it, since the gateway gives up an attempt after 2 s and retries it on stable.
+#: pause of a busy machine; no user waits that long, since the gateway gives up an attempt after 2 s and retries it on stable.
 HUNG_AFTER_S = 10.0
 #: The same for the last server of a stable release, in seconds. There is nothing to send its users to, so taking it away
 #: by mistake costs more than the 20 s that a true hang lasts longer.
@@ -21,7 +21,7 @@ WRONG_ANSWERS = 2
 
 
 class Probe(StrEnum):
-    """How one real inference went."""
+    """The outcome of one probe, a real inference."""
 
     RIGHT = "right"
     WRONG = "wrong"  # an error, or an answer that lacks an output

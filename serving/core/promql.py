@@ -1,4 +1,4 @@
-"""PromQL that asks for one release's counter: its placeholders, the mistakes that can be seen without asking, its selectors.
+"""PromQL of one release's counter: its placeholders, static checks, and its selectors.
 
 Not a parser of PromQL. Only strings, comments and brackets are told apart; what the query means, Prometheus says.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from registry.core.schema import Problem
 
-#: What may stand in a query as `$name` or `${name}`, inside the quotes of a label's value.
+#: Placeholders that a query may contain as `$name` or `${name}`, inside the quotes of a label's value.
 PLACEHOLDERS = ("release", "digest", "model", "environment")
 #: One of these must: without it both releases would be asked for the same number.
 _NAMES_A_RELEASE = frozenset({"release", "digest"})
@@ -22,7 +22,7 @@ _SELECTOR = re.compile(r"(?:[A-Za-z_:][\w:]*\s*)?\{[^{}]*\}")
 #: Values that can neither end a string of PromQL nor mean something in a regular expression but "." for itself.
 _VALUE = re.compile(r"[\w.:/-]*")
 _CLOSES = {")": "(", "]": "[", "}": "{"}
-#: Takes the place of what stands in quotes, so that brackets in there count for nothing.
+#: Replaces quoted text, so that brackets inside quotes are ignored.
 _HIDDEN = "\0"
 
 

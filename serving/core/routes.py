@@ -1,4 +1,4 @@
-"""What the gateways of an environment are told: the routing table, and what must never be told.
+"""The routing table of an environment, and the checks it must pass before it reaches a gateway.
 
 The table is made whole from the database every time. `admit` stands between the database and the gateways: a table that
 lost everything, or went back in time, is refused; a stable release that lost its last server keeps its last known one.
@@ -15,7 +15,7 @@ from math import ceil
 IN_FLIGHT_PER_INSTANCE = 8
 #: A release that is well fills its bound with answers that take no longer than this, in seconds.
 WELL_WITHIN_S = 0.125
-#: So many times its own bound a candidate may have in flight at most: slow releases are well with slower answers.
+#: A candidate's in-flight bound is at most this multiple of its own: a slower release keeps more requests in flight.
 MOST_TIMES = 16
 #: HTTP and gRPC: a release has a cluster for each, and Envoy counts what is in flight by cluster.
 _PROTOCOLS = 2
@@ -26,7 +26,7 @@ WHOLE_BP = 10_000
 #: Requests are labelled with the number of their route's last change, modulo this: few enough for a gateway that never forgets a
 #: label, enough that hardly a request is still under way when its label comes again.
 SLOTS = 4
-#: PostgreSQL's NOTIFY channel on which changes of routes and servers are told.
+#: PostgreSQL's NOTIFY channel for changes of routes and servers.
 CHANGE_CHANNEL = "sluicegate_routes"
 
 
@@ -181,13 +181,13 @@ class RoutingTable:
 
 @dataclass(frozen=True)
 class RouteProblem:
-    """What was held back or kept, for one model. `is_held`: this generation of its route was not published."""
+    """What was corrected in one model's route. `is_withheld`: this generation of its route was not published."""
 
     route_id: int
     model: str
     generation: int
     message: str
-    is_held: bool
+    is_withheld: bool
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _unmirrored(route: ModelRoute) -> RouteProblem:
         f"{route.model}: {route.mirror_bp / 100:g} % of its requests should be mirrored, and this control plane knows no "
         "prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port."
     )
-    return RouteProblem(route.route_id, route.model, route.generation, message, is_held=False)
+    return RouteProblem(route.route_id, route.model, route.generation, message, is_withheld=False)
 
 
 def _admit_route(
@@ -250,21 +250,21 @@ def _admit_route(
     if stable.endpoints:
         return route, None
 
-    def note(message: str, *, is_held: bool) -> RouteProblem:
-        return RouteProblem(route.route_id, route.model, route.generation, message, is_held)
+    def note(message: str, *, is_withheld: bool) -> RouteProblem:
+        return RouteProblem(route.route_id, route.model, route.generation, message, is_withheld)
 
     last_known = _last_endpoints(stable.digest, before, known, claimed)
     if last_known:
         where = ", ".join(f"{endpoint.host}:{endpoint.http_port}" for endpoint in last_known)
         message = f"stable {stable.name} has no healthy server; its last address {where} is kept. Bring a server back."
-        return replace(route, stable=replace(stable, endpoints=last_known)), note(message, is_held=False)
+        return replace(route, stable=replace(stable, endpoints=last_known)), note(message, is_withheld=False)
     if before is not None and before.stable.digest != stable.digest and before.stable.endpoints:
         message = (
             f"stable {stable.name} has no server, so generation {route.generation} is not published; gateways keep "
             f"{before.stable.name} as stable. Bring up a server for {stable.name} or route back."
         )
-        return replace(before, route_id=route.route_id), note(message, is_held=True)
-    return route, note(f"stable {stable.name} has no server: requests fail until one is ready.", is_held=False)
+        return replace(before, route_id=route.route_id), note(message, is_withheld=True)
+    return route, note(f"stable {stable.name} has no server: requests fail until one is ready.", is_withheld=False)
 
 
 def _last_endpoints(

@@ -37,7 +37,7 @@ def environments(models: QuerySet[ServedModel] | None = None) -> QuerySet[Enviro
 
 
 def deployment_of(release: Release, environment: Environment) -> Deployment | None:
-    """The deployment that is not gone yet, in whatever state."""
+    """The deployment that is not gone yet, in any state."""
     return live_deployments().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
 
 

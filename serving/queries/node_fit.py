@@ -1,4 +1,4 @@
-"""Which nodes a release fits, as far as its envelope declares and their agents tell."""
+"""Node fit: which nodes a release fits, by its envelope and what their agents report."""
 
 from __future__ import annotations
 

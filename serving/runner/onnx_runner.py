@@ -265,7 +265,7 @@ class TritonPythonModel:
 
 
 def _is_fixed(shape):
-    """Whether a graph's output has one size for every row, whatever the length of the texts."""
+    """Whether a graph's output has one size for every row, independent of the texts' length."""
     return len(shape) > 0 and all(isinstance(dim, int) for dim in shape[1:])
 
 

@@ -22,7 +22,7 @@ def refuse_lies(document: Mapping[str, Any], found: Sequence[tuple[str, Path]]) 
     known: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for path, source in found:
         if path_problems(path):
-            continue  # the server tells it, together with the mistakes of release.yaml
+            continue  # the server reports it, together with the mistakes of release.yaml
         with open_file(source) as file:
             size = os.fstat(file.fileno()).st_size
             findings = inspect(path, file, size)

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from accounts.core.addresses import API
 from sluicegate.cli.errors import Problem, Unreachable
 
 #: Reads, and posts that do the same when repeated, are repeated while the server restarts; all else is sent once.
@@ -17,7 +18,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Client:
-    """A signed-in caller of one server's `/api/v1`. Every method raises Problem or Unreachable."""
+    """A signed-in caller of one server's API. Every method raises Problem or Unreachable."""
 
     def __init__(
         self, url: str, token: str = "", *, transport: httpx.BaseTransport | None = None, timeout_s: float = 60
@@ -27,7 +28,7 @@ class Client:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self.http = httpx.Client(
-            base_url=f"{self.url}/api/v1", headers=headers, timeout=timeout_s, transport=transport, trust_env=False
+            base_url=f"{self.url}{API}", headers=headers, timeout=timeout_s, transport=transport, trust_env=False
         )
         parts = httpx.Timeout(60, write=300, read=300)
         self._bare = httpx.Client(
@@ -123,7 +124,7 @@ class Client:
         # absolute addresses come from `next` links and run URLs
         if path.startswith(("http://", "https://")):
             return path
-        return path if not path.startswith("/api/v1") else f"{self.url}{path}"
+        return path if not path.startswith(API) else f"{self.url}{path}"
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:

@@ -1,4 +1,4 @@
-"""`sluicegate release diff`: what the server tells of two releases, as lines for people."""
+"""`sluicegate release diff`: prints the server's comparison of two releases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "»"}
-#: Lines of one kind that people are shown; --json tells all.
+#: Printed lines of one kind; --json has all.
 _MOST_LINES, _MOST_TENSORS = 40, 10
 
 

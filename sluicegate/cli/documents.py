@@ -1,4 +1,4 @@
-"""YAML files that people write, as the JSON that the API takes: whatever is not JSON is refused with its line."""
+"""YAML files that people write, as the JSON that the API takes: anything that JSON cannot express is refused with its line."""
 
 from __future__ import annotations
 

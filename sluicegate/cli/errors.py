@@ -35,7 +35,7 @@ class CommandError(Exception):
         return {"error": self.message, "exit_code": self.exit_code, "next_step": self.next_step, **self.facts}
 
     def lines(self) -> list[str]:
-        """A sentence, then what is wrong field by field, then the next step; what the sentence tells is not told again."""
+        """A sentence, then what is wrong field by field, then the next step; what the sentence already has is not repeated."""
         errors = [_Mistake.of(error) for error in self.facts.get("errors") or []]
         message, shown = self.message, errors
         if len(errors) == 1 and errors[0].message and errors[0].message in message:

@@ -32,7 +32,7 @@ def fetch_file(client: Client, address: str, folder: Path, path: str, sha256: st
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """The file's place under the folder; a path that would leave it is refused, whatever the server says."""
+    """The file's place under the folder; a path that would leave it is refused: the server is not trusted."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or "\\" in path or any(part in {"..", "."} for part in parts):
         raise CommandError(f"The manifest names {path!r}, which leaves the folder.", exit_code=exits.FAILED)

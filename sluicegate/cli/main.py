@@ -1,4 +1,4 @@
-"""The front door: `sluicegate COMMAND …`."""
+"""Entry point of the command line: the parser of `sluicegate COMMAND …` and its dispatch."""
 
 from __future__ import annotations
 

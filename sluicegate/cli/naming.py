@@ -17,11 +17,11 @@ def release_of(name: str) -> tuple[str, str]:
 
 
 def model_path(slug: str) -> str:
-    """The model's address under /api/v1; an odd name stays one name."""
+    """The model's address under the API's; an odd name stays one name."""
     return f"/models/{quote(slug, safe='').replace('.', '%2E')}"
 
 
 def release_path(name: str) -> str:
-    """The release's address under /api/v1."""
+    """The release's address under the API's."""
     model, release = release_of(name)
     return f"/models/{model}/releases/{release}"

@@ -29,7 +29,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def traffic_line(traffic: dict[str, Any]) -> str:
-    """`Traffic: 12.5 requests/s, 0.1 % errors on stable (self-test).`"""
+    """`Traffic: 12.5 requests/s, 0.1 % errors on stable (A/A test).`"""
     if traffic["rate_per_s"] is None:
         return "Traffic: unknown."
     errors = "" if traffic["error_frac"] is None else f", {share_text(traffic['error_frac'])} errors on stable"
@@ -73,11 +73,11 @@ def _undo_window(found: dict[str, Any]) -> list[str]:
         return []
     if not found["undo_window_s"]:
         return [
-            f"After the promotion there is no way back at once: {found['stable']} is let go (instant_window_s is 0).",
+            f"There is no undo window: {found['stable']} is drained after the promotion (instant_window_s is 0).",
             "",
         ]
     stays = (
-        f"The way back to {found['stable']} stays open for {duration_text(found['undo_window_s'])} after the promotion"
+        f"The undo window, back to {found['stable']}, is {duration_text(found['undo_window_s'])} after the promotion"
     )
     return [f"{stays}: sluicegate rollback {found['model']}", ""]
 

@@ -226,7 +226,7 @@ def status_line(view: dict[str, Any]) -> str:
 
 
 def status_lines(view: dict[str, Any]) -> list[str]:
-    """The status line, then what people should know: who approved what, what is missing, freezes, the way back."""
+    """The status line, then what people should know: who approved what, what is missing, freezes, the undo window."""
     lines = [status_line(view)]
     for stage in view.get("approval_stages") or []:
         by = f" by {', '.join(stage['by'])}" if stage["by"] else ""

@@ -24,7 +24,7 @@ from sluicegate.cli.output import Meter, Output
 CONNECTIONS = 4
 #: Parts signed in one call; their addresses are used within minutes.
 SIGNED_AT_ONCE = 4
-#: A part that the store could not take is sent again so often, with a pause that doubles from PAUSE_S to LONGEST_PAUSE_S;
+#: Retries of a part that the store refused, with a pause that doubles from PAUSE_S to LONGEST_PAUSE_S;
 #: while other parts of its file arrive it is not counted: another push of the same folder may be sending this very part.
 TRIES, PAUSE_S, LONGEST_PAUSE_S = 12, 0.5, 10.0
 #: An address may have ended while its part waited for its turn: it is signed anew.
@@ -163,7 +163,7 @@ class _Sending:
             self._under_way[self._pool.submit(self._put, part)] = part
 
     def _settle(self, most: int) -> None:
-        """Waits until at most so many parts are under way, and sees to all that are over."""
+        """Waits until at most this many parts are in flight, and handles all that ended."""
         while self._under_way:
             is_enough = len(self._under_way) <= max(0, most)
             done, _ = wait(self._under_way, timeout=0 if is_enough else None, return_when=FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Who acts in the demo: three people with different roles, because nobody approves their own release."""
+"""The demo's users: three people with different roles, since an author may not approve their own release."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ MEASURE_S = 6.0
 SLOWISH_FRAC = 0.2
 #: A rollout that takes longer than this leaves stable more than the usual holdback, since the bake waits for what stable gets.
 PATIENT_S, HOLDBACKS_PCT = 60.0, (5, 10, 20)
-#: A stage may take so many times as long as is expected before its deadline.
+#: A step's deadline, as a multiple of its expected time.
 ROOM = 3.0
 
 

@@ -30,7 +30,7 @@ from sluicegate.stack.postgres import Postgres
 MODEL, ENVIRONMENT = "sentiment", "production"
 #: What the others are compared with.
 FIRST = "r1"
-#: Gates take about 30 s on two idle cores, and three times that on one that is shared; nobody waits longer than this.
+#: Gates take about 30 s on two idle cores, and three times that on one that is shared; the demo gives up after this.
 GATES_S = 300.0
 #: A release that is slow while a busy machine warms it up may be paused; by now it is warm, or bad indeed.
 RESUME_AFTER_S = 15.0
@@ -65,7 +65,7 @@ class Tale:
 
     stack: Stack
     teller: Teller
-    crowd: TrafficProcess
+    traffic: TrafficProcess
     runtime: dict[str, Any] = field(default_factory=dict)
     objectives: dict[str, Any] = field(default_factory=dict)  # of the model
     capacity: Capacity | None = None  # measured when users could first be served
@@ -121,7 +121,7 @@ def _fresh(state_dir: Path | None) -> Path:
 
 
 def _perform(tale: Tale) -> dict[str, Any]:
-    """All chapters, then the report; whatever breaks, the report says how far it came."""
+    """All chapters, then the report; if one breaks, the report says how far it came."""
     problem, is_too_small = "", False
     cast: Actors | None = None
     try:
@@ -135,7 +135,7 @@ def _perform(tale: Tale) -> dict[str, Any]:
         problem, is_too_small = " ".join(error.lines()), isinstance(error, TooSmall)
         tale.teller.say(problem)
     finally:
-        tale.crowd.stop()
+        tale.traffic.stop()
         if cast is not None:
             cast.close()
     return {**_report(tale, problem), **({"is_too_small": True} if is_too_small else {})}
@@ -149,7 +149,7 @@ def _play(tale: Tale, cast: Actors) -> None:
     tale.teller.say(
         f"{FIRST} alone, without any server, answers {alone:.0f} requests/s of the users' mix on this machine"
     )
-    # Plainly the preset: its way back is short, so that no old release's server runs beside the next one's gates.
+    # Exactly the preset: its undo window is short, so that no old release's server runs beside the next one's gates.
     spec = {**read_yaml(releases.MODEL_FILE), "rollout_policy": {"preset": "demo"}}
     tale.objectives = spec["objectives"]
     model.create(cast.author, spec, releases.GOLDEN_FILE)
@@ -204,7 +204,7 @@ def _run_gates(tale: Tale, client: Client, name: str) -> str:
 
 
 def _try_anyway(tale: Tale, client: Client, name: str) -> None:
-    """A release that failed its gates is refused at the door; that it is, is part of the story."""
+    """A rollout of a release that failed its gates is refused at its start; the demo checks that it is."""
     try:
         started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
     except Problem as problem:
@@ -216,7 +216,7 @@ def _try_anyway(tale: Tale, client: Client, name: str) -> None:
 def _roll_out(tale: Tale, client: Client, manager: Client, name: str) -> None:
     started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
     view = _follow(tale, client, manager, started)
-    records = report.of_users(report.read_log(tale.crowd.log))
+    records = report.of_users(report.read_log(tale.traffic.log))
     answered = sum(1 for record in records if record.release == name and record.ok)
     tale.teller.say(f"{name} {view['state']}; it answered {answered} user requests")
 
@@ -233,7 +233,7 @@ def _plan(tale: Tale, author: Client, users_per_s: float) -> None:
 
 
 def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]) -> dict[str, Any]:
-    """The rollout at its end. Raises CommandError when it stands still; the report tells of it all the same."""
+    """The rollout at its end. Raises CommandError when it hangs; the report lists it all the same."""
     patience, place = StoryTimeout(), len(tale.rollouts)
     resumed: list[int] = []
     tale.rollouts.append(started)
@@ -246,9 +246,9 @@ def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]
             tale.teller.say("mara approved it")
         if patience.is_paused_for(view) >= RESUME_AFTER_S and not resumed:
             resumed.extend(_resume(tale, manager, view))
-        if not tale.crowd.is_there and int(view.get("weight_bp") or 0) > 0 and tale.crowd.is_answered():
+        if not tale.traffic.is_there and int(view.get("weight_bp") or 0) > 0 and tale.traffic.is_answered():
             _let_in(tale)
-        elif tale.crowd.is_there and not tale.crowd.is_well():
+        elif tale.traffic.is_there and not tale.traffic.is_well():
             raise CommandError(
                 "The users' process ended by itself.", exit_code=exits.INFRASTRUCTURE, next_step="See traffic.log."
             )
@@ -257,20 +257,20 @@ def _follow(tale: Tale, client: Client, manager: Client, started: dict[str, Any]
         view = rollout.watch(client, started["id"], tale.teller, on_view=see)
     finally:
         tale.observations[started["id"]] = list(client.pages(f"/rollouts/{started['id']}/observations"))
-    if not tale.crowd.is_there and tale.crowd.is_answered():
+    if not tale.traffic.is_there and tale.traffic.is_answered():
         _let_in(tale)
     return view
 
 
 def _let_in(tale: Tale) -> None:
     """The users come, at a rate that this machine can serve. Raises TooSmall where that is too little to prove anything."""
-    measured = tale.capacity = tale.crowd.measure()
+    measured = tale.capacity = tale.traffic.measure()
     tale.teller.say(
         f"this machine serves about {measured.per_s:.0f} requests/s of the users' mix (measured for "
         f"{measured.seconds:g} s through the gateway, {measured.at_once} at a time); the users will ask {measured.users_per_s:g}/s"
     )
     measured.check()
-    tale.crowd.come(measured.users_per_s)
+    tale.traffic.begin(measured.users_per_s)
     tale.teller.say(f"users arrive: {measured.users_per_s:g} requests a second, half HTTP and half gRPC, until the end")
 
 
@@ -287,7 +287,7 @@ def _resume(tale: Tale, manager: Client, view: dict[str, Any]) -> list[int]:
 
 
 def _report(tale: Tale, problem: str) -> dict[str, Any]:
-    records = report.read_log(tale.crowd.log)
+    records = report.read_log(tale.traffic.log)
     written = {
         "releases": [report.release_part(r, tale.gate_runs.get(r["name"])) for r in tale.releases],
         "rollouts": [report.rollout_part(v, tale.observations.get(v["id"], []), records) for v in tale.rollouts],

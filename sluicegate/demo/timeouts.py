@@ -1,4 +1,4 @@
-"""When the demo stops to wait: nobody is there who could help a story that has left its path."""
+"""Timeouts of the demo's waits: it runs unattended, so a rollout that hangs must end it."""
 
 from __future__ import annotations
 

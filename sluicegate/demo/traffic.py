@@ -34,7 +34,7 @@ from sluicegate.demo.corpus import Text, read_sentences, write_one
 
 TIMEOUT_S = 15.0
 RELEASE_HEADER, MODEL_KEY = "x-sluicegate-release", "x-sluicegate-model"
-#: Who failed while the capacity is measured asks again after so long: a gateway that is broken fails within a millisecond.
+#: Pause after a failure while the capacity is measured: a broken gateway fails within a millisecond.
 PAUSE_S = 0.5
 #: Every second request goes over gRPC.
 PROTOCOLS = ("http", "grpc")
@@ -52,7 +52,7 @@ class Record:
     ok: bool
     release: str
     error: str = ""
-    is_measuring: bool = False  # it was sent to find out what can be served, by nobody who stands for a user
+    is_measuring: bool = False  # sent to measure the capacity, not as a simulated user
     is_shed: bool = False  # the gateway refused it, because too many were under way
 
 

@@ -66,8 +66,8 @@ class TrafficProcess:
             )
         return Capacity(float(found["per_s"]), at_once=len(PROTOCOLS), seconds=MEASURE_S)
 
-    def come(self, rate_per_s: float) -> None:
-        """Lets the users in, once; so many requests a second, until `stop`."""
+    def begin(self, rate_per_s: float) -> None:
+        """Starts the users' traffic, once, at this many requests a second, until `stop`."""
         if self.process is None:
             with (self.stack.state_dir / "logs" / "traffic.log").open("wb") as log:
                 self.process = child.start(

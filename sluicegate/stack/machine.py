@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accounts.core.addresses import API
 from sluicegate.stack import secrets
-from sluicegate.stack.ports import Ports
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
+from sluicegate.stack.tcp_ports import Ports
 from sluicegate.stack.valkey import Valkey
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -55,7 +56,7 @@ class Machine:
     gateway_admin: str
     xds_address: str
     env: dict[str, str]
-    warnings: tuple[str, ...] = ()  # what whoever starts it should know, one sentence each
+    warnings: tuple[str, ...] = ()  # for the operator who starts the stack, one sentence each
 
 
 def prepare(options: Options) -> Machine:
@@ -145,7 +146,7 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
             "web",
             SERVICES,
             _web(ports["web"]),
-            lambda: _answers(ports["web"], "/api/v1/me"),
+            lambda: _answers(ports["web"], f"{API}/me"),
             ports=(ports["web"],),
         ),
         process("worker", SERVICES, _worker(), lambda: "ready." in output_since_start(state / "logs" / "worker.log")),

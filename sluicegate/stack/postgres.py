@@ -22,7 +22,7 @@ from pathlib import Path
 import psycopg
 
 from sluicegate.stack import child, secrets
-from sluicegate.stack.ports import Ports
+from sluicegate.stack.tcp_ports import Ports
 
 NAME = "sluicegate"  # of the role and of the database
 UNPRIVILEGED = "nobody"

@@ -21,7 +21,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from sluicegate.stack import child
-from sluicegate.stack.ports import is_bound_by
+from sluicegate.stack.tcp_ports import is_bound_by
 
 #: Written to a process's log file at each start; what follows the last one is this start's output.
 MARK = "--- sluicegate starts this process ---"
@@ -284,15 +284,15 @@ class Supervisor:
 
 
 def _has_its_ports(process: Process, session: int) -> bool:
-    """Whether nobody else has its ports. Raises StartFailed where another program has one: it would answer in its place."""
+    """False while a process without `is_ready` does not listen yet. Raises StartFailed where another program has its port."""
     for port in process.ports:
-        is_held = is_bound_by(session, port)
-        if is_held is False:
+        is_ours = is_bound_by(session, port)
+        if is_ours is False:
             raise StartFailed(
                 f"{process.name} cannot have port {port}: another program took it meanwhile, maybe another stack that "
                 "started at the same time. Start again: another port is chosen, and said."
             )
-        if is_held is None and process.is_ready is None:
+        if is_ours is None and process.is_ready is None:
             return False
     return True
 

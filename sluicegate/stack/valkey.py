@@ -12,7 +12,7 @@ from pathlib import Path
 import redis
 
 from sluicegate.stack import child, secrets
-from sluicegate.stack.ports import Ports
+from sluicegate.stack.tcp_ports import Ports
 
 
 def binary() -> Path:

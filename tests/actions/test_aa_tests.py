@@ -51,7 +51,7 @@ def test_every_routed_model_is_watched_without_any_rollout(world: tuple[AATests,
     row = Row.objects.get()
     assert row.state["pairs"] >= 2 and row.alarmed_at is None
     assert row.state["rate_per_s"] == pytest.approx(20, rel=0.2)
-    assert traffic_of(row.model, row.environment).source == "self-test"
+    assert traffic_of(row.model, row.environment).source == "A/A test"
 
 
 def test_nothing_is_written_where_another_engine_may_lead_soon(world: tuple[AATests, FakeGateway]) -> None:

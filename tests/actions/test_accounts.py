@@ -137,7 +137,7 @@ class TestTokens:
         self.issue(anna)
         with pytest.raises(Refused, match="not known") as caught:
             actions.user_of_token(wrong)
-        assert caught.value.code == "token_unknown"
+        assert caught.value.code == "no_such_token"
 
     def test_a_revoked_token_lets_nobody_in(self, anna: User) -> None:
         clear = self.issue(anna)

@@ -69,7 +69,7 @@ def test_what_gateways_say_is_dated_by_the_databases_time() -> None:
     )
     plane = plane_module.ControlPlane()
     plane._load()
-    plane.report(
+    plane.record_acks(
         GatewayIdentity(world.gateway.pk, "gateway-1", "production", ()), [StreamAck(route.pk, route.generation, "")]
     )
     (row,) = plane._acks.values()

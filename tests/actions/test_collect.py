@@ -162,7 +162,7 @@ def test_a_release_in_use_is_not_retired(
     said = use(release, other)
     with pytest.raises(StateChanged, match=r"sentiment r1 is in use") as refused:
         retired(dev, release)
-    assert any(said in hold for hold in refused.value.facts["holds"])
+    assert any(said in usage for usage in refused.value.facts["used_by"])
     assert said in fate("sentiment/r1").reason
 
 
@@ -245,7 +245,7 @@ def test_the_same_bytes_uploaded_again_live_again(dev: Actor, admin: Actor, mode
     pass_time(settings)
     actions.collect_unused(actor=admin)
     assert actions.collect_unused(actor=admin).deleted == 2
-    again = actions.create_draft(
+    again, _ = actions.create_draft(
         actor=dev,
         model=model,
         spec=release_yaml({"provenance.notes": "once more"}),
@@ -289,7 +289,7 @@ def test_bytes_that_no_row_names_are_explained_and_collected(admin: Actor, setti
 
 
 def test_parts_of_uploads_are_explained_and_stay(dev: Actor, admin: Actor, model: ServedModel) -> None:
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=None)
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=None)
     size = 6 * 2**20
     begun = actions.begin_upload(actor=dev, release=draft, path="artifact/model.onnx", sha256="1" * 64, size_bytes=size)
     upload = Upload.objects.get()
@@ -392,7 +392,7 @@ def test_the_worker_keeps_house(
     assert jobs.count() == 1 and jobs.get().due_at > timezone.now() + timedelta(hours=5)
     settings.UNDELETE_DAYS = 0
     for collects, left in ((False, 2), (True, 2), (True, 0)):
-        settings.COLLECTS_BY_ITSELF = collects
+        settings.GC_ENABLED = collects
         jobs.update(due_at=timezone.now(), attempts=0)
         with django_capture_on_commit_callbacks(execute=True):
             assert run_jobs() == 1
@@ -454,7 +454,7 @@ def test_a_release_sealed_while_collection_waits_keeps_its_bytes(settings: Any) 
     due_mark(dev, admin, model, settings)
     files = announced(artifact__model_onnx=ONNX, tokenizer__tokenizer_json=SHARED)
     with transaction.atomic():
-        draft = actions.create_draft(
+        draft, _ = actions.create_draft(
             actor=dev, model=model, spec=release_yaml({"provenance.notes": "again"}), files=files
         )
         assert draft.files.count() == 2

@@ -91,7 +91,7 @@ def test_drift_is_told_once_and_kept_with_the_server() -> None:
     for found in ([], drift, drift, []):
         actions.record_drift(actor=SYSTEM, server=server, drift=found)
     server.refresh_from_db()
-    assert server.drift == [] and server.attested_at and server.attested_at <= timezone.now()
+    assert server.drift == [] and server.drift_checked_at and server.drift_checked_at <= timezone.now()
     (event,) = Event.objects.filter(verb="server.drifted")
     assert "1/model.py was changed" in event.reason and event.facts["release"] == release.name
     actions.record_drift(actor=SYSTEM, server=server, drift=drift)

@@ -399,7 +399,7 @@ def test_the_golden_set_is_read_from_the_blob_store(make_world: Callable[..., Wo
 
     world = make_world()
     lines = "\n".join(json.dumps({"id": i, "inputs": {"x": x}, "label": label}) for i, x, label in ITEMS)
-    made = add_golden_set(actor=make_actor(team=world.model.team), model=world.model, data=lines.encode())
+    made, _ = add_golden_set(actor=make_actor(team=world.model.team), model=world.model, data=lines.encode())
     world.model.gate_policy = {"golden": {"set": made.digest}}
     world.model.save()
     assert probe(world, 3)[0] == 3

@@ -126,7 +126,7 @@ def test_the_contract_stays_once_a_release_is_sealed(dev: Actor, model: ServedMo
 
 def test_a_draft_tells_what_it_misses_until_it_is_there(dev: Actor, model: ServedModel) -> None:
     files = announced(artifact__model_onnx=ONNX, tokenizer__tokenizer_json=b"{}")
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=files)
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=files)
     assert queries.missing_files(draft) == ["artifact/model.onnx", "tokenizer/tokenizer.json"]
     put(dev, draft, "artifact/model.onnx", ONNX)
     assert queries.missing_files(draft) == ["tokenizer/tokenizer.json"]
@@ -189,7 +189,7 @@ def test_mistakes_of_the_spec_and_of_the_files_are_named_together(dev: Actor, mo
 def test_a_bad_upload_leaves_nothing(
     dev: Actor, model: ServedModel, path: str, sha: str, size: int, code: str, field: str
 ) -> None:
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml())
     put(dev, draft, "artifact/a.json", b"{}")
     with pytest.raises(Invalid) as caught:
         actions.add_file(actor=dev, release=draft, path=path, sha256=sha, stream=io.BytesIO(b"data"), size_bytes=size)
@@ -200,7 +200,7 @@ def test_a_bad_upload_leaves_nothing(
 
 def test_a_file_too_large_leaves_nothing(dev: Actor, model: ServedModel, settings: Any) -> None:
     settings.MAX_UPLOAD_BYTES = 100
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml())
     with pytest.raises(Invalid, match="100 bytes"):
         actions.add_file(
             actor=dev,
@@ -213,7 +213,7 @@ def test_a_file_too_large_leaves_nothing(dev: Actor, model: ServedModel, setting
 
 
 def test_only_announced_files_are_taken(dev: Actor, model: ServedModel) -> None:
-    draft = actions.create_draft(
+    draft, _ = actions.create_draft(
         actor=dev, model=model, spec=release_yaml(), files=announced(artifact__model_onnx=ONNX)
     )
     with pytest.raises(Invalid, match="not announced"):
@@ -234,7 +234,7 @@ def test_a_file_can_be_sent_again_or_replaced(
 
 
 def test_an_uploaded_config_is_compared_with_release_yaml(dev: Actor, model: ServedModel) -> None:
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml())
     with pytest.raises(Invalid) as caught:
         put(dev, draft, "config.pbtxt", b'name: "sentiment"\nmax_batch_size: 8\n')
     assert caught.value.code == "config_disagrees"
@@ -246,7 +246,7 @@ def test_an_uploaded_config_is_compared_with_release_yaml(dev: Actor, model: Ser
 def test_bytes_that_the_model_has_are_not_sent_again(dev: Actor, model: ServedModel) -> None:
     sealed(dev, model, tokenizer__tokenizer_json=b"{}")
     files = announced(artifact__model_onnx=b"new", tokenizer__tokenizer_json=b"{}")
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=files)
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml(), files=files)
     assert queries.missing_files(draft) == ["artifact/model.onnx"]
     lie = [{**file, "size_bytes": 3} for file in files]
     with pytest.raises(Invalid, match="has 2 bytes, and 3 were announced"):
@@ -257,7 +257,7 @@ def test_bytes_that_the_model_has_are_not_sent_again(dev: Actor, model: ServedMo
 def test_a_sha256_does_not_tell_what_another_model_has(dev: Actor, model: ServedModel) -> None:
     sealed(dev, model)
     other = served_model(actor_for(person("eve", Role.MODEL_TEAM, team="other")), slug="other", team="other")
-    draft = actions.create_draft(
+    draft, _ = actions.create_draft(
         actor=actor_for(person("mallory", Role.CI, team="other")), model=other, spec=release_yaml({"model": "other"}),
         files=announced(artifact__model_onnx=ONNX),
     )  # fmt: skip
@@ -324,7 +324,7 @@ def test_the_same_content_is_one_release(
 
 
 def test_a_seal_needs_the_backends_file(dev: Actor, model: ServedModel) -> None:
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml())
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml())
     put(dev, draft, "tokenizer/tokenizer.json", b"{}")
     with pytest.raises(Invalid, match=r"loads artifact/model\.onnx"):
         actions.seal(actor=dev, release=draft)
@@ -451,7 +451,7 @@ def test_files_are_read_before_the_transaction_of_the_seal_and_not_again_in_it(m
 
 
 def code_release(dev: Actor, model: ServedModel) -> Release:
-    draft = actions.create_draft(actor=dev, model=model, spec=release_yaml({"runtime.backend": "python"}))
+    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml({"runtime.backend": "python"}))
     put(dev, draft, "artifact/model.py", b"print('hello')")
     return actions.seal(actor=dev, release=draft)
 
@@ -557,7 +557,7 @@ def test_storing_and_discarding_the_same_bytes_at_once_keeps_rows_and_bytes_toge
     model = served_model(dev)
     for round_ in range(5):
         data = f"raced {round_}".encode()
-        old, new = draft_with(dev, model, data), actions.create_draft(actor=dev, model=model, spec=release_yaml())
+        old, new = draft_with(dev, model, data), actions.create_draft(actor=dev, model=model, spec=release_yaml())[0]
         _, outcome = _race(
             lambda old=old: actions.discard_draft(actor=dev, release=old),
             lambda new=new, data=data: put(dev, new, "artifact/model.onnx", data),

@@ -124,7 +124,7 @@ def test_a_rollout_that_begins_to_prepare_ends_the_window_of_the_one_before() ->
     rollout.refresh_from_db()
     assert (
         rollout.undo_until is not None and rollout.undo_until > timezone.now()
-    )  # while it waits, the way back is open
+    )  # while it waits, the undo window is open
     actions.approve(actor=make_actor(Role.RELEASE_MANAGER), rollout=waiting, expected_version=waiting.version)
     rollout.refresh_from_db()
     assert rollout.undo_until <= timezone.now() and not is_open(rollout)
@@ -138,7 +138,7 @@ def test_the_release_that_was_kept_is_wanted_again_when_it_is_rolled_out_anew() 
 
 
 @pytest.mark.parametrize("state", ["awaiting_approval", "preparing"])
-def test_beside_a_rollout_without_traffic_the_way_back_is_taken_only_while_the_window_is_open(state: str) -> None:
+def test_beside_a_rollout_without_traffic_a_promotion_is_undone_only_while_the_window_is_open(state: str) -> None:
     rollout, stable = promoted()
     beside = put(started(candidate=release_of(rollout.model)), state)
     if state == "awaiting_approval":
@@ -155,7 +155,7 @@ def test_beside_a_rollout_without_traffic_the_way_back_is_taken_only_while_the_w
 
 
 def let_go_after(rollout: Rollout) -> None:
-    """What the worker does with the job that the way back left."""
+    """What the worker does with the job that an instant rollback left."""
     job = Job.objects.get(kind=DRAIN_REVERTED)
     assert job.due_at > timezone.now()  # nothing is sent to a broker now
     drain_reverted_release(job, lambda **_: True)

@@ -98,15 +98,15 @@ def test_a_sound_candidate_has_nothing_against_it_and_nothing_is_created() -> No
     assert not Rollout.objects.exists() and Event.objects.count() == before
 
 
-def test_how_long_the_way_back_stays_open_is_told() -> None:
+def test_how_long_the_undo_window_stays_open_is_said() -> None:
     candidate = over_stable()
     assert seen(candidate, {"instant_window_s": 20})["undo_window_s"] == 20
-    told = "The way back to r1 stays open for 20 s after the promotion: sluicegate rollback"
+    told = "The undo window, back to r1, is 20 s after the promotion: sluicegate rollback"
     assert told in "\n".join(lines(seen(candidate, {"instant_window_s": 20})))
-    assert "there is no way back at once" in "\n".join(lines(seen(candidate, {"instant_window_s": 0})))
+    assert "There is no undo window" in "\n".join(lines(seen(candidate, {"instant_window_s": 0})))
     first = release_of()
     assert seen(first)["undo_window_s"] == 0
-    assert "way back" not in "\n".join(lines(seen(first)))
+    assert "undo window" not in "\n".join(lines(seen(first)))
 
 
 def test_a_preview_takes_the_right_to_start_and_a_policy_that_can_be_read() -> None:
@@ -281,7 +281,7 @@ def test_traffic_is_that_of_the_self_test_else_of_the_last_rollout() -> None:
     assert (traffic_of(model, environment).rate_per_s, traffic_of(model, environment).error_frac) == (42, 0.1)
     counting(candidate, 42, error_frac=0.01)
     found = traffic_of(model, environment)
-    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "self-test")
+    assert (found.rate_per_s, found.error_frac, found.source) == (42, 0.01, "A/A test")
     AATestRecord.objects.update(at=timezone.now() - timedelta(days=2))
     assert traffic_of(model, environment).source == f"rollout {rollout.pk}"
 
@@ -295,7 +295,7 @@ def test_how_slow_stable_is_was_seen_by_the_last_rollout() -> None:
     assert traffic_of(candidate.model, production()).slow_frac == shares
     counting(candidate, 42)
     found = traffic_of(candidate.model, production())
-    assert (found.source, found.slow_frac) == ("self-test", shares)
+    assert (found.source, found.slow_frac) == ("A/A test", shares)
     assert seen(candidate)["traffic"]["slow_frac"] == shares
 
 

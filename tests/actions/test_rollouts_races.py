@@ -88,7 +88,7 @@ def test_of_an_advance_and_an_abort_the_traffic_ends_at_zero_whoever_was_first()
     assert (rollout.state, rollout.weight_bp) == ("rolling_back", 0)
 
 
-def test_the_way_back_is_taken_once() -> None:
+def test_an_undo_window_is_used_once() -> None:
     rollout, _ = promoted()
     admin = make_admin()
 

@@ -176,7 +176,7 @@ def test_who_may_deploy(release: Release, staging: Environment, node: Node, role
 def test_only_the_system_reports_states(release: Release, staging: Environment, node: Node) -> None:
     deployment = ensure(release, staging)
     with pytest.raises(Refused):
-        actions.report_state(
+        actions.record_state(
             actor=Actor("ci", roles=(("vision", Role.CI),)), deployment=deployment, to=S.LOADING, reason=""
         )
 
@@ -184,16 +184,16 @@ def test_only_the_system_reports_states(release: Release, staging: Environment, 
 def test_a_move_from_a_stale_row_changes_nothing(release: Release, staging: Environment, node: Node) -> None:
     deployment = ensure(release, staging)
     stale = Deployment.objects.get(pk=deployment.pk)
-    actions.report_state(actor=SYSTEM, deployment=deployment, to=S.LOADING, reason="first")
+    actions.record_state(actor=SYSTEM, deployment=deployment, to=S.LOADING, reason="first")
     with pytest.raises(StateChanged):
-        actions.report_state(actor=SYSTEM, deployment=stale, to=S.FAILED, reason="second")
+        actions.record_state(actor=SYSTEM, deployment=stale, to=S.FAILED, reason="second")
     assert Deployment.objects.get(pk=deployment.pk).state == S.LOADING
     assert verbs_of(deployment) == ["deployment.requested", "deployment.fetched"]
 
 
 def test_a_move_that_the_table_does_not_know_is_refused(release: Release, staging: Environment, node: Node) -> None:
     with pytest.raises(StateChanged, match="cannot become ready"):
-        actions.report_state(actor=SYSTEM, deployment=ensure(release, staging), to=S.READY, reason="")
+        actions.record_state(actor=SYSTEM, deployment=ensure(release, staging), to=S.READY, reason="")
 
 
 def test_draining_is_refused_while_traffic_may_come(model: ServedModel, production: Environment, node: Node) -> None:
@@ -528,7 +528,7 @@ def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable:
     assert ports(before) == [queries.current_servers()[0].http_port]
     row = queries.live_deployments().get(pk=stable.row.pk)
     for state in (S.LOADING, S.FAILED):
-        actions.report_state(actor=SYSTEM, deployment=row, to=state, reason="whatever it was")
+        actions.record_state(actor=SYSTEM, deployment=row, to=state, reason="whatever it was")
     stable.reconciler.step()  # it ends the server
     assert queries.current_servers().count() == 0
     meanwhile = admitted(before)

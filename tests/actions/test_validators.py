@@ -115,7 +115,7 @@ def developer() -> Actor:
 @pytest.fixture
 def model(developer: Actor) -> ServedModel:
     found = make_model("sentiment", gate_policy=POLICY)
-    golden = actions.add_golden_set(actor=developer, model=found, data=golden_lines())
+    golden, _ = actions.add_golden_set(actor=developer, model=found, data=golden_lines())
     found.gate_policy = {**POLICY, "golden": {**POLICY["golden"], "set": golden.digest}}
     found.save()
     return found
@@ -131,7 +131,7 @@ def beat(*_: Any, **__: Any) -> bool:
 
 
 def validated(actor: Actor, release: Release) -> GateRun:
-    gate_run = actions.request_gate_run(actor=actor, release=release)
+    gate_run, _ = actions.request_gate_run(actor=actor, release=release)
     execute_gate_run(gate_run.pk, beat)
     gate_run.refresh_from_db()
     return gate_run
@@ -151,7 +151,7 @@ def promote(release: Release) -> Environment:
 
 
 def test_a_golden_set_is_stored_once_and_told(developer: Actor, model: ServedModel) -> None:
-    again = actions.add_golden_set(actor=developer, model=model, data=golden_lines())
+    again, _ = actions.add_golden_set(actor=developer, model=model, data=golden_lines())
     assert GoldenSet.objects.get() == again
     assert (again.items, again.slices) == (60, {"a": 30, "b": 30})
     assert again.digest == sha256_of(golden_lines())
@@ -170,15 +170,15 @@ def test_ci_may_run_gates_but_not_change_what_they_ask(stage: Stage, model: Serv
     robot = make_actor(Role.CI)
     with pytest.raises(Refused):
         actions.add_golden_set(actor=robot, model=model, data=golden_lines(3))
-    assert actions.request_gate_run(actor=robot, release=release).state == "queued"
+    assert actions.request_gate_run(actor=robot, release=release)[0].state == "queued"
 
 
 # asking
 
 
 def test_asking_twice_makes_one_gate_run_and_one_job(stage: Stage, developer: Actor, release: Release) -> None:
-    first = actions.request_gate_run(actor=developer, release=release)
-    assert actions.request_gate_run(actor=developer, release=release) == first
+    first, is_new = actions.request_gate_run(actor=developer, release=release)
+    assert is_new and actions.request_gate_run(actor=developer, release=release) == (first, False)
     job = Job.objects.get(kind="gate_run")
     assert (job.key, job.queue, job.args) == (f"gate_run:{first.pk}", "validate", {"gate_run": first.pk})
     assert [run.gate for run in first.results.all()] == ["contract", "cold_start", "golden", "load"]
@@ -509,7 +509,7 @@ def test_a_gate_that_takes_too_long_is_errored(stage: Stage, developer: Actor, m
 def test_the_next_worker_keeps_the_verdicts_that_are_there(
     stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate_run = actions.request_gate_run(actor=developer, release=release)
+    gate_run, _ = actions.request_gate_run(actor=developer, release=release)
     run_gate = validators.execution.run.run_gate
 
     class Killed(BaseException):
@@ -540,7 +540,7 @@ def test_the_next_worker_keeps_the_verdicts_that_are_there(
 
 
 def test_a_worker_that_lost_its_job_stops_without_a_verdict(stage: Stage, developer: Actor, release: Release) -> None:
-    gate_run = actions.request_gate_run(actor=developer, release=release)
+    gate_run, _ = actions.request_gate_run(actor=developer, release=release)
     execute_gate_run(gate_run.pk, lambda *_, **__: False)
     gate_run.refresh_from_db()
     assert gate_run.state == "running"
@@ -550,7 +550,7 @@ def test_a_worker_that_lost_its_job_stops_without_a_verdict(stage: Stage, develo
 
 @pytest.mark.takes("gate run: running → cancelled")
 def test_a_cancelled_gate_run_stops_and_gives_its_server_back(stage: Stage, developer: Actor, release: Release) -> None:
-    gate_run = actions.request_gate_run(actor=developer, release=release)
+    gate_run, _ = actions.request_gate_run(actor=developer, release=release)
 
     def cancels(*_: Any, **__: Any) -> bool:
         current = GateRun.objects.get(pk=gate_run.pk)
@@ -569,7 +569,7 @@ def test_a_cancelled_gate_run_stops_and_gives_its_server_back(stage: Stage, deve
 
 
 def test_cancelling_what_changed_meanwhile_is_refused(stage: Stage, developer: Actor, release: Release) -> None:
-    gate_run = actions.request_gate_run(actor=developer, release=release)
+    gate_run, _ = actions.request_gate_run(actor=developer, release=release)
     with pytest.raises(Stale):
         actions.cancel_gate_run(actor=developer, gate_run=gate_run, reason="", expected_version=99)
 
@@ -577,7 +577,7 @@ def test_cancelling_what_changed_meanwhile_is_refused(stage: Stage, developer: A
 def test_a_job_that_failed_for_good_ends_its_gate_run_as_errored(
     stage: Stage, developer: Actor, release: Release
 ) -> None:
-    gate_run = actions.request_gate_run(actor=developer, release=release)
+    gate_run, _ = actions.request_gate_run(actor=developer, release=release)
     actions.give_up_gate_run(actor=ACTOR, gate_run=gate_run, why="the database was away")
     gate_run.refresh_from_db()
     assert (gate_run.state, gate_run.verdict) == ("finished", "errored")
@@ -597,7 +597,7 @@ def test_a_job_that_failed_for_good_ends_its_gate_run_as_errored(
 def test_the_job_runs_the_gates(stage: Stage, developer: Actor, release: Release, run_jobs: Callable[[], int]) -> None:
     import validators.tasks  # noqa: F401 - registers the handler, as Celery does
 
-    gate_run = actions.request_gate_run(actor=developer, release=release)
+    gate_run, _ = actions.request_gate_run(actor=developer, release=release)
     assert run_jobs() == 1
     gate_run.refresh_from_db()
     assert gate_run.verdict == "passed"

@@ -132,7 +132,7 @@ def test_promote_and_supersede(run: Run, sentiment: ServedModel) -> None:
     assert code == exits.REFUSED and "Abort it first" in said
 
 
-def test_the_way_back_after_a_promotion(run: Run) -> None:
+def test_the_undo_window_after_a_promotion(run: Run) -> None:
     rollout, stable = promoted()
     model = rollout.model.slug
     code, said = run("robot", "rollout", "status", str(rollout.pk))

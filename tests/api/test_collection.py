@@ -61,7 +61,7 @@ def test_a_retirement_needs_the_version(run: Run, pushed: dict[str, Any], api: A
 def test_a_release_in_use_says_by_whom(run: Run, pushed: dict[str, Any]) -> None:
     assert run("ada", "alias", "set", "sentiment/champion", "r1")[0] == exits.OK
     code, told = run("ada", "release", "retire", "sentiment/r1", "--reason", "old")
-    assert (code, told["holds"]) == (exits.REFUSED, ["alias sentiment/champion"])
+    assert (code, told["used_by"]) == (exits.REFUSED, ["alias sentiment/champion"])
 
 
 def test_long_plans_come_in_pages(run: Run, pushed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,16 @@ from rest_framework import exceptions
 from rest_framework.test import APIClient
 
 from accounts import actions
-from accounts.api import actor_of, expected_version
+from accounts.api.requests import actor_of, expected_version
 from accounts.core.access import Actor, Role
+from accounts.core.addresses import API
 from accounts.models import User
 from ledger.actions import append_event
 from ledger.core import errors
 from sluicegate.api import FIXES, OTHER_FIX, problem_handler
 from sluicegate.checks import refuse_unsafe_start
+from tests.api_schema import bare_objects
+from tests.architecture import sources
 from tests.factories import make_model, make_team, make_user
 
 pytestmark = pytest.mark.django_db
@@ -56,7 +59,7 @@ class TestWhoAsks:
     @pytest.mark.parametrize(
         ("header", "code"),
         [
-            ("Bearer sg_wrong", "token_unknown"),
+            ("Bearer sg_wrong", "no_such_token"),
             ("Bearer", "authentication_failed"),
             ("Bearer a b", "authentication_failed"),
         ],
@@ -121,7 +124,7 @@ class TestPeople:
         hers = {"HTTP_AUTHORIZATION": f"Bearer {token}"}
         client = APIClient()
         assert [row["name"] for row in client.get("/api/v1/users/ada/tokens", **hers).data["results"]] == ["laptop"]
-        assert_problem(client.delete("/api/v1/users/ada/tokens?name=desktop", **hers), 404, "token_unknown")
+        assert_problem(client.delete("/api/v1/users/ada/tokens?name=desktop", **hers), 404, "no_such_token")
         assert client.delete("/api/v1/users/ada/tokens?name=laptop", **hers).status_code == 204
         assert client.get("/api/v1/me", **hers).status_code == 401
 
@@ -165,7 +168,7 @@ class TestProblems:
     def test_a_body_that_is_no_object(self, api: Api) -> None:
         root = api(make_user("root", is_admin=True))
         for path in ("/api/v1/tokens", "/api/v1/teams", "/api/v1/users", "/api/v1/users/root/tokens"):
-            assert_problem(root.post(path, [1], format="json"), 422, "invalid")
+            assert_problem(root.post(path, [1], format="json"), 422, "not_an_object")
 
     def test_missing_fields_are_named(self, api: Api) -> None:
         body = assert_problem(api().post("/api/v1/tokens", {}, format="json"), 422, "invalid")
@@ -205,7 +208,7 @@ class TestProblems:
         error = exceptions.ValidationError({"roles": [{}, {"role": ["no such role"]}], "name": ["too long"]})
         response = problem_handler(error, {})
         assert response.data["errors"] == [
-            {"field": "roles.1.role", "message": "no such role", "fix": OTHER_FIX},
+            {"field": "roles[1].role", "message": "no such role", "fix": OTHER_FIX},
             {"field": "name", "message": "too long", "fix": OTHER_FIX},
         ]
 
@@ -247,7 +250,7 @@ class TestProblems:
         [
             ("/api/v1/teams", {"slug": "search", "titel": "Search"}, "titel"),
             ("/api/v1/users", {"username": "ci", "is_admn": True}, "is_admn"),
-            ("/api/v1/users", {"username": "ci", "roles": [{"team": "a", "role": "ci", "x": 1}]}, "roles.0.x"),
+            ("/api/v1/users", {"username": "ci", "roles": [{"team": "a", "role": "ci", "x": 1}]}, "roles[0].x"),
             ("/api/v1/users/root/tokens", {"nme": "ci"}, "nme"),
             ("/api/v1/teams/search/members", {"username": "root", "role": "ci", "x": 1}, "x"),
             ("/api/v1/tokens", {"username": "root", "password": "x", "x": 1}, "x"),
@@ -375,6 +378,18 @@ class TestSchema:
         committed = json.loads((ROOT / "docs" / "openapi.json").read_text())
         assert sorted(now["paths"]) == sorted(committed["paths"]), "run `make openapi` and look at the difference"
         assert now == committed, "run `make openapi` and look at the difference"
+
+    def test_every_answer_in_json_has_a_shape(self) -> None:
+        others = {"application/vnd.cyclonedx+json; version=1.6", "application/vnd.dev.sigstore.bundle.v0.3+json"}
+        bare = [answer for answer in bare_objects() if answer.split(" ", 3)[3] not in others]
+        assert bare == []  # but documents of other standards, which their media types name
+
+    def test_a_serializer_renders_what_it_declares(self) -> None:
+        """None makes its answer by hand. And the API's place is written once: Prometheus has an API of its own there."""
+        text = {str(path.relative_to(ROOT)): path.read_text() for path in sources()}
+        assert [path for path, code in text.items() if "def to_representation" in code] == []
+        places = [path for path, code in text.items() if API in code]
+        assert places == ["accounts/core/addresses.py", "serving/adapters/prometheus.py"]
 
 
 class TestSafeStart:

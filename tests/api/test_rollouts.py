@@ -133,8 +133,8 @@ def test_observations_and_decisions_are_pages(client: APIClient, body: dict[str,
             at=rollout.created_at,
             state="shifting",
             weight_bp=500,
-            candidate={"attempts": tick},
-            stable={},
+            candidate=Counts(tick, tick, {"errors": 0}).to_json(),
+            stable=Counts().to_json(),
             evidence={},
         )
     seen = client.get(view["links"]["observations"]).data["results"]

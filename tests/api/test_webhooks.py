@@ -89,7 +89,7 @@ def test_from_creation_to_deletion(api: Api, root: APIClient, receiver: Receiver
     rotated = root.post(f"{address}/rotate", {"overlap_s": 0}, format="json", HTTP_IF_MATCH='"2"').json()
     assert rotated["secret"].startswith("whsec_") and rotated["secret"] != secret and rotated["version"] == 3
     assert root.delete(address, HTTP_IF_MATCH="3").status_code == 204
-    assert root.get(address).json()["code"] == "webhook_unknown"
+    assert root.get(address).json()["code"] == "no_such_webhook"
     assert not Webhook.objects.exists()
 
 
@@ -121,7 +121,7 @@ def test_a_team_manages_its_own_and_sees_no_others(api: Api, root: APIClient, ad
             client.post(f"/api/v1/webhooks/{ours['id']}/test"),
             client.delete(f"/api/v1/webhooks/{ours['id']}", HTTP_IF_MATCH="1"),
         ):
-            assert (answer.status_code, answer.json()["code"]) == (404, "webhook_unknown")
+            assert (answer.status_code, answer.json()["code"]) == (404, "no_such_webhook")
         assert create(client).json()["code"] == "forbidden"
     assert api().get("/api/v1/webhooks").status_code == 401
 
@@ -166,6 +166,6 @@ def test_what_is_no_time_and_no_delivery(api: Api, ada: User) -> None:
         client.post(f"{address}/replay", {"since": "yesterday"}, format="json").json()["errors"][0]["field"] == "since"
     )
     nobody = client.get(f"{address}/deliveries/00000000-0000-0000-0000-000000000000")
-    assert (nobody.status_code, nobody.json()["code"]) == (404, "delivery_unknown")
+    assert (nobody.status_code, nobody.json()["code"]) == (404, "no_such_delivery")
     assert client.get(f"{address}/deliveries?state=odd").json()["results"] == []
     assert client.get("/api/v1/webhooks/99999999999999999999/deliveries").status_code == 404

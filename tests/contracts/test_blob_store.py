@@ -384,14 +384,14 @@ def test_a_part_has_one_writer_at_a_time(tmp_path: Path) -> None:
         folder.part_writer(ticket)
     first.close()  # cut off: nothing counts, and the next one may write
     second = folder.part_writer(ticket)
-    assert not second.is_held
+    assert not second.is_received
     second.write(b"x")
     second.finish()
     second.close()
     with pytest.raises(Invalid, match="new upload"):
         folder.part_writer(replace(ticket, sha256="0" * 64))
     third = folder.part_writer(ticket)
-    assert third.is_held
+    assert third.is_received
     third.close()
 
 

@@ -301,9 +301,9 @@ def tale() -> story.Tale:
 def test_users_come_at_the_measured_rate_and_later_rollouts_are_planned_for_it() -> None:
     told = tale()
     told.objectives = OBJECTIVES
-    told.crowd.measure.return_value = Capacity(30, at_once=2, seconds=6)
+    told.traffic.measure.return_value = Capacity(30, at_once=2, seconds=6)
     story._let_in(told)
-    told.crowd.come.assert_called_once_with(10)
+    told.traffic.begin.assert_called_once_with(10)
     author = Mock(**{"get.return_value": {"version": 7}})
     story._plan(told, author, told.capacity.users_per_s if told.capacity else 0)
     author.patch.assert_called_once_with("/models/sentiment", {"rollout_policy": plan_for(10, OBJECTIVES)}, version=7)
@@ -311,10 +311,10 @@ def test_users_come_at_the_measured_rate_and_later_rollouts_are_planned_for_it()
 
 def test_no_users_come_to_a_machine_that_is_too_small() -> None:
     told = tale()
-    told.crowd.measure.return_value = Capacity(5, at_once=2, seconds=6)
+    told.traffic.measure.return_value = Capacity(5, at_once=2, seconds=6)
     with pytest.raises(TooSmall):
         story._let_in(told)
-    told.crowd.come.assert_not_called()
+    told.traffic.begin.assert_not_called()
     assert told.capacity is not None  # the report tells what was measured
 
 
@@ -326,7 +326,7 @@ def test_too_small_a_machine_ends_the_demo_with_the_code_for_it(
     monkeypatch.setattr(story, "assemble", Mock())
     monkeypatch.setattr(story, "_play", Mock(side_effect=TooSmall("it serves 2.0")))
     monkeypatch.setattr(story, "_envoy_version", lambda _: "")
-    told.crowd.log = tmp_path / "none"
+    told.traffic.log = tmp_path / "none"
     written = story._perform(told)
     assert written["is_too_small"] and "it serves 2.0" in written["problem"]
     assert story._conclude(written, told.teller) == exits.INFRASTRUCTURE

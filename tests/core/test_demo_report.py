@@ -326,7 +326,7 @@ def test_a_rollout_that_was_left_is_in_the_report(monkeypatch: pytest.MonkeyPatc
 
 def test_a_pause_is_resumed_once_by_the_release_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     tale, _ = tale_of(monkeypatch, [])
-    tale.crowd.come.return_value = False
+    tale.traffic.begin.return_value = False
     now = {"id": 2, "state": "paused", "weight_bp": 10_000, "version": 3}
     manager, acted = Mock(), []
     client = Mock(

@@ -84,8 +84,8 @@ class Peer:
 def test_clusters_come_before_the_listener_and_the_routes_come_last() -> None:
     peer, current = Peer(), snapshot(route())
     assert peer.settle(current) == ["CDS", "EDS", "LDS", "RDS", "VHDS"]
-    assert peer.stream.reports(current) == [StreamAck(9, 1)]
-    assert peer.stream.reports(current) == []
+    assert peer.stream.acks(current) == [StreamAck(9, 1)]
+    assert peer.stream.acks(current) == []
 
 
 def test_a_weight_change_sends_one_virtual_host_only() -> None:
@@ -95,17 +95,17 @@ def test_a_weight_change_sends_one_virtual_host_only() -> None:
     peer.settle(second)
     third = snapshot(route(bp=700, generation=3), route(model="other", generation=1), last=second)
     assert peer.settle(third) == ["VHDS"]
-    assert StreamAck(9, 3) in peer.stream.reports(third)
+    assert StreamAck(9, 3) in peer.stream.acks(third)
 
 
 def test_routes_wait_for_the_new_clusters_endpoints() -> None:
     peer, first = Peer(), snapshot(route(candidate=None, bp=0))
     peer.settle(first)
-    peer.stream.reports(first)
+    peer.stream.acks(first)
     peer.is_silent_on = {ENDPOINTS}
     second = snapshot(route(generation=2), last=first)
     assert peer.settle(second) == ["CDS", "EDS"]
-    assert peer.stream.reports(second) == []
+    assert peer.stream.acks(second) == []
 
 
 def test_a_changed_cluster_gets_its_endpoints_again() -> None:
@@ -148,7 +148,7 @@ def test_a_gateway_that_comes_back_is_sent_nothing_that_it_has() -> None:
     sent = peer.settle(current)
     assert "CDS-" not in sent
     assert peer.removed == []
-    assert StreamAck(9, 1) in peer.stream.reports(current)
+    assert StreamAck(9, 1) in peer.stream.acks(current)
 
 
 def test_a_gateway_keeps_what_an_empty_control_plane_does_not_know() -> None:
@@ -162,16 +162,16 @@ def test_a_gateway_keeps_what_an_empty_control_plane_does_not_know() -> None:
 def test_a_refused_route_is_reported_and_not_offered_again() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
-    peer.stream.reports(first)
+    peer.stream.acks(first)
     peer.refuses["gateway/sentiment"] = "weights are odd"
     second = snapshot(route(bp=0, generation=2), last=first)
     assert peer.settle(second) == ["VHDS"]
-    assert peer.stream.reports(second) == [StreamAck(9, 2, "weights are odd")]
+    assert peer.stream.acks(second) == [StreamAck(9, 2, "weights are odd")]
     assert peer.settle(second, now=50.0) == []
     peer.refuses.clear()
     third = snapshot(route(bp=1, generation=3), last=second)
     peer.settle(third, now=51.0)
-    assert peer.stream.reports(third) == [StreamAck(9, 3)]
+    assert peer.stream.acks(third) == [StreamAck(9, 3)]
 
 
 def test_a_refused_port_is_tried_again_and_the_try_is_no_word_on_any_route() -> None:
@@ -181,16 +181,16 @@ def test_a_refused_port_is_tried_again_and_the_try_is_no_word_on_any_route() -> 
     taken = "Error adding/updating listener(s) gateway_8001: cannot bind '127.0.0.1:8001': Address already in use"
     peer.refuses["gateway_8001"] = taken
     peer.settle(current)
-    assert peer.stream.reports(current) == [StreamAck(9, 1, taken, follows=True)]  # by the port that is open
+    assert peer.stream.acks(current) == [StreamAck(9, 1, taken, follows=True)]  # by the port that is open
     assert peer.settle(current, now=1.0) == []
     peer.is_silent_on = {LISTENER}
     assert peer.settle(current, now=1.0 + RETRY_S) == ["LDS"]
-    assert peer.stream.reports(current) == []
+    assert peer.stream.acks(current) == []
     peer.is_silent_on = set()
     peer.refuses.clear()
     assert peer.settle(current, now=2.0 + RETRY_S + ACK_TIMEOUT_S) == []
     assert "LDS" in peer.settle(current, now=1.0 + 2 * RETRY_S + ACK_TIMEOUT_S)
-    assert peer.stream.reports(current)[-1] == StreamAck(9, 1)
+    assert peer.stream.acks(current)[-1] == StreamAck(9, 1)
 
 
 def test_one_bad_route_does_not_refuse_the_others() -> None:
@@ -198,58 +198,58 @@ def test_one_bad_route_does_not_refuse_the_others() -> None:
     peer.refuses["gateway/bad"] = "cannot parse"
     current = snapshot(route(), route(model="bad"))
     peer.settle(current)
-    assert set(peer.stream.reports(current)) == {StreamAck(9, 1), StreamAck(3, 1, "cannot parse")}
+    assert set(peer.stream.acks(current)) == {StreamAck(9, 1), StreamAck(3, 1, "cannot parse")}
 
 
 def test_a_refused_cluster_holds_back_its_own_model_only() -> None:
     peer, first = Peer(), snapshot(route(candidate=None, bp=0), route(model="other", candidate=None, bp=0))
     peer.settle(first)
-    peer.stream.reports(first)
+    peer.stream.acks(first)
     bad = f"other_{C.digest12}_http"
     peer.refuses[bad] = f"Error adding cluster {bad}: no"
     second = snapshot(route(generation=2), route(model="other", candidate=C, generation=2), last=first)
     peer.settle(second)
-    assert set(peer.stream.reports(second)) == {StreamAck(9, 2), StreamAck(5, 2, f"Error adding cluster {bad}: no")}
+    assert set(peer.stream.acks(second)) == {StreamAck(9, 2), StreamAck(5, 2, f"Error adding cluster {bad}: no")}
 
 
 def test_a_cluster_that_is_refused_later_takes_no_route_back() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
-    assert peer.stream.reports(first) == [StreamAck(9, 1)]
+    assert peer.stream.acks(first) == [StreamAck(9, 1)]
     bad = f"sentiment_{B.digest12}_http"
     peer.refuses[bad] = f"Error adding cluster {bad}: no"
     roomier = dataclasses.replace(route(), candidate=dataclasses.replace(B, max_in_flight=99))
     second = snapshot(roomier, last=first)
     peer.settle(second)
-    assert peer.stream.reports(second) == [StreamAck(9, 1, f"Error adding cluster {bad}: no", follows=True)]
+    assert peer.stream.acks(second) == [StreamAck(9, 1, f"Error adding cluster {bad}: no", follows=True)]
     third = snapshot(dataclasses.replace(roomier, generation=2), last=second)
     peer.settle(third)
-    assert not any(one.follows for one in peer.stream.reports(third))  # held back behind its cluster
+    assert not any(one.follows for one in peer.stream.acks(third))  # held back behind its cluster
 
 
 def test_silence_is_reported_and_a_late_answer_still_counts() -> None:
     peer, first = Peer(), snapshot(route())
     peer.settle(first)
-    peer.stream.reports(first)
+    peer.stream.acks(first)
     peer.is_silent_on = {VHOST}
     second = snapshot(route(bp=0, generation=2), last=first)
     peer.settle(second, now=1.0)
     nonce = str(peer.stream._nonce)
     peer.settle(second, now=1.1 + ACK_TIMEOUT_S)
-    (report,) = peer.stream.reports(second)
-    assert "no answer" in report.error
+    (ack,) = peer.stream.acks(second)
+    assert "no answer" in ack.error
     peer.stream.receive(discovery_pb2.DeltaDiscoveryRequest(type_url=VHOST, response_nonce=nonce))
-    assert peer.stream.reports(second) == [StreamAck(9, 2)]
+    assert peer.stream.acks(second) == [StreamAck(9, 2)]
 
 
 def test_a_stuck_cluster_never_holds_up_another_models_rollback() -> None:
     peer, first = Peer(), snapshot(route(), route(model="other", candidate=None, bp=0))
     peer.settle(first)
-    peer.stream.reports(first)
+    peer.stream.acks(first)
     peer.is_silent_on = {CLUSTER}
     second = snapshot(route(bp=0, generation=3), route(model="other", candidate=C, generation=2), last=first)
     assert peer.settle(second, now=1.0) == ["CDS", "VHDS"]
-    assert peer.stream.reports(second) == [StreamAck(9, 3)]
+    assert peer.stream.acks(second) == [StreamAck(9, 3)]
 
 
 def test_a_cluster_that_is_stuck_while_new_is_taken_away_and_tried_again() -> None:
@@ -263,4 +263,4 @@ def test_a_cluster_that_is_stuck_while_new_is_taken_away_and_tried_again() -> No
     assert all(B.digest12 in name for name in peer.removed)
     peer.is_silent_on = set()
     assert peer.settle(second, now=1.1 + RETRY_S)[0] == "CDS"
-    assert StreamAck(9, 2) in peer.stream.reports(second)
+    assert StreamAck(9, 2) in peer.stream.acks(second)

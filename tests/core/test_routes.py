@@ -97,7 +97,7 @@ def test_mirroring_without_a_prober_is_said_and_the_route_is_published() -> None
     admission = admit(wanted, None)
     assert admission.table == wanted
     (problem,) = admission.problems
-    assert not problem.is_held
+    assert not problem.is_withheld
     assert "SLUICEGATE_PROBER_ADDRESS" in problem.message and "20 %" in problem.message
 
 
@@ -137,7 +137,7 @@ def test_a_stable_that_lost_its_servers_keeps_the_last_ones_and_still_gets_new_w
     (published,) = admission.table.models
     assert published.stable.endpoints == A.endpoints
     assert (published.candidate_bp, published.generation) == (0, 2)
-    assert not admission.problems[0].is_held
+    assert not admission.problems[0].is_withheld
     assert "127.0.0.1:9001" in admission.problems[0].message
 
 
@@ -157,7 +157,7 @@ def test_a_new_stable_without_servers_is_held_back_and_the_old_one_stays() -> No
     admission = admit(proposed, table(route(candidate=None, bp=0)))
     (published,) = admission.table.models
     assert (published.stable, published.generation) == (A, 1)
-    assert admission.problems[0].is_held
+    assert admission.problems[0].is_withheld
     assert admission.problems[0].generation == 2
 
 
@@ -166,7 +166,7 @@ def test_a_candidate_whose_server_died_does_not_become_stable_at_its_dead_addres
     admission = admit(proposed, table(route(stable=A, candidate=B, bp=9500)))
     (published,) = admission.table.models
     assert (published.stable, published.candidate_bp, published.generation) == (A, 9500, 1)
-    assert admission.problems[0].is_held
+    assert admission.problems[0].is_withheld
 
 
 def test_a_model_that_never_had_a_server_is_published_empty_and_said_so() -> None:

@@ -143,7 +143,7 @@ class FakeGateway:
         loaded = store.load()
         admission = admit(loaded.tables[row.environment.slug], self._table, loaded.known[row.environment.slug])
         self._table, now = admission.table, timezone.now()
-        held = {problem.route_id: problem for problem in admission.problems if problem.is_held}
+        held = {problem.route_id: problem for problem in admission.problems if problem.is_withheld}
         acks = []
         for route in admission.table.models:
             self._take(route)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from sluicegate.stack import Stack, running
-from sluicegate.stack.ports import is_bound_by, is_free
+from sluicegate.stack.tcp_ports import is_bound_by, is_free
 
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(240)]
 KEPT = ["postgres", "valkey", "web", "worker", "scheduler", "agent", "engine", "prober", "control_plane", "envoy"]

@@ -115,7 +115,7 @@ class WorkerVictim:
         make_node()
         make_environment("staging", is_routed=False)
         model = make_model("sentiment", gate_policy=POLICY)
-        golden = actions.add_golden_set(actor=admin, model=model, data=golden_lines())
+        golden, _ = actions.add_golden_set(actor=admin, model=model, data=golden_lines())
         model.gate_policy = {**POLICY, "golden": {**POLICY["golden"], "set": golden.digest}}  # type: ignore[dict-item]
         model.save()
         actions.request_gate_run(actor=admin, release=make_release(model))

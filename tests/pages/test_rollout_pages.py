@@ -1,4 +1,4 @@
-"""The pages of rollouts: asking for one, approving it, the way back, judging it again."""
+"""The pages of rollouts: asking for one, approving it, the undo window, judging it again."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_refused_supersede_keeps_the_release_and_the_reason() -> None:
     assert page.count('value="It has the fix."') == 1
 
 
-def test_the_way_back_is_on_the_pages_of_the_rollout_and_the_model_while_it_is_open() -> None:
+def test_the_undo_window_is_on_the_pages_of_the_rollout_and_the_model_while_it_is_open() -> None:
     rollout, stable = promoted(warm_s=7300)
     client = signed_in(make_user(team="search", role=Role.CI))
     model_page = reverse("model", args=[rollout.model.slug])
@@ -281,7 +281,7 @@ def test_the_rollout_of_a_first_release_is_ended_and_never_rolled_back() -> None
     assert "</span> ended</span>" in page_of(client, rollout) and "rolled back" not in page_of(client, rollout)
 
 
-def test_a_closed_way_back_is_not_offered() -> None:
+def test_a_closed_undo_window_is_not_offered() -> None:
     rollout, _ = promoted(warm_s=-1)
     assert "Roll back to" not in page_of(manager(), rollout)
 

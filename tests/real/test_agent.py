@@ -75,7 +75,7 @@ class Machine:
             "DATABASE_URL": self.database,
             "SLUICEGATE_STATE_DIR": str(self.state),
             "SLUICEGATE_SERVING_VENV": str(made.VENV),
-            "SLUICEGATE_ATTEST_EVERY_S": "0.5",
+            "SLUICEGATE_DRIFT_CHECK_EVERY_S": "0.5",
         }
         command = [sys.executable, "manage.py", "agent", "--node", self.name]
         with (self.state / "agent.log").open("ab") as log:
@@ -208,7 +208,7 @@ def test_a_release_without_code_serves_and_leaves_when_it_is_drained(machine: Ma
 def test_files_that_change_under_a_server_raise_an_alarm_and_a_held_blob_is_not_fetched_again(machine: Machine) -> None:
     deployment = machine.deploy("words")
     server = machine.ready(deployment)
-    assert eventually(lambda: Server.objects.get(pk=server.pk).attested_at, 10)
+    assert eventually(lambda: Server.objects.get(pk=server.pk).drift_checked_at, 10)
     assert Server.objects.get(pk=server.pk).drift == []
     (copy,) = Path(server.folder).rglob("model.onnx")
     assert copy.stat().st_nlink == 2  # the node's copy and the server's file are one

@@ -47,9 +47,7 @@ def test_a_route_that_envoy_refuses_is_reported_and_the_others_go_on(parts: Rig)
     good = parts.route(10_000)
     parts.publish(good, twin)
     wait_until(lambda: parts.acked(good.generation), "the good route")
-    refused = wait_until(
-        lambda: [one for _, one in parts.plane.reports if one.route_id == 2 and one.error], "the refusal"
-    )
+    refused = wait_until(lambda: [one for _, one in parts.plane.acks if one.route_id == 2 and one.error], "the refusal")
     assert "duplicate" in refused[0].error.lower() or "unique" in refused[0].error.lower()
     assert {parts.envoy.http().release for _ in range(5)} == {"r2"}
 
@@ -355,7 +353,7 @@ def test_a_second_gateway_on_the_same_port_is_refused_and_opens_when_the_port_is
     with rig(tmp_path / "other", port=parts.envoy.port) as other:
         route = other.route(0)
         other.publish(route)
-        refused = wait_until(lambda: [one for _, one in other.plane.reports if one.error], "the refusal")
+        refused = wait_until(lambda: [one for _, one in other.plane.acks if one.error], "the refusal")
         assert f"cannot bind '127.0.0.1:{parts.envoy.port}'" in refused[0].error
         assert "gateway_" not in other.envoy.admin("/listeners")
         assert {parts.envoy.http().by for _ in range(30)} == {"stable"}

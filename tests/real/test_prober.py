@@ -142,7 +142,7 @@ class World:
         if golden:
             actor = make_actor(team=self.model.team)
             self.model.gate_policy = {
-                "golden": {"set": add_golden_set(actor=actor, model=self.model, data=golden).digest}
+                "golden": {"set": add_golden_set(actor=actor, model=self.model, data=golden)[0].digest}
             }
             self.model.save()
         self.stable, self.candidate = self._release(1, "stable"), self._release(2, candidate)

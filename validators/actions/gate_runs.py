@@ -44,8 +44,8 @@ ARRIVED = {
 }
 
 
-def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> GoldenSet:
-    """The golden set of these JSON lines, stored if it was not.
+def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> tuple[GoldenSet, bool]:
+    """(the golden set of these JSON lines, whether it was added now).
 
     Raises:
         Invalid: `golden_set_invalid`, with the lines in facts["errors"]; values are checked against the model's contract.
@@ -67,11 +67,11 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> GoldenSe
                 actor=actor,
                 facts={"digest": found.digest, "items": found.items, "slices": found.slices},
             )
-    return found
+    return found, is_new
 
 
-def request_gate_run(*, actor: Actor, release: Release, environment: Environment | None = None) -> GateRun:
-    """The release's gate run under its model's gate policy: new, or the one that has not finished yet.
+def request_gate_run(*, actor: Actor, release: Release, environment: Environment | None = None) -> tuple[GateRun, bool]:
+    """(the release's gate run under its model's gate policy, whether it was created): else the one that has not finished.
 
     Raises:
         StateChanged: the release is a draft or retired.
@@ -95,7 +95,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
         Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one gate run
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
-            return found
+            return found, False
         gate_run = GateRun.objects.create(
             release=release,
             environment=where,
@@ -108,7 +108,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
         )
         _append(gate_run, actor, "", GateRunState.QUEUED, "requested")
         enqueue(kind=JOB_KIND, key=f"{JOB_KIND}:{gate_run.pk}", args={"gate_run": gate_run.pk}, queue=QUEUE)
-    return gate_run
+    return gate_run, True
 
 
 def cancel_gate_run(*, actor: Actor, gate_run: GateRun, reason: str, expected_version: int | None = None) -> GateRun:
@@ -144,7 +144,7 @@ def begin_gate_run(*, actor: Actor, gate_run: GateRun) -> GateRun:
 
 
 def record_judgement(*, actor: Actor, gate_result: GateResult, judgement: Judgement) -> bool:
-    """Writes a gate's verdict, once. False when it has one already: the first stands."""
+    """Writes a gate's verdict, once. False when it has one already: the first one wins."""
     with transaction.atomic():
         now = timezone.now()
         written = GateResult.objects.filter(pk=gate_result.pk, verdict="").update(

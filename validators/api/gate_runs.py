@@ -11,24 +11,23 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
-from accounts.api import actor_of, expected_version
+from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
+from accounts.api.responses import versioned
 from ledger.core.errors import Invalid
-from registry.api.serializers import body_of, known_members
 from registry.core.mlbom import MEDIA_TYPE
-from registry.core.schema import Problem, Text
+from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
 from serving.queries import get_environment
 from validators import actions, queries
-from validators.api.serializers import DiffOut, GateRunOut, GoldenSetOut, ReportOut
+from validators.api.serializers import CancelIn, DiffOut, GateRunIn, GateRunOut, GoldenSetOut, ReportOut
+from validators.models import GateRun
 from validators.queries.ml_bom import bom_of
 from validators.queries.release_diff import whole_diff
 
 MAX_GOLDEN_SET_BYTES = 64 * 2**20
-_IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the version that was read")
 
 
 @extend_schema_view(get=extend_schema(operation_id="golden_sets_list", responses=GoldenSetOut(many=True)))
@@ -54,9 +53,7 @@ class GoldenSetsView(generics.ListAPIView[Any]):
             raise Invalid(
                 "golden_set_too_large", f"A golden set may have {MAX_GOLDEN_SET_BYTES // 2**20} MiB. Send fewer items."
             )
-        known = queries.golden_sets_of(model).count()
-        found = actions.add_golden_set(actor=actor, model=model, data=data)
-        is_new = queries.golden_sets_of(model).count() > known
+        found, is_new = actions.add_golden_set(actor=actor, model=model, data=data)
         return Response(GoldenSetOut(found).data, status=201 if is_new else 200)
 
 
@@ -72,18 +69,18 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
 
     @extend_schema(
         operation_id="gate_runs_start",
-        request=OpenApiTypes.OBJECT,
-        responses={202: GateRunOut},
-        description='The body may name the environment in which the release is tried: {"environment": "staging"}.',
+        request=GateRunIn,
+        responses={202: GateRunOut, 200: OpenApiResponse(GateRunOut, "one is under way already: this")},
     )
     def post(self, request: Request, slug: str, name: str) -> Response:
         actor = actor_of(request)
-        body = known_members(body_of(request.data), "environment")
-        environment = get_environment(_text(body, "environment")) if "environment" in body else None
-        gate_run = actions.request_gate_run(
-            actor=actor, release=visible_release(actor, slug, name), environment=environment
+        where = read_body(GateRunIn, request)["environment"]
+        gate_run, is_new = actions.request_gate_run(
+            actor=actor,
+            release=visible_release(actor, slug, name),
+            environment=None if where is None else get_environment(where),
         )
-        return _versioned(GateRunOut(queries.visible_gate_run(actor, gate_run.pk)), status=202)
+        return _shown(queries.visible_gate_run(actor, gate_run.pk), status=202 if is_new else 200)
 
 
 class MlBomView(APIView):
@@ -123,44 +120,33 @@ class DiffView(APIView):
 class GateRunView(APIView):
     @extend_schema(operation_id="gate_runs_read", responses=GateRunOut)
     def get(self, request: Request, pk: int) -> Response:
-        return _versioned(GateRunOut(queries.visible_gate_run(actor_of(request), pk)))
+        return _shown(queries.visible_gate_run(actor_of(request), pk))
 
 
 class CancelView(APIView):
     @extend_schema(
         operation_id="gate_runs_cancel",
-        request=OpenApiTypes.OBJECT,
+        request=CancelIn,
         responses=GateRunOut,
-        parameters=[_IF_MATCH],
-        description='The body may say why: {"reason": "…"}.',
+        parameters=[IF_MATCH],
     )
     def post(self, request: Request, pk: int) -> Response:
         actor = actor_of(request)
-        body = known_members(body_of(request.data), "reason")
         gate_run = actions.cancel_gate_run(
             actor=actor,
             gate_run=queries.visible_gate_run(actor, pk),
-            reason=_text(body, "reason"),
+            reason=read_body(CancelIn, request)["reason"],
             expected_version=expected_version(request),
         )
-        return _versioned(GateRunOut(queries.visible_gate_run(actor, gate_run.pk)))
+        return _shown(queries.visible_gate_run(actor, gate_run.pk))
 
 
 class ReportView(APIView):
     @extend_schema(operation_id="reports_read", responses=ReportOut)
     def get(self, request: Request, digest: str) -> Response:
-        report = queries.visible_report(actor_of(request), digest)
-        return Response(ReportOut(report, context={"is_authentic": queries.is_authentic(report)}).data)
+        return Response(ReportOut(queries.visible_report(actor_of(request), digest)).data)
 
 
-def _text(body: dict[str, Any], name: str) -> str:
-    """The member as text; empty when it is not there. Raises Invalid."""
-    problems: list[Problem] = []
-    read = Text(2000).read(body.get(name, ""), name, problems)
-    refuse("invalid", "The body", problems)
-    return str(read)
-
-
-def _versioned(shape: Serializer[Any], status: int = 200) -> Response:
-    data = shape.data
-    return Response(data, status=status, headers={"ETag": f'"{data["version"]}"', "Location": data["url"]})
+def _shown(gate_run: GateRun, status: int = 200) -> Response:
+    found = GateRunOut(gate_run)
+    return versioned(found, status, {"Location": found.data["url"]})

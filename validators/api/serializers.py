@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from accounts.api.requests import StrictSerializer
+from accounts.core.addresses import API
 from validators.models import GateRun, Report
-
-_BASE = "/api/v1"
+from validators.queries import is_authentic
 
 
 class GoldenSetOut(serializers.Serializer[Any]):
@@ -34,84 +36,74 @@ class GateResultOut(serializers.Serializer[Any]):
     ended_at = serializers.DateTimeField(allow_null=True)
 
 
-class GateRunOut(serializers.Serializer[Any]):
+class GateRunOut(serializers.Serializer[GateRun]):
     """A run of the gates over a release."""
 
     id = serializers.IntegerField()
-    model = serializers.CharField()
-    release = serializers.CharField()
-    manifest_digest = serializers.CharField()
-    environment = serializers.CharField()
-    baseline = serializers.CharField(allow_null=True, help_text="the stable release to compare with, if there is one")
+    model = serializers.CharField(source="release.model.slug")
+    release = serializers.CharField(source="release.name")
+    manifest_digest = serializers.CharField(source="release.digest")
+    environment = serializers.CharField(source="environment.slug")
+    baseline = serializers.CharField(
+        source="baseline.name", allow_null=True, help_text="the stable release to compare with, if there is one"
+    )
     policy_digest = serializers.CharField()
     state = serializers.CharField(help_text="queued, running, finished or cancelled")
     verdict = serializers.CharField(help_text="set when finished")
     reason = serializers.CharField()
     requested_by = serializers.CharField()
-    gates = GateResultOut(many=True)
-    report = serializers.CharField(allow_null=True, help_text="the report's digest")
+    gates = GateResultOut(many=True, source="results")
+    report = serializers.CharField(source="report.digest", allow_null=True, help_text="the report's digest")
     version = serializers.IntegerField(help_text="for If-Match")
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
     ended_at = serializers.DateTimeField(allow_null=True)
-    url = serializers.CharField()
-    links = serializers.DictField(child=serializers.CharField())
+    url = serializers.SerializerMethodField()
+    links = serializers.SerializerMethodField()
 
-    def to_representation(self, gate_run: GateRun) -> dict[str, Any]:
+    def get_url(self, gate_run: GateRun) -> str:
+        return f"{API}/gate-runs/{gate_run.pk}"
+
+    def get_links(self, gate_run: GateRun) -> dict[str, str]:
         release = gate_run.release
-        report = getattr(gate_run, "report", None)
-        here = f"{_BASE}/gate-runs/{gate_run.pk}"
-        links = {"self": here, "release": f"{_BASE}/models/{release.model.slug}/releases/{release.name}"}
-        if report is not None:
-            links["report"] = f"{_BASE}/reports/{report.digest}"
-        return {
-            "id": gate_run.pk,
-            "model": release.model.slug,
-            "release": release.name,
-            "manifest_digest": release.digest,
-            "environment": gate_run.environment.slug,
-            "baseline": gate_run.baseline.name if gate_run.baseline else None,
-            "policy_digest": gate_run.policy_digest,
-            "state": gate_run.state,
-            "verdict": gate_run.verdict,
-            "reason": gate_run.reason,
-            "requested_by": gate_run.requested_by,
-            "gates": GateResultOut(list(gate_run.results.all()), many=True).data,
-            "report": report.digest if report else None,
-            "version": gate_run.version,
-            "created_at": gate_run.created_at.isoformat(),
-            "started_at": gate_run.started_at.isoformat() if gate_run.started_at else None,
-            "ended_at": gate_run.ended_at.isoformat() if gate_run.ended_at else None,
-            "url": here,
-            "links": links,
+        links = {
+            "self": self.get_url(gate_run),
+            "release": f"{API}/models/{release.model.slug}/releases/{release.name}",
         }
+        if report := getattr(gate_run, "report", None):
+            links["report"] = f"{API}/reports/{report.digest}"
+        return links
 
 
-class ReportOut(serializers.Serializer[Any]):
+class GateRunIn(StrictSerializer):
+    environment = serializers.CharField(
+        default=None, max_length=2000, help_text="in which the release is tried; staging by default"
+    )
+
+
+class CancelIn(StrictSerializer):
+    reason = serializers.CharField(default="", allow_blank=True, max_length=2000)
+
+
+class ReportOut(serializers.Serializer[Report]):
     """A sealed report: `digest` is the sha256 of `body` as canonical JSON, and `signature` an Ed25519 one over the digest."""
 
     digest = serializers.CharField()
     signature = serializers.CharField()
     key_id = serializers.CharField()
-    is_authentic = serializers.BooleanField(help_text="digest and signature were verified just now")
+    is_authentic = serializers.SerializerMethodField(help_text="digest and signature were verified just now")
     verdict = serializers.CharField()
     manifest_digest = serializers.CharField()
     policy_digest = serializers.CharField()
-    body = serializers.JSONField()
+    body = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField()
 
-    def to_representation(self, report: Report) -> dict[str, Any]:
-        return {
-            "digest": report.digest,
-            "signature": report.signature,
-            "key_id": report.key_id,
-            "is_authentic": self.context.get("is_authentic"),
-            "verdict": report.verdict,
-            "manifest_digest": report.manifest_digest,
-            "policy_digest": report.policy_digest,
-            "body": json.loads(report.body),
-            "created_at": report.created_at.isoformat(),
-        }
+    def get_is_authentic(self, report: Report) -> bool:
+        return is_authentic(report)
+
+    @extend_schema_field(serializers.JSONField())
+    def get_body(self, report: Report) -> Any:
+        return json.loads(report.body)
 
 
 class DiffSide(serializers.Serializer[Any]):
@@ -128,8 +120,8 @@ class DiffChange(serializers.Serializer[Any]):
     )
     field = serializers.CharField(help_text="a file's path, or a member such as inputs[text].dims")
     kind = serializers.ChoiceField(choices=["added", "removed", "changed", "renamed"])
-    old = serializers.JSONField(allow_null=True)
-    new = serializers.JSONField(allow_null=True)
+    old = serializers.JSONField(help_text="null where there was none")
+    new = serializers.JSONField(help_text="null where there is none any more")
 
 
 class DiffTensors(serializers.Serializer[Any]):

@@ -13,7 +13,7 @@ _USUAL = 0.95
 
 
 def predicate_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `registry.core.attestations.gate_evidence` that a report's body tells, but for its own digest."""
+    """The arguments of `registry.core.attestations.gate_evidence` from a report's body, except for its own digest."""
     return {
         "results": [_result(gate, body["policy"]) for gate in body["gates"]],
         "verdict": body["verdict"],

@@ -77,7 +77,7 @@ def _metrics(report: Mapping[str, Any] | None) -> dict[tuple[str, str], Metric]:
 
 
 def _hardware(report: Mapping[str, Any] | None) -> str | None:
-    """What the gates ran on, in words; None where the report does not tell."""
+    """What the gates ran on, in words; None where the report does not contain it."""
     facts = ((report or {}).get("hardware") or {}).get("facts") or {}
     told = [facts.get(name) for name in ("gpus", "driver", "cpu_model", "cpu_count")]
     return "; ".join(str(one) for one in told if one not in (None, [], "")) or None

@@ -18,7 +18,7 @@ from validators.core.slo import dispersion, judge_slo, least_requests
 from validators.core.verdict import Judgement, Verdict
 
 Floats = npt.NDArray[np.float64]
-#: A burst holds so many full batches for each instance, so many times what is in flight at the rate, and from 16 to 256
+#: A burst is this many full batches for each instance, this multiple of what is in flight at the rate, and from 16 to 256
 #: requests, each of which takes a thread.
 _FULL_BATCHES, _FULL_FLIGHTS, _LEAST_AT_ONCE, _MOST_AT_ONCE = 4, 4, 16, 256
 

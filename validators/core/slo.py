@@ -80,7 +80,7 @@ def dispersion(counts: Sequence[int]) -> float:
 
 
 def least_requests(*, quantile: float, confidence: float, phi: float = 1.0) -> int:
-    """How many requests, none of them over, it takes to pass: what to tell someone whose run was too short."""
+    """The least number of requests, none of them over, that can pass: named where a run was too short."""
     low, high = 1, 64
     while judge_slo(0, high, quantile=quantile, confidence=confidence, phi=phi).verdict is not Verdict.PASSED:
         low, high = high, high * 2

@@ -1,4 +1,4 @@
-"""Facts about the hardware under a gate run. What nobody measured is `unknown`, which is never `ok`."""
+"""Facts about the hardware under a gate run. What was not measured is `unknown`, which is never `ok`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Knowledge(StrEnum):
 
 
 def gpu_facts(node_facts: Mapping[str, Any]) -> dict[str, Any]:
-    """{"state", "gpus", "why"} from what a node's agent reported. `gpus` is a list, or None where nobody looked or could."""
+    """{"state", "gpus", "why"} from what a node's agent reported. `gpus` is a list, or None where it was not or could not be determined."""
     gpus = node_facts.get("gpus")
     if not isinstance(gpus, list):
         why = str(node_facts.get("gpus_unknown") or "the node's agent reported nothing about GPUs")

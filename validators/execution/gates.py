@@ -59,7 +59,7 @@ class Baseline:
 class GateContext:
     """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict.
 
-    What a gate tells as done never falls; more work than was thought raises the total.
+    The count of done work never falls; more work than expected raises the total.
     """
 
     model: str
@@ -180,7 +180,7 @@ def golden_gate(context: GateContext) -> Judgement:
 
 
 def load_gate(context: GateContext) -> Judgement:
-    """Does it hold its latency objective and answer without errors at a given rate?"""
+    """Does it meet its latency objective and answer without errors at a given rate?"""
     policy = context.policy.of("load")
     batches, longest = _payloads(context, policy["longest_frac"])
     in_turn = [batches[at] for at in np.random.default_rng(policy["seed"]).permutation(len(batches))]

@@ -103,7 +103,7 @@ class _Run:
         return Judgement(Verdict.SKIPPED, f"Not run, because {stopped_by}.")
 
     def _never_ready(self, runs: list[GateResult], judgement: Judgement) -> None:
-        """Readiness is the cold start gate's business; without that gate the first one tells it.
+        """Readiness is the cold start gate's result; without that gate the first gate reports it.
 
         All at once: a worker that died between two verdicts would leave its successor gates to judge by another try.
         """
@@ -115,7 +115,7 @@ class _Run:
                 actions.record_judgement(actor=ACTOR, gate_result=run, judgement=own)
 
     def _judge(self, run: GateResult, ready: Ready) -> Judgement:
-        """The gate's judgement. Whatever breaks inside a gate is `errored`; only a lost database or job goes further up."""
+        """The gate's judgement. An exception inside a gate is `errored`; only a lost database or job is raised."""
         run.started_at = timezone.now()
         GateResult.objects.filter(pk=run.pk, verdict="").update(
             started_at=run.started_at, progress_done=0, progress_total=0
@@ -189,7 +189,7 @@ class _Run:
         return progress
 
     def _pulse(self, note: str) -> None:
-        """Tells that work goes on. Raises Interrupted when it should not."""
+        """Sends a heartbeat. Raises Interrupted when the run should stop."""
         self._told_at = time.monotonic()
         total = len(self.policy.gates)
         done = self.gate_run.results.exclude(verdict="").count()

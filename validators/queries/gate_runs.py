@@ -23,7 +23,7 @@ _FIRST_CHOICE = "production"
 
 
 def latest_report(release: Release) -> Report | None:
-    """The newest report of the release, whatever its verdict."""
+    """The newest report of the release, with any verdict."""
     return release.reports.order_by("-pk").first()
 
 
@@ -44,7 +44,7 @@ def visible_gate_run(actor: Actor, pk: int) -> GateRun:
         raise NotFound(
             "no_such_gate_run",
             f"There is no gate run {pk}. Start one with POST …/releases/<rN>/gate-runs.",
-            gate_result=pk,
+            gate_run=pk,
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The whole diff of two releases: what the registry tells of them, and what their gates measured."""
+"""The whole diff of two releases: the registry's part, and what their gates measured."""
 
 from __future__ import annotations
 

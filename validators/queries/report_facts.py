@@ -1,4 +1,4 @@
-"""What a report tells of where and with what the gates ran."""
+"""Facts of a report on where and with what the gates ran."""
 
 from __future__ import annotations
 

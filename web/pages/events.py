@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from audit.queries import visible_events
 from ledger.models import Event
 from registry.models import Release

@@ -1,4 +1,4 @@
-"""How a page's form calls an action: the refusal becomes a sentence on the page, and nothing is lost."""
+"""Form posts: call an action, and show a refusal on the page with what was typed."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from validators.core.gate_diff import metrics_of
 from validators.models import GateRun
 from validators.queries import visible_gate_run

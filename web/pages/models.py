@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from ledger.core.errors import Invalid
 from registry.models import Release, ServedModel
@@ -78,7 +78,7 @@ def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
     def verb() -> None:
         environment = Environment.objects.filter(slug=request.POST.get("environment", "")).first()
         if environment is None:
-            raise Invalid("environment_unknown", "Choose the environment to roll back in.")
+            raise Invalid("no_such_environment", "Choose the environment to roll back in.")
         actions.roll_back_model(
             actor=actor_of(request), model=served, environment=environment, reason=reason_in(request)
         )

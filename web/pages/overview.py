@@ -1,4 +1,4 @@
-"""The first page: what waits for me, what is moving, what is live, what was lately decided."""
+"""The overview page: pending approvals, active rollouts, live releases and recent decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState

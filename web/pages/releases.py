@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from registry.actions import grant_waiver
 from registry.models import Release

@@ -11,15 +11,15 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
-from ledger.core.errors import DomainError, Invalid, NotFound
+from ledger.core.errors import DomainError, Invalid
 from registry.models import Release
 from registry.queries import get_release, newest_releases
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL, LIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
-from rollouts.queries import view_of
+from rollouts.queries import get_rollout, view_of
 from rollouts.queries.approvals import excluded_from
 from rollouts.queries.replay import replayed
 from web.pages.forms import act, reason_in, refused, version_in
@@ -46,14 +46,7 @@ NEWEST = 20
 
 
 def _rollout(request: HttpRequest, pk: int) -> Rollout:
-    found = (
-        Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report")
-        .filter(pk=pk)
-        .first()
-    )
-    if found is None or not may(actor_of(request), Verb.READ, found.model.team.slug):
-        raise NotFound("rollout_unknown", f"There is no rollout {pk} that you may see.")
-    return found
+    return get_rollout(actor_of(request), pk)
 
 
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
@@ -124,7 +117,7 @@ def act_on(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
 
     def call() -> None:
         if verb not in {name for name, *_ in BUTTONS}:
-            raise Invalid("verb_unknown", f"A rollout has no verb “{verb}”.")
+            raise Invalid("no_such_verb", f"A rollout has no verb “{verb}”.")
         more = {"stage": request.POST.get("stage") or None} if verb == "approve" else {}
         getattr(actions, verb)(
             actor=actor, rollout=found, expected_version=version_in(request), reason=reason_in(request), **more

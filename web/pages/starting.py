@@ -1,4 +1,4 @@
-"""Asking for a rollout: the form, what would happen, and the request itself."""
+"""Starting a rollout: the form, its preview, and the start itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may, require
 from ledger.core.errors import DomainError, Invalid
 from registry.models import Release, ServedModel
@@ -88,7 +88,7 @@ def _asked_for(form: QueryDict) -> dict[str, Any]:
     """The environment and the policy that the form names. Raises Invalid."""
     environment = Environment.objects.filter(slug=form.get("environment", ""), is_routed=True).first()
     if environment is None:
-        raise Invalid("environment_unknown", "Choose the environment to roll out to.")
+        raise Invalid("no_such_environment", "Choose the environment to roll out to.")
     return {"environment": environment, "policy": _policy(form)}
 
 

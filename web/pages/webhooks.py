@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what happens, how it went, and what people do about it."""
+"""Webhooks: the list and the page of one, with its deliveries and its verbs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
-from accounts.api import actor_of
+from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from accounts.models import Team
 from ledger.core.errors import DomainError, Invalid
@@ -122,7 +122,7 @@ def rotate(request: HttpRequest, pk: int) -> HttpResponse:
 
 @login_required
 def change(request: HttpRequest, pk: int) -> HttpResponse:
-    """Takes whatever of the fields the form has."""
+    """Applies those of the fields that the form has."""
     given = request.POST
     changes: dict[str, Any] = {name: given[name].strip() for name in ("target", "title") if name in given}
     changes |= {"verbs": given["verbs"].split()} if "verbs" in given else {}
@@ -155,7 +155,7 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
     try:
         hours = request.POST.get("hours", "")
         if hours not in {str(choice) for choice in HOURS_BACK}:
-            raise Invalid("hours_unknown", "Choose how far back, from the list.")
+            raise Invalid("no_such_period", "Choose how far back, from the list.")
         since = timezone.now() - timedelta(hours=int(hours))
         count = actions.replay_since(actor=actor, webhook=row, since=since)
     except DomainError as error:

@@ -1,4 +1,4 @@
-"""How facts are written on a page: words with icons, instants, digests, numbers."""
+"""Template tags: states with icons, instants, digests, numbers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from registry.core.formats.torchscript import MOST_READ, zipped_imports
 from registry.core.formats.window import Seekable, Window
 from registry.core.schema import Json, Problem
 
-#: Grows when a reader tells more or other facts, so that what was remembered before is read again.
+#: Version of the readers' output: bump it when a reader's facts change, so that cached headers are read again.
 READER: Final = 2
 #: The first bytes, by which content is recognised.
 HEAD_BYTES: Final = 1 << 16
@@ -116,7 +116,7 @@ def disguise_of(head: bytes) -> str:
 
 
 def _read_json(window: Window) -> dict[str, Any]:
-    if window.size > LONGEST_JSON:  # such a file is data, and nobody's configuration
+    if window.size > LONGEST_JSON:  # a JSON file this large is data, not configuration
         return _read_raw(window)
     document = jsons.parse(window.read(window.size), "it")
     tokenizer = of_document(document)

@@ -16,7 +16,7 @@ _TEXTS: Final = ([pickletools.pyunicode], [pickletools.pybytes_or_str])
 #: A stream that says its protocol and is longer than what was read of it counts after this many opcodes.
 _ENOUGH: Final = 8
 MOST_IMPORTS: Final = 200
-#: Stands for names that the opcodes do not tell: a stream can make them while it is loaded.
+#: Placeholder for names that the opcodes do not show, because the stream computes them while it is loaded.
 HIDDEN: Final = "what cannot be told"
 
 
@@ -108,5 +108,5 @@ def _opcodes(data: bytes) -> Iterator[tuple[pickletools.OpcodeInfo, Any, int]]:
     try:
         for opcode, argument, at in pickletools.genops(data):
             yield opcode, argument, at or 0
-    except Exception:  # whatever it stumbles over, what was read so far is what is known
+    except Exception:  # any parse error: keep what was read so far
         return

@@ -9,7 +9,7 @@ from registry.core.formats.findings import Malformed
 
 #: Bytes fetched at once; headers are read in small steps, and a remote store answers each fetch with a request.
 CHUNK_BYTES: Final = 1 << 16
-#: Fetches and bytes that one inspection may cost, whatever the file says of itself.
+#: Upper bounds on one inspection's fetches and bytes, independent of what the file declares.
 MOST_FETCHES: Final = 20_000
 MOST_BYTES: Final = 256 << 20
 

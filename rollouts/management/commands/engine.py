@@ -43,7 +43,7 @@ class Command(BaseCommand):
         stopping = threading.Event()
         # The lease itself is asked: one that slept believes to lead until its next turn.
         tests = AATests(EnvoyCounters(now=clock.now), leads=lambda s: holder(LEASE, for_s=s) == engine.owner)
-        threading.Thread(target=tests.run, args=(stopping,), name="self-tests", daemon=True).start()
+        threading.Thread(target=tests.run, args=(stopping,), name="aa-tests", daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             stopping.set()

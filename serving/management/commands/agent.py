@@ -30,7 +30,7 @@ class Command(BaseCommand):
             servers=launcher.servers,
             launcher=launcher,
             connect=wiring.inference_server,
-            attest_every_s=settings.ATTEST_EVERY_S,
+            drift_check_every_s=settings.DRIFT_CHECK_EVERY_S,
         )
 
         def stop(number: int, frame: FrameType | None) -> None:

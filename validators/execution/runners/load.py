@@ -1,4 +1,4 @@
-"""Drives a server in open loop: every request is sent when it is due, whoever is still waiting."""
+"""Drives a server in open loop: every request is sent when it is due, however many are still unanswered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loopback ports, chosen once and remembered."""
+"""Loopback TCP ports, chosen once and remembered. Interfaces to outside systems are `serving.ports` and `registry.storage.port`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LISTEN = "0A"
 
 
 def is_bound_by(session: int, port: int) -> bool | None:
-    """Whether a process of this session listens on the port: False where only others do, None where nobody does.
+    """Whether a process of this session listens on the port: False where only other processes do, None where none does.
 
     An answer on a port says nothing about who gave it. True where the session's processes may not be looked into.
     Source: proc_net(5), proc_pid_fd(5).

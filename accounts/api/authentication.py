@@ -1,6 +1,7 @@
 """Bearer tokens: how a program's request says who it is from.
 
-Apart from `accounts.api`, because REST framework loads it while its own views are still being made.
+REST framework loads it while its own views are still being made: nothing here, and nothing in this package's `__init__`,
+may import them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class BearerTokenAuthentication(BaseAuthentication):
 
 
 class BearerScheme(OpenApiAuthenticationExtension):
-    target_class = "accounts.authentication.BearerTokenAuthentication"
+    target_class = "accounts.api.authentication.BearerTokenAuthentication"
     name = "bearer"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:

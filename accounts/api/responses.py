@@ -1,0 +1,23 @@
+"""Answers that several views give: one with its version, and a list that has one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer
+
+
+def versioned(serializer: BaseSerializer[Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer, with the version that `If-Match` wants as its ETag."""
+    data = serializer.data
+    return Response(data, status=status, headers={"ETag": f'"{data["version"]}"', **(headers or {})})
+
+
+# A comment and no docstring: the schema would show it as that of every list.
+# A list that is short by nature, in the form of one that is paged: subclasses add `results`.
+class OnePage(serializers.Serializer[Any]):
+    next = serializers.CharField(allow_null=True, default=None, help_text="always null: there is one page")
+    previous = serializers.CharField(allow_null=True, default=None)

@@ -1,0 +1,375 @@
+"""The JSON shapes of rollouts in answers. Durations in seconds, weights in basis points, shares in [0, 1], e-values as log E."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from rollouts.core.approvals import Void
+from rollouts.core.lifecycle import RolloutState
+from rollouts.models import Observation
+
+# Fields named like a member of REST framework's own classes are declared as such: its metaclass takes them out of the class.
+_STATES = [state.value for state in RolloutState]
+
+
+# --- a rollout --------------------------------------------------------------------------------------------------------
+
+
+class RolloutReleaseOut(serializers.Serializer[Any]):
+    name = serializers.CharField(help_text="r14")
+    number = serializers.IntegerField()
+    digest = serializers.CharField(help_text="sha256:<64 hex> of the manifest")
+
+
+class RolloutBrief(serializers.Serializer[Any]):
+    """A rollout in a list."""
+
+    id = serializers.IntegerField()
+    version = serializers.IntegerField(help_text="for If-Match")
+    model = serializers.CharField()
+    environment = serializers.CharField()
+    state = serializers.ChoiceField(choices=_STATES)
+    outcome = serializers.CharField(
+        help_text="the state, but `ended` where the model's first release was to be rolled back and kept its traffic"
+    )
+    reason = serializers.CharField(allow_blank=True, help_text="one sentence: why, and what comes next")
+    candidate = RolloutReleaseOut()
+    stable = RolloutReleaseOut(allow_null=True, help_text="the rollback target; null for a model's first release there")
+    step_index = serializers.IntegerField(help_text="-1 before the first step")
+    weight_bp = serializers.IntegerField(help_text="commanded share of the candidate")
+    observed_bp = serializers.IntegerField(allow_null=True, help_text="measured share over the last window")
+    created_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+    url = serializers.CharField()
+
+
+class DecisionOut(serializers.Serializer[Any]):
+    """What the engine or a person decided, and why."""
+
+    id = serializers.IntegerField()
+    at = serializers.DateTimeField()
+    tick = serializers.IntegerField()
+    action = serializers.CharField(help_text="hold, advance, roll_back, …, or a person's verb")
+    code = serializers.CharField(allow_blank=True, help_text="the reason's code; see docs/rollouts.md")
+    reason = serializers.CharField(help_text="one sentence")
+    actor = serializers.CharField()
+    facts = serializers.DictField(help_text="the numbers that the reason rests on")
+
+
+class CountsOut(serializers.Serializer[Any]):
+    """What one arm counted."""
+
+    attempts = serializers.IntegerField()
+    routed = serializers.IntegerField(
+        help_text="requests drawn for this arm, also those that nothing was decided about"
+    )
+    bad = serializers.DictField(child=serializers.IntegerField(), help_text="bad attempts by counter")
+
+
+class ArmsOut(serializers.Serializer[Any]):
+    candidate = CountsOut()
+    stable = CountsOut()
+
+
+class RolloutArmsOut(serializers.Serializer[Any]):
+    step = ArmsOut(help_text="in the present step")
+    total = ArmsOut(help_text="since the start")
+    last_tick = ArmsOut()
+
+
+class EvidenceOut(serializers.Serializer[Any]):
+    """One guard's numbers in the present step: attempts, how many were bad, and what they prove."""
+
+    bad_candidate = serializers.IntegerField()
+    candidate = serializers.IntegerField()
+    bad_stable = serializers.IntegerField()
+    stable = serializers.IntegerField()
+    phi = serializers.FloatField(help_text="dispersion: 1 where failures come one by one")
+    log_e_worse = serializers.FloatField()
+    log_e_fine = serializers.FloatField()
+    log_e_better = serializers.FloatField()
+    log_e_over = serializers.FloatField(help_text="the candidate is over the objective")
+    log_e_stable_over = serializers.FloatField()
+
+
+class GuardOut(EvidenceOut):
+    """A guard with its evidence and the bars that the evidence is held against."""
+
+    name = serializers.CharField()
+    words = serializers.CharField(help_text="its name for people")
+    indicator = serializers.CharField()
+    source = serializers.CharField(help_text="gateway, prober or prometheus")  # type: ignore[assignment]
+    threshold_ms = serializers.FloatField(allow_null=True)
+    max_frac = serializers.FloatField(allow_null=True, help_text="the objective")
+    limit_frac = serializers.FloatField(allow_null=True)
+    is_critical = serializers.BooleanField()
+    is_dry_run = serializers.BooleanField(help_text="watched and told, never acted on")
+    must_have_data = serializers.BooleanField()
+    rate_candidate = serializers.FloatField(allow_null=True)
+    rate_stable = serializers.FloatField(allow_null=True)
+    bar_worse = serializers.FloatField()
+    bar_fine = serializers.FloatField()
+    worse_progress = serializers.FloatField(min_value=0, max_value=1, help_text="share of the bar")
+    fine_progress = serializers.FloatField(min_value=0, max_value=1)
+    samples_to_go = serializers.IntegerField(allow_null=True)
+
+
+class StepOut(serializers.Serializer[Any]):
+    """A step, or the bake, which is the last."""
+
+    index = serializers.IntegerField()
+    name = serializers.CharField()
+    stage = serializers.CharField(help_text="its name in approvals")
+    weight_bp = serializers.IntegerField()
+    weight_pct = serializers.FloatField()
+    min_s = serializers.FloatField()
+    min_samples = serializers.IntegerField()
+    deadline_s = serializers.FloatField()
+    is_current = serializers.BooleanField()
+    is_done = serializers.BooleanField()
+    at = serializers.DateTimeField(allow_null=True, help_text="when its weight was written")
+
+
+class ShadowOut(serializers.Serializer[Any]):
+    """The stage before any user is served."""
+
+    sample_bp = serializers.IntegerField(help_text="share of the requests that is copied")
+    min_s = serializers.FloatField()
+    min_samples = serializers.IntegerField()
+    deadline_s = serializers.FloatField()
+    is_current = serializers.BooleanField()
+    is_done = serializers.BooleanField()
+
+
+class WeightOut(serializers.Serializer[Any]):
+    """Commanded, acknowledged by every gateway, and observed in the counters: three things."""
+
+    commanded_bp = serializers.IntegerField()
+    is_acknowledged = serializers.BooleanField(allow_null=True, help_text="null where nothing is routed")
+    acknowledged_bp = serializers.IntegerField(allow_null=True)
+    acknowledged_at = serializers.DateTimeField(allow_null=True)
+    error = serializers.CharField(allow_blank=True)
+    observed_bp = serializers.IntegerField(allow_null=True)
+
+
+class UsersOut(serializers.Serializer[Any]):
+    requests = serializers.IntegerField()
+    errors = serializers.IntegerField(help_text="answered with an error after every retry")  # type: ignore[assignment]
+
+
+class ClockOut(serializers.Serializer[Any]):
+    """The clock of a rollback, all measured. Durations are null until both ends are known."""
+
+    first_bad_at = serializers.DateTimeField(allow_null=True)
+    decided_at = serializers.DateTimeField(allow_null=True)
+    zero_at = serializers.DateTimeField(allow_null=True, help_text="when every gateway had acknowledged weight 0")
+    confirmed_at = serializers.DateTimeField(allow_null=True, help_text="when counters showed no more traffic on it")
+    fault_to_zero_s = serializers.FloatField(allow_null=True)
+    decision_to_zero_s = serializers.FloatField(allow_null=True)
+    bad_candidate_attempts = serializers.IntegerField()
+    bad_candidate_attempts_by_guard = serializers.DictField(child=serializers.IntegerField())
+
+
+class ApprovalOut(serializers.Serializer[Any]):
+    """One person's yes to exactly these digests before one stage."""
+
+    approver = serializers.CharField()
+    stage = serializers.CharField()
+    at = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField(allow_null=True)
+    counts = serializers.BooleanField()
+    void = serializers.ChoiceField(
+        choices=[void.value for void in Void], allow_null=True, help_text="why it does not count"
+    )
+    why_void = serializers.CharField(allow_blank=True, help_text="the same as a sentence")
+    step_index = serializers.IntegerField(help_text="where the rollout stood")
+    comment = serializers.CharField(allow_blank=True)
+    manifest_digest = serializers.CharField()
+    report_digest = serializers.CharField(allow_blank=True)
+    policy_digest = serializers.CharField()
+
+
+class ApprovalStageOut(serializers.Serializer[Any]):
+    stage = serializers.CharField()
+    needed = serializers.IntegerField()
+    given = serializers.IntegerField()
+    by = serializers.ListField(child=serializers.CharField())
+    missing = serializers.IntegerField()
+    is_ahead = serializers.BooleanField(help_text="false: the rollout is past it")
+
+
+class FrozenOut(serializers.Serializer[Any]):
+    """Until when nothing is opened, and why."""
+
+    until = serializers.DateTimeField()
+    why = serializers.CharField(allow_blank=True)
+
+
+class UndoWindowOut(serializers.Serializer[Any]):
+    """The release to which one step goes back, and until when."""
+
+    to = serializers.CharField()
+    until = serializers.DateTimeField()
+
+
+class MismatchOut(serializers.Serializer[Any]):
+    """An answer that the candidate alone got wrong."""
+
+    at = serializers.DateTimeField()
+    source = serializers.CharField(help_text="golden or shadow")  # type: ignore[assignment]
+    summary = serializers.CharField()
+    facts = serializers.DictField()
+
+
+class RolloutOut(RolloutBrief):
+    """Everything about one rollout now."""
+
+    is_final = serializers.BooleanField()
+    report = serializers.CharField(allow_null=True, help_text="digest of the report that it rests on")
+    policy = serializers.DictField(help_text="the whole policy that it follows; see docs/rollouts.md")
+    policy_digest = serializers.CharField()
+    steps = StepOut(many=True)
+    shadow = ShadowOut(allow_null=True, help_text="null where the policy asks for none")
+    step_started_at = serializers.DateTimeField(allow_null=True)
+    due_at = serializers.DateTimeField(allow_null=True, help_text="the step's deadline")
+    weight = WeightOut()
+    mirror_bp = serializers.IntegerField(help_text="share of the requests that is copied to the candidate")
+    promote_now = serializers.BooleanField(help_text="a person asked to skip what is left, but for the breach checks")
+    guards = GuardOut(many=True)
+    arms = RolloutArmsOut()
+    users = UsersOut()
+    clock = ClockOut()
+    tick = serializers.IntegerField()
+    requested_by = serializers.CharField(allow_null=True)
+    approvals = ApprovalOut(many=True)
+    approval_stages = ApprovalStageOut(many=True)
+    next_approval = serializers.CharField(allow_null=True, help_text="the next stage that lacks approvals")
+    may_approve = serializers.ListField(child=serializers.CharField(), help_text="names")
+    frozen = FrozenOut(allow_null=True)
+    undo_window = UndoWindowOut(allow_null=True, help_text="null where there is no such way")
+    supersedes = serializers.IntegerField(allow_null=True)
+    superseded_by = serializers.IntegerField(allow_null=True)
+    mismatches = MismatchOut(many=True, help_text="the latest")
+    started_at = serializers.DateTimeField(allow_null=True)
+    decisions = DecisionOut(many=True, help_text="the latest, newest first")
+    links = serializers.DictField(child=serializers.CharField())
+
+
+class ObservationOut(serializers.ModelSerializer[Observation]):
+    """A block of successive ticks: counts of both arms, and the evidence at its end."""
+
+    state = serializers.ChoiceField(choices=_STATES)
+    candidate = CountsOut()
+    stable = CountsOut()
+    evidence = serializers.DictField(child=EvidenceOut(), help_text="by guard")
+    ticks = serializers.ListField(help_text="the single ticks, encoded")
+
+    class Meta:
+        model = Observation
+        fields = [
+            "first_tick", "tick", "from_at", "at", "state", "weight_bp", "candidate", "stable", "evidence", "problem", "ticks",
+        ]  # fmt: skip
+
+
+# --- before and after -------------------------------------------------------------------------------------------------
+
+
+class TrafficOut(serializers.Serializer[Any]):
+    rate_per_s = serializers.FloatField(allow_null=True, help_text="requests of the whole model; null where unknown")
+    error_frac = serializers.FloatField(allow_null=True, help_text="stable's share of errors")
+    source = serializers.CharField()  # type: ignore[assignment]
+    slow_frac = serializers.DictField(child=serializers.FloatField(), help_text="share of slow attempts by counter")
+
+
+class StagePreviewOut(serializers.Serializer[Any]):
+    """`expected_s` is null where it cannot be told, or where the stage will not end by proof before its deadline."""
+
+    name = serializers.CharField()
+    weight_bp = serializers.IntegerField()
+    min_s = serializers.FloatField()
+    min_samples = serializers.IntegerField()
+    deadline_s = serializers.FloatField()
+    approvals = serializers.IntegerField()
+    samples_s = serializers.FloatField(allow_null=True, help_text="until enough attempts are seen")
+    proof_s = serializers.FloatField(allow_null=True, help_text="until a healthy candidate is proven")
+    expected_s = serializers.FloatField(allow_null=True)
+
+
+class DetectionOut(serializers.Serializer[Any]):
+    """A candidate of which a share fails, at one weight: how long until it is rolled back, at what cost."""
+
+    fail_frac = serializers.FloatField()
+    stage = serializers.CharField()
+    weight_bp = serializers.IntegerField()
+    seconds = serializers.FloatField(allow_null=True, help_text="null: not within 30 days")
+    bad_requests = serializers.FloatField(allow_null=True)
+
+
+class ApprovalNeedOut(serializers.Serializer[Any]):
+    stage = serializers.CharField()
+    needed = serializers.IntegerField()
+
+
+class WarningOut(serializers.Serializer[Any]):
+    code = serializers.CharField(help_text="stable; see docs/rollouts.md")
+    level = serializers.ChoiceField(choices=["refused", "warning", "note"], help_text="refused: the start would be")
+    message = serializers.CharField()
+
+
+class RolloutPreviewOut(serializers.Serializer[Any]):
+    """What a rollout would do, and what speaks against it."""
+
+    model = serializers.CharField()
+    candidate = serializers.CharField()
+    stable = serializers.CharField(allow_null=True)
+    environment = serializers.CharField()
+    undo_window_s = serializers.FloatField()
+    policy = serializers.DictField()
+    policy_digest = serializers.CharField()
+    traffic = TrafficOut()
+    stages = StagePreviewOut(many=True)
+    detect = DetectionOut(many=True)
+    total_s = serializers.FloatField(allow_null=True)
+    is_thin = serializers.BooleanField(help_text="some stage will not see enough before its deadline")
+    approvals = ApprovalNeedOut(many=True)
+    frozen = FrozenOut(allow_null=True)
+    can_start = serializers.BooleanField()
+    warnings = WarningOut(many=True)
+
+
+class TurnOut(serializers.Serializer[Any]):
+    """A tick at which the policy's decision became another one. State and weight are those that really were."""
+
+    tick = serializers.IntegerField()
+    at = serializers.DateTimeField()
+    state = serializers.ChoiceField(choices=_STATES)
+    step_index = serializers.IntegerField()
+    weight_bp = serializers.IntegerField()
+    action = serializers.CharField()
+    code = serializers.CharField()
+    reason = serializers.CharField()
+
+
+class HappenedOut(serializers.Serializer[Any]):
+    state = serializers.ChoiceField(choices=_STATES)
+    reason = serializers.CharField(allow_blank=True)
+    decisions = DecisionOut(many=True, help_text="but holds, oldest first")
+
+
+class RolloutReplayOut(serializers.Serializer[Any]):
+    """A stored rollout judged again by another policy, beside what happened."""
+
+    rollout = serializers.IntegerField()
+    policy = serializers.DictField()
+    policy_digest = serializers.CharField()
+    is_own_policy = serializers.BooleanField(help_text="the policy is the rollout's own, but for approvals")
+    ticks = serializers.IntegerField()
+    turns = TurnOut(many=True)
+    first_effect = TurnOut(allow_null=True)
+    roll_back = TurnOut(allow_null=True)
+    not_counted = serializers.ListField(
+        child=serializers.CharField(), help_text="counters that the policy rests on and nobody counted then"
+    )
+    happened = HappenedOut()

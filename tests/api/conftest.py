@@ -1,0 +1,32 @@
+"""Every good answer that a test of this folder gets is what the committed schema says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.api_schema import differences
+
+
+@pytest.fixture(autouse=True)
+def _answers_fit_the_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Noted, and told at the end: an answer may be given in another thread."""
+    from rest_framework.response import Response  # not above: this file is read before Django has its settings
+    from rest_framework.views import APIView
+
+    found: list[str] = []
+    finalize = APIView.finalize_response
+
+    def noted(self: APIView, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        done = finalize(self, request, response, *args, **kwargs)
+        if isinstance(done, Response) and 200 <= done.status_code < 300 and request.resolver_match is not None:
+            body = None if done.data is None else json.loads(done.accepted_renderer.render(done.data))
+            found.extend(differences(request.method, request.resolver_match.route, done.status_code, body))
+        return done
+
+    monkeypatch.setattr(APIView, "finalize_response", noted)
+    yield
+    assert found == [], "answers that docs/openapi.json does not tell of; run `make openapi` if the code is right"
