@@ -1,4 +1,4 @@
-"""The doors through which workers come."""
+"""Celery tasks of rollouts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollouts.models import Rollout
 
 @handler(DRAIN_REVERTED)
 def drain_reverted_release(job: Job, beat: Beat) -> None:
-    """Ends the servers of a release that was taken back after its promotion, once nothing goes there any more."""
+    """Drains the servers of a release whose promotion was reverted, once no gateway routes to it."""
     rollout = Rollout.objects.select_related("candidate__model__team", "environment", "model").get(
         pk=job.args["rollout"]
     )

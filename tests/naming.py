@@ -22,6 +22,7 @@ RETIRED = {
     "doubt": "inconclusive",
     "fitting": "node fit",
     "glance": "poll",
+    "held": "locked, received, stored",
     "keeper": "shim, supervisor",
     "letter": "outbound message",
     "patience": "timeout",

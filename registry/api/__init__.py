@@ -1,1 +1,1 @@
-"""The REST doors of the registry: parse, call, shape."""
+"""REST views of the registry: parse the request, call an action or query, render the answer."""

@@ -1,4 +1,4 @@
-"""The REST doors to aliases: where they point, moving them, and where they pointed before."""
+"""REST views of aliases: where they point, moving them, and their history."""
 
 from __future__ import annotations
 

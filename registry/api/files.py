@@ -1,4 +1,4 @@
-"""The REST doors to the bytes of a release: send a draft's file, fetch a release's."""
+"""REST views of the bytes of a release: send a draft's file, fetch a release's."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class FileView(APIView):
 
 
 def _bound(request: Request) -> None:
-    """Raises Invalid for more bytes than one request may carry; behind ASGI the door in front has said so before."""
+    """Raises Invalid for more bytes than one request may carry; behind ASGI the upload middleware has refused them before."""
     most, length = settings.MAX_SIMPLE_UPLOAD_BYTES, _length(request)
     if length is None or length > most:
         refuse(

@@ -1,4 +1,4 @@
-"""The REST doors to retirement and collection: retire, restore, see what would go and why, let it go."""
+"""REST views of retirement and garbage collection: retire, restore, show the plan with its reasons, run it."""
 
 from __future__ import annotations
 

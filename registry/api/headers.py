@@ -1,4 +1,4 @@
-"""The REST door to what the files of a release say of themselves."""
+"""REST view of the headers of a release's files."""
 
 from __future__ import annotations
 

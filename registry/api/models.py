@@ -1,4 +1,4 @@
-"""The REST doors to models."""
+"""REST views of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST doors to releases: draft, read, seal, waive."""
+"""REST views of releases: draft, read, seal, waive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST doors to signatures: public keys, a release's bundle, and every attestation about it."""
+"""REST views of signatures: public keys, a release's bundle, and every attestation about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST doors to uploads in parts: begin, sign, look, complete, abort."""
+"""REST views of uploads in parts: begin, sign, show, complete, abort."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def approve(
 
 
 def _person(actor: Actor, rollout: Rollout) -> int:
-    """Who says yes. Raises Refused for a part of the system, and for whoever made the release or asked for the rollout."""
+    """Who says yes. Raises Refused for a part of the system, and for the release's author and the rollout's requester."""
     if actor.user_id is None:
         raise Refused("no_person", "An approval takes a person; sign in as one.")
     if actor.user_id in excluded_from(rollout):
@@ -156,7 +156,7 @@ def _approved(
 
 @transaction.atomic
 def reject(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
-    """A person's no, for good: it ends before any traffic, or the traffic that it has is taken back at once.
+    """A person's final no: the rollout ends before any traffic, or is rolled back at once.
 
     Raises StateChanged("nothing_to_reject") for a live rollout of which no stage ahead needs an approval.
     """

@@ -108,7 +108,7 @@ def write_route(
 
     Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
     """
-    _hold(rollout, fence)
+    _lock(rollout, fence)
     stable = None if is_promoting else rollout.stable
     mirror_bp = rollout.mirror_bp if mirror_bp is None else mirror_bp
     set_route(
@@ -122,9 +122,9 @@ def write_route(
 def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
     """The candidate's deployment, asked for unless it is there. Raises what `ensure_deployment` does, and StateChanged.
 
-    A rollout that was cancelled meanwhile asks for nothing: nobody would drain it.
+    Not for a rollout that was cancelled meanwhile: nothing would drain the deployment again.
     """
-    _hold(rollout, fence)
+    _lock(rollout, fence)
     return ensure_deployment(
         actor=ENGINE,
         release=rollout.candidate,
@@ -133,7 +133,7 @@ def ask_for_candidate(rollout: Rollout, *, fence: int) -> Deployment:
     )
 
 
-def _hold(rollout: Rollout, fence: int) -> None:
+def _lock(rollout: Rollout, fence: int) -> None:
     """Locks the row as it was read, until the transaction ends. Raises StateChanged when it moved since, Stale when a
     newer engine leads."""
     seen = Rollout.objects.select_for_update(no_key=True).filter(pk=rollout.pk, version=rollout.version)
@@ -222,7 +222,7 @@ def _first_bad_at(tick: Tick) -> datetime | None:
 @transaction.atomic
 def note_acknowledged_zero(rollout: Rollout, acked_at: datetime, *, fence: int) -> None:
     """The gateways send the candidate nothing new since `acked_at`; a rollout that was stuck goes on."""
-    _hold(rollout, fence)
+    _lock(rollout, fence)
     zero_at = max(acked_at, rollout.decided_at or acked_at)
     Rollout.objects.filter(pk=rollout.pk, zero_at=None).update(zero_at=zero_at)
     reread(rollout)
@@ -233,7 +233,7 @@ def note_acknowledged_zero(rollout: Rollout, acked_at: datetime, *, fence: int) 
 @transaction.atomic
 def note_stuck(rollout: Rollout, why: str, *, fence: int) -> None:
     """Loudly: the rollback cannot be verified. The engine keeps trying. `why` is a sentence without its full stop."""
-    _hold(rollout, fence)
+    _lock(rollout, fence)
     reason = f"{why}. Traffic may still reach {rollout.candidate.name}; look at the gateways."
     move(rollout, S.STUCK, actor=ENGINE, reason=reason)
     record(rollout, actor=ENGINE, action="hold", code=Code.STUCK, reason=reason)
@@ -247,7 +247,7 @@ def finish_rollback(
 
     `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
     """
-    _hold(rollout, fence)
+    _lock(rollout, fence)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
         return

@@ -26,14 +26,14 @@ from serving.queries import deployment_of, ready_server
 
 S = RolloutState
 _ACTIVE = sorted(state.value for state in ACTIVE)
-#: The release that was taken back keeps its servers so long: what gateways had begun to send there is answered.
+#: The reverted release keeps its servers this long, so that requests in flight are answered.
 LET_GO_AFTER_S = 60.0
 DRAIN_REVERTED = "rollouts.let_go"
 _RETRY_S = 30.0
 
 
 def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environment, reason: str) -> Rollout:
-    """Takes the model's traffic back, whatever there is to take back: the active rollout, or the last promoted one.
+    """Rolls the model's traffic back: the active rollout's, or the last promoted one's.
 
     A rollout without traffic is cancelled; where the release before is kept warm, the traffic goes back to that as well.
     Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
@@ -73,7 +73,7 @@ def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     said = f"{actor.name} went back to {before.name}, still warm: {require_reason(reason)}"
     set_route(actor=actor, environment=environment, model=model, stable=before, reason=said)
     arms = {"from": last.candidate.name, "to": before.name}
-    # Without a `undo_until`, what was kept warm is wanted again for good.
+    # Without `undo_until`, the deployment that was kept warm is permanent again.
     move(last, S.REVERTED, actor=actor, reason=said, facts=arms, weight_bp=0, undo_until=None)
     record(last, actor=actor, action="roll_back", reason=said, code=Code.INSTANT)
     enqueue(

@@ -30,7 +30,7 @@ def supersede(
     policy: Mapping[str, Any] | None = None,
     reason: str,
 ) -> Rollout:
-    """The new rollout. The old one ends superseded in the same transaction, so that nobody can come in between.
+    """The new rollout. The old one ends superseded in the same transaction, so that no other rollout can start in between.
 
     The rollback target stays the last fully promoted release. Raises what `start_rollout` raises, and StateChanged
     ("has_traffic") where users or copies of their requests reach the old candidate: that must be taken back first.

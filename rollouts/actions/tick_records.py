@@ -46,7 +46,7 @@ def write(rollout: Rollout, tick: Tick, outcome: Outcome, *, fence: int) -> None
 
 
 # One statement for many rollouts: each is compared as `write` compares it, and one that somebody else holds locked is left
-# out, so that nobody waits for it. What is left out is as it was, and its next tick reads it again.
+# out instead of waited for. It is unchanged, and its next tick reads it again.
 _WRITE_HOLDS = """
 WITH given AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(%s::jsonb) AS given(

@@ -49,7 +49,7 @@ def move(
 ) -> Rollout:
     """The rollout in another state, or in the same one with other fields (a step further). Must run in a transaction.
 
-    Appends the event. `keeps_reason`: the row goes on saying what it said, and only the event tells this one.
+    Appends the event. `keeps_reason`: the row keeps its former reason, and only the event has this one.
     Raises StateChanged when the table has no such move, or when the row moved meanwhile.
     """
     changes |= {"ended_at": timezone.now()} if to in FINAL and rollout.state not in FINAL else {}
@@ -78,7 +78,7 @@ def record(
     code: Code | None = None,
     facts: dict[str, Any] | None = None,
 ) -> DecisionRecord:
-    """A decision, kept for good."""
+    """Appends a decision record, which is never changed or deleted."""
     return DecisionRecord.objects.create(
         rollout=rollout,
         at=timezone.now(),

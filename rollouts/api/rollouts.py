@@ -1,4 +1,4 @@
-"""The REST doors to rollouts: parse, call, shape."""
+"""REST views of rollouts: parse the request, call an action or query, render the answer."""
 
 from __future__ import annotations
 

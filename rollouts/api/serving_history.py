@@ -1,4 +1,4 @@
-"""The REST doors to history: what served a model in an environment at an instant, and every change of it."""
+"""REST views of the serving history: what served a model in an environment at an instant, and every change of it."""
 
 from __future__ import annotations
 

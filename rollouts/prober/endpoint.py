@@ -17,7 +17,7 @@ STATUS_PATH = "/status"
 
 
 class MirrorEndpoint:
-    """`GET /status` tells what became of the requests so far; everything else is a mirrored request, answered 204."""
+    """`GET /status` shows the counts of the requests so far; everything else is a mirrored request, answered 204."""
 
     def __init__(self, prober: Prober) -> None:
         self._prober = prober

@@ -157,7 +157,7 @@ class GoldenProbes:
         return self._probes[profile.rollout_id]
 
     def _ask(self, epoch: str, target: Target, probe: GoldenProbe) -> None:
-        """One item of both releases. Where stable has no answer it counts for nobody; an answer that the candidate lacks is wrong."""
+        """One item of both releases. Where stable has no answer it is not counted; an answer that the candidate lacks is wrong."""
         profile, item = target.profile, probe.next_item()
         stable: Wrong | None = None
         if profile.stable is not None:

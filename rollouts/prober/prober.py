@@ -104,7 +104,7 @@ class Prober:
             except db.Error as error:
                 log.warning("database_away", error=str(error).strip())
                 db.close_old_connections()
-            except Exception:  # whatever one row holds, the next second tries again
+            except Exception:  # one broken row must not end the loop; it is retried in a second
                 log.error("prober_turn_failed", traceback=traceback.format_exc())
                 db.close_old_connections()
             self._stop.wait(max(0.01, began + TURN_S - time.monotonic()))

@@ -50,7 +50,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked. `outputs` are the wanted ones, or none for all; `digest` stands for the inputs, which are not kept."""
+    """What was asked. `outputs` are the requested ones, or none for all; `digest` identifies the inputs, which are not kept."""
 
     inputs: dict[str, npt.NDArray[Any]]
     outputs: tuple[str, ...] = ()

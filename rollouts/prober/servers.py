@@ -11,7 +11,7 @@ from serving.adapters.triton import TritonServer
 from serving.core.routes import Endpoint
 from serving.ports import InferenceServer
 
-#: A client is closed when nobody has needed it for this long: longer than any question takes.
+#: An idle client is closed after this long: longer than any request takes.
 IDLE_S = 60.0
 
 

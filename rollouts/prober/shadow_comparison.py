@@ -20,7 +20,7 @@ from serving.core.routes import Endpoint
 from serving.ports import InferenceError
 
 log = structlog.get_logger(__name__)
-#: Comparisons at once: in all; and of one rollout, those that wait and those that run, so that one hung candidate starves nobody.
+#: Comparisons at once: in all; and of one rollout, those that wait and those that run, so that one hung candidate cannot starve the others.
 WORKERS, MOST_OPEN = 16, 4
 _LONGEST_FAILURE = 200
 
@@ -61,7 +61,7 @@ class Shadowing:
             thread.start()
 
     def stop(self) -> None:
-        """Returns when nobody compares any more, or soon."""
+        """Waits for running comparisons to end, for a bounded time."""
         self.watch([])
         for _ in self._threads:
             self._jobs.put(None)
@@ -109,7 +109,7 @@ class Shadowing:
                 self._compare(job)
             except Unusable as unusable:
                 self._book.note(unusable.reason)
-            except Exception:  # one odd request must not end the thread; it counts for nobody
+            except Exception:  # one odd request must not end the thread; it is not counted
                 self._book.note("broke")
                 # plain text: a traceback with its locals would hold what users sent
                 log.error("comparison_broke", rollout=job.target.rollout_id, traceback=traceback.format_exc())

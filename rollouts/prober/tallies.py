@@ -35,7 +35,7 @@ class Tallies:
 
     def __init__(self) -> None:
         self.epoch = ""
-        #: What was done with requests and why some were let go, over the life of the process.
+        #: Counts of requests by what was done with them, and of dropped ones by reason, over the life of the process.
         self.seen: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._tallies: dict[int, Tally] = {}

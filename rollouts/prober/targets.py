@@ -25,7 +25,7 @@ from validators.core.contract import tensors_of
 from validators.core.policy import Policy, parse_policy
 
 log = structlog.get_logger(__name__)
-#: What could not be read, such as a manifest while the database was away, is tried again after so long.
+#: Retry interval for what could not be read, such as a manifest while the database was away.
 RETRY_S = 60.0
 _STATES = sorted(state.value for state in LIVE)
 
@@ -68,7 +68,7 @@ class Target:
 
 
 class Targets:
-    """Reads them anew each second; what does not change is read once. Three queries, whatever the number of rollouts."""
+    """Reads them anew each second; what does not change is read once. Three queries for any number of rollouts."""
 
     def __init__(self) -> None:
         self._profiles: dict[int, Profile] = {}

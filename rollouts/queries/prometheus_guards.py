@@ -36,7 +36,7 @@ def queries_of(rollout: Rollout, guard: Guard) -> tuple[CounterQuery, ...]:
 def query_problems(rollout: Rollout, metrics: ExternalMetrics | None, *, timeout_s: float) -> list[str]:
     """A sentence for every query of the rollout's external guards that gives no counter now. The rollout may be unsaved.
 
-    A candidate that serves nobody yet has no counters yet: what is missing of it alone is not told.
+    A candidate without traffic has no counters yet: series missing for it alone are not reported.
     """
     guards = prometheus_guards(rollout)
     if not guards:

@@ -85,7 +85,7 @@ def _release(release: Release | None) -> dict[str, Any] | None:
     return {"name": release.name, "number": release.number, "digest": release.digest} if release else None
 
 
-# --- where it stands --------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------------------------
 
 
 def _weight(rollout: Rollout) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
 def active_rows() -> dict[int, tuple[str, int, int, int]]:
     """(state, version, tick, fence) of every rollout that the engine has something to do for, by rollout, the oldest first.
 
-    Read every turn, so kept small: whatever a person's verb changes, it changes the version too.
+    Read every turn, so kept small: every operator command changes the version too.
     """
     states = sorted(state.value for state in ACTIVE - {RolloutState.AWAITING_APPROVAL})
     rows = Rollout.objects.filter(state__in=states).order_by("pk")

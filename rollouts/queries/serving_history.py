@@ -124,7 +124,7 @@ def _is_intact(move: Event) -> bool:
 
 
 def _arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[ServedArm, ...]:
-    """The arms that a `route.set` event tells of, stable first."""
+    """The arms named by a `route.set` event, stable first."""
     candidate_bp = facts.get("candidate_bp") or 0
     shares = [
         ("stable", facts.get("stable"), WHOLE_BP - candidate_bp),

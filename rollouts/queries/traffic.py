@@ -23,7 +23,7 @@ BLOCKS = 60
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests a second of the whole model and stable's share of errors; None where nobody knows. `source` says whence.
+    """Requests a second of the whole model and stable's share of errors; None where unknown. `source` says where they come from.
 
     `slow_frac`: the share of slow attempts by counter (`slow_50ms`), of stable or of a first release, by the last rollout.
     """

@@ -1,4 +1,4 @@
-"""The REST doors to environments, servers and runtimes: all of them read only."""
+"""REST views of environments, servers and runtimes: all of them read only."""
 
 from __future__ import annotations
 

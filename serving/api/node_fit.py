@@ -1,4 +1,4 @@
-"""The REST door to the fit of a release: on the nodes there are, or on one that is described by its labels."""
+"""REST view of node fit: a release on the known nodes, or on one that is described by its labels."""
 
 from __future__ import annotations
 

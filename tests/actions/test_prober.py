@@ -553,7 +553,7 @@ def test_one_odd_rollout_does_not_blind_the_others(world: World) -> None:
     assert world.tally() == (1, 0, 1, 0)
 
 
-# -- the door ------------------------------------------------------------------------------------------------------------
+# -- endpoint ------------------------------------------------------------------------------------------------------------
 
 
 def through_the_door(world: World, method: str, path: str, headers: dict[str, str], body: bytes) -> httpx.Response:

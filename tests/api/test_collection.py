@@ -1,4 +1,4 @@
-"""Retirement, collection and aliases over REST and on the command line; and that no door changes what is sealed."""
+"""Retirement, collection and aliases over REST and on the command line; and that no call changes what is sealed."""
 
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_an_alias_of_another_team_is_not_there(pushed: dict[str, Any], run: Run,
     assert ada.get(f"{here}/champion")["ETag"] == '"1"'
 
 
-# --- what is sealed stays: the doors that are left
+# --- what is sealed stays: the other calls
 
 
 def test_no_door_changes_a_sealed_release(run: Run, pushed: dict[str, Any], api: Any) -> None:

@@ -1,4 +1,4 @@
-"""The REST doors of the registry: a push in three calls, every refusal a problem, nothing half-made left behind."""
+"""The REST views of the registry: a push in three calls, every refusal a problem, nothing half-made left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST doors to golden sets, gate runs and reports, as CI uses them with curl."""
+"""The REST views of golden sets, gate runs and reports, as CI uses them with curl."""
 
 from __future__ import annotations
 

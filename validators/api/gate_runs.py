@@ -1,4 +1,4 @@
-"""The REST doors to golden sets, gate runs and reports: parse, call, shape."""
+"""REST views of golden sets, gate runs and reports: parse the request, call an action or query, render the answer."""
 
 from __future__ import annotations
 
