@@ -189,7 +189,7 @@ def test_a_model_that_never_had_a_server_is_published_empty_and_said_so() -> Non
     admission = admit(table(route(stable=down(A), candidate=None, bp=0)), None)
     assert admission.table.models[0].stable.endpoints == ()
     assert "no server" in admission.problems[0].message
-    assert not admission.problems[0].is_held
+    assert not admission.problems[0].is_withheld
 
 
 def test_a_candidate_without_servers_is_no_problem_because_stable_answers_for_it() -> None:
