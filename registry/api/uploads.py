@@ -82,7 +82,9 @@ class UploadOut(serializers.Serializer[Upload]):
     problem = serializers.CharField(allow_blank=True)
     part_size = serializers.IntegerField()
     parts = serializers.SerializerMethodField()
-    held = serializers.SerializerMethodField(help_text="the parts that arrived; empty once the upload is complete")
+    held = serializers.SerializerMethodField(
+        "get_received", help_text="the parts that arrived; empty once the upload is complete"
+    )
     missing = serializers.SerializerMethodField(help_text="the parts that are still to be sent")
     expires_at = serializers.DateTimeField()
     links = serializers.SerializerMethodField()
@@ -95,7 +97,7 @@ class UploadOut(serializers.Serializer[Upload]):
         return _plan(upload).count
 
     @extend_schema_field(ReceivedPartOut(many=True))
-    def get_held(self, upload: Upload) -> Any:
+    def get_received(self, upload: Upload) -> Any:
         plan = _plan(upload)
         rows = [
             {"number": n, "size_bytes": plan.part(n).size_bytes, "sha256": sha256}
