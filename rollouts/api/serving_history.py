@@ -101,7 +101,7 @@ class ServedHistoryView(generics.ListAPIView[Event]):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         model = visible_model(actor_of(request), self.kwargs["model"])
         events = self.paginate_queryset(serving_history.moves_of(model, get_environment(self.kwargs["slug"]))) or []
-        moves = [asdict(move) for move in serving_history.changes_told(model, events)]
+        moves = [asdict(move) for move in serving_history.changes_of(model, events)]
         return self.get_paginated_response(MoveOut(moves, many=True).data)
 
     def get_queryset(self) -> Any:

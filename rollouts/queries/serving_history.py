@@ -76,7 +76,7 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
         return Served(environment.slug, model.slug, at, until=following.at if following else None)
     following = moves.filter(seq__gt=move.seq).order_by("seq").first()
     rollout = _rollout(model, environment, at)
-    change = changes_told(model, [move])[0]
+    change = changes_of(model, [move])[0]
     return Served(
         environment.slug,
         model.slug,
@@ -101,7 +101,7 @@ def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:
     ).order_by("seq")
 
 
-def changes_told(model: ServedModel, moves: Iterable[Event]) -> list[ServedChange]:
+def changes_of(model: ServedModel, moves: Iterable[Event]) -> list[ServedChange]:
     """These changes of the model's routes, with the names of the releases. One query."""
     moves = list(moves)
     names = _release_names(model, moves)
