@@ -44,8 +44,8 @@ def sign_manifest(release: Release, manifest: str, digest: str, name: str) -> At
     return _add(release, statement, oms.SIGNATURE_TYPE, about=digest)
 
 
-def sign_release(*, actor: Actor, release: Release) -> Attestation:
-    """The release's signature by the present key, made from the stored digests if there was none: no byte is read.
+def sign_release(*, actor: Actor, release: Release) -> tuple[Attestation, bool]:
+    """(the release's signature by the present key, whether it was made now): from the stored digests, no byte is read.
 
     For releases that were sealed before they were signed, and after a rotation. Raises Refused, StateChanged, Unavailable.
     """
@@ -55,7 +55,8 @@ def sign_release(*, actor: Actor, release: Release) -> Attestation:
         before = release.attestations.filter(predicate_type=oms.SIGNATURE_TYPE, about=digest)
         known = set(before.values_list("pk", flat=True))
         signature = sign_manifest(release, release.manifest, digest, release.name)
-        if signature.pk not in known:
+        is_new = signature.pk not in known
+        if is_new:
             append_event(
                 verb="release.signed",
                 subject_type="release",
@@ -63,7 +64,7 @@ def sign_release(*, actor: Actor, release: Release) -> Attestation:
                 actor=actor,
                 facts={"model": release.model.slug, "digest": digest, "signed_by": signature.key_id},
             )
-    return signature
+    return signature, is_new
 
 
 @transaction.atomic

@@ -84,12 +84,16 @@ class SignatureView(APIView):
         response["X-Sluicegate-Key-Id"] = found.key_id
         return response
 
-    @extend_schema(operation_id="releases_sign", request=None, responses=AttestationOut)
+    @extend_schema(
+        operation_id="releases_sign",
+        request=None,
+        responses={201: AttestationOut, 200: OpenApiResponse(AttestationOut, "that key had signed it already")},
+    )
     def post(self, request: Request, slug: str, name: str) -> Response:
         """Signs with the present key, from the stored digests, unless that key signed it already."""
         actor = actor_of(request)
-        made = actions.sign_release(actor=actor, release=queries.visible_release(actor, slug, name))
-        return Response(AttestationOut(made).data)
+        made, is_new = actions.sign_release(actor=actor, release=queries.visible_release(actor, slug, name))
+        return Response(AttestationOut(made).data, status=201 if is_new else 200)
 
 
 @extend_schema_view(get=extend_schema(operation_id="releases_attestations", responses=AttestationOut(many=True)))

@@ -167,9 +167,9 @@ def test_a_rotation_keeps_what_was_signed_and_signs_anew(dev: Actor, release: Re
         assert before is not None and before.key_id != after.key_id
     assert verified_bundle(old.bundle)[1].key_id == old.key_id
     assert installation_keys.verify(digest, *report) and installation_keys.sign(digest)[1] != report[1]
-    new = actions.sign_release(actor=dev, release=release)
-    assert new.key_id not in {old.key_id, report[1]} and release.attestations.count() == 4
-    assert actions.sign_release(actor=dev, release=release) == new
+    new, is_new = actions.sign_release(actor=dev, release=release)
+    assert is_new and new.key_id not in {old.key_id, report[1]} and release.attestations.count() == 4
+    assert actions.sign_release(actor=dev, release=release) == (new, False)
     assert [known.is_current for known in installation_keys.known_keys()] == [True, True, False, False]
     rotated = Event.objects.filter(verb="key.rotated").order_by("seq")
     assert [event.facts["use"] for event in rotated] == ["reports", "releases"]

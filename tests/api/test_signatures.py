@@ -126,3 +126,4 @@ def test_keys_and_signatures_over_rest(copy: Path, api: Any) -> None:
     for address in (f"{here}/signature", f"{here}/attestations"):
         assert outsider.get(address).status_code == 404
     assert outsider.post(f"{here}/signature").status_code == 404
+    assert ada.post(f"{here}/signature").status_code == 200  # the seal signed it with this key

@@ -85,6 +85,8 @@ def test_a_gate_run_is_accepted_with_its_address(api: Api, developer: User, mode
     assert shown.json()["release"] == "r1"
     listed = client.get("/api/v1/models/sentiment/releases/r1/gate-runs").json()["results"]
     assert [found["id"] for found in listed] == [gate_run.pk]
+    again = client.post("/api/v1/models/sentiment/releases/r1/gate-runs", {}, format="json")
+    assert (again.status_code, again.json()["id"], again["Location"]) == (200, gate_run.pk, started["url"])
 
 
 def test_progress_verdicts_and_the_report_are_shown(api: Api, developer: User, model: ServedModel) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from registry.core.attestations import gate_evidence, provenance
 from validators.core.attested import predicate_facts
 
@@ -57,6 +59,63 @@ def test_every_number_has_its_threshold_and_interval() -> None:
     assert found["over the objective"]["threshold"] == 0.01 and found["over the objective"]["low"] is not None
     assert (found["latency p99"]["threshold"], found["latency p50"]["threshold"]) == (50, None)
     assert found["total"]["threshold"] == 60 and found["steady"]["confidence"] is None
+
+
+def test_an_interval_has_the_confidence_that_it_was_computed_with() -> None:
+    """The golden gate's is its policy's; the shares of a load run are always at 95 %."""
+    found = metrics(
+        golden={
+            "accuracy": {"value": 0.95, "n": 200, "low": 0.92, "high": 0.97},
+            "agreement": {"value": 0.99, "n": 200, "low": 0.97, "high": 1.0},
+            "batch_invariance": {"flipped": 1, "asked_alone": 64, "low": 0.0, "high": 0.1},
+            "baseline": "r1",
+        },
+        load={"requests": 1000, "errors": 1, "over": 4, "latency_ms": {"p50": 3.0}},
+    )
+    told = {name: metric["confidence"] for name, metric in found.items()}
+    assert told == {
+        "accuracy": 0.9, "batch flips": 0.9, "agreement with r1": 0.9, "errors": 0.95, "over the objective": 0.95,
+        "latency p50": None,
+    }  # fmt: skip
+    assert found["agreement with r1"] == {
+        "name": "agreement with r1", "unit": "frac", "better": "higher", "value": 0.99, "threshold": 0.95, "n": 200,
+        "low": 0.97, "high": 1.0, "confidence": 0.9,
+    }  # fmt: skip
+    assert {name: found[name]["better"] for name in ("accuracy", "errors", "latency p50")} == {
+        "accuracy": "higher", "errors": "lower", "latency p50": "lower",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stated", "thresholds"),
+    [
+        ({"slo_ms": 50, "slo_quantile": 0.95}, {"over the objective": 0.05, "latency p95": 50, "latency p99": None}),
+        (
+            {"slo_ms": None, "slo_quantile": 0.99},
+            {"over the objective": None, "latency p95": None, "latency p99": None},
+        ),
+        ({"slo_ms": 50, "slo_quantile": 0.9}, {"over the objective": 0.1, "latency p95": None, "latency p99": None}),
+        ({"slo_ms": 50}, {"over the objective": None, "latency p95": None, "latency p99": None}),
+    ],
+)
+def test_the_objective_is_the_threshold_of_its_own_quantile(stated: dict[str, Any], thresholds: dict[str, Any]) -> None:
+    facts = body(load={"requests": 1000, "errors": 1, "over": 4, "latency_ms": {"p95": 9.0, "p99": 41.0}})
+    facts["policy"]["load"] = {"max_error_frac": 0.001, **stated}
+    (gate,) = gate_evidence(report_digest="", **predicate_facts(facts))["gates"]
+    told = {metric["name"]: metric["threshold"] for metric in gate["metrics"]}
+    assert told == {"errors": 0.001, **thresholds}
+
+
+def test_a_gate_without_a_policy_or_evidence_is_attested_with_its_verdict_alone() -> None:
+    facts = body(contract={"batch_sizes": [1]}, golden={"accuracy": {"value": 0.9, "n": 9, "low": 0.5, "high": 1.0}})
+    facts["policy"] = {}
+    facts["gates"][0] |= {"started_at": "2026-03-01T11:00:00Z", "ended_at": "2026-03-01T11:00:09Z"}
+    contract, golden = predicate_facts(facts)["results"]
+    assert (contract.verdict, contract.reason, contract.metrics) == ("passed", "fine", ())
+    assert (contract.started_at, contract.ended_at) == ("2026-03-01T11:00:00Z", "2026-03-01T11:00:09Z")
+    assert [(one.threshold, one.confidence) for one in golden.metrics] == [(None, 0.95)]
+    facts["gates"][1]["evidence"] = None
+    assert predicate_facts(facts)["results"][1].metrics == ()
 
 
 def test_what_was_not_measured_is_not_there() -> None:

@@ -61,6 +61,26 @@ def test_what_json_cannot_hold_exactly_is_refused_with_its_path(value: Any, says
         canonical_bytes(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([None, True, False], "[null,true,false]"),
+        ([MAX_SAFE_INTEGER, -MAX_SAFE_INTEGER], "[9007199254740991,-9007199254740991]"),
+        ([1.5, 0.5, 0.25, 0.0, -0.5, 100.0], "[1.5,0.5,0.25,0,-0.5,100]"),
+        ({"a": {"b": [], "c": {}}, "d": [1, [2]]}, '{"a":{"b":[],"c":{}},"d":[1,[2]]}'),
+    ],
+)
+def test_plain_values_have_the_one_form_that_everybody_writes(value: Any, text: str) -> None:
+    assert canonical_bytes(value).decode() == text
+
+
+@pytest.mark.parametrize("value", [MAX_SAFE_INTEGER + 1, -MAX_SAFE_INTEGER - 1])
+def test_the_first_integer_that_a_double_cannot_tell_from_the_next_is_refused(value: int) -> None:
+    assert float(abs(value)) == float(abs(value) + 1)
+    with pytest.raises(ValueError, match="send it as a string"):
+        canonical_bytes(value)
+
+
 def _as_a_double_holds_it(digits: str) -> float:
     """ECMAScript prints a large double without a point, so its reader must not take it for an exact integer."""
     return int(digits) if abs(int(digits)) <= MAX_SAFE_INTEGER else float(digits)
@@ -132,6 +152,17 @@ def test_a_trigger_that_refuses_change_has_a_way_back() -> None:
     assert reverse.splitlines() == [
         "DROP TRIGGER some_table_refuses_update_delete ON some_table;", "DROP FUNCTION some_table_refuses_update_delete();",
     ]  # fmt: skip
+
+
+def test_a_trigger_goes_before_its_function_whatever_it_refuses() -> None:
+    forward, reverse = refuse_change("log", operations=("TRUNCATE",), message="no")
+    assert "CREATE TRIGGER log_refuses_truncate_all BEFORE TRUNCATE ON log FOR EACH STATEMENT" in forward
+    assert "FOR EACH ROW" not in forward
+    assert reverse.splitlines() == [
+        "DROP TRIGGER log_refuses_truncate_all ON log;", "DROP FUNCTION log_refuses_truncate();",
+    ]  # fmt: skip
+    both = refuse_change("log", operations=("DELETE", "TRUNCATE"), message="no")[1].splitlines()
+    assert [line.split()[1] for line in both] == ["TRIGGER", "TRIGGER", "FUNCTION"]
 
 
 @pytest.mark.parametrize(("table", "operations"), [("Robert'); --", ("UPDATE",)), ("t", ("SELECT",)), ("t", ())])

@@ -115,3 +115,91 @@ def test_agreement_refuses_lists_of_different_lengths() -> None:
 
 def test_columns_are_cut_by_slice_in_order() -> None:
     assert by_slice(["b", "a", "b"], [1, 2, 3], "xyz") == {"a": [[2], ["y"]], "b": [[1, 3], ["x", "z"]]}
+
+
+def likeliest_lost(paired: Paired, difference: float) -> float:
+    """The share of lost answers under which these counts are likeliest, where won minus lost is `difference`; by search."""
+    lost, won, same = paired.lost, paired.won, paired.n - paired.lost - paired.won
+
+    def log_likelihood(share: float) -> float:
+        parts = ((lost, share), (won, share + difference), (same, 1 - 2 * share - difference))
+        return sum(count * math.log(max(p, 1e-300)) for count, p in parts if count)
+
+    low, high = max(0.0, -difference), (1 - difference) / 2
+    for _ in range(200):
+        third = (high - low) / 3
+        if log_likelihood(low + third) < log_likelihood(high - third):
+            low += third
+        else:
+            high -= third
+    return (low + high) / 2
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.01, 0.05, 0.3])
+@pytest.mark.parametrize(("n", "lost", "won"), [(40, 3, 1), (200, 0, 9), (200, 12, 5), (800, 31, 40), (50, 0, 0)])
+def test_tango_is_the_difference_over_its_deviation_under_the_likeliest_shares(
+    n: int, lost: int, won: int, margin: float
+) -> None:
+    paired = Paired(n, n - lost - won, lost, won)
+    p_lost = likeliest_lost(paired, -margin)
+    p_won = p_lost - margin
+    deviation = math.sqrt(max(0.0, n * (p_lost + p_won - (p_won - p_lost) ** 2)))
+    expected = (won - lost + n * margin) / deviation if deviation > 1e-9 else 0.0
+    assert tango_z(paired, margin) == pytest.approx(expected, abs=1e-4)
+
+
+def test_tango_without_evidence_is_nothing_and_with_a_margin_of_everything_is_sure() -> None:
+    assert tango_z(Paired(0, 0, 0, 0), 0.05) == 0
+    assert tango_z(Paired(1, 1, 0, 0), 0.5) == pytest.approx(1.0)
+    assert tango_z(Paired(10, 10, 0, 0), 1.0) == math.inf
+    assert tango_z(Paired(10, 10, 0, 0), -1.0) == -math.inf
+
+
+@pytest.mark.parametrize(("n", "margin"), [(20, 0.1192), (100, 0.0263), (800, 0.0034), (27_000, 0.0001)])
+def test_equal_answers_rule_out_a_drop_of_z_squared_over_n(n: int, margin: float) -> None:
+    """Where nothing changed, z = sqrt(n m / (1 - m)), which exceeds 1.645 from m = 2.706 / (n + 2.706) on."""
+    assert margin == pytest.approx(2.7055 / (n + 2.7055), abs=6e-5)
+    assert certifiable_margin(Paired(n, n, 0, 0)) == margin
+
+
+def test_a_margin_is_1_where_nothing_can_be_ruled_out_and_0_where_no_drop_is_left() -> None:
+    assert certifiable_margin(Paired(0, 0, 0, 0)) == 1
+    assert certifiable_margin(Paired(3, 0, 3, 0)) == 1
+    assert certifiable_margin(Paired(400, 200, 0, 200)) == 0
+    assert certifiable_margin(Paired(9, 0, 0, 9)) == 0
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_a_margin_is_the_edge_of_what_is_shown_at_that_confidence(confidence: float) -> None:
+    paired = Paired(500, 400, 12, 7)
+    margin = certifiable_margin(paired, confidence=confidence)
+    assert is_not_worse(paired, margin + 1e-4, confidence=confidence)
+    assert not is_not_worse(paired, margin - 1e-4, confidence=confidence)
+
+
+def test_worse_and_not_worse_are_shown_at_95_percent_by_themselves() -> None:
+    """McNemar's statistic of 100 changed answers is their difference over 10; z(0.95) is 1.645."""
+    for won, is_shown in ((59, True), (58, False)):
+        better, worse = Paired(900, 800, 100 - won, won), Paired(900, 800, won, 100 - won)
+        assert is_not_worse(better, 0.0) is is_worse(worse, 0.0) is is_shown
+
+
+def test_a_share_has_an_interval_of_95_percent_by_itself() -> None:
+    """The limits of Clopper and Pearson are where 2.5 % of the binomial's mass lie beyond the count."""
+
+    def at_most(count: int, n: int, p: float) -> float:
+        return sum(math.comb(n, x) * p**x * (1 - p) ** (n - x) for x in range(count + 1))
+
+    share = share_of(3, 20)
+    assert at_most(3, 20, share.high) == pytest.approx(0.025, abs=1e-9)
+    assert 1 - at_most(2, 20, share.low) == pytest.approx(0.025, abs=1e-9)
+    assert share.value == 0.15 and (share.count, share.n) == (3, 20)
+    assert agreement([1] * 20, [1] * 3 + [0] * 17) == share
+    narrow = share_of(3, 20, confidence=0.5)
+    assert at_most(3, 20, narrow.high) == pytest.approx(0.25, abs=1e-9)
+
+
+def test_nobody_loses_where_nothing_is_paired() -> None:
+    assert Paired(0, 0, 0, 0).drop == 0
+    assert Paired(1, 0, 1, 0).drop == 1
+    assert Paired(8, 4, 3, 1).drop == 0.25

@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from validators.core.contract import Tensor, batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
-from validators.core.inputs import item_arrays, made_up_item, same_shapes, stack
+from validators.core.contract import (
+    NUMPY_TYPES,
+    Tensor,
+    batch_sizes,
+    compare_answer,
+    compare_declared,
+    judge_contract,
+    tensors_of,
+)
+from validators.core.inputs import SAMPLE_TEXT, item_arrays, longest_item, made_up_item, same_shapes, stack
 from validators.core.verdict import Verdict
 
 SCORES = Tensor("scores", "FP32", (2,))
@@ -130,3 +138,90 @@ def test_a_model_without_a_batch_axis_takes_one_item() -> None:
     assert stack([item], has_batch_axis=False)["x"].shape == (2,)
     with pytest.raises(ValueError, match="one item per request"):
         stack([item, item], has_batch_axis=False)
+
+
+# --- what is told of a broken promise, and values of one element ------------------------------------------------------
+
+
+def test_a_broken_promise_is_told_with_what_came_and_what_was_declared() -> None:
+    wide = np.full((3, 2), np.nan, np.float64)
+    wide[0, 0] = 1.0
+    found = compare_answer([SCORES], {"scores": wide}, batch_size=3)
+    assert [mismatch.message for mismatch in found] == [
+        "Output scores came as FP64, declared is FP32.",
+        "Output scores holds 5 NaN or infinite of 6 values.",
+    ]
+    (shape,) = compare_answer([SCORES], {"scores": np.zeros((3, 7), np.float32)}, batch_size=3)
+    assert (shape.message, shape.batch_size) == ("Output scores came as [3, 7], declared is [3, 2].", 3)
+    (shape,) = compare_answer([SCORES], {"scores": np.zeros(7, np.float32)}, batch_size=None)
+    assert (shape.message, shape.batch_size) == ("Output scores came as [7], declared is [2].", None)
+
+
+@pytest.mark.parametrize("data_type", ["BOOL", "UINT8", "INT16", "FP16", "FP32", "FP64"])
+def test_every_type_of_the_protocol_is_told_by_its_own_word(data_type: str) -> None:
+    (found,) = compare_answer([Tensor("x", "INT64", (1,))], {"x": np.zeros(1, NUMPY_TYPES[data_type])}, batch_size=None)
+    assert found.message == f"Output x came as {data_type}, declared is INT64."
+    bf16 = Tensor("x", "BF16", (1,))
+    assert compare_answer([bf16], {"x": np.zeros(1, np.float32)}, batch_size=None) == []
+
+
+def test_an_empty_answer_is_right_where_nothing_is_declared_to_come() -> None:
+    none = Tensor("x", "FP32", (0,))
+    assert compare_answer([none], {"x": np.zeros((2, 0), np.float32)}, batch_size=2) == []
+
+
+def test_the_reason_tells_how_many_more_promises_were_broken() -> None:
+    bad = compare_answer([SCORES], {}, batch_size=2)
+    assert judge_contract(bad, {1: []}, refused={}).reason == "The answer lacks output scores."
+    three = judge_contract(bad, {2: bad}, refused={8: "no"})
+    assert three.reason == "The answer lacks output scores. (2 more)"
+    assert three.evidence["mismatches"][2] == {
+        "kind": "refused", "tensor": "", "message": "A batch of 8 was not answered: no", "batch_size": 8,
+    }  # fmt: skip
+    passed = judge_contract([], {2: [], 1: []}, refused={})
+    assert passed.reason == "Names, data types, shapes and numbers are as declared at batch sizes 1, 2."
+
+
+def test_a_scalar_stands_for_one_element_of_any_rank() -> None:
+    tensors = [Tensor("a", "FP32", (1,)), Tensor("b", "FP32", (-1, 1)), Tensor("c", "INT64", ())]
+    item = item_arrays(tensors, {"a": 5, "b": 6, "c": 7})
+    assert [item[name].shape for name in "abc"] == [(1,), (1, 1), ()]
+    for dims in ((2,), (1, 2), (0,)):
+        with pytest.raises(ValueError, match=r"has the shape \[\]"):
+            item_arrays([Tensor("a", "FP32", dims)], {"a": 5})
+
+
+def test_a_dimension_of_any_size_takes_every_size_and_a_fixed_one_only_its_own() -> None:
+    any_rows = Tensor("x", "FP32", (-1, 2))
+    assert item_arrays([any_rows], {"x": [[1, 2]] * 5})["x"].shape == (5, 2)
+    with pytest.raises(ValueError, match=r"\[5, 3\], declared is \[-1, 2\]"):
+        item_arrays([any_rows], {"x": [[1, 2, 3]] * 5})
+    with pytest.raises(ValueError, match=r"\[3\], declared is \[1\]"):
+        item_arrays([Tensor("x", "FP32", (1,))], {"x": [1, 2, 3]})
+
+
+def test_every_text_of_an_item_is_kept() -> None:
+    item = item_arrays([Tensor("text", "BYTES", (-1,))], {"text": ["a", "b", b"c"]})
+    assert item["text"].tolist() == [b"a", b"b", b"c"]
+
+
+def test_items_share_a_batch_only_where_every_shape_is_alike() -> None:
+    one = {"a": np.zeros(2), "b": np.zeros(3)}
+    assert not same_shapes(one, {"a": np.zeros(2), "b": np.zeros(4)})
+    assert not same_shapes(one, {"a": np.zeros(1), "b": np.zeros(3)})
+
+
+def test_made_up_numbers_are_small_around_nothing_and_the_same_for_the_same_seed() -> None:
+    tensor = Tensor("x", "FP32", (4000,))
+    made = made_up_item([tensor], seed=3)["x"]
+    assert abs(float(made.mean())) < 0.1 and float(made.std()) == pytest.approx(1, abs=0.05)
+    assert (made == made_up_item([tensor], seed=3)["x"]).all() and (made != made_up_item([tensor], seed=4)["x"]).any()
+    assert made_up_item([Tensor("n", "INT32", (3,))], seed=0)["n"].tolist() == [0, 0, 0]
+    assert made_up_item([Tensor("t", "BYTES", (1,))], seed=0)["t"].tolist() == [SAMPLE_TEXT.encode()]
+
+
+@pytest.mark.parametrize(("tokens", "words"), [(1, 1), (5, 1), (6, 2), (128, 124)])
+def test_a_text_as_long_as_declared_leaves_room_for_four_tokens_but_has_a_word(tokens: int, words: int) -> None:
+    text = Tensor("text", "BYTES", (1,))
+    longest, _ = longest_item([text], {"max_input_tokens": tokens}, made_up_item([text], seed=0))
+    assert longest["text"][0].split() == [b"the"] * words

@@ -99,3 +99,111 @@ def test_a_gate_that_broke_has_nothing_to_compare() -> None:
     assert compare_reports(report(gate("load", "errored"), gate("golden", "errored")), report(load()))["metrics"]
     broke = report(gate("load", "errored"), gate("golden", "errored"), gate("cold_start", "errored", total_s=None))
     assert compare_reports(broke, broke)["metrics"] == []
+
+
+def numbers(*gates: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is shown of each number of one report."""
+    return {
+        row["metric"]: row["new"] | {"unit": row["unit"]} for row in compare_reports(None, report(*gates))["metrics"]
+    }
+
+
+def test_each_number_is_shown_with_its_unit_its_interval_and_of_how_many() -> None:
+    found = numbers(load(errors=100, over=250), gate("cold_start", total_s=4.0, first_ms=20, steady_ms=3.0))
+    share = share_of(100, 1000)
+    assert found["errors"] == {"value": 0.1, "low": share.low, "high": share.high, "n": 1000, "unit": "frac"}
+    assert found["over the objective"]["value"] == 0.25
+    assert found["latency p99"] == {"value": 12.0, "low": None, "high": None, "n": 1000, "unit": "ms"}
+    assert [found[name]["unit"] for name in ("total", "first", "steady")] == ["s", "ms", "ms"]
+    flips = golden(900)
+    flips["evidence"]["batch_invariance"] = {"flipped": 3, "asked_alone": 64, "low": 0.01, "high": 0.13}
+    assert numbers(flips)["batch flips"] == {"value": 3 / 64, "low": 0.01, "high": 0.13, "n": 64, "unit": "frac"}
+
+
+@pytest.mark.parametrize(("phi", "count", "n"), [(None, 40, 1000), (0.5, 40, 1000), (4.0, 10, 250), (3000.0, 0, 1)])
+def test_clustered_requests_weigh_less_and_none_weighs_more_than_one(phi: float | None, count: int, n: int) -> None:
+    run = load(over=40)
+    run["evidence"]["phi"] = phi
+    share = share_of(count, n)
+    shown = numbers(run)["over the objective"]
+    assert (shown["low"], shown["high"], shown["n"]) == (share.low, share.high, 1000)
+
+
+def test_a_run_without_requests_has_no_shares_and_one_without_a_count_leaves_it_out() -> None:
+    assert not {"errors", "over the objective"} & set(numbers(gate("load", requests=0, errors=0, over=0)))
+    assert set(numbers(gate("load", requests=10, errors=1))) == {"errors"}
+    assert set(numbers(gate("load", requests=10, errors=0, over=None, latency_ms={"p95": 3}))) == {
+        "errors",
+        "latency p95",
+    }
+
+
+def interval(low: float, high: float) -> dict[str, Any]:
+    shown = {"value": (low + high) / 2, "low": low, "high": high, "n": 10}
+    return report(gate("golden", accuracy=shown, golden_set="sha256:a", output="p"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ((0.2, 0.4), (0.4, 0.6), "no clear difference"),
+        ((0.4, 0.6), (0.2, 0.4), "no clear difference"),
+        ((0.2, 0.4), (0.41, 0.6), "better"),
+        ((0.41, 0.6), (0.2, 0.4), "worse"),
+    ],
+)
+def test_intervals_that_touch_do_not_part(old: Any, new: Any, told: str) -> None:
+    assert says(interval(*old), interval(*new))["golden accuracy"] == told
+
+
+@pytest.mark.parametrize("missing", ["low", "high"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_half_an_interval_is_none(missing: str, side: int) -> None:
+    pair = [interval(0.1, 0.2), interval(0.8, 0.9)]
+    pair[side]["gates"][0]["evidence"]["accuracy"][missing] = None
+    assert says(*pair)["golden accuracy"] == "no interval is known"
+
+
+def test_the_older_release_alone_is_told_too_and_its_gates_come_first() -> None:
+    cold = gate("cold_start", total_s=4.0)
+    found = compare_reports(report(cold, golden(900)), report(golden(900), load()))
+    assert [row["gate"] for row in found["gates"]] == ["cold_start", "golden", "load"]
+    assert [row["metric"] for row in found["metrics"]][:2] == ["total", "accuracy"]
+    assert found["metrics"][0]["says"] == "only the older release was measured"
+    assert found["metrics"][0]["new"] is None and found["metrics"][0]["old"]["value"] == 4.0
+
+
+def hardware(**facts: Any) -> dict[str, Any]:
+    return {"gates": [load()], "hardware": {"facts": facts}}
+
+
+def test_hardware_that_nobody_told_is_alike_and_any_told_fact_may_differ() -> None:
+    told = {"gpus": ["NVIDIA L4"], "driver": "550.1", "cpu_model": "EPYC", "cpu_count": 16}
+    assert says(hardware(**told), hardware(**told))["load errors"] == "no clear difference"
+    for name, other in {"gpus": ["NVIDIA H100"], "driver": "535.2", "cpu_model": "Xeon", "cpu_count": 8}.items():
+        assert (
+            says(hardware(**told), hardware(**{**told, name: other}))["load errors"]
+            == "not comparable: another hardware"
+        )
+    nothing = {"gpus": [], "driver": "", "cpu_model": None}
+    for untold in (hardware(**nothing), {"gates": [load()]}, {"gates": [load()], "hardware": None}):
+        assert says(hardware(), untold)["load errors"] == "no clear difference"
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"golden_set": None}, {"golden_set": None}),
+        ({"output": None}, {"output": None}),
+        ({"output": "p"}, {"output": "q"}),
+        ({"predictions": []}, {"predictions": []}),
+        ({"predictions": ["x"]}, {}),
+        ({"predictions": None}, {}),
+    ],
+)
+def test_answers_that_were_not_asked_alike_do_not_agree(a: dict[str, Any], b: dict[str, Any]) -> None:
+    asked = {"golden_set": "sha256:a", "output": "p", "predictions": ["x", "y"]}
+    old, new = report(gate("golden", **asked | a)), report(gate("golden", **asked | b))
+    assert compare_reports(old, new)["agreement"] is None
+    assert compare_reports(report(gate("golden", **asked)), report(gate("golden", **asked)))["agreement"]["value"] == 1
+    assert compare_reports(old, report(load()))["agreement"] is None

@@ -10,6 +10,7 @@ import pytest
 
 from ledger.core.errors import Invalid
 from validators.core.answers import answers_in, choose_output, expected_labels, in_words
+from validators.core.compare import share_of
 from validators.core.contract import Tensor
 from validators.core.golden import Replay, judge_golden
 from validators.core.golden_set import GoldenItem, parse_golden_set, slices_of
@@ -207,3 +208,115 @@ def test_a_sample_is_the_same_for_the_same_seed_and_never_too_large() -> None:
     assert sample_of(100, 0) == []
     assert sample_of(100, 7) == sample_of(100, 7)
     assert len(set(sample_of(100, 7))) == 7
+
+
+HALF = [1] * 8 + [0] * 8  # right on a half of 16 items labelled 1
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(0.5, "passed"), (0.5001, "failed")])
+def test_the_measured_rule_holds_at_the_limit_itself(limit: float, verdict: str) -> None:
+    assert _judge(HALF, None, [1] * 16, min_accuracy=limit).verdict == verdict
+
+
+def test_the_certified_rule_holds_at_the_bounds_themselves() -> None:
+    share = share_of(8, 16)
+
+    def verdict(limit: float) -> str:
+        return _judge(HALF, None, [1] * 16, rule="certified", min_accuracy=limit).verdict
+
+    assert (verdict(share.low), verdict(share.low + 1e-9)) == ("passed", "undecided")
+    assert (verdict(share.high), verdict(share.high + 1e-9)) == ("undecided", "failed")
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(16, "passed"), (17, "failed")])
+def test_a_drop_is_measured_against_its_limit_itself(lost: int, verdict: str) -> None:
+    """16 of 800 are the two points that are allowed; one more is beyond them, and 17 lost against none is no chance."""
+    labels = [1] * 800
+    judged = _judge([0] * lost + [1] * (800 - lost), labels, labels, min_agreement=None)
+    assert judged.verdict == verdict
+    assert judged.evidence["paired"] == {"n": 800, "both_right": 800 - lost, "lost": lost, "won": 0, "drop": lost / 800}
+
+
+def test_a_certified_drop_is_proven_either_way_or_undecided() -> None:
+    labels = [1] * 800
+
+    def verdict(lost: int) -> str:
+        changed = [0] * lost + [1] * (800 - lost)
+        return _judge(changed, labels, labels, rule="certified", min_agreement=None, max_accuracy_drop=0.05).verdict
+
+    assert [verdict(lost) for lost in (20, 40, 60)] == ["passed", "undecided", "failed"]
+
+
+def test_a_slice_is_judged_from_so_many_items_on() -> None:
+    slices = ["few"] * 19 + ["enough"] * 20 + ["rest"] * 61
+    found = _judge([1] * 100, [1] * 100, [1] * 100, slices).evidence["slices"]
+    assert {name: one["is_judged"] for name, one in found.items()} == {"few": False, "enough": True, "rest": True}
+    assert found["few"] == {
+        "items": 19, "accuracy": 1.0, "drop": 0.0, "lost": 0, "won": 0, "is_judged": False, "agreement": 1.0,
+    }  # fmt: skip
+
+
+def test_the_evidence_holds_every_count_in_six_digits() -> None:
+    candidate, baseline, labels = [1, 1, 0, 1, 1, 0, None], [1, 1, 1, 1, 0, 0, 1], [1] * 7
+    judged = _judge(candidate, baseline, labels, ["a"] * 3 + ["b"] * 4, confidence=0.9)
+    share = share_of(4, 7, confidence=0.9)
+    assert judged.evidence["accuracy"] == {
+        "value": 0.571429, "count": 4, "n": 7, "low": round(share.low, 6), "high": round(share.high, 6),
+    }  # fmt: skip
+    agreed = share_of(4, 7, confidence=0.9)
+    assert judged.evidence["agreement"]["high"] == round(agreed.high, 6)
+    assert judged.evidence["paired"] == {"n": 7, "both_right": 3, "lost": 2, "won": 1, "drop": 0.142857}
+    assert judged.evidence["slices"]["a"]["accuracy"] == 0.666667
+    assert judged.evidence["slices"]["a"]["drop"] == 0.333333
+    assert judged.evidence["slices"]["a"]["agreement"] == 0.666667
+    unanswered = judged.evidence["checks"][0]
+    assert (unanswered["name"], unanswered["limit"], unanswered["measured"]) == ("unanswered", 0.0, 1 / 7)
+    assert unanswered["verdict"] == "failed"
+
+
+def test_a_pass_tells_what_it_was_compared_with() -> None:
+    judged = _judge([1] * 40, [1] * 39 + [0], [1] * 40)
+    assert judged.reason == "100.0% of 40 answers are right; 97.5% of its answers are those of r1."
+    assert "no stable release" in _judge([1] * 40, None, [1] * 40).reason
+
+
+def test_a_check_tells_the_numbers_that_decided_it() -> None:
+    accuracy = _judge(HALF, None, [1] * 16, min_accuracy=0.9)
+    assert accuracy.reason == "The accuracy is 50.00% (interval 24.65% to 75.35%) of 16 items; 90.00% is asked."
+    dropped = _judge([0] * 40 + [1] * 60, [1] * 100, [1] * 100, min_agreement=None)
+    assert dropped.reason == (
+        "The accuracy drop is 40.0 points (40 answers lost, 0 won, of 100); 2.0 are allowed. "
+        "The accuracy drop on slice all is 40.0 points (40 answers lost, 0 won, of 100); 5.0 are allowed."
+    )
+    unclear = _judge([0] + [1] * 29, [1] * 30, [1] * 30, min_agreement=None)
+    assert unclear.reason == (
+        "The accuracy drop is 3.3 points (1 answers lost, 0 won, of 30); 2.0 are allowed. "
+        "That may be chance: add items to tell."
+    )
+
+
+def test_answers_may_change_alone_by_what_is_allowed_and_no_more() -> None:
+    items = [GoldenItem(str(i), {}, 1) for i in range(40)]
+    alone = {i: (0 if i < 2 else 1) for i in range(32)}
+
+    def judged(**limit: float) -> Judgement:
+        section = parse_policy({"golden": {"set": SET, **limit}}).of("golden")
+        return judge_golden(Replay(items, [1] * 40, [1] * 40, alone=alone), section)
+
+    share = share_of(2, 32)
+    assert judged().evidence["batch_invariance"] == {
+        "flipped": 2, "asked_alone": 32, "low": round(share.low, 6), "high": round(share.high, 6),
+    }  # fmt: skip
+    assert judged(max_batch_flips=2 / 32).verdict is Verdict.PASSED
+    assert judged(max_batch_flips=0.0624).verdict is Verdict.FAILED
+    assert judged(max_batch_flips=0.05).reason == (
+        "2 of 32 answers change when the item is asked alone; 5.00% are allowed."
+    )
+
+
+def test_an_item_without_an_answer_tells_the_first_reason() -> None:
+    items = [GoldenItem("a", {}, 1), GoldenItem("b", {}, 1)]
+    section = parse_policy({"golden": {"set": SET}}).of("golden")
+    judged = judge_golden(Replay(items, [1, 1], [1, None], problem="timeout"), section)
+    assert judged.reason == "1 of 2 items have no usable answer: timeout."
+    assert judge_golden(Replay(items, [1, 1], [1, 1]), section).evidence["batch_invariance"] is None

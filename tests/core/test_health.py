@@ -96,4 +96,15 @@ def test_only_hung_broken_and_dead_are_lost() -> None:
 
 
 def test_the_last_stable_server_gets_longer() -> None:
-    assert HUNG_AFTER_S >= 10 and HUNG_AFTER_LAST_STABLE_S >= 3 * HUNG_AFTER_S
+    """A window is well above the 2 s of an attempt; the last stable server's true hang lasts 20 s longer, and no more."""
+    assert HUNG_AFTER_S >= 10 and HUNG_AFTER_LAST_STABLE_S == HUNG_AFTER_S + 20
+
+
+def test_a_server_that_answers_is_quiet_for_no_time() -> None:
+    assert HealthTracker().quiet_s(1000.0) == 0
+    assert HealthTracker().after(late(4.0, finished=7)).quiet_s(10.5) == 6.5
+
+
+def test_a_server_is_hung_at_the_very_end_of_its_window_and_not_before() -> None:
+    looks = [late(0.0, 7), late(7.9, 7), late(8.0, 7)]
+    assert healths(looks) == [H.SLOW, H.SLOW, H.HUNG]

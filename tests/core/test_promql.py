@@ -59,6 +59,19 @@ def test_mistakes_are_told_with_their_field_and_a_way_out(query: str, said: str)
     assert all(one.field == "guards[2].bad_query" and one.fix for one in found)
 
 
+def test_a_query_may_have_2000_characters_and_no_more() -> None:
+    query = 'x{release="$release"}'.ljust(2000)
+    assert mistakes(query, "at") == []
+    (found,) = mistakes(query + " ", "at")
+    assert "too long" in found.message and "1 to 2000 characters" in found.fix
+
+
+def test_the_example_that_a_mistake_shows_is_right_itself() -> None:
+    fixes = [mistakes(query, "at")[0].fix for query in ("", "up")]
+    for example in (fix.rpartition("such as ")[2].removesuffix(".") for fix in fixes):
+        assert mistakes(example, "at") == [] and fill(example, VALUES) == 'sum(orders_failed_total{release="r14"})'
+
+
 @pytest.mark.parametrize(
     "query",
     [

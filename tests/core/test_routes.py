@@ -8,7 +8,7 @@ import pytest
 
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
-from serving.core.buckets import EDGES_US, is_failure
+from serving.core.buckets import is_failure
 from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable, TableRefused, admit
 
 A = Arm("r1", "sha256:" + "a" * 64, (Endpoint("127.0.0.1", 9001, 9002),))
@@ -106,6 +106,21 @@ def test_an_attempt_cannot_take_longer_than_the_whole() -> None:
         Limits(timeout_s=1.0, attempt_timeout_s=2.0)
 
 
+def test_a_time_out_is_above_nothing_and_at_most_ten_minutes() -> None:
+    assert Limits(timeout_s=600.0, attempt_timeout_s=600.0).attempt_timeout_s == 600
+    for whole_s, attempt_s in ((600.1, 1.0), (1.0, 0.0), (1.0, -1.0)):
+        with pytest.raises(ValueError, match="0 < attempt ≤ whole ≤ 600"):
+            Limits(timeout_s=whole_s, attempt_timeout_s=attempt_s)
+
+
+def test_a_release_is_forced_only_where_the_environment_says_so() -> None:
+    assert RoutingTable("production", 1).allows_forced is False
+
+
+def test_the_least_share_is_mirrored_too() -> None:
+    assert dataclasses.replace(route(), mirror_bp=1, prober=Prober("127.0.0.1", 9999)).is_mirrored
+
+
 def test_a_healthy_table_is_published_as_it_is() -> None:
     proposed = table(route())
     admission = admit(proposed, None)
@@ -173,16 +188,13 @@ def test_a_model_that_never_had_a_server_is_published_empty_and_said_so() -> Non
     admission = admit(table(route(stable=down(A), candidate=None, bp=0)), None)
     assert admission.table.models[0].stable.endpoints == ()
     assert "no server" in admission.problems[0].message
+    assert not admission.problems[0].is_held
 
 
 def test_a_candidate_without_servers_is_no_problem_because_stable_answers_for_it() -> None:
     admission = admit(table(route(candidate=down(B))), None)
     assert admission.problems == ()
     assert admission.table.models[0].candidate == down(B)
-
-
-def test_the_edges_are_ascending() -> None:
-    assert list(EDGES_US) == sorted(set(EDGES_US))
 
 
 @pytest.mark.parametrize(

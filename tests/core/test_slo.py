@@ -140,3 +140,50 @@ def test_clustered_slow_requests_weigh_less() -> None:
 
 def test_everything_slow_fails_at_once_even_tempered() -> None:
     assert judge_slo(160, 160, quantile=0.99, confidence=0.95, phi=10).verdict is Verdict.FAILED
+
+
+def _integral(low: float, high: float, first: float, second: float) -> float:
+    """Of p^(first - 1) (1 - p)^(second - 1) over [low, high], by midpoints of sqrt(p), where nothing is infinite."""
+    edges = np.linspace(math.sqrt(low), math.sqrt(high), 200_001)
+    u = (edges[1:] + edges[:-1]) / 2
+    return float(np.sum(2 * u ** (2 * first - 1) * (1 - u * u) ** (second - 1)) * (edges[1] - edges[0]))
+
+
+@pytest.mark.parametrize(("x", "n"), [(0, 300), (1, 300), (6, 200), (12, 200)])
+def test_the_evidence_is_the_mixture_over_the_alternative_against_the_boundary(x: int, n: int) -> None:
+    """At p0 = .01 the mixtures are Beta(.5, 60) below it for a pass and Beta(.5, 10) above it for a failure."""
+    share = 0.01
+    boundary = x * math.log(share) + (n - x) * math.log1p(-share)
+    for passing, b, low, high in ((True, 60, 0.0, share), (False, 10, share, 1.0)):
+        mixed = _integral(low, high, 0.5 + x, b + n - x) / _integral(low, high, 0.5, b)
+        assert log_evidence(x, n, share, passing=passing) == pytest.approx(math.log(mixed) - boundary, abs=1e-4)
+
+
+def test_two_windows_tell_of_clusters_and_one_does_not() -> None:
+    assert dispersion([4, 0]) == pytest.approx(1.5 * 8 / 2)
+    assert dispersion([3, 1, 2]) == 1.5  # variance 1 of mean 2
+    assert dispersion([9, 1, 2]) == pytest.approx(1.5 * 19 / 4)
+    assert dispersion([400]) == dispersion([0, 0, 0]) == 1.5
+
+
+def test_one_request_is_enough_where_nearly_all_may_be_slow() -> None:
+    assert least_requests(quantile=0.0001, confidence=0.5) == 1
+    assert least_requests(quantile=0.99, confidence=0.95, phi=1.5) == 547  # as docs/gates.md tells
+
+
+def test_no_run_is_long_enough_for_a_quantile_that_nothing_can_show() -> None:
+    with pytest.raises(ValueError, match="No run is long enough"):
+        least_requests(quantile=1 - 1e-15, confidence=0.99)
+
+
+def test_a_judgement_keeps_what_it_was_asked() -> None:
+    found = judge_slo(3, 200, quantile=0.95, confidence=0.9, phi=2.0)
+    assert (found.over, found.n, found.confidence, found.phi) == (3, 200, 0.9, 2.0)
+    assert found.allowed_share == pytest.approx(0.05)
+    assert found.log_e_pass == log_evidence(1.5, 100, found.allowed_share, passing=True)
+
+
+def test_the_ends_of_a_distribution_are_nothing_and_all() -> None:
+    assert (beta.incomplete(0, 2, 3), beta.incomplete(-1, 2, 3)) == (0, 0)
+    assert (beta.incomplete(1, 2, 3), beta.incomplete(2, 2, 3)) == (1, 1)
+    assert beta.quantile(0.5, 4, 4) == pytest.approx(0.5, abs=1e-12)

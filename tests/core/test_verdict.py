@@ -58,3 +58,42 @@ def test_gpu_facts_that_nobody_measured_are_unknown_never_none() -> None:
     assert gpu_facts({"gpus": None, "gpus_unknown": "no driver library"})["why"] == "no driver library"
     assert gpu_facts({"gpus": []})["state"] == "none"
     assert gpu_facts({"gpus": [{"name": "H200"}]}) == {"state": "known", "gpus": [{"name": "H200"}], "why": ""}
+
+
+def test_the_worst_verdict_counts_in_the_order_that_the_document_tells() -> None:
+    """`failed` being the worst, then `errored`, `undecided`, `skipped`."""
+    order = [F, E, U, S, P]
+    for i, verdict in enumerate(order):
+        assert worst_of(order[i:]) is worst_of(reversed(order[i:])) is verdict
+
+
+def test_a_passed_run_tells_how_many_gates_passed_of_how_many() -> None:
+    assert combine([("contract", P), ("golden", P)]) == (P, "2 of 2 gates passed.")
+    allowed = combine([("contract", P), ("load", U)], undecided_allowed=frozenset({"load"}))
+    assert allowed == (P, "1 of 2 gates passed; load undecided, which the policy allows.")
+
+
+def test_every_guilty_gate_is_named_and_only_doubt_is_let_go() -> None:
+    assert combine([("a", F), ("b", E), ("c", F)]) == (F, "a, c failed.")
+    assert combine([("load", F), ("a", P)], undecided_allowed=frozenset({"load"})) == (F, "load failed.")
+    assert combine([("load", U)], undecided_allowed=frozenset({"load"}))[1] == "No gate gave a verdict that counts."
+    assert combine([])[1] == "No gate gave a verdict that counts."
+
+
+def test_evidence_keeps_what_json_holds_and_loses_nul() -> None:
+    assert plain([True, None, 3, "a\x00b", (1.5, [np.int64(7)]), np.bool_(False)]) == [
+        True,
+        None,
+        3,
+        "ab",
+        [1.5, [7]],
+        False,
+    ]
+    assert type(plain(np.int64(7))) is int
+    assert plain(np.array([[1.0, math.nan]])) == [[1.0, "nan"]]
+
+
+def test_gpu_facts_tell_why_nothing_is_known() -> None:
+    silent = {"state": "unknown", "gpus": None, "why": "the node's agent reported nothing about GPUs"}
+    assert gpu_facts({}) == gpu_facts({"gpus": "NVIDIA L4"}) == gpu_facts({"gpus_unknown": ""}) == silent
+    assert gpu_facts({"gpus": []}) == {"state": "none", "gpus": [], "why": "the node's agent found no GPU"}

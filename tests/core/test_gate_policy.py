@@ -1,0 +1,154 @@
+"""The gate policy: its defaults are those of the document, and every limit holds at its very edge."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.core.errors import Invalid
+from validators.core.policy import GATE_NAMES, parse_policy
+
+GATES_MD = Path(__file__).parents[2] / "docs" / "gates.md"
+#: What the document says in words where the policy leaves the field open.
+OPEN = ("none", "the only one", "the model's objective", "a fifth of `slo_ms`, at least 20")
+SET = "sha256:" + "0" * 64
+
+
+def documented() -> dict[str, str]:
+    """{field: its default} from the tables; a row may tell two fields with a default each."""
+    found = {}
+    for names, defaults in re.findall(r"^\| (`[a-z_.`, ]+`) \| ([^|]+) \|", GATES_MD.read_text(), re.MULTILINE):
+        fields = names.replace("`", "").split(", ")
+        if "." in fields[0]:
+            found |= dict(zip(fields, defaults.split(", ") if len(fields) > 1 else [defaults], strict=True))
+    return found
+
+
+def value_of(path: str, document: dict[str, Any]) -> Any:
+    gate, _, field = path.partition(".")
+    return document[gate][field]
+
+
+def test_every_field_is_documented_with_its_default() -> None:
+    told = documented()
+    plain = parse_policy({}).document
+    assert set(told) == {f"{gate}.{field}" for gate in GATE_NAMES for field in plain[gate]}
+    for path, default in told.items():
+        if default in OPEN:
+            assert value_of(path, plain) is None, path
+        elif not default.startswith(("as long as", "the model's objective")):
+            literal = default.strip("`")
+            expected = json.loads(literal) if re.match(r"[\d\[]", literal) else literal
+            assert value_of(path, plain) == expected, path
+
+
+def test_what_the_document_says_in_words() -> None:
+    plain = parse_policy({}).document
+    assert plain["load"]["slo_quantile"] == 0.99 and plain["load"]["max_error_frac"] == 0.001
+    assert plain["load"]["duration_s"] == 8
+    assert (plain["gate_timeout_s"], plain["stop_at_first_failure"]) == (900, True)
+    assert parse_policy({}).gate_timeout_s == 900.0
+    p99 = parse_policy({"load": {"slo_ms": 250}}).of("load")
+    assert p99["duration_s"] == 34.2  # a quarter more than 547 requests, in whole requests, at 20/s
+
+
+#: (field, the least and the most that are taken, values beyond them)
+SECONDS = (1e-6, 86_400, [0, -1, 86_400.1])
+FRACTION = (0, 1, [-0.01, 1.01])
+LIMITS: list[tuple[str, Any, Any, list[Any]]] = [
+    ("contract.batch_sizes", [1], [65_536] * 16, [[], [1] * 17, [0], [65_537]]),
+    ("contract.timeout_s", *SECONDS),
+    ("cold_start.max_s", *SECONDS),
+    ("cold_start.inferences", 5, 1000, [4, 1001]),
+    ("cold_start.max_first_excess_ms", 1e-6, 86_400_000, [0, 86_400_000.1]),
+    ("golden.output", "x", "x" * 200, ["x" * 201]),
+    ("golden.labels", ["x"], ["x" * 200] * 10_000, [[], ["x"] * 10_001, ["x" * 201]]),
+    ("golden.set", SET, SET, [SET + "0", SET[:-1], SET.upper()]),
+    ("golden.min_accuracy", *FRACTION),
+    ("golden.max_slice_drop", *FRACTION),
+    ("golden.min_slice_items", 1, 1_000_000, [0, 1_000_001]),
+    ("golden.batch_size", 1, 65_536, [0, 65_537]),
+    ("golden.alone_items", 0, 100_000, [-1, 100_001]),
+    ("golden.confidence", 0.5, 0.9999, [0.4999, 0.99991]),
+    ("load.rate_per_s", 1e-3, 10_000, [0, 10_000.1]),
+    ("load.duration_s", 1e-3, 3600, [0, 3600.1]),
+    ("load.max_duration_s", 1e-3, 3600, [0, 3600.1]),
+    ("load.slo_quantile", 0.0001, 0.9999, [0.00009, 0.99991]),
+    ("load.seed", 0, 2**53 - 1, [-1, 2**53]),
+]
+
+
+def with_field(path: str, value: Any) -> dict[str, Any]:
+    gate, _, field = path.partition(".")
+    return {gate: {field: value}}
+
+
+@pytest.mark.parametrize(("path", "least", "most", "beyond"), LIMITS, ids=[one[0] for one in LIMITS])
+def test_every_limit_holds_at_its_edge(path: str, least: Any, most: Any, beyond: list[Any]) -> None:
+    for value in (least, most):
+        assert value_of(path, parse_policy(with_field(path, value)).document) == value
+    for value in beyond:
+        with pytest.raises(Invalid) as caught:
+            parse_policy(with_field(path, value))
+        assert all(error["field"].startswith(path) for error in caught.value.facts["errors"])
+
+
+def test_a_gate_may_last_from_a_second_to_a_day() -> None:
+    assert [parse_policy({"gate_timeout_s": value}).gate_timeout_s for value in (1, 86_400)] == [1, 86_400]
+    for value in (0.9, 86_400.1):
+        with pytest.raises(Invalid, match="gate_timeout_s"):
+            parse_policy({"gate_timeout_s": value})
+
+
+def test_gates_are_named_once_each_in_any_order() -> None:
+    document = {"gates": list(reversed(GATE_NAMES)), "golden": {"set": SET}}
+    assert parse_policy(document).gates == tuple(reversed(GATE_NAMES))
+    with pytest.raises(Invalid, match="the list has 5 items"):
+        parse_policy({"gates": [*GATE_NAMES, "load"], "golden": {"set": SET}})
+    with pytest.raises(Invalid) as caught:
+        parse_policy({"gates": ["load", "contract", "load", "contract"]})
+    assert [error["message"] for error in caught.value.facts["errors"]] == [
+        "the gate contract occurs twice.", "the gate load occurs twice.",
+    ]  # fmt: skip
+
+
+def test_the_golden_set_is_told_where_there_is_one() -> None:
+    assert parse_policy({}).golden_set is None
+    assert parse_policy({"golden": {"set": SET}}).golden_set == SET
+
+
+def test_what_is_no_object_is_refused_with_a_sentence() -> None:
+    with pytest.raises(Invalid, match=r"The gate policy cannot be read: policy: ") as caught:
+        parse_policy([])  # type: ignore[arg-type]
+    assert len(caught.value.facts["errors"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "load", "lasts_s"),
+    [
+        (20, {"slo_quantile": 0.95}, 8.0),  # 108 requests can prove a p95; a quarter more are 135, done in 6.75 s
+        (13.5, {"slo_quantile": 0.95}, 10.0),
+        (10, {"slo_quantile": 0.95, "max_duration_s": 13.4}, 13.4),
+        (7, {"slo_quantile": 0.95}, 19.286),  # whole milliseconds
+        (20, {"slo_quantile": 0.95, "duration_s": 0.5}, 0.5),
+    ],
+)
+def test_a_run_lasts_as_long_as_its_verdict_takes(rate: float, load: dict[str, Any], lasts_s: float) -> None:
+    assert parse_policy({"load": {"rate_per_s": rate, "slo_ms": 100, **load}}).of("load")["duration_s"] == lasts_s
+
+
+@pytest.mark.parametrize(
+    ("max_frac", "quantile"), [(0.05, 0.95), (0.0, 0.9999), (0.0001, 0.9999), (1.0, 0.0001), (1 / 3, 0.666666667)]
+)
+def test_the_models_share_of_slow_requests_is_a_quantile_that_can_be_tested(max_frac: float, quantile: float) -> None:
+    objectives = {"slow": {"threshold_ms": 250, "max_frac": max_frac}}
+    assert parse_policy({}, objectives).of("load")["slo_quantile"] == quantile
+
+
+def test_objectives_that_state_nothing_leave_the_defaults() -> None:
+    assert parse_policy({}, {}) == parse_policy({}, {"slow": None}) == parse_policy({})
+    assert parse_policy({}, {"slow": {"threshold_ms": 90}}).of("load")["slo_quantile"] == 0.99
