@@ -173,7 +173,7 @@ def seen_all_the_time(cast: Cast) -> Iterator[None]:
 @contextmanager
 def page_server() -> Iterator[str]:
     """The URL of an admin page like Envoy's for ever more models, in a process of its own. Models are told by `tell`."""
-    from sluicegate.stack.child import die_with_parent
+    from ledger.adapters.linux_processes import die_with_parent
 
     ours, theirs = os.pipe()
     tie = die_with_parent(signal.SIGKILL)

@@ -202,6 +202,33 @@ def unknown_reason_codes() -> list[str]:
     ]
 
 
+# --- rooms -------------------------------------------------------------------------------------------------------------
+
+
+def uses_of_another_rooms_rows() -> list[str]:
+    """Lines that ask or write another room's table by its model: reads go through that room's queries, writes through its actions.
+
+    It sees `Model.objects` of an imported model. Rows that a relation leads to (`release.files`) are not looked for.
+    """
+    found = []
+    for path in sources():
+        tree, room = tree_of(path), path.relative_to(ROOT).parts[0]
+        others = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").endswith(".models")
+            if (owner := (node.module or "").split(".")[0]) in ROOMS and owner != room
+            for alias in node.names
+        }
+        found += [
+            f"{path.relative_to(ROOT)}:{node.lineno} {node.value.id}.{node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr in {"objects", "_default_manager"}
+            if isinstance(node.value, ast.Name) and node.value.id in others
+        ]
+    return found
+
+
 # --- trees ------------------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +279,7 @@ CHECKS: dict[str, Callable[[], list[str]]] = {
     "arrows never taken": arrows_never_taken,
     "arrows drawn otherwise": drawings_that_differ,
     "unknown reason codes": unknown_reason_codes,
+    "uses of another room's rows": uses_of_another_rooms_rows,
     "duplicate class names in one app": lambda: duplicate_classes(_trees()),
     "retired words in names": lambda: retired_words(_trees()),
 }

@@ -47,6 +47,11 @@ def ensure_first_administrator() -> str | None:
     return password
 
 
+def lock_team(slug: str) -> Team | None:
+    """The team's row, locked until the transaction ends; None where there is none."""
+    return Team.objects.select_for_update(no_key=True).filter(slug=slug).first()
+
+
 @transaction.atomic
 def create_team(*, actor: Actor, slug: str, title: str = "") -> Team:
     """The team; the existing one when it is the same already. Raises Refused, Invalid, StateChanged."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from ledger.core.errors import Refused
+from ledger.core.errors import Refused, Stale
 
 
 class Role(StrEnum):
@@ -140,6 +141,20 @@ def require(actor: Actor, verb: Verb, team: str) -> None:
         team=team,
         roles=would,
     )
+
+
+def require_version(current: int, expected: int | None, name: str, **facts: Any) -> None:
+    """Raises Stale unless the row that is called `name` is at the version that the caller saw. None: the caller did not say.
+
+    `facts` are told with the refusal.
+    """
+    if expected is not None and current != expected:
+        raise Stale(
+            "stale",
+            f"{name} is at version {current}, not {expected}: it changed meanwhile. Read it again, then decide.",
+            version=current,
+            **facts,
+        )
 
 
 def _of(verb: Verb, team: str) -> str:

@@ -6,6 +6,7 @@ from django.db.models import Q, QuerySet
 
 from accounts.core.access import Actor, Role, Verb, may
 from ledger.models import Event
+from ledger.queries import events
 from registry.queries import visible_models
 
 
@@ -15,14 +16,14 @@ def visible_events(actor: Actor) -> QuerySet[Event]:
     An event is about a model when its facts name it as `model`, or when the model is its subject.
     """
     if actor.is_admin or actor.is_system:
-        return Event.objects.all()
-    return Event.objects.filter(_about_teams_of(actor) | Q(actor=actor.name))
+        return events()
+    return events().filter(_about_teams_of(actor) | Q(actor=actor.name))
 
 
 def events_of_team(team: str) -> QuerySet[Event]:
     """What every member of the team may read."""
     member = Actor(name="", roles=((team, Role.MODEL_TEAM),))
-    return Event.objects.filter(_about_teams_of(member))
+    return events().filter(_about_teams_of(member))
 
 
 def _about_teams_of(actor: Actor) -> Q:

@@ -1,5 +1,5 @@
 """Named reads of the event log and of the database's clock."""
 
-from ledger.queries.events import first_seq_since, head_seq
+from ledger.queries.events import events, first_seq_since, head_seq, head_seq_expression
 
-__all__ = ["first_seq_since", "head_seq"]
+__all__ = ["events", "first_seq_since", "head_seq", "head_seq_expression"]

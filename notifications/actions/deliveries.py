@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from accounts.core.access import Actor
@@ -23,8 +23,7 @@ from ledger.actions import make_due_now
 from ledger.actions.events import append_event
 from ledger.actions.transitions import transition_rows
 from ledger.core.errors import Invalid
-from ledger.models import ChainHead
-from ledger.queries import first_seq_since, head_seq
+from ledger.queries import first_seq_since, head_seq, head_seq_expression
 from notifications.actions.webhooks import receiver_of, require_manager
 from notifications.core.delivery import ENDED, MOVES, OPEN, DeliveryState, Outcome, after, meant_by
 from notifications.models import Attempt, Delivery, Webhook
@@ -43,8 +42,7 @@ D = DeliveryState
 
 def wake_dispatcher() -> bool:
     """Whether there was anything to collect or to send; the job is then due. Two cheap looks when there was not."""
-    head = Coalesce(Subquery(ChainHead.objects.filter(pk=1).values("seq")), 0)
-    is_behind = Webhook.objects.filter(is_active=True, last_seq__lt=head).exists()
+    is_behind = Webhook.objects.filter(is_active=True, last_seq__lt=head_seq_expression()).exists()
     if not is_behind and not due_deliveries().exists():
         return False
     make_due_now(**JOB)

@@ -14,10 +14,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
-from accounts.core.access import Actor, Verb, require
-from accounts.models import Team
+from accounts.actions import lock_team
+from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions.events import append_event
-from ledger.core.errors import Invalid, Stale, StateChanged
+from ledger.core.errors import Invalid, StateChanged
 from ledger.queries import head_seq
 from notifications.adapters import mail_sender
 from notifications.adapters.secret_encryption import encrypt
@@ -41,7 +41,7 @@ def create_webhook(
     `team` None: every team's events, which takes an administrator. Raises Refused, Invalid, StateChanged.
     """
     _require(actor, team)
-    owner = Team.objects.select_for_update(no_key=True).filter(slug=team).first() if team is not None else None
+    owner = lock_team(team) if team is not None else None
     if team is not None and owner is None:
         raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
     may_be_private = _is_trusted(actor)
@@ -150,12 +150,7 @@ def _locked(actor: Actor, webhook: Webhook, expected_version: int) -> Webhook:
     if row is None:
         raise StateChanged("webhook_gone", f"Webhook {webhook.pk} was deleted meanwhile. Create a new one.")
     require_manager(actor, row)
-    if row.version != expected_version:
-        raise Stale(
-            "stale",
-            f"Webhook {row.pk} is at version {row.version}, not {expected_version}. Read it again, then repeat.",
-            version=row.version,
-        )
+    require_version(row.version, expected_version, f"Webhook {row.pk}")
     return row
 
 

@@ -11,6 +11,7 @@ from accounts.core.access import Actor, Verb, may
 from audit.queries import events_of_team
 from ledger.core.errors import NotFound
 from ledger.models import Event
+from ledger.queries import events
 from notifications.core.delivery import ENDED, OPEN
 from notifications.models import Delivery, Webhook
 
@@ -58,4 +59,4 @@ def deliveries_of(webhook: Webhook) -> QuerySet[Delivery]:
 
 def events_for(webhook: Webhook) -> QuerySet[Event]:
     """What the webhook's team may read, or everything when it is nobody's, whatever its verbs."""
-    return Event.objects.all() if webhook.team is None else events_of_team(webhook.team.slug)
+    return events() if webhook.team is None else events_of_team(webhook.team.slug)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event
-from ledger.core.errors import PreconditionRequired, Stale, StateChanged
+from ledger.core.errors import PreconditionRequired, StateChanged
 from registry.core.alias import name_problems
-from registry.core.lifecycle import ReleaseState
 from registry.core.schema import Problem, Text
 from registry.core.spec import refuse
 from registry.models import Alias, AliasEvent, Release, ServedModel
+from registry.queries import require_sealed
 
 
 def set_alias(
@@ -83,21 +83,13 @@ def _refuse_stale(alias: Alias | None, name: str, expected_version: int | None) 
             field="If-Match",
             version=version,
         )
-    if (expected_version or 0) != version:
-        raise Stale(
-            "stale",
-            f"The alias {name} is at version {version}, not {expected_version or 0}. Look where it points now, then decide.",
-            version=version,
-        )
+    require_version(version, expected_version or 0, f"The alias {name}")
 
 
 def _usable(release: Release) -> Release:
     """The release's row, locked so that it is not retired meanwhile. Raises StateChanged."""
     locked = Release.objects.select_for_update(no_key=True).get(pk=release.pk)
-    if locked.state != ReleaseState.SEALED:
-        raise StateChanged(
-            "not_sealed", f"{locked.name} is {locked.state}; an alias points to a sealed release.", state=locked.state
-        )
+    require_sealed(locked, "can have an alias")
     return locked
 
 

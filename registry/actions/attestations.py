@@ -13,11 +13,11 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
-from ledger.core.errors import StateChanged, Unavailable
+from ledger.core.errors import Unavailable
 from registry.core import oms
 from registry.core.attestations import PROVENANCE_TYPE, provenance, subject_of
-from registry.core.lifecycle import ReleaseState
 from registry.models import Attestation, Release
+from registry.queries import require_sealed
 from registry.signing import installation_keys
 from registry.signing.public_keys import PublicKey
 
@@ -129,9 +129,8 @@ def _add(release: Release, statement: Mapping[str, Any], predicate_type: str, *,
 
 
 def _sealed_digest(release: Release) -> str:
-    if release.state == ReleaseState.DRAFT or release.digest is None:
-        raise StateChanged("not_sealed", "A draft cannot be signed. Seal it first.", state=release.state)
-    return release.digest
+    require_sealed(release, "can be signed", or_retired=True)
+    return release.digest or ""
 
 
 def _unusable(error: Exception) -> Unavailable:

@@ -11,9 +11,9 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event, enqueue
-from ledger.core.errors import Invalid, NotFound, Stale, StateChanged
+from ledger.core.errors import Invalid, NotFound, StateChanged
 from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
 from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
@@ -70,7 +70,7 @@ def create_draft(
         release = Release.objects.create(
             model=model, spec=read.as_json(), expected_files=listed, author_id=actor.user_id
         )
-        _take_over(release, read)
+        _take_over(release)
         # Events come last: their chain has one lock for everybody, and blobs' locks must not be waited for under it.
         append_event(
             verb="release.drafted",
@@ -101,7 +101,7 @@ def expect_housekeeping() -> None:
     enqueue(kind=HOUSEKEEPING, key="all", args={}, due_at=timezone.now() + HOUSEKEEPING_EVERY)
 
 
-def _take_over(release: Release, spec: Spec) -> None:
+def _take_over(release: Release) -> None:
     """Attaches announced files whose bytes a release of the same model holds: everyone who may push to the model may read those.
 
     Never by the sha256 alone, which would tell what other teams have.
@@ -128,7 +128,7 @@ def _take_over(release: Release, spec: Spec) -> None:
         ReleaseFile(release=release, path=path, role=role_of(path), blob=blob) for path, blob, _ in plain
     )
     for path, blob, size_bytes in looked_at:
-        attach(release, spec, path, blob, size_bytes)
+        attach(release, path, blob, size_bytes)
 
 
 def add_file(
@@ -155,7 +155,7 @@ def add_file(
         with transaction.atomic():
             release = Release.objects.select_for_update(no_key=True).filter(pk=release.pk).first() or _gone()
             require_draft(release)
-            return attach(release, parse_spec(release.spec), path, record_blob(sha256, size), size_bytes)
+            return attach(release, path, record_blob(sha256, size), size_bytes)
     except Exception:
         forget_unused([stored])
         raise
@@ -197,7 +197,7 @@ def require_expected_file(release: Release, path: str, sha256: str, size_bytes: 
     return sha256
 
 
-def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: int | None) -> ReleaseFile:
+def attach(release: Release, path: str, blob: Blob, announced_size: int | None) -> ReleaseFile:
     """The file's row, once its bytes fit. Inside a transaction that holds the release's row. Raises Invalid."""
     size = blob.size_bytes
     # Files that were announced were looked at together then, and no other path is taken.
@@ -216,7 +216,7 @@ def attach(release: Release, spec: Spec, path: str, blob: Blob, announced_size: 
     refuse("invalid_file", "The upload", problems)
     if path in CONFIG_FILES:
         with store().open(blob.sha256) as file:
-            check(file.read(), spec, path)
+            check(file.read(), parse_spec(release.spec), path)
     replaced = release.files.filter(path=path).exclude(blob=blob).values_list("blob_id", flat=True).first()
     if replaced is not None:
         transaction.on_commit(lambda: forget_unused([replaced]))
@@ -269,13 +269,7 @@ def discard_draft(*, actor: Actor, release: Release, expected_version: int | Non
     )
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     require_draft(release)
-    if expected_version is not None and release.version != expected_version:
-        raise Stale(
-            "stale",
-            f"The draft is at version {release.version}, not {expected_version}: another push goes on with it. "
-            "Read it again, then discard it if nobody needs it.",
-            version=release.version,
-        )
+    require_version(release.version, expected_version, "The draft")
     drop_draft(release, actor=actor, reason="discarded")
 
 

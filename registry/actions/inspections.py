@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from registry.core.formats import READER, Findings, inspect, kind_of
 from registry.models import Blob, Inspection
-from registry.queries.file_headers import RangedReader
+from registry.queries.file_headers import RangedReader, remembered_facts
 from registry.storage import store
 
 
@@ -17,10 +17,7 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> dict[str, Findings]:
     that are not in the store.
     """
     wanted = {path: (blob, kind_of(path)) for path, blob in files}
-    known = {
-        (row.blob_id, row.kind): row.facts
-        for row in Inspection.objects.filter(blob__in={blob.pk for blob, _ in wanted.values()}, reader=READER)
-    }
+    known = remembered_facts({blob.pk for blob, _ in wanted.values()})
     found, new, keys = dict[str, Findings](), dict[tuple[str, str], Inspection](), store().keys
     for path, (blob, kind) in wanted.items():
         facts = known.get((blob.pk, kind))

@@ -9,11 +9,11 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, require, require_version
 from accounts.core.addresses import API
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
+from ledger.core.errors import Invalid, NotFound, Refused
 from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files
@@ -26,7 +26,7 @@ from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.uploads import UploadState
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
-from registry.queries import unverified_uploads, waivers_missing, waivers_needed
+from registry.queries import require_sealed, unverified_uploads, waivers_missing, waivers_needed
 from registry.storage import store
 
 
@@ -63,12 +63,7 @@ def _seal(actor: Actor, release: Release, expected_version: int | None, found: _
     require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
     if release.state != ReleaseState.DRAFT:
         return release
-    if expected_version is not None and release.version != expected_version:
-        raise Stale(
-            "stale",
-            f"The draft is at version {release.version}, not {expected_version}. Read it again, then seal it.",
-            version=release.version,
-        )
+    require_version(release.version, expected_version, "The draft")
     spec, files = parse_spec(release.spec), list(release.files.select_related("blob"))
     unverified = _unverified(release)
     incomplete = [one for one in _incomplete(release, spec, files) if one.field not in {u.field for u in unverified}]
@@ -117,7 +112,7 @@ def _incomplete(release: Release, spec: Spec, files: list[ReleaseFile]) -> list[
         if file["path"] not in present
     ]
     if not release.expected_files:
-        problems += [Problem(f"files.{p.field}", p.message, p.fix) for p in backend_problems(spec.backend, present)]
+        problems += [problem.under("files") for problem in backend_problems(spec.backend, present)]
     lost = store().missing_keys((file.blob.store_key, file.blob.size_bytes) for file in files)
     for file in files:
         if file.blob.store_key in lost or file.blob.state != BlobState.VERIFIED:
@@ -152,7 +147,7 @@ def _against_files(spec: Spec, files: list[ReleaseFile], found: _Found) -> list[
     here = {file.path: found.get((file.path, file.blob_id)) for file in files}
     late = inspect_files((file.path, file.blob) for file in files if here[file.path] is None)
     by_path = late | {path: one for path, one in here.items() if one is not None}
-    problems = [Problem(f"files.{p.field}", p.message, p.fix) for one in by_path.values() for p in one.problems]
+    problems = [problem.under("files") for one in by_path.values() for problem in one.problems]
     known = {file.path: (file.blob.size_bytes, by_path[file.path].facts) for file in files}
     return problems or file_lint.lint(spec.serving, spec.envelope, spec.backend, known)
 
@@ -195,19 +190,14 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
         raise Refused(
             "own_release", f"{actor.name} pushed {release.name} and cannot waive it. Ask another release manager."
         )
-    if release.state != ReleaseState.SEALED or release.digest is None:
-        raise StateChanged(
-            "not_sealed",
-            f"{release.name} is {release.state}; a waiver is given for what was sealed. Seal it first.",
-            state=release.state,
-        )
+    require_sealed(release, "can be given a waiver")
     needed = waivers_needed(release)
     if not needed:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
     refuse("invalid_waiver", "The waiver", [*_reason_problems(reason), *_kind_problems(kind, needed)])
     waiver = Waiver.objects.create(
         release=release,
-        manifest_digest=release.digest,
+        manifest_digest=release.digest or "",
         kind=kind or min(waivers_missing(release) or needed),
         reason=reason.strip(),
         granted_by_id=actor.user_id,

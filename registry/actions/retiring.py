@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
-from ledger.core.errors import Stale, StateChanged
+from accounts.core.access import Actor, Verb, require, require_version
+from ledger.core.errors import StateChanged
 from registry.actions.drafts import expect_housekeeping
 from registry.actions.releases import lock_release, move
 from registry.core.lifecycle import ReleaseState
@@ -14,6 +14,7 @@ from registry.core.schema import Problem, Text
 from registry.core.spec import refuse
 from registry.hooks.usage import usages_of
 from registry.models import Blob, Release, Tombstone
+from registry.queries import require_sealed
 from registry.storage import store
 
 
@@ -26,13 +27,8 @@ def retire(*, actor: Actor, release: Release, expected_version: int, reason: str
     """
     release = lock_release(release)
     require(actor, Verb.RETIRE_RELEASE, release.model.team.slug)
-    _refuse_stale(release, expected_version)
-    if release.state != ReleaseState.SEALED:
-        raise StateChanged(
-            "not_sealed",
-            f"{release.model.slug} {release.name} is {release.state}, and only a sealed release can be retired.",
-            state=release.state,
-        )
+    require_version(release.version, expected_version, f"{release.model.slug} {release.name}")
+    require_sealed(release, "can be retired")
     refuse("invalid_retirement", "The retirement", _reason_problems(reason))
     used_by = usages_of([release.pk]).get(release.pk, [])
     if used_by:
@@ -61,7 +57,7 @@ def restore(*, actor: Actor, release: Release, expected_version: int, reason: st
     """
     release = lock_release(release)
     require(actor, Verb.RETIRE_RELEASE, release.model.team.slug)
-    _refuse_stale(release, expected_version)
+    require_version(release.version, expected_version, f"{release.model.slug} {release.name}")
     if release.state != ReleaseState.RETIRED:
         raise StateChanged(
             "not_retired",
@@ -90,15 +86,6 @@ def restore(*, actor: Actor, release: Release, expected_version: int, reason: st
         facts={"model": release.model.slug, "digest": release.digest},
         retired_at=None,
     )
-
-
-def _refuse_stale(release: Release, expected_version: int) -> None:
-    if release.version != expected_version:
-        raise Stale(
-            "stale",
-            f"The release is at version {release.version}, not {expected_version}. Read it again, then decide.",
-            version=release.version,
-        )
 
 
 def _reason_problems(reason: str) -> list[Problem]:

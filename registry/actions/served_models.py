@@ -7,10 +7,11 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, require, require_version
 from accounts.models import Team
+from accounts.queries import find_team
 from ledger.actions import append_event
-from ledger.core.errors import Stale, StateChanged
+from ledger.core.errors import StateChanged
 from registry.core.contract import read_settings, read_slug
 from registry.core.schema import Problem
 from registry.core.spec import refuse
@@ -60,7 +61,7 @@ def _checked(slug: str, team_slug: str, given: dict[str, Any]) -> tuple[Team, di
     """(the owner, the settings in normal form). Raises Invalid with every problem."""
     settings, problems = read_settings(given)
     problems += policy_problems(settings)
-    owner = Team.objects.filter(slug=team_slug).first() if team_slug.isprintable() else None
+    owner = find_team(team_slug)
     if owner is None:
         fix = "Name another team, or create it as an administrator: sluicegate team create TEAM."
         problems.append(Problem("team", f"there is no team {team_slug!r}.", fix))
@@ -88,12 +89,7 @@ def change_model(*, actor: Actor, model: ServedModel, expected_version: int, cha
     """
     model = ServedModel.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=model.pk)
     require(actor, Verb.EDIT_MODEL, model.team.slug)
-    if model.version != expected_version:
-        raise Stale(
-            "stale",
-            f"The model is at version {model.version}, not {expected_version}. Read it again, then repeat the change.",
-            version=model.version,
-        )
+    require_version(model.version, expected_version, f"The model {model.slug}")
     read, problems = read_settings(changes)
     before = {name: getattr(model, name) for name, value in read.items() if getattr(model, name) != value}
     if "contract" in before and model.last_number:

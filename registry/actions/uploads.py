@@ -19,7 +19,6 @@ from registry.actions.inspections import inspect_files
 from registry.actions.parts import UNDER_WAY, clear, clear_later, dismiss_quarantined, move_upload
 from registry.core.blob_lifecycle import BlobState
 from registry.core.schema import Problem
-from registry.core.spec import parse_spec
 from registry.core.uploads import PartPlan, UploadState, bytes_problem, part_size_of
 from registry.models import Blob, Release, ReleaseFile, Upload, UploadPart
 from registry.queries import place_of
@@ -84,7 +83,7 @@ def _take_over(release: Release, path: str, known: Blob, size_bytes: int) -> Rel
     try:
         with transaction.atomic():
             blob = record_blob(known.sha256, known.size_bytes, key=known.store_key)
-            return attach(release, parse_spec(release.spec), path, blob, size_bytes)
+            return attach(release, path, blob, size_bytes)
     except StateChanged:
         return None
 
@@ -231,7 +230,7 @@ def accept(upload: Upload, part_sha256: Mapping[int, str]) -> None:
                 part_size=upload.part_size,
                 part_sha256=[part_sha256[number] for number in sorted(part_sha256)],
             )
-            attach(release, parse_spec(release.spec), upload.path, blob, upload.size_bytes)
+            attach(release, upload.path, blob, upload.size_bytes)
             if not move_upload(upload, UploadState.VERIFIED, problem=""):
                 raise StateChanged("state_changed", "The upload was called off meanwhile.", state=upload.state)
             # A loser's bytes go, and what a process left that began the upload in the store and died before it said so.

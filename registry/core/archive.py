@@ -66,7 +66,7 @@ def read_members(members: Sequence[Member], *, most_bytes: int) -> Contents:
         problems.append(Problem(DOCUMENT, f"the archive has {paths.count(DOCUMENT)} of it at its top.", fix))
     sent = [path for path in paths if path != DOCUMENT]
     found = set_problems(sent)
-    problems += [Problem(sent[_index(p.field)], p.message, p.fix) for p in found]
+    problems += [problem.at(sent[_index(problem.field)]) for problem in found]
     if len(sent) > MOST_FILES:
         problems.append(
             Problem("files", f"{len(sent)} files are more than {MOST_FILES}.", "Pack small files together.")
@@ -119,7 +119,7 @@ def _unsafe(member: Member) -> list[Problem]:
     plain = name.removesuffix("/").removeprefix("./")
     if plain in ("", ".") and member.kind is MemberKind.FOLDER and name in (".", "./"):
         return []
-    return [Problem(where, p.message, p.fix) for p in name_problems(plain)]
+    return [problem.at(where) for problem in name_problems(plain)]
 
 
 def _top(members: Sequence[Member]) -> str:

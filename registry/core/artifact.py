@@ -184,7 +184,7 @@ def set_problems(paths: Iterable[str], at: str = "files") -> list[Problem]:
             seen.setdefault(key, path)
             for parent in parents:
                 folders.setdefault(parent, path)
-        problems += [Problem(f"{at}[{i}].path", p.message, p.fix) for p in found]
+        problems += [problem.at(f"{at}[{i}].path") for problem in found]
     return problems
 
 

@@ -38,6 +38,6 @@ def read_files(files: Sequence[Any], backend: str | None, max_bytes: int) -> tup
         if file["size_bytes"] > max_bytes
     ]
     if backend is not None:
-        problems += [Problem("files", p.message, p.fix) for p in backend_problems(backend, paths)]
+        problems += [problem.at("files") for problem in backend_problems(backend, paths)]
     listed = [{**file, "sha256": bare_sha256(file["sha256"])} for file in read]
     return sorted(listed, key=lambda file: file["path"]), problems

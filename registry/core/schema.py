@@ -11,7 +11,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any, Final, Protocol
 
@@ -23,6 +23,14 @@ class Problem:
     field: str
     message: str
     fix: str
+
+    def at(self, place: str) -> Problem:
+        """The same mistake, found at `place`."""
+        return replace(self, field=place)
+
+    def under(self, place: str) -> Problem:
+        """The same mistake of something that lies at `place`: `path` is `files.path` then."""
+        return self.at(f"{place}.{self.field}")
 
     def as_json(self) -> dict[str, str]:
         return {"field": self.field, "message": self.message, "fix": self.fix}

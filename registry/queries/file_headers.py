@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from registry.core.formats import READER, kind_of
@@ -27,15 +27,16 @@ class RangedReader:
         return data
 
 
+def remembered_facts(sha256s: Collection[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    """(sha256, kind) → what was read in the headers of these blobs, by this version's reader. Unread ones are left out."""
+    rows = Inspection.objects.filter(blob__in=sha256s, reader=READER).values_list("blob_id", "kind", "facts")
+    return {(sha256, kind): facts for sha256, kind, facts in rows}
+
+
 def headers_of(release: Release) -> dict[str, dict[str, Any]]:
     """path → {"kind", …facts}, in the order of the paths. Files whose header was never read are left out."""
     files = list(release.files.values_list("path", "blob_id"))
-    known = {
-        (sha256, kind): facts
-        for sha256, kind, facts in Inspection.objects.filter(
-            blob__in={sha256 for _, sha256 in files}, reader=READER
-        ).values_list("blob_id", "kind", "facts")
-    }
+    known = remembered_facts({sha256 for _, sha256 in files})
     wanted = {path: (sha256, kind_of(path)) for path, sha256 in files}
     return {path: {"kind": key[1], **known[key]} for path, key in wanted.items() if key in known}
 

@@ -13,16 +13,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from django.core.cache import cache
-from django.db.models import QuerySet
 
 from ledger.core.errors import DomainError
 from registry.core.diff import MOST_CHANGES, Change, Diff, compare, differing, fields, showable
-from registry.core.formats import READER, inspect, jsons, kind_of
+from registry.core.formats import inspect, jsons, kind_of
 from registry.core.formats.findings import Malformed
 from registry.core.formats.tokenizers import LONGEST, Tokenizer, is_tokenizer_path, read
 from registry.core.tokenizer import difference
-from registry.models import Blob, Inspection, Release
-from registry.queries.file_headers import RangedReader
+from registry.models import Blob, Release
+from registry.queries.file_headers import RangedReader, remembered_facts
 from registry.queries.releases import manifest_of
 from registry.storage import store
 
@@ -120,12 +119,7 @@ def _of(files: Mapping[str, Any], facts: Mapping[tuple[str, str], dict[str, Any]
 def _facts(files: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
     """(sha256, kind) → facts."""
     wanted = {(file["sha256"], kind_of(file["path"])): file for file in files}
-    known = {
-        (sha256, kind): facts
-        for sha256, kind, facts in _rows()
-        .filter(blob__in={sha256 for sha256, _ in wanted})
-        .values_list("blob_id", "kind", "facts")
-    }
+    known = remembered_facts({sha256 for sha256, _ in wanted})
     missing = [key for key in wanted if key not in known][:MOST_READ]
     stored = _Stored(wanted[key] for key in missing)
     for key in missing:
@@ -137,10 +131,6 @@ def _facts(files: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]
         if not found.problems:  # a file that was sealed before files were inspected may have some
             known[key] = found.facts
     return known
-
-
-def _rows() -> QuerySet[Inspection]:
-    return Inspection.objects.filter(reader=READER)
 
 
 def _tokenizers(stored: _Stored, path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 
 from accounts.core.access import Actor, Verb, may
-from ledger.core.errors import NotFound, StateChanged
+from ledger.core.errors import NotFound, Refused, StateChanged
 from registry.core.artifact import path_problems
 from registry.core.artifact import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
@@ -25,15 +26,33 @@ LARGE = ("manifest", "spec", "expected_files")
 
 def get_release(model_slug: str, name: str | int) -> Release:
     """A sealed or retired release by its name (`r14`) or number. Raises NotFound."""
-    number = _number(name)
-    release = Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
-    if release is None or number is None:
+    release = find_release(model_slug, name)
+    if release is None:
         raise NotFound(
             "no_such_release",
             f"{model_slug} has no release {name}. List its releases; their names are r1, r2, …",
             release=str(name),
         )
     return release
+
+
+def find_release(model_slug: str, name: str | int) -> Release | None:
+    """As `get_release`, with None where there is none."""
+    number = _number(name)
+    if number is None:
+        return None
+    return Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
+
+
+def releases_by_id(ids: Collection[UUID]) -> dict[UUID, Release]:
+    """Those that are there, with no more than what their names are made of."""
+    return Release.objects.select_related("model").only("number", "model__slug").in_bulk(ids)
+
+
+def names_by_digest(model: ServedModel, digests: Collection[str]) -> dict[str, str]:
+    """`r14` by digest, of those of the digests that a release of the model has."""
+    found = Release.objects.filter(model=model, digest__in=digests).only("number", "digest")
+    return {release.digest or "": release.name for release in found}
 
 
 def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
@@ -50,8 +69,7 @@ def releases_of(model: ServedModel) -> QuerySet[Release]:
 
 def manifest_of(release: Release) -> dict[str, Any]:
     """The sealed manifest. Raises StateChanged for a draft."""
-    if release.state == ReleaseState.DRAFT:
-        raise StateChanged("not_sealed", "A draft has no manifest yet. Seal it first.", state=release.state)
+    require_sealed(release, "has a manifest", or_retired=True)
     manifest: dict[str, Any] = json.loads(release.manifest)
     return manifest
 
@@ -71,6 +89,31 @@ def waivers_missing(release: Release) -> frozenset[str]:
 def has_code_waiver(release: Release) -> bool:
     """Whether a release manager waived all code of just these contents: source and archives, and pickles."""
     return bool(waivers_needed(release)) and not waivers_missing(release)
+
+
+def require_sealed(release: Release, can: str, *, or_retired: bool = False) -> None:
+    """Raises StateChanged("not_sealed") unless the release is sealed. `can`: what only a sealed release can, as a verb."""
+    if release.state == ReleaseState.SEALED or (or_retired and release.state == ReleaseState.RETIRED):
+        return
+    step = "Seal it first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
+    raise StateChanged(
+        "not_sealed",
+        f"{release.model.slug} {release.name} is {release.state}, and only a sealed release {can}. {step}",
+        state=release.state,
+    )
+
+
+def require_runnable(release: Release) -> None:
+    """Raises StateChanged("not_sealed") for a draft or a retired release, Refused("code_not_waived") where a waiver is missing."""
+    require_sealed(release, "can be run")
+    if release.is_code_bearing and not has_code_waiver(release):
+        raise Refused(
+            "code_not_waived",
+            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
+            f"Ask one to waive {release.name}, or push it without code.",
+            release=release.name,
+            digest=release.digest,
+        )
 
 
 def signature_of(release: Release) -> Attestation:
@@ -140,6 +183,11 @@ def get_file(release: Release, path: str) -> ReleaseFile:
             path=path,
         )
     return file
+
+
+def model_by_id(model_id: int) -> ServedModel:
+    """Of one that is known to be there, because a row names it."""
+    return ServedModel.objects.select_related("team").get(pk=model_id)
 
 
 def visible_models(actor: Actor) -> QuerySet[ServedModel]:

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from ledger.adapters.files import write_whole
 from registry.core import oms
 from registry.signing.public_keys import PublicKey, read_public_keys
 
@@ -156,18 +154,6 @@ def _new_key(use: Use) -> bytes:
 
 
 def _write(path: Path, data: bytes, *, replace: bool) -> None:
-    """Writes a file with mode 0600, whole or not at all. If two processes create a key at once, one wins."""
+    """For the owner alone. If two processes create a key at once, one wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)  # mkstemp gives 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            os.replace(temporary, path)
-        else:
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    write_whole(path, data, mode=0o600, is_durable=True, keeps_first=not replace)

@@ -6,23 +6,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
 
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
-from ledger.core.errors import DomainError, Stale, StateChanged
-from registry.models import Release
+from ledger.core.errors import Stale, StateChanged
 from rollouts.actions.tick_records import ENGINE, decision_of, write
-from rollouts.actions.transitions import move, named, record, shut
+from rollouts.actions.transitions import drain_release, move, named, record, shut
 from rollouts.core.decision import Action, Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import FULL_BP
 from rollouts.core.tick import Outcome, Tick, outcome_of
 from rollouts.models import Rollout
-from serving.actions import drain_deployment, ensure_deployment
+from rollouts.queries.release_usage import is_in_use
+from serving.actions import ensure_deployment
 from serving.actions.routes import lock_routes, set_route
 from serving.models import Deployment, Route
-from serving.queries import deployment_of
 
 S = RolloutState
 
@@ -70,7 +68,7 @@ def _apply(rollout: Rollout, tick: Tick, fence: int) -> None:
         _roll_back(rollout, tick, fence)
     elif action is Action.CANCEL:
         move(rollout, S.CANCELLED, actor=ENGINE, reason=decision.reason, facts=decision.facts)
-        drain(rollout, decision.reason)
+        drain_release(rollout, rollout.candidate, actor=ENGINE, reason=decision.reason)
 
 
 def _weigh(
@@ -103,15 +101,15 @@ def write_route(
     reason: str,
     is_promoting: bool = False,
     mirror_bp: int | None = None,
-) -> None:
-    """What the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
+) -> Route:
+    """The route: what the gateways must do at this weight. Writing it again changes nothing. `mirror_bp`: None for the rollout's own.
 
     Raises StateChanged when the rollout moved since it was read: what a person shut meanwhile must not be opened again.
     """
     _lock(rollout, fence)
     stable = None if is_promoting else rollout.stable
     mirror_bp = rollout.mirror_bp if mirror_bp is None else mirror_bp
-    set_route(
+    return set_route(
         actor=ENGINE, environment=rollout.environment, model=rollout.model, stable=stable or rollout.candidate,
         candidate=rollout.candidate if stable else None, candidate_bp=weight_bp if stable else 0,
         mirror_bp=mirror_bp if stable else 0, fence=fence, reason=reason,
@@ -171,7 +169,8 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
         reason = f"{reason} One step goes back to {rollout.stable.name} until {undo_until:%Y-%m-%d %H:%M:%S} UTC."
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
     if rollout.stable is not None and undo_until is None:
-        _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} was promoted over it.")
+        reason = f"{rollout.candidate.name} was promoted over it."
+        drain_release(rollout, rollout.stable, actor=ENGINE, reason=reason)
 
 
 @transaction.atomic
@@ -179,16 +178,10 @@ def release_previous(rollout: Rollout) -> None:
     """The release before is drained: the time in which this promoted rollout could be undone at once is over. Idempotent."""
     lock_routes(rollout.environment)  # before the promoted row, lock order: CONTRIBUTING.md
     kept = Rollout.objects.filter(pk=rollout.pk, state=S.PROMOTED, undo_until__isnull=False)
-    if kept.update(undo_until=None) and rollout.stable is not None and not _is_routed(rollout, rollout.stable):
-        _drain_release(rollout, rollout.stable, f"{rollout.candidate.name} has served well since it was promoted.")
-
-
-def _is_routed(rollout: Rollout, release: Release) -> bool:
-    """Whether the release serves again, or is about to: somebody went back to it, or rolls it out anew."""
-    route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
-    active = Rollout.objects.filter(environment_id=rollout.environment_id, state__in=sorted(s.value for s in ACTIVE))
-    is_wanted = active.filter(Q(candidate=release) | Q(stable=release)).exists()
-    return is_wanted or (route is not None and release.pk in {route.stable_id, route.candidate_id})
+    before = rollout.stable
+    if kept.update(undo_until=None) and before is not None and not is_in_use(before, rollout.environment):
+        reason = f"{rollout.candidate.name} has served well since it was promoted."
+        drain_release(rollout, before, actor=ENGINE, reason=reason)
 
 
 def _roll_back(rollout: Rollout, tick: Tick, fence: int) -> None:
@@ -264,27 +257,4 @@ def finish_rollback(
         reason=f"{rollout.candidate.name} is drained.",
     )
     move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at)
-    drain(rollout, reason)
-
-
-def drain(rollout: Rollout, reason: str) -> None:
-    """Lets the candidate's servers end."""
-    _drain_release(rollout, rollout.candidate, reason)
-
-
-def _drain_release(rollout: Rollout, release: Release, reason: str) -> None:
-    deployment = deployment_of(release, rollout.environment)
-    if deployment is None:
-        return
-    try:
-        with transaction.atomic():
-            drain_deployment(actor=ENGINE, deployment=deployment, reason=reason)
-    except DomainError as error:  # a server that stays warm costs memory; it must not hold up the end of a rollout
-        record(
-            rollout,
-            actor=ENGINE,
-            action="hold",
-            code=Code.STAYS_LOADED,
-            reason=f"{release.name} stays loaded: {error.message}",
-            facts={"release": release.name, "because": error.code},
-        )
+    drain_release(rollout, rollout.candidate, actor=ENGINE, reason=reason)

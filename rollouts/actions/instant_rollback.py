@@ -11,18 +11,20 @@ from accounts.core.access import Actor, Verb, require
 from ledger.actions import enqueue
 from ledger.core.errors import DomainError, NotFound, StateChanged
 from ledger.hooks.job_handlers import Again
-from registry.models import Release, ServedModel
+from registry.models import ServedModel
 from rollouts.actions.operator_commands import abort
 from rollouts.actions.preconditions import require_reason
 from rollouts.actions.transitions import move, record
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
+from rollouts.queries.release_usage import is_in_use
 from rollouts.queries.undo_window import is_open, last_promoted, serves
-from serving.actions import drain_deployment
-from serving.actions.routes import acknowledged, lock_routes, set_route
-from serving.models import Environment, Route
-from serving.queries import deployment_of, ready_server
+from serving.actions import release_deployment
+from serving.actions.routes import lock_routes, set_route
+from serving.models import Environment
+from serving.queries import ready_server
+from serving.queries.routes import acknowledged, route_of
 
 S = RolloutState
 _ACTIVE = sorted(state.value for state in ACTIVE)
@@ -97,23 +99,13 @@ def drain_reverted(rollout: Rollout) -> None:
     candidate, environment = rollout.candidate, rollout.environment
     with transaction.atomic():
         lock_routes(environment)
-        if _is_in_use(candidate, environment):
+        if is_in_use(candidate, environment):
             return
-        route = Route.objects.filter(environment=environment, model=rollout.model).first()
+        route = route_of(rollout.model, environment)
         if route is not None and not acknowledged(route).all_acked:
             raise Again(_RETRY_S, f"Not every gateway has acknowledged the rollback from {candidate.name} yet.")
-        deployment = deployment_of(candidate, environment)
-        if deployment is None:
-            return
+        actor, reason = Actor.system("rollouts"), f"Taken back: {rollout.reason}"
         try:
-            drain_deployment(
-                actor=Actor.system("rollouts"), deployment=deployment, reason=f"Taken back: {rollout.reason}"
-            )
+            release_deployment(actor=actor, release=candidate, environment=environment, reason=reason)
         except DomainError as error:  # a server that stays warm costs memory, and nothing else
             raise Again(_RETRY_S, error.message) from error
-
-
-def _is_in_use(release: Release, environment: Environment) -> bool:
-    routes = Route.objects.filter(environment=environment)
-    rollouts = Rollout.objects.filter(environment=environment, candidate=release, state__in=_ACTIVE)
-    return routes.filter(stable=release).exists() or rollouts.exists()

@@ -17,7 +17,7 @@ from rollouts.actions.preconditions import (
     require_reason,
     transition_with_record,
 )
-from rollouts.actions.transitions import drain_candidate, shut
+from rollouts.actions.transitions import drain_release, shut
 from rollouts.core.approvals import BAKE, PROMOTE
 from rollouts.core.lifecycle import ACTIVE, LIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy, Step
@@ -193,7 +193,7 @@ def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
     lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
     transition_with_record(rollout, S.CANCELLED, actor, "cancel", said)
     if was_preparing:
-        drain_candidate(rollout, said)
+        drain_release(rollout, rollout.candidate, actor=Actor.system("rollouts"), reason=said)
     return rollout
 
 

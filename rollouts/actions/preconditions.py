@@ -7,8 +7,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
-from ledger.core.errors import Invalid, Refused, Stale, StateChanged
+from accounts.core.access import Actor, Verb, require, require_version
+from ledger.core.errors import Invalid, Refused, StateChanged
 from rollouts.actions.transitions import move, record
 from rollouts.core.approvals import missing
 from rollouts.core.freeze import frozen
@@ -28,13 +28,7 @@ def lock_and_check(
         .get(pk=rollout.pk)
     )
     require(actor, verb, found.model.team.slug)
-    if found.version != expected_version:
-        raise Stale(
-            "stale",
-            f"Rollout {found.pk} is at version {found.version}, not {expected_version}: it moved meanwhile. Read it again, then decide.",
-            version=found.version,
-            state=found.state,
-        )
+    require_version(found.version, expected_version, f"Rollout {found.pk}", state=found.state)
     if found.state not in states:
         able = ", ".join(sorted(state.value.replace("_", " ") for state in states))
         raise StateChanged(

@@ -35,11 +35,13 @@ from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, traffic_of
-from serving.models import Environment, Node, Route
+from serving.models import Environment, Node
 from serving.queries import live_deployments, nodes, ready_server
 from serving.queries.node_fit import fit_of, nodes_for
+from serving.queries.routes import route_of
 from serving.wiring import external_metrics
 from validators.models import Report
+from validators.queries import reports_of
 
 #: A report of passed gates older than this is worth a second look: drivers, traffic and data change.
 OLD_REPORT = timedelta(days=30)
@@ -85,7 +87,7 @@ def preview_rollout(
     """
     require(actor, Verb.START_ROLLOUT, candidate.model.team.slug)
     plan = policy_for(candidate, environment, policy)
-    route = Route.objects.select_related("stable").filter(environment=environment, model=candidate.model).first()
+    route = route_of(candidate.model, environment)
     stable = route.stable if route else None
     traffic = traffic_of(candidate.model, environment)
     found = preview(
@@ -149,7 +151,7 @@ def _of_report(asked: _Asked) -> Iterator[Warned]:
             yield Warned(error.code, "refused", error.message)
             return
     if report is None:
-        older = Report.objects.filter(release=candidate).order_by("-pk").first()
+        older = reports_of(candidate).first()
         if older is None:
             yield Warned("report_missing", level, f"No gate has proven {candidate.name}. Run its gates first.")
         else:
@@ -209,7 +211,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")
     held = {
         f"{one.release.model.slug} {one.release.name}": manifest_of(one.release)["envelope"]
-        for one in live_deployments().filter(node=node, is_wanted=True)
+        for one in live_deployments().filter(node=node, is_wanted=True).defer(None)
     }
     held[f"{candidate.model.slug} {candidate.name}"] = manifest_of(candidate)["envelope"]
     why = shortage(node.facts, held)

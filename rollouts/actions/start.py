@@ -13,9 +13,8 @@ from accounts.core.access import Actor, Verb, may, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid, Refused, StateChanged
 from ledger.queries import clock
-from registry.core.lifecycle import ReleaseState
 from registry.models import Release
-from registry.queries import has_code_waiver
+from registry.queries import require_runnable
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.transitions import move, named, record
 from rollouts.core.approvals import START
@@ -24,11 +23,12 @@ from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
 from serving.actions.routes import lock_routes
-from serving.models import Environment, Route
+from serving.models import Environment
+from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.core.verdict import Verdict
 from validators.models import Report
-from validators.queries import is_authentic
+from validators.queries import is_authentic, reports_of
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def stable_beside(candidate: Release, environment: Environment) -> Release | Non
 
     It is the last one that was fully promoted: a route names no other as stable.
     """
-    route = Route.objects.select_related("stable").filter(environment=environment, model=candidate.model).first()
+    route = route_of(candidate.model, environment)
     if route is not None and route.stable_id == candidate.pk:
         raise StateChanged(
             "already_stable",
@@ -187,19 +187,7 @@ def check_release(candidate: Release, environment: Environment) -> None:
             "environment_not_routed",
             f"{environment.slug} has no gateway, so there is no traffic to move. Choose a routed environment.",
         )
-    if candidate.state != ReleaseState.SEALED:
-        raise StateChanged(
-            "not_sealed",
-            f"{candidate.name} is {candidate.state}; only a sealed release can take traffic. Seal it, or choose another.",
-            state=candidate.state,
-        )
-    if candidate.is_code_bearing and not has_code_waiver(candidate):
-        raise Refused(
-            "code_not_waived",
-            f"{candidate.name} brings its own code, and no release manager has waived it. Ask one to waive it.",
-            release=candidate.name,
-            digest=candidate.digest,
-        )
+    require_runnable(candidate)
 
 
 def report_problem(candidate: Release, environment: Environment, report: Report | None) -> str:
@@ -220,11 +208,8 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
 def report_for(candidate: Release, environment: Environment) -> Report | None:
     """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
     policy_digest = parse_gate_policy(candidate.model.gate_policy, candidate.model.objectives).digest
-    report = (
-        Report.objects.filter(release=candidate, manifest_digest=candidate.digest or "", policy_digest=policy_digest)
-        .order_by("-pk")
-        .first()
-    )
+    reports = reports_of(candidate).filter(manifest_digest=candidate.digest or "", policy_digest=policy_digest)
+    report = reports.first()
     problem = report_problem(candidate, environment, report)
     if problem:
         code = "report_missing" if report is None else "report_not_passed"

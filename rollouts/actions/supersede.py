@@ -12,7 +12,7 @@ from ledger.core.errors import Invalid, StateChanged
 from registry.models import Release
 from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
 from rollouts.actions.start import admit, create
-from rollouts.actions.transitions import drain_candidate
+from rollouts.actions.transitions import drain_release
 from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from serving.actions.routes import lock_routes
@@ -50,7 +50,7 @@ def supersede(
     )
     new = create(actor, candidate, old.environment, admitted, f"{said[:-1]} (after rollout {old.pk}).", supersedes=old)
     if was_preparing:
-        drain_candidate(old, said)
+        drain_release(old, old.candidate, actor=Actor.system("rollouts"), reason=said)
     return new
 
 

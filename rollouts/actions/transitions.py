@@ -9,12 +9,13 @@ from django.utils import timezone
 from accounts.core.access import Actor
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
+from ledger.core.errors import DomainError
+from registry.models import Release
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
 from rollouts.models import DecisionRecord, Rollout
-from serving.actions import drain_deployment
+from serving.actions import release_deployment
 from serving.actions.routes import set_route
-from serving.queries import deployment_of
 
 S = RolloutState
 #: The event of arriving in a state.
@@ -107,11 +108,23 @@ def shut(rollout: Rollout, *, actor: Actor, reason: str, fence: int | None = Non
     )
 
 
-def drain_candidate(rollout: Rollout, reason: str) -> None:
-    """The candidate of a rollout that ended without traffic is not wanted any more. Holding the routes."""
-    deployment = deployment_of(rollout.candidate, rollout.environment)
-    if deployment is not None:
-        drain_deployment(actor=Actor.system("rollouts"), deployment=deployment, reason=reason)
+def drain_release(rollout: Rollout, release: Release, *, actor: Actor, reason: str) -> None:
+    """One of the rollout's releases is not wanted there any more. Holding the routes.
+
+    Where its servers cannot be let go, a decision says that they stay: that costs memory, and must not hold up the end of a
+    rollout.
+    """
+    try:
+        release_deployment(actor=actor, release=release, environment=rollout.environment, reason=reason)
+    except DomainError as error:
+        record(
+            rollout,
+            actor=actor,
+            action="hold",
+            code=Code.STAYS_LOADED,
+            reason=f"{release.name} stays loaded: {error.message}",
+            facts={"release": release.name, "because": error.code},
+        )
 
 
 def named(rollout: Rollout) -> dict[str, Any]:

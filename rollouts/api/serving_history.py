@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from accounts.api.requests import actor_of
 from ledger.core.errors import Invalid
 from ledger.models import Event
+from ledger.queries import events
 from registry.queries import visible_model
 from rollouts.queries import serving_history
 from serving.queries import get_environment
@@ -101,11 +102,11 @@ class ServedHistoryView(generics.ListAPIView[Event]):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         model = visible_model(actor_of(request), self.kwargs["model"])
         events = self.paginate_queryset(serving_history.moves_of(model, get_environment(self.kwargs["slug"]))) or []
-        moves = [asdict(move) for move in serving_history.changes_of(model, events)]
+        moves = [asdict(move) for move in serving_history.changes_of_moves(model, events)]
         return self.get_paginated_response(MoveOut(moves, many=True).data)
 
     def get_queryset(self) -> Any:
-        return Event.objects.none()
+        return events().none()
 
 
 def _instant(request: Request) -> Any:

@@ -25,8 +25,10 @@ from ledger.actions import append_event
 from rollouts.core.aa_test import AATest
 from rollouts.core.counter_deltas import ERRORS, Counts, Reading, difference
 from rollouts.models import AATestRecord as Row
-from serving.models import Gateway, Route
+from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
+from serving.queries import gateways_in
+from serving.queries.routes import all_routes
 
 log = structlog.get_logger(__name__)
 #: So many models are watched at a time; the others take their turn after an episode.
@@ -127,7 +129,7 @@ class AATests:
 
     def _look(self, now: float) -> None:
         """The models to watch now: all where they are few, else the share whose turn it is."""
-        routes = list(Route.objects.select_related("model", "stable").order_by("pk"))
+        routes = list(all_routes())
         if len(routes) > AT_ONCE:
             start = int(now // EPISODE_S) * AT_ONCE % len(routes)
             routes = (routes + routes)[start : start + AT_ONCE]
@@ -141,9 +143,7 @@ class AATests:
                 test = AATest.from_json(state)
                 one = _TestedModel(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
             self._watched[key] = one
-        self._gateways = {}
-        for gateway in Gateway.objects.filter(environment_id__in={route.environment_id for route in routes}):
-            self._gateways.setdefault(gateway.environment_id, []).append(gateway)
+        self._gateways = gateways_in({route.environment_id for route in routes})
 
     def _read(self, gateways: list[Gateway], watched: list[_TestedModel], elapsed_s: float) -> None:
         news: dict[tuple[int, int], list[Reading]] = {one.key: [] for one in watched}

@@ -11,9 +11,9 @@ from rollouts.core.engine_state import EngineState
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
-from serving.actions.routes import Ack, acknowledged
 from serving.core.lifecycle import DeploymentState
 from serving.models import Route
+from serving.queries.routes import Ack, acknowledged
 
 #: A failed deployment is asked for again this often.
 RETRY_S = 10.0
@@ -48,8 +48,11 @@ def _ensure_route(rollout: Rollout, state: EngineState, world: WorldState) -> Ac
     route = world.routes.get((rollout.environment_id, rollout.model_id))
     if route is not None and route.fence == world.fence and _is_as_desired(route, rollout, state):
         return world.acks[route.pk]
-    write_route(rollout, rollout.weight_bp, fence=world.fence, reason=rollout.reason, is_promoting=state.is_promoting)
-    return acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
+    return acknowledged(
+        write_route(
+            rollout, rollout.weight_bp, fence=world.fence, reason=rollout.reason, is_promoting=state.is_promoting
+        )
+    )
 
 
 def _is_as_desired(route: Route, rollout: Rollout, state: EngineState) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
 import structlog
+
+from ledger.adapters.files import write_whole
 
 log = structlog.get_logger(__name__)
 #: The figures are told and begun anew this often.
@@ -77,11 +78,9 @@ def last_figures(file: Path) -> LagFigures | None:
 
 
 def _keep(file: Path, figures: LagFigures) -> None:
-    """Whole or not at all. What stands in the way of telling never stands in the way of the engine."""
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    """What stands in the way of telling never stands in the way of the engine."""
     try:
-        draft.write_text(json.dumps(asdict(figures)))
-        draft.replace(file)
+        write_whole(file, json.dumps(asdict(figures)))
     except OSError as error:
         log.warning("engine_pace_not_kept", error=str(error))
 

@@ -20,8 +20,8 @@ from rollouts.core.tick import Outcome, Tick
 from rollouts.engine.gateway_counters import CounterSnapshot
 from rollouts.engine.world import RolloutEntry, WorldState
 from rollouts.models import Rollout
-from serving.actions.routes import Ack, acknowledged
 from serving.models import Route
+from serving.queries.routes import Ack, acknowledged
 
 log = structlog.get_logger(__name__)
 S = RolloutState
@@ -79,8 +79,7 @@ def check_zero_acknowledged(entry: RolloutEntry, world: WorldState) -> bool:
     assert rollout.stable is not None
     route, ack = _route_of(rollout, world)
     if not _is_shut(route, rollout) or route is None or route.fence != world.fence:
-        write_route(rollout, 0, fence=world.fence, reason=rollout.reason)
-        ack = acknowledged(Route.objects.get(environment_id=rollout.environment_id, model_id=rollout.model_id))
+        ack = acknowledged(write_route(rollout, 0, fence=world.fence, reason=rollout.reason))
     if ack.all_acked and ack.acked_at is not None:
         note_acknowledged_zero(rollout, ack.acked_at, fence=world.fence)
         return True

@@ -27,9 +27,9 @@ from rollouts.models import Rollout
 from rollouts.queries import active_rollouts, active_rows
 from rollouts.queries.approvals import approvals_of
 from rollouts.queries.prober_tallies import wrong_readings
-from serving.actions.routes import Ack, acknowledgements
-from serving.models import Deployment, Environment, Gateway, Node, Route
-from serving.queries import among, live_deployments
+from serving.models import Deployment, Gateway, Route
+from serving.queries import among, environments_by_id, gateways_in, live_deployments, node_facts
+from serving.queries.routes import Ack, acknowledgements, routes_between
 
 S = RolloutState
 Place = tuple[int, str]  # environment, release
@@ -210,17 +210,14 @@ class EngineCache:
 
     def _share_environments(self) -> None:
         """One object for each environment, as it is now."""
-        found = Environment.objects.in_bulk({known.rollout.environment_id for known in self.known.values()})
+        found = environments_by_id({known.rollout.environment_id for known in self.known.values()})
         for known in self.known.values():
             known.rollout.environment = found[known.rollout.environment_id]
 
 
 def gateways_of(known: Iterable[RolloutEntry]) -> dict[int, list[Gateway]]:
     """The gateways of these rollouts' environments, by environment."""
-    found: dict[int, list[Gateway]] = {one.rollout.environment_id: [] for one in known}
-    for gateway in Gateway.objects.filter(environment_id__in=list(found)).order_by("name"):
-        found[gateway.environment_id].append(gateway)
-    return found
+    return gateways_in({one.rollout.environment_id for one in known})
 
 
 def load_world(
@@ -230,7 +227,7 @@ def load_world(
     rollouts = [one.rollout for one in known]
     models = {rollout.model_id for rollout in rollouts}
     environments = {rollout.environment_id for rollout in rollouts}
-    routes = list(Route.objects.filter(model_id__in=among(models), environment_id__in=environments).defer("changed_at"))
+    routes = routes_between(models, environments)
     probed = [one.rollout.pk for one in known if any(guard.source is Source.PROBER for guard in one.policy.guards)]
     serving = _serving(known)
     return WorldState(
@@ -240,7 +237,7 @@ def load_world(
         routes={(route.environment_id, route.model_id): route for route in routes},
         acks=acknowledgements(routes, now) if routes else {},
         serving=serving,
-        nodes=_facts({name for one in serving.values() for name in one.nodes}),
+        nodes=node_facts({name for one in serving.values() for name in one.nodes}),
         deployments=_deployments([rollout for rollout in rollouts if rollout.state == S.PREPARING]),
         tampered=_tampered(rollouts),
         wrong=wrong_readings(probed) if probed else {},
@@ -268,10 +265,6 @@ def _serving(known: Iterable[RolloutEntry]) -> dict[Place, Serving]:
         (where, release): Serving(count, at, frozenset(nodes.split()), has_drifted)
         for where, release, count, at, nodes, has_drifted in rows
     }
-
-
-def _facts(names: Collection[str]) -> dict[str, dict[str, Any]]:
-    return dict(Node.objects.filter(name__in=names).values_list("name", "facts")) if names else {}
 
 
 def _deployments(preparing: Collection[Rollout]) -> dict[Place, Deployment]:

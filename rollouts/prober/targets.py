@@ -13,14 +13,14 @@ from django.db.models import Count
 
 from ledger.core.errors import DomainError
 from registry.models import Release, ServedModel
-from registry.queries import manifest_of
+from registry.queries import manifest_of, model_by_id
 from rollouts.core.lifecycle import LIVE
 from rollouts.core.shadow import Rule
 from rollouts.models import Mismatch, Rollout
 from serving.control_plane.store import limits_of
-from serving.core.lifecycle import DeploymentState
 from serving.core.routes import Endpoint
-from serving.models import Route, Server
+from serving.queries import answering_servers
+from serving.queries.routes import routes_between
 from validators.core.contract import tensors_of
 from validators.core.policy import Policy, parse_policy
 
@@ -85,10 +85,8 @@ class Targets:
         self._load(live - self._profiles.keys() - self._unreadable.keys())
         self._profiles = {pk: one for pk, one in self._profiles.items() if pk in live}
         routes = {
-            (environment, model): pk
-            for pk, environment, model in Route.objects.filter(
-                environment_id__in={row[1] for row in rows}, model_id__in={row[2] for row in rows}
-            ).values_list("pk", "environment_id", "model_id")
+            (route.environment_id, route.model_id): route.pk
+            for route in routes_between({row[2] for row in rows}, {row[1] for row in rows})
         }
         servers = _servers({one for row in rows for one in row[3:] if one})
         return [
@@ -157,19 +155,13 @@ def rule_of(gates: Policy, serving: Mapping[str, Any]) -> Rule:
 
 
 def model_of(profile: Profile) -> ServedModel:
-    return ServedModel.objects.get(pk=profile.model_id)
+    return model_by_id(profile.model_id)
 
 
 def _servers(releases: set[Any]) -> defaultdict[tuple[int, Any], tuple[Endpoint, ...]]:
     """Addresses that answer real inferences, by (environment, release)."""
     found: defaultdict[tuple[int, Any], tuple[Endpoint, ...]] = defaultdict(tuple)
-    rows = Server.objects.filter(
-        ended_at=None,
-        is_serving=True,
-        deployment__state=DeploymentState.READY,
-        deployment__is_wanted=True,
-        deployment__release_id__in=releases,
-    ).order_by("pk")
+    rows = answering_servers().filter(deployment__release_id__in=releases).order_by("pk")
     for environment, release, host, http_port, grpc_port in rows.values_list(
         "deployment__environment_id", "deployment__release_id", "host", "http_port", "grpc_port"
     ):

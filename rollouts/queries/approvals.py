@@ -12,13 +12,13 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from accounts.core.access import MAY, Verb
-from accounts.models import Membership, User
+from accounts.queries import active_users, memberships_with
 from registry.models import ServedModel
 from rollouts.core import approvals as core
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy
 from rollouts.models import Approval, Rollout
-from validators.models import Report
+from validators.queries import reports_of
 
 #: As many names as a page can hold.
 MOST_NAMES = 20
@@ -81,7 +81,7 @@ def newest_report(rollout: Rollout) -> str:
 
     A rollout that pinned none, because its environment needs none, counts the reports that came after it was asked for.
     """
-    reports = Report.objects.filter(release=rollout.candidate_id).order_by("-pk")
+    reports = reports_of(rollout.candidate_id)
     if rollout.report is None:
         reports = reports.filter(created_at__gt=rollout.created_at)
     else:
@@ -109,17 +109,9 @@ def who_may_approve(rollout: Rollout) -> list[str]:
 
 def approvers_of(model: ServedModel, excluded: Collection[int]) -> list[str]:
     """The names of those who may approve rollouts of the model, without the excluded, at most MOST_NAMES of them."""
-    return list(
-        User.objects.filter(is_active=True)
-        .filter(Q(is_superuser=True) | Q(pk__in=_holders(model.team_id)))
-        .exclude(pk__in=excluded)
-        .order_by("username")
-        .values_list("username", flat=True)[:MOST_NAMES]
-    )
-
-
-def _holders(team_id: int) -> QuerySet[Membership, int]:
-    return Membership.objects.filter(team_id=team_id, role__in=_ROLES).values_list("user_id", flat=True)
+    holders = memberships_with(_ROLES).filter(team=model.team_id).values("user")
+    able = active_users().filter(Q(is_superuser=True) | Q(pk__in=holders)).exclude(pk__in=excluded)
+    return list(able.values_list("username", flat=True)[:MOST_NAMES])
 
 
 #: What an approval is judged by; the first two are the rollout's.
@@ -142,8 +134,8 @@ def _facts_of(rollout: Rollout, newest_report: str) -> dict[str, Any]:
 
 def _judgeable() -> QuerySet[Approval]:
     """Approvals with the two facts that lie elsewhere: whether the giver still may, and which report is the newest."""
-    roles = Membership.objects.filter(user=OuterRef("approver"), team=OuterRef("rollout__model__team"), role__in=_ROLES)
-    of_release = Report.objects.filter(release=OuterRef("rollout__candidate")).order_by("-pk")
+    roles = memberships_with(_ROLES).filter(user=OuterRef("approver"), team=OuterRef("rollout__model__team"))
+    of_release = reports_of(OuterRef("rollout__candidate"))
     under_it = of_release.filter(
         manifest_digest=OuterRef("rollout__candidate__digest"),
         policy_digest=OuterRef("rollout__report__policy_digest"),

@@ -1,4 +1,4 @@
-"""Which releases rollouts use, for the registry to ask before it retires one."""
+"""Which releases rollouts use: asked before servers are let go, and by the registry before it retires one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from uuid import UUID
 from django.db.models import Q
 from django.utils import timezone
 
+from registry.models import Release
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
+from serving.models import Environment
+from serving.queries.routes import is_routed
+
+
+def is_in_use(release: Release, environment: Environment) -> bool:
+    """Whether the release serves there, is about to, or is what an active rollout would go back to."""
+    active = Rollout.objects.filter(environment=environment, state__in=sorted(state.value for state in ACTIVE))
+    return active.filter(Q(candidate=release) | Q(stable=release)).exists() or is_routed(release, environment)
 
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:

@@ -23,8 +23,7 @@ from rollouts.core.snapshot import Judged, judged_all
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.queries.undo_window import is_open
-from serving.actions.routes import acknowledged
-from serving.models import Route
+from serving.queries.routes import acknowledged, route_of
 
 S = RolloutState
 DECISIONS_SHOWN = 50
@@ -90,7 +89,7 @@ def _release(release: Release | None) -> dict[str, Any] | None:
 
 def _weight(rollout: Rollout) -> dict[str, Any]:
     """Desired, acknowledged and observed, kept apart."""
-    route = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id).first()
+    route = route_of(rollout.model_id, rollout.environment_id)
     ack = acknowledged(route) if route and rollout.state in LIVE | {S.ROLLING_BACK, S.STUCK} else None
     return {
         "commanded_bp": rollout.weight_bp, "is_acknowledged": ack.all_acked if ack else None,

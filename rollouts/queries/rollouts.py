@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
+
+from django.db.models import QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
+from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 
@@ -23,6 +26,11 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
             rollout=rollout_id,
         )
     return rollout
+
+
+def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
+    """The rollouts of these models, the newest first, with what a list says of them."""
+    return Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
 
 
 def active_rows() -> dict[int, tuple[str, int, int, int]]:

@@ -15,12 +15,14 @@ from django.db.models import Q, QuerySet
 from ledger.core.errors import Invalid
 from ledger.core.verbs import EventVerb
 from ledger.models import Event
-from ledger.queries import clock
+from ledger.queries import clock, events
 from ledger.queries.chain_verification import link_of
-from registry.models import Release, ServedModel
+from registry.models import ServedModel
+from registry.queries import names_by_digest
 from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.core.routes import WHOLE_BP
-from serving.models import Environment, Route
+from serving.models import Environment
+from serving.queries.routes import route_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
         return Served(environment.slug, model.slug, at, until=following.at if following else None)
     following = moves.filter(seq__gt=move.seq).order_by("seq").first()
     rollout = _rollout(model, environment, at)
-    change = changes_of(model, [move])[0]
+    change = changes_of_moves(model, [move])[0]
     return Served(
         environment.slug,
         model.slug,
@@ -95,13 +97,12 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
 
 def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:
     """Every change of the model's route there, by seq."""
-    routes = Route.objects.filter(model=model, environment=environment).values_list("pk", flat=True)
-    return Event.objects.filter(
-        subject_type="route", subject_id__in=[str(pk) for pk in routes], verb=EventVerb.ROUTE_SET
-    ).order_by("seq")
+    route = route_of(model, environment)
+    of_route = events().filter(subject_type="route", subject_id__in=[str(route.pk)] if route else [])
+    return of_route.filter(verb=EventVerb.ROUTE_SET).order_by("seq")
 
 
-def changes_of(model: ServedModel, moves: Iterable[Event]) -> list[ServedChange]:
+def changes_of_moves(model: ServedModel, moves: Iterable[Event]) -> list[ServedChange]:
     """These changes of the model's routes, with the names of the releases. One query."""
     moves = list(moves)
     names = _release_names(model, moves)
@@ -140,8 +141,7 @@ def _arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[Served
 def _release_names(model: ServedModel, moves: Iterable[Event]) -> dict[str, str]:
     """r14 by digest, of every release that these moves name."""
     digests = {move.facts.get(role) for move in moves for role in ("stable", "candidate")} - {None}
-    found = Release.objects.filter(model=model, digest__in=digests).only("number", "digest")
-    return {release.digest or "": release.name for release in found}
+    return names_by_digest(model, digests)
 
 
 def _rollout(model: ServedModel, environment: Environment, at: datetime) -> Rollout | None:

@@ -7,8 +7,9 @@ from django.utils import timezone
 from registry.models import ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
-from serving.models import Environment, Route
+from serving.models import Environment
 from serving.queries import ready_server
+from serving.queries.routes import route_of
 
 
 def last_promoted(model: ServedModel, environment: Environment) -> Rollout | None:
@@ -25,8 +26,8 @@ def last_promoted(model: ServedModel, environment: Environment) -> Rollout | Non
 
 def serves(rollout: Rollout) -> bool:
     """Whether the rollout's candidate is the stable release there now."""
-    routes = Route.objects.filter(environment_id=rollout.environment_id, model_id=rollout.model_id)
-    return routes.filter(stable_id=rollout.candidate_id).exists()
+    route = route_of(rollout.model_id, rollout.environment_id)
+    return route is not None and route.stable_id == rollout.candidate_id
 
 
 def is_open(rollout: Rollout) -> bool:

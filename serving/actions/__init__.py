@@ -9,12 +9,15 @@ from serving.actions.deployments import (
     end_server,
     ensure_deployment,
     mark_serving,
-    notify_routes,
+    note_trouble,
     record_drift,
+    record_probe,
     record_server,
     record_state,
     register_node,
+    release_deployment,
 )
+from serving.actions.routes import notify_routes
 
 __all__ = [
     "MOST_DRIFT",
@@ -23,9 +26,12 @@ __all__ = [
     "end_server",
     "ensure_deployment",
     "mark_serving",
+    "note_trouble",
     "notify_routes",
     "record_drift",
+    "record_probe",
     "record_server",
     "record_state",
     "register_node",
+    "release_deployment",
 ]

@@ -1,6 +1,6 @@
 """What may happen to deployments and their servers.
 
-People and the other apps say what is wanted (`ensure_deployment`, `drain_deployment`); the node's agent reports what
+People and the other apps say what is wanted (`ensure_deployment`, `release_deployment`); the node's agent reports what
 is (`record_state`, `record_server`, `mark_serving`, `end_server`). Gateways follow what is reported: every change of
 an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the change is committed.
 """
@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection, transaction
-from django.db.models import F, Q, QuerySet
+from django.db import transaction
+from django.db.models import F, Q
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from ledger.core.errors import Refused, StateChanged, Unavailable
-from registry.core.lifecycle import ReleaseState
+from ledger.core.errors import StateChanged, Unavailable
 from registry.models import Release
-from registry.queries import has_code_waiver, manifest_of
-from serving.actions.routes import lock_routes
+from registry.queries import manifest_of, require_runnable
+from serving.actions.routes import lock_routes, notify_routes
 from serving.core.drift import Drift
-from serving.core.lifecycle import LIVE, MOVES, DeploymentState
-from serving.core.routes import CHANGE_CHANNEL
+from serving.core.lifecycle import MOVES, DeploymentState
 from serving.models import Deployment, Environment, Node, Route, Server
 from serving.ports import RunningServer
+from serving.queries.deployments import deployment_of
 from serving.queries.node_fit import nodes_for
 
 _VERBS = {
@@ -48,26 +47,10 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
         Unavailable: no node has the release's runtime image.
     """
     require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
-    if release.state != ReleaseState.SEALED:
-        next_step = (
-            "Seal the release first." if release.state == ReleaseState.DRAFT else "Restore it first, or choose another."
-        )
-        raise StateChanged(
-            "not_sealed",
-            f"{release.model.slug} {release.name} is {release.state}, and only a sealed release is deployed. {next_step}",
-            state=release.state,
-        )
-    if release.is_code_bearing and not has_code_waiver(release):
-        raise Refused(
-            "code_not_waived",
-            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
-            f"Ask one to waive {release.name}, or push it without code.",
-            release=release.name,
-            digest=release.digest,
-        )
+    require_runnable(release)
     with transaction.atomic():
         lock_routes(environment)
-        found = _live().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
+        found = deployment_of(release, environment)
         if found is None:
             node = _node_for(release)
             found = Deployment.objects.create(release=release, environment=environment, node=node, reason=reason)
@@ -82,6 +65,12 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
         if found.state == DeploymentState.FAILED:
             return _move(found, DeploymentState.FETCHING, actor=actor, reason=reason, is_wanted=True, timings={})
         return found
+
+
+def release_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment | None:
+    """The release's deployment there, which nobody wants any more; None where it has none. Raises as `drain_deployment` does."""
+    found = deployment_of(release, environment)
+    return None if found is None else drain_deployment(actor=actor, deployment=found, reason=reason)
 
 
 def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> Deployment:
@@ -158,6 +147,18 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
             notify_routes()
 
 
+def record_probe(*, actor: Actor, server: Server) -> None:
+    """The server answered a probe right just now. Raises Refused."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    Server.objects.filter(pk=server.pk).update(probed_at=timezone.now())
+
+
+def note_trouble(*, actor: Actor, deployment: Deployment, trouble: str) -> None:
+    """What went wrong at a try that is repeated: the row's reason, without an event. Nothing where the row moved meanwhile."""
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
+    Deployment.objects.filter(pk=deployment.pk, version=deployment.version).update(reason=trouble)
+
+
 def adopt_server(*, actor: Actor, server: Server) -> None:
     """A new agent took over the server that an earlier one had started."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
@@ -208,12 +209,6 @@ def register_node(*, actor: Actor, name: str, runtimes: list[dict[str, Any]], fa
     return node
 
 
-def notify_routes() -> None:
-    """Wakes the control plane when this transaction commits."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, '')", [CHANGE_CHANNEL])
-
-
 def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: str, **changes: Any) -> Deployment:
     was = transition(deployment, to, moves=MOVES, reason=reason, **changes)
     verb = _VERBS.get((was, to)) or _VERBS_TO.get(to, "deployment.moved")
@@ -221,10 +216,6 @@ def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: 
     if DeploymentState.READY in (was, to):
         notify_routes()
     return deployment
-
-
-def _live() -> QuerySet[Deployment]:
-    return Deployment.objects.filter(state__in=sorted(LIVE)).select_related("release__model__team", "environment")
 
 
 def _node_for(release: Release) -> Node:

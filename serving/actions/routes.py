@@ -1,10 +1,7 @@
-"""Routes: what an environment's gateways must do with a model's traffic, and whether they do it."""
+"""The verbs of routes: what an environment's gateways must do with a model's traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from django.db import connection, transaction
@@ -15,34 +12,21 @@ from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid, Stale
 from ledger.core.verbs import EventVerb
-from ledger.queries import clock
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
-from serving.models import Environment, Gateway, Route, RouteAck
-from serving.queries import among
-
-#: A gateway that did not speak to the control plane for this long is not waited for.
-SEEN_WITHIN_S = 10.0
-
-
-@dataclass(frozen=True)
-class Ack:
-    """What the gateways say of a route's present generation. `acked_at` is when the last of them took it.
-
-    `taken_by`: the keys of the gateways that route by it, whether they speak now or not, and whatever went wrong after they
-    had taken it: a cluster that is refused later takes no route back.
-    """
-
-    all_acked: bool
-    acked_at: datetime | None
-    error: str
-    taken_by: frozenset[int] = frozenset()
+from serving.models import Environment, Gateway, Route
 
 
 def lock_routes(environment: Environment) -> Environment:
     """The environment's row, locked until the transaction ends: its routes, and what they rest on, change one by one."""
     return Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+
+
+def notify_routes() -> None:
+    """Wakes the control plane and the engine: PostgreSQL delivers this when, and only if, the transaction commits."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [CHANGE_CHANNEL])
 
 
 def set_route(
@@ -93,7 +77,7 @@ def set_route(
         Environment.objects.filter(pk=environment.pk).update(generation=F("generation") + 1)
         environment.generation = generation + 1
         _record_change(route, before, actor=actor, reason=reason)
-        _announce(environment)
+        notify_routes()
     return route
 
 
@@ -123,40 +107,6 @@ def _record_change(route: Route, before: str, *, actor: Actor, reason: str) -> N
     append_event(
         verb=EventVerb.ROUTE_SET, subject_type="route", subject_id=route.pk, actor=actor, reason=reason, facts=facts
     )
-
-
-def acknowledged(route: Route) -> Ack:
-    """Whether every gateway of the environment that is about has taken the route's present generation."""
-    return acknowledgements([route], clock.now())[route.pk]
-
-
-def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]:
-    """`acknowledged` for many routes at once, by route. Two queries, however many there are."""
-    about: dict[int, list[Gateway]] = {route.environment_id: [] for route in routes}
-    since = now - timedelta(seconds=SEEN_WITHIN_S)
-    for gateway in Gateway.objects.filter(environment_id__in=list(about), seen_at__gte=since).order_by("name"):
-        about[gateway.environment_id].append(gateway)
-    said: dict[int, dict[int, _Word]] = {route.pk: {} for route in routes}
-    rows = RouteAck.objects.filter(route_id__in=among(said))
-    columns = ("route_id", "gateway_id", "generation", "acked_at", "error", "taken")
-    for route_id, gateway_id, generation, acked_at, error, taken in rows.values_list(*columns):
-        said[route_id][gateway_id] = (generation, acked_at, error, taken if error else generation)
-    return {route.pk: _ack(route, about[route.environment_id], said[route.pk]) for route in routes}
-
-
-_Word = tuple[int, datetime, str, int]  # generation, when, error, the generation that it routes by at least
-
-
-def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
-    taken_by = frozenset(pk for pk, (_, _, _, taken) in said.items() if taken >= route.generation)
-    if not gateways:
-        why = f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane."
-        return Ack(False, None, why, taken_by)
-    words = [(gateway.name, said[gateway.pk]) for gateway in gateways if gateway.pk in said]
-    current = [acked_at for _, (generation, acked_at, _, _) in words if generation >= route.generation]
-    errors = [f"{name}: {error}" for name, (_, _, error, _) in words if error]
-    is_whole = len(current) == len(gateways) and not errors
-    return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors), taken_by)
 
 
 def lift_fences(fence: int) -> None:
@@ -189,14 +139,8 @@ def register_gateway(
             reason="",
             facts={"name": name, "environment": environment.slug, "http_url": http_url, "grpc_address": grpc_address},
         )
-        _announce(environment)
+        notify_routes()
     return gateway
-
-
-def _announce(environment: Environment) -> None:
-    """PostgreSQL delivers this when, and only if, the transaction commits."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [CHANGE_CHANNEL, environment.slug])
 
 
 def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int, mirror_bp: int) -> None:

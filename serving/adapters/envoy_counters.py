@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import re
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from django.utils import timezone
 
+from ledger.adapters.deadline_http import DeadlineConnection, TooLong
 from serving.adapters.envoy_stats import Counted, Series, parse
 from serving.ports import GatewayCounters, GatewayError
 
@@ -88,9 +88,7 @@ class _Admin:
         self.gateway, self.url = gateway, url
         self.epoch = ""
         self.series: dict[str, Series] = {}
-        self._line: http.client.HTTPConnection | None = None
-        self._connections = 0
-        self._deadline = 0.0
+        self._line = DeadlineConnection(url, deadline=0.0, most_bytes=MAX_ANSWER_BYTES)
         self._uptime, self._uptime_since = -1, 0.0
 
     def page(self, path: str, deadline: float) -> str | None:
@@ -98,14 +96,13 @@ class _Admin:
 
         No connection outlives its process, so on a kept one the epoch is asked but once. `deadline` in monotonic seconds.
         """
-        self._deadline = deadline
-        if self._line is not None and not _is_quiet(self._line):
+        self._line.deadline = deadline
+        if not self._line.is_quiet():
             self.close()
-        if self._line is None:
             self._begin(self._ask_epoch())
-        connections = self._connections
+        connections = self._line.connections
         page = self.get(path)
-        if self._connections == connections:
+        if self._line.connections == connections:
             return page
         was = self.epoch
         self._begin(self._ask_epoch())
@@ -116,9 +113,7 @@ class _Admin:
             self.epoch, self.series, self._uptime = epoch, {}, -1
 
     def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        self._line.close()
 
     def __del__(self) -> None:
         self.close()
@@ -146,58 +141,16 @@ class _Admin:
 
     def get(self, path: str) -> str:
         try:
-            line = self._connected()
-            line.request("GET", path)
-            return self._body(line, line.getresponse(), path)
+            status, body = self._line.ask("GET", path)
+            page = body.decode()
         except TimeoutError as error:
             raise GatewayError("timeout", f"{self.gateway} did not answer at {self.url} in time") from error
         except OSError as error:
             raise GatewayError("unreachable", f"{self.gateway} cannot be reached at {self.url}: {error}") from error
+        except TooLong as error:
+            raise GatewayError("malformed", f"{self.gateway} answered with {error}") from error
         except (http.client.HTTPException, UnicodeDecodeError) as error:
             raise GatewayError("malformed", f"{self.gateway} does not speak HTTP at {self.url}") from error
-
-    def _connected(self) -> http.client.HTTPConnection:
-        line = self._line
-        if line is None or line.sock is None:
-            parts = urlsplit(self.url)
-            line = self._line = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=self._left())
-            line.connect()
-            self._connections += 1
-        line.sock.settimeout(self._left())
-        return line
-
-    def _body(self, line: http.client.HTTPConnection, answer: http.client.HTTPResponse, path: str) -> str:
-        pieces, size = [], 0
-        while piece := answer.read1(2**20):
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_ANSWER_BYTES:
-                raise GatewayError("malformed", f"{self.gateway} answered with more than {MAX_ANSWER_BYTES} bytes")
-            left_s = self._left()
-            if line.sock is not None:  # one that is not kept is closed already, and read to its end
-                line.sock.settimeout(left_s)
-        if answer.length:  # http.client takes a page that was cut short for a whole one
-            raise http.client.IncompleteRead(b"", answer.length)
-        answer.close()  # read to its end, so the connection is free for the next question
-        if answer.status != 200:
-            raise GatewayError("malformed", f"{self.gateway} answered {answer.status} to {path}")
-        return b"".join(pieces).decode()
-
-    def _left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-
-def _is_quiet(line: http.client.HTTPConnection) -> bool:
-    """Whether a kept-alive connection is still open: a closed one is readable, at end of file."""
-    if line.sock is None:
-        return False
-    with contextlib.suppress(OSError):
-        line.sock.settimeout(0)
-        try:
-            line.sock.recv(1)
-        except BlockingIOError:
-            return True
-    return False
+        if status != 200:
+            raise GatewayError("malformed", f"{self.gateway} answered {status} to {path}")
+        return page

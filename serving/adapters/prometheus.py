@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from serving.adapters.deadline_http import DeadlineConnection, TooLong, shown
+from ledger.adapters.deadline_http import DeadlineConnection, TooLong, shown
 from serving.core.promql import selectors
 from serving.ports import CounterQuery, CounterSample, MetricsError
 

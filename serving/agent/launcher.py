@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ledger.adapters.files import write_whole
+from ledger.adapters.linux_processes import is_running
 from serving.adapters.triton import TritonServer, redacted
 from serving.agent import model_repository, runtime_image, server_shim
 from serving.ports import LaunchError, LaunchSpec, RunningServer
@@ -91,12 +93,12 @@ class LocalLauncher:
 
     def is_alive(self, server: RunningServer) -> bool:
         record = _record(server.folder)
-        return bool(record) and server_shim.is_running(record["server_pid"], record["server_ticks"])
+        return bool(record) and is_running(record["server_pid"], record["server_ticks"])
 
     def adopt(self, folder: Path) -> RunningServer | None:
         """The server that an earlier agent started in this folder, if it still lives."""
         record = _record(folder)
-        if not record or not server_shim.is_running(record["server_pid"], record["server_ticks"]):
+        if not record or not is_running(record["server_pid"], record["server_ticks"]):
             return None
         ports = record["ports"]
         return RunningServer(
@@ -150,7 +152,7 @@ class LocalLauncher:
         }
         for name in ("home", "tmp"):
             (spec.folder / name).mkdir(exist_ok=True)
-        server_shim.write_json(spec.folder / server_shim.LAUNCH_FILE, launch)
+        write_whole(spec.folder / server_shim.LAUNCH_FILE, json.dumps(launch, indent=1))
         (spec.folder / server_shim.SHIM_FILE).unlink(missing_ok=True)
         with (spec.folder / server_shim.LOG_FILE).open("wb") as output:
             process = subprocess.Popen(
@@ -238,11 +240,11 @@ class LocalLauncher:
         """Asks the shim to stop the server, and kills both if it does not answer."""
         record = _record(folder)
         if record:
-            if server_shim.is_running(record["pid"], record["ticks"]):
+            if is_running(record["pid"], record["ticks"]):
                 os.kill(record["pid"], signal.SIGTERM)
             self._wait_for_end(folder, record, grace_s)
             for pid, ticks in ((record["pid"], record["ticks"]), (record["server_pid"], record["server_ticks"])):
-                if server_shim.is_running(pid, ticks):
+                if is_running(pid, ticks):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL) if pid == record["pid"] else os.killpg(pid, signal.SIGKILL)
         self._clear(folder)
@@ -250,7 +252,7 @@ class LocalLauncher:
     def _wait_for_end(self, folder: Path, record: dict[str, Any], grace_s: float) -> None:
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline and any(
-            server_shim.is_running(record[f"{who}pid"], record[f"{who}ticks"]) for who in ("", "server_")
+            is_running(record[f"{who}pid"], record[f"{who}ticks"]) for who in ("", "server_")
         ):
             time.sleep(0.02)
 

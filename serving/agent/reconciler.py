@@ -8,7 +8,6 @@ above all, a server that does not answer is taken out of the gateways first and 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import StateChanged
+from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import health_check, warmup
 from serving.core.health import (
@@ -99,6 +99,7 @@ class DeploymentReconciler:
         self._seen = HealthTracker()
         self._setbacks = 0
         self._since = time.monotonic()  # in this state
+        self._manifest: dict[str, Any] | None = None
 
     def step(self) -> float | None:
         """Takes the next step for the row; seconds until the next one, or None when the deployment is gone.
@@ -140,7 +141,7 @@ class DeploymentReconciler:
         release = deployment.release
         folder = self._launcher.folder_for(deployment.pk, release.model.slug, release.name)
         spec = LaunchSpec(
-            deployment.pk, release.model.slug, release.name, release.digest or "", json.loads(release.manifest), folder
+            deployment.pk, release.model.slug, release.name, release.digest or "", manifest_of(release), folder
         )
         began = time.monotonic()
         running = self._launcher.start(spec)
@@ -167,7 +168,7 @@ class DeploymentReconciler:
     def _load_and_warm(self, deployment: Deployment) -> Deployment:
         timings = dict(deployment.timings)
         began = time.monotonic()
-        load_timeout_s = _lifecycle(deployment).get("load_timeout_s", self._pace.load_timeout)
+        load_timeout_s = self._lifecycle(deployment).get("load_timeout_s", self._pace.load_timeout)
         self._attached_client().load(deployment.release.model.slug, timeout_s=load_timeout_s)
         timings["load_s"] = round(time.monotonic() - began, 3)
         if deployment.state == S.LOADING:
@@ -189,7 +190,7 @@ class DeploymentReconciler:
 
     def _warm_up(self, deployment: Deployment) -> None:
         """Raises LaunchError("warmup_failed")."""
-        serving = json.loads(deployment.release.manifest)["serving"]
+        serving = self._manifest_of(deployment)["serving"]
         try:
             for tensors in warmup.requests(serving):
                 answer = self._attached_client().infer(
@@ -215,7 +216,7 @@ class DeploymentReconciler:
         may_pass = reason in _PASSING or deployment.ready_at is not None
         if may_pass and (self._setbacks < len(self._pace.backoff) or _is_indispensable(deployment)):
             trouble = _loudly(deployment, f"{reason}: {message} It is tried again ({self._setbacks} tries so far).")
-            Deployment.objects.filter(pk=deployment.pk, version=deployment.version).update(reason=trouble)
+            actions.note_trouble(actor=self._actor, deployment=deployment, trouble=trouble)
             return self._pause(self._setbacks)
         tries = f" It was tried {self._setbacks} times." if self._setbacks > 1 else ""
         self._end_servers(deployment, f"{reason}: {message}")
@@ -249,7 +250,7 @@ class DeploymentReconciler:
         self._seen = self._seen.after(look)
         health = verdict(self._seen, look, hung_after_s=window_s)
         if look.probe == Probe.RIGHT:
-            Server.objects.filter(pk=self._server.pk).update(probed_at=timezone.now())
+            actions.record_probe(actor=self._actor, server=self._server)
         if health == Health.SLOW and not was_quiet:
             log.warning("deployment %s is slow, so it stays: %s", deployment.pk, trouble)
         if health == Health.HUNG:
@@ -266,7 +267,7 @@ class DeploymentReconciler:
         timeout_s = self._pace.probe_timeout
         if self._seen.quiet_since is not None:
             timeout_s = min(self._pace.patient_timeout, max(timeout_s, window_s - self._seen.quiet_s(now)))
-        serving = json.loads(deployment.release.manifest)["serving"]
+        serving = self._manifest_of(deployment)["serving"]
         return health_check.check_health(
             self._attached_client(), deployment.release.model.slug, serving, timeout_s=timeout_s
         )
@@ -329,7 +330,7 @@ class DeploymentReconciler:
         was_ready = deployment.state == S.READY
         self._move(deployment, S.DRAINING, reason)
         return (
-            float(_lifecycle(deployment).get("drain_s", self._pace.drain))
+            float(self._lifecycle(deployment).get("drain_s", self._pace.drain))
             if was_ready and deployment.environment.is_routed
             else 0.0
         )
@@ -361,15 +362,20 @@ class DeploymentReconciler:
         assert self._client is not None, "a step that talks to a server holds one"
         return self._client
 
+    def _manifest_of(self, deployment: Deployment) -> dict[str, Any]:
+        """What the release says of serving and of its envelope. Parsed once: it never changes, and may be megabytes."""
+        if self._manifest is None:
+            whole = manifest_of(deployment.release)
+            self._manifest = {"serving": whole["serving"], "envelope": whole.get("envelope") or {}}
+        return self._manifest
+
+    def _lifecycle(self, deployment: Deployment) -> dict[str, Any]:
+        """What the release's envelope says of loading and draining; it may say nothing."""
+        return self._manifest_of(deployment)["envelope"].get("lifecycle") or {}
+
     def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
         actions.record_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
         self._since = time.monotonic()
-
-
-def _lifecycle(deployment: Deployment) -> dict[str, Any]:
-    """What the release's envelope says of loading and draining; it may say nothing."""
-    envelope: dict[str, Any] = json.loads(deployment.release.manifest).get("envelope") or {}
-    return envelope.get("lifecycle") or {}
 
 
 def _is_indispensable(deployment: Deployment) -> bool:

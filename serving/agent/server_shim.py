@@ -8,13 +8,12 @@ the child of a shim, a small process in a session of its own:
 - shim killed             → the kernel ends the server (PR_SET_PDEATHSIG), the next agent sweeps the folder;
 - server died             → the shim clears up after it, notes how it ended in `shim.json`, and goes.
 
-Only the standard library is imported here: a shim is a few megabytes that wait.
+Nothing but the standard library is loaded here: a shim is a few megabytes that wait.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -27,33 +26,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ledger.adapters.files import write_whole
+from ledger.adapters.linux_processes import adopt_orphans, die_with_parent, started_at_ticks
+
 LAUNCH_FILE = "launch.json"
 SHIM_FILE = "shim.json"
 LOG_FILE = "server.log"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
 #: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
 EXIT_GRACE_S = 5.0
-_PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
-_PR_SET_CHILD_SUBREAPER = 36
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _WAITED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
-
-
-def started_at_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None if it is gone or a zombie.
-
-    A pid with its start is a name that is never given twice. Source: proc(5), fields 3 and 22 of /proc/<pid>/stat.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def is_running(pid: int, ticks: int) -> bool:
-    """Whether this very process still runs, and not another that got its pid."""
-    return pid > 0 and started_at_ticks(pid) == ticks
 
 
 def clear_shared_memory(prefix: str) -> int:
@@ -80,18 +62,11 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Whole or not at all: readers never see half a file."""
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(value, indent=1))
-    draft.replace(path)
-
-
 def keep(folder: Path) -> int:
     """Runs the server that `launch.json` in the folder describes until it ends or must end. 0 after a clean stop."""
     launch = json.loads((folder / LAUNCH_FILE).read_text())
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a dead server's own children come here, to be ended
+    adopt_orphans()  # a dead server's own children come here, to be ended
     clear_shared_memory(launch["shm_prefix"])
     server = _start(folder, launch)
     record = {
@@ -102,7 +77,7 @@ def keep(folder: Path) -> int:
         "started_at": time.time(),
         **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
     }
-    write_json(folder / SHIM_FILE, record)
+    write_whole(folder / SHIM_FILE, json.dumps(record, indent=1))
     if launch["lock"]:
         threading.Thread(target=_watch_lock, args=(Path(launch["lock"]),), daemon=True).start()
     was_asked = _wait(server)
@@ -112,17 +87,15 @@ def keep(folder: Path) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
     with contextlib.suppress(OSError):  # the folder may be gone: an agent swept it
-        write_json(folder / SHIM_FILE, {**record, "exit_code": server.returncode})
+        write_whole(folder / SHIM_FILE, json.dumps({**record, "exit_code": server.returncode}, indent=1))
     return 1
 
 
 def _start(folder: Path, launch: dict[str, Any]) -> subprocess.Popen[bytes]:
-    shim = os.getpid()
+    tie = die_with_parent(signal.SIGTERM)  # SIGTERM: the server ends its model processes with it
 
     def before_exec() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # SIGTERM: the server ends its model processes with it
-        if os.getppid() != shim:
-            os._exit(1)
+        tie()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 
     with (folder / LOG_FILE).open("ab") as log:

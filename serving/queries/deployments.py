@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 from django.db.models import Prefetch, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ledger.core.errors import NotFound
 from registry.models import Release, ServedModel
+from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.models import Deployment, Environment, Node, Route, RouteAck, Server
+from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
 
 
-def get_environment(slug: str, models: QuerySet[ServedModel] | None = None) -> Environment:
+def get_environment(slug: str, models: Iterable[ServedModel] | None = None) -> Environment:
     """With its gateways and routes, those of `models` or all. Raises NotFound."""
     found = environments(models).filter(slug=slug).first()
     if found is None:
@@ -24,7 +26,23 @@ def get_environment(slug: str, models: QuerySet[ServedModel] | None = None) -> E
     return found
 
 
-def environments(models: QuerySet[ServedModel] | None = None) -> QuerySet[Environment]:
+def find_environment(slug: str) -> Environment | None:
+    return Environment.objects.filter(slug=slug).first()
+
+
+def environments_by_id(ids: Collection[int]) -> dict[int, Environment]:
+    return Environment.objects.in_bulk(ids)
+
+
+def gateways_in(environments: Collection[int]) -> dict[int, list[Gateway]]:
+    """The gateways of each of these environments, by its key, in the order of their names."""
+    found: dict[int, list[Gateway]] = {one: [] for one in environments}
+    for gateway in Gateway.objects.filter(environment_id__in=list(found)).order_by("name"):
+        found[gateway.environment_id].append(gateway)
+    return found
+
+
+def environments(models: Iterable[ServedModel] | None = None) -> QuerySet[Environment]:
     acks = Prefetch("acks", RouteAck.objects.select_related("gateway"))
     routes = (
         Route.objects.select_related("model", "stable__model", "candidate__model")
@@ -42,34 +60,31 @@ def deployment_of(release: Release, environment: Environment) -> Deployment | No
 
 
 def live_deployments() -> QuerySet[Deployment]:
-    return Deployment.objects.filter(state__in=sorted(LIVE)).select_related(
+    """Those that are not gone, without what only one release by itself is asked for: agents look every second."""
+    rows = Deployment.objects.filter(state__in=sorted(LIVE)).select_related(
         "release__model__team", "environment", "node"
     )
+    return rows.defer(*(f"release__{column}" for column in LARGE))
 
 
 def ready_server(release: Release, environment: Environment) -> Server | None:
-    """The newest server of a ready, wanted deployment that answered a real inference and is not known to be broken."""
-    return (
-        current_servers()
-        .filter(
-            deployment__release=release,
-            deployment__environment=environment,
-            deployment__state=DeploymentState.READY,
-            deployment__is_wanted=True,
-            is_serving=True,
-        )
-        .order_by("-pk")
-        .first()
+    """The newest of the release's `answering_servers` there."""
+    return answering_servers().filter(deployment__release=release, deployment__environment=environment).first()
+
+
+def answering_servers() -> QuerySet[Server]:
+    """Servers of ready, wanted deployments that answered a real inference and are not known to be broken, newest first."""
+    return current_servers().filter(
+        deployment__state=DeploymentState.READY, deployment__is_wanted=True, is_serving=True
     )
 
 
 def current_servers() -> QuerySet[Server]:
-    """Servers whose process is not known to be over."""
-    return (
-        Server.objects.filter(ended_at=None)
-        .select_related("deployment__release__model__team", "deployment__environment", "deployment__node")
-        .order_by("-pk")
+    """Servers whose process is not known to be over, the newest first, with their releases as `live_deployments` has them."""
+    rows = Server.objects.filter(ended_at=None).select_related(
+        "deployment__release__model__team", "deployment__environment", "deployment__node"
     )
+    return rows.defer(*(f"deployment__release__{column}" for column in LARGE)).order_by("-pk")
 
 
 def server_of(deployment: Deployment) -> Server | None:
@@ -89,6 +104,11 @@ def is_last_of_stable(deployment: Deployment) -> bool:
         deployment__state=DeploymentState.READY,
         is_serving=True,
     ).exists()
+
+
+def node_facts(names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """What is known of these nodes, by name."""
+    return dict(Node.objects.filter(name__in=names).values_list("name", "facts")) if names else {}
 
 
 def nodes() -> QuerySet[Node]:

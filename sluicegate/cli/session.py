@@ -11,6 +11,7 @@ import json
 import os
 from pathlib import Path
 
+from ledger.adapters.files import write_whole
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import refuse
 
@@ -54,11 +55,7 @@ def save_token(url: str, token: str) -> Path:
     path = token_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     tokens = {**saved_tokens(), url: token}
-    part = path.with_suffix(".part")
-    part.touch(mode=0o600)
-    part.chmod(0o600)
-    part.write_text(json.dumps(tokens, indent=1) + "\n")
-    part.replace(path)
+    write_whole(path, json.dumps(tokens, indent=1) + "\n", mode=0o600)
     return path
 
 

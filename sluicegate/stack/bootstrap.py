@@ -54,34 +54,34 @@ def main() -> None:
 def ensure_administrator(state_dir: Path) -> None:
     """An administrator, the first one's password in a file for `up` to show, and a token that lets in."""
     from accounts.actions import actor_for, ensure_first_administrator, issue_token, token_digest
-    from accounts.models import Token, User
+    from accounts.queries import first_administrator, is_token_known
 
     password = ensure_first_administrator()
     if password:  # on disk before it is in the database: a crash between the two must not lose it
         secrets.write(state_dir / FIRST_PASSWORD, password)
     file = state_dir / ADMIN_TOKEN
-    if file.exists() and Token.objects.filter(sha256=token_digest(file.read_text().strip()), revoked_at=None).exists():
+    if file.exists() and is_token_known(token_digest(file.read_text().strip())):
         return
-    administrator = User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
+    administrator = first_administrator()
     if administrator is not None:
         secrets.write(file, issue_token(user=administrator, name="this machine", actor=actor_for(administrator)))
 
 
 def ensure_environments() -> None:
-    from serving.models import Environment
+    from serving.actions.environments import ensure_environment
 
     for slug, rules in ENVIRONMENTS.items():
-        Environment.objects.get_or_create(slug=slug, defaults=rules)
+        ensure_environment(slug=slug, rules=rules)
 
 
 def ensure_gateway(*, http_port: int, grpc_port: int, admin_port: int) -> None:
     from accounts.core.access import Actor
     from serving.actions.routes import register_gateway
-    from serving.models import Environment
+    from serving.queries import get_environment
 
     register_gateway(
         actor=Actor.system("setup"),
-        environment=Environment.objects.get(slug="production"),
+        environment=get_environment("production"),
         name=GATEWAY_NAME,
         admin_url=f"http://127.0.0.1:{admin_port}",
         http_url=f"http://127.0.0.1:{http_port}",

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def die_with_parent(death_signal: int) -> Callable[[], None]:
-    """What a new child must call before its program begins, so that the kernel ends it when its starter ends.
-
-    The kernel ties this to the *thread* that starts the child: start children from a thread that lives as long as they should.
-
-    Source: prctl(2), PR_SET_PDEATHSIG; a change of user clears it, and subprocess changes the user before it calls this.
-    """
-    parent = os.getpid()
-
-    def tie() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal)
-        if os.getppid() != parent:  # the starter ended before the kernel was told
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return tie
-
-
-def adopt_orphans() -> None:
-    """From now on, a process whose parent dies becomes a child of this process, if it descends from it. Source: prctl(2)."""
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+from ledger.adapters.linux_processes import die_with_parent
 
 
 def group_of(user: str | None) -> int | None:

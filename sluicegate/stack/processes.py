@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 
+from ledger.adapters.files import write_whole
+from ledger.adapters.linux_processes import adopt_orphans, children_of
 from sluicegate.stack import child
 from sluicegate.stack.tcp_ports import is_bound_by
 
@@ -83,7 +85,7 @@ class Supervisor:
 
         Raises StartFailed, after stopping what had started.
         """
-        child.adopt_orphans()
+        adopt_orphans()
         self.logs.mkdir(parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -246,7 +248,7 @@ class Supervisor:
 
     def _strays(self) -> set[int]:
         known = {running.pid for running in self._running.values() if running.returncode is None}
-        return _children_of(os.getpid()) - known
+        return children_of(os.getpid()) - known
 
     def _kill_all(self) -> None:
         for running in self._running.values():
@@ -278,9 +280,7 @@ class Supervisor:
 
     def _write_pids(self) -> None:
         alive = {name: running.pid for name, running in self._running.items() if running.returncode is None}
-        draft = self.pids_file.with_suffix(".new")
-        draft.write_text(json.dumps(alive, indent=2) + "\n")
-        draft.replace(self.pids_file)
+        write_whole(self.pids_file, json.dumps(alive, indent=2) + "\n")
 
 
 def _has_its_ports(process: Process, session: int) -> bool:
@@ -306,20 +306,6 @@ def output_since_start(log_file: Path) -> str:
     with log_file.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 2**16))
         return log.read().decode(errors="replace").rpartition(f"{MARK}\n")[2]
-
-
-def _children_of(parent: int) -> set[int]:
-    """The living children of a process. Source: proc_pid_stat(5), the fields after the parenthesised name."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, ppid = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except (OSError, ValueError):
-                continue  # it has just ended
-            if int(ppid) == parent and state != "Z":
-                found.add(int(entry.name))
-    return found
 
 
 def _send(pid: int, number: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
+
+from ledger.adapters.files import write_whole
 
 
 def remembered(file: Path) -> str:
@@ -17,8 +18,4 @@ def remembered(file: Path) -> str:
 def write(file: Path, secret: str) -> None:
     """Puts the secret in place in one step; nobody but the owner may read the file or list its folder."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = file.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-        out.write(secret + "\n")
-    draft.replace(file)
+    write_whole(file, secret + "\n", mode=0o600)

@@ -8,6 +8,8 @@ import random
 import socket
 from pathlib import Path
 
+from ledger.adapters.files import write_whole
+
 #: Below Linux's range for outgoing connections (32768 and up), so that nobody's client takes a port while its server restarts.
 #: SLUICEGATE_PORTS (such as 20000-25999) narrows it, so that two stacks that start at the same time choose no port twice.
 _FIRST, _, _LAST = os.environ.get("SLUICEGATE_PORTS", "20000-31999").partition("-")
@@ -110,6 +112,4 @@ class Ports:
 
     def _remember(self, ports: dict[str, int]) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.file.with_suffix(".new")
-        draft.write_text(json.dumps(ports, indent=2) + "\n")
-        draft.replace(self.file)
+        write_whole(self.file, json.dumps(ports, indent=2) + "\n")

@@ -92,7 +92,7 @@ def test_who_may_and_to_what(dev: Actor, model: ServedModel, releases: list[Rele
         point(dev, None, None, model, name="best")
     retired = releases[1]
     Release.objects.filter(pk=retired.pk).update(state="retired", retired_at=timezone.now())
-    with pytest.raises(StateChanged, match="points to a sealed release"):
+    with pytest.raises(StateChanged, match="only a sealed release can have an alias"):
         point(dev, retired, 1)
 
 

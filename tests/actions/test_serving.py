@@ -140,7 +140,7 @@ def test_a_node_is_told_of_once_and_known_anew_at_each_beat() -> None:
 
 def test_a_draft_is_refused(model: ServedModel, staging: Environment, node: Node) -> None:
     draft = Release.objects.create(model=model)
-    with pytest.raises(StateChanged, match="Seal the release first"):
+    with pytest.raises(StateChanged, match="Seal it first"):
         ensure(draft, staging)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ledger.adapters.linux_processes import is_running, started_at_ticks
 from serving.adapters.triton import TritonServer
 from serving.agent import model_repository, runtime_image, server_shim
 from serving.agent.blob_cache import BlobCache
@@ -73,7 +74,7 @@ def processes_of(folder: Path) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if str(folder).encode() in path.read_bytes() and server_shim.started_at_ticks(int(path.parent.name)):
+            if str(folder).encode() in path.read_bytes() and started_at_ticks(int(path.parent.name)):
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -361,10 +362,10 @@ def test_a_server_survives_its_starter_and_is_adopted(launcher: LocalLauncher) -
 
 
 def test_a_pid_given_to_another_process_is_not_taken_for_ours() -> None:
-    own = server_shim.started_at_ticks(os.getpid())
+    own = started_at_ticks(os.getpid())
     assert own is not None
-    assert server_shim.is_running(os.getpid(), own)
-    assert not server_shim.is_running(os.getpid(), own + 1)
+    assert is_running(os.getpid(), own)
+    assert not is_running(os.getpid(), own + 1)
 
 
 def test_a_short_prefix_never_clears_shared_memory() -> None:

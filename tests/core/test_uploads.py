@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.core.schema import Problem
 from registry.core.uploads import (
     MIB,
+    MOST_SIGNED,
     MOVES,
+    PART_BYTES,
+    Part,
     PartPlan,
     PartTicket,
     UploadState,
@@ -19,6 +25,7 @@ from registry.core.uploads import (
     bytes_problem,
     hex_of,
     part_size_of,
+    read_part_digests,
     read_requested_parts,
 )
 
@@ -35,6 +42,7 @@ def test_parts_grow_so_that_there_are_fewer_than_2000(size: int, part: int) -> N
     assert PartPlan(size, part_size_of(size)).count < 2000
 
 
+@settings(deadline=None)
 @given(st.integers(0, 5000), st.integers(1, 700))
 def test_parts_cover_the_file_without_gap_or_overlap(size: int, part_size: int) -> None:
     parts = PartPlan(size, part_size).parts()
@@ -88,3 +96,87 @@ def test_what_is_over_stays_over() -> None:
     over = {UploadState.VERIFIED, UploadState.QUARANTINED, UploadState.ABORTED}
     assert {state for state, moves in MOVES.items() if not moves - {UploadState.ABORTED}} == over
     assert set(MOVES) == set(UploadState)
+
+
+# --- what is read of a request
+
+DIGEST = "d" * 64
+THREE = PartPlan(2500, 1000)
+
+
+def requested(numbers: Any, sha256: Any) -> tuple[dict[int, str], list[str]]:
+    problems: list[Problem] = []
+    wanted = read_requested_parts(numbers, sha256, THREE, problems)
+    return wanted, [f"{one.field} {one.message} {one.fix}" for one in problems]
+
+
+def test_requested_parts_come_back_with_bare_digests() -> None:
+    assert requested([3, 1], [f"sha256:{DIGEST}", "e" * 64]) == ({3: DIGEST, 1: "e" * 64}, [])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sha256", "says"),
+    [
+        ([0], [DIGEST], ["numbers[0] 0 is not a part. The parts are 1 to 3."]),
+        ([4], [DIGEST], ["numbers[0] 4 is not a part. The parts are 1 to 3."]),
+        ([True], [DIGEST], ["numbers[0] True is not a part. The parts are 1 to 3."]),
+        (["1"], [DIGEST], ["numbers[0] '1' is not a part. The parts are 1 to 3."]),
+        ([1, 2, 1], [DIGEST] * 3, ["numbers a part is named twice. Name each part once."]),
+        ([1, 1], [DIGEST, "x"], ["sha256[1] 'x' is not a sha256. Write text, such as 64 hex digits in lower case."]),
+    ],
+)
+def test_a_part_that_cannot_be_signed_is_named(numbers: list[Any], sha256: list[str], says: list[str]) -> None:
+    assert requested(numbers, sha256) == ({}, says)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sha256"), [([], []), ([1], []), ([1], [DIGEST] * 2), (1, [DIGEST]), ([1], DIGEST)]
+)
+def test_numbers_and_digests_are_two_lists_of_one_length(numbers: Any, sha256: Any) -> None:
+    wanted, (says,) = requested(numbers, sha256)
+    assert wanted == {} and "two lists of one length" in says
+
+
+def test_a_hundred_parts_are_signed_in_one_call_and_no_more() -> None:
+    many, problems = PartPlan(500, 1), list[Problem]()
+    assert len(read_requested_parts([*range(1, 101)], [DIGEST] * 100, many, problems)) == 100 and not problems
+    assert read_requested_parts([*range(1, 102)], [DIGEST] * 101, many, problems) == {}
+    assert [one.message for one in problems] == ["101 parts at once are too many."] and MOST_SIGNED == 100
+
+
+def test_each_part_of_a_list_of_digests_is_read() -> None:
+    def digests(value: Any) -> tuple[list[str], list[str]]:
+        problems: list[Problem] = []
+        return read_part_digests(value, THREE, problems), [one.field for one in problems]
+
+    assert digests([DIGEST, f"sha256:{DIGEST}", "e" * 64]) == ([DIGEST, DIGEST, "e" * 64], [])
+    assert digests([DIGEST, "x", DIGEST]) == ([], ["part_sha256[1]"])
+    assert digests([DIGEST] * 2) == digests([DIGEST] * 4) == digests(None) == digests("abc") == ([], ["part_sha256"])
+
+
+def test_parts_of_sixteen_mebibytes_are_the_least_unless_it_is_asked_for_less() -> None:
+    assert PART_BYTES == 16 * MIB == 16_777_216
+    assert part_size_of(1999 * 10, 10) == 10 and part_size_of(1999 * 10 + 1, 10) == 20
+    assert part_size_of(1999 * 20, 10) == 20 and part_size_of(1999 * 20 + 1, 10) == 40
+
+
+def test_the_first_and_the_last_part() -> None:
+    assert THREE.part(1) == Part(1, 0, 1000) and THREE.part(3) == Part(3, 2000, 500) and THREE.count == 3
+    assert PartPlan(2000, 1000).count == 2 and PartPlan(2001, 1000).part(3).size_bytes == 1
+    assert PartPlan(0, 1000).parts() == [Part(1, 0, 0)]
+
+
+def test_a_signature_is_known_and_its_case_does_not_matter() -> None:
+    said = f"sluicegate part upload v1\n{'a' * 32}/3/2000/1000/{'b' * 64}/1800000000"
+    signature = hmac.new(b"key", said.encode(), hashlib.sha256).hexdigest()
+    assert TICKET.signature(b"key") == signature and TICKET.is_signed_by(b"key", signature.upper())
+
+
+def test_an_upload_moves_as_its_page_says() -> None:
+    assert {state.value: {one.value for one in after} for state, after in MOVES.items()} == {
+        "open": {"verifying", "aborted"},
+        "verifying": {"verified", "quarantined", "aborted"},
+        "verified": set(),
+        "quarantined": {"aborted"},
+        "aborted": set(),
+    }

@@ -652,7 +652,7 @@ def _nobody_hangs() -> Iterator[None]:
 
 
 def test_acknowledgements_of_many_routes_are_those_of_each() -> None:
-    from serving.actions.routes import acknowledged, acknowledgements
+    from serving.queries.routes import acknowledged, acknowledgements
 
     world = World(models=2, environments=2)
     world.obey()

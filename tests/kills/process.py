@@ -15,7 +15,7 @@ from pathlib import Path
 
 from django.db import connections
 
-from sluicegate.stack.child import die_with_parent
+from ledger.adapters.linux_processes import die_with_parent
 
 
 @dataclass

@@ -22,13 +22,13 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from accounts.models import Team
+from ledger.adapters.linux_processes import started_at_ticks
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Event
 from registry.models import Release, ServedModel, Waiver
 from registry.storage import FolderStore
 from serving import actions, queries
 from serving.adapters.triton import TritonServer
-from serving.agent import server_shim
 from serving.core.routes import CHANGE_CHANNEL
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError
@@ -160,7 +160,7 @@ def processes_under(state: Path) -> list[str]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().replace(b"\0", b" ").decode()
-            if str(state / "servers") in command and server_shim.started_at_ticks(int(path.parent.name)):
+            if str(state / "servers") in command and started_at_ticks(int(path.parent.name)):
                 found.append(command)
         except OSError:
             continue

@@ -21,10 +21,11 @@ from accounts.core.access import Actor
 from accounts.models import Team
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from serving.actions.routes import Ack, acknowledged, register_gateway, set_route
+from serving.actions.routes import register_gateway, set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
+from serving.queries.routes import Ack, acknowledged
 from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, free_port, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(120)]

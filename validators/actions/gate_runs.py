@@ -9,16 +9,16 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event, enqueue
 from ledger.actions.transitions import transition
 from ledger.core.canonical import canonical_bytes, sha256_of
-from ledger.core.errors import Invalid, Refused, Stale, StateChanged
+from ledger.core.errors import Invalid, StateChanged
 from registry.actions import attest, put_blob
+from registry.actions.releases import lock_release
 from registry.core.attestations import GATES_TYPE, gate_evidence
-from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
-from registry.queries import has_code_waiver, manifest_of
+from registry.queries import manifest_of, require_runnable
 from registry.signing import installation_keys
 from serving.models import Environment
 from serving.queries import get_environment
@@ -81,7 +81,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
     """
     model = release.model
     require(actor, Verb.RUN_GATES, model.team.slug)
-    _refuse_unrunnable(release)
+    require_runnable(release)
     policy = _checked_policy(release)
     where = environment or get_environment("staging")
     if where.is_routed:
@@ -92,7 +92,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
             field="environment",
         )
     with transaction.atomic():
-        Release.objects.select_for_update(no_key=True).get(pk=release.pk)  # two requests at once make one gate run
+        lock_release(release)  # two requests at once make one gate run
         found = queries.gate_runs().filter(release=release, state__in=UNFINISHED).first()
         if found is not None:
             return found, False
@@ -114,12 +114,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
 def cancel_gate_run(*, actor: Actor, gate_run: GateRun, reason: str, expected_version: int | None = None) -> GateRun:
     """Ends it without a report; the gate that runs stops at its next step. Raises Stale, StateChanged."""
     require(actor, Verb.RUN_GATES, gate_run.release.model.team.slug)
-    if expected_version is not None and expected_version != gate_run.version:
-        raise Stale(
-            "version_changed",
-            f"Gate run {gate_run.pk} is at version {gate_run.version} by now. Read it again.",
-            version=gate_run.version,
-        )
+    require_version(gate_run.version, expected_version, f"Gate run {gate_run.pk}")
     with transaction.atomic():
         return _move(
             gate_run, GateRunState.CANCELLED, actor=actor, reason=reason or "cancelled", ended_at=timezone.now()
@@ -249,21 +244,6 @@ def give_up_gate_run(*, actor: Actor, gate_run: GateRun, why: str) -> None:
             reason=reason,
             verdict=Verdict.ERRORED,
             ended_at=timezone.now(),
-        )
-
-
-def _refuse_unrunnable(release: Release) -> None:
-    if release.state != ReleaseState.SEALED:
-        raise StateChanged(
-            "not_sealed", f"Gates run on sealed releases, and this one is {release.state}.", state=release.state
-        )
-    if release.is_code_bearing and not has_code_waiver(release):
-        raise Refused(
-            "code_not_waived",
-            f"{release.model.slug} {release.name} brings its own code, and no release manager has waived it. "
-            f"Ask one to waive {release.name}, or push it without code.",
-            release=release.name,
-            digest=release.digest,
         )
 
 

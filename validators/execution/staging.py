@@ -10,10 +10,10 @@ import structlog
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError, StateChanged
-from serving.actions import drain_deployment, ensure_deployment
+from serving.actions import ensure_deployment, release_deployment
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment
-from serving.queries import deployment_of, ready_server
+from serving.queries import ready_server
 from validators import queries
 from validators.core.fault import verdict_of_failure
 from validators.core.verdict import Judgement, Verdict
@@ -75,13 +75,11 @@ def withdraw(gate_run: GateRun, *, actor: Actor) -> None:
     """Gives the server back, unless another gate run needs it. Not in an environment with a gateway: there users may."""
     if gate_run.environment.is_routed or queries.is_needed_by_another(gate_run):
         return
-    deployment = deployment_of(gate_run.release, gate_run.environment)
-    if deployment is None or not deployment.is_wanted:
-        return
+    release, reason = gate_run.release, f"gate run {gate_run.pk} is over"
     try:
-        drain_deployment(actor=actor, deployment=deployment, reason=f"gate run {gate_run.pk} is over")
+        release_deployment(actor=actor, release=release, environment=gate_run.environment, reason=reason)
     except DomainError as error:
-        log.warning("not_drained", deployment=deployment.pk, code=error.code)
+        log.warning("not_drained", release=release.name, code=error.code)
 
 
 def _ensured(gate_run: GateRun, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:

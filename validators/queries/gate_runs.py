@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.canonical import sha256_of
@@ -14,6 +15,7 @@ from registry.models import Release, ServedModel
 from registry.signing import installation_keys
 from registry.storage import store
 from serving.models import Route
+from serving.queries.routes import all_routes
 from validators.core.golden_set import GoldenItem, Label, parse_golden_set
 from validators.core.lifecycle import UNFINISHED
 from validators.models import GateResult, GateRun, GoldenSet, Report
@@ -25,6 +27,16 @@ _FIRST_CHOICE = "production"
 def latest_report(release: Release) -> Report | None:
     """The newest report of the release, with any verdict."""
     return release.reports.order_by("-pk").first()
+
+
+def reports_of(release: Release | UUID | OuterRef) -> QuerySet[Report]:
+    """The release's reports, the newest first; also within another query."""
+    return Report.objects.filter(release=release).order_by("-pk")
+
+
+def newest_gate_runs() -> QuerySet[GateRun]:
+    """Gate runs without what belongs to them, the newest first."""
+    return GateRun.objects.order_by("-pk")
 
 
 def gate_runs() -> QuerySet[GateRun]:
@@ -88,11 +100,10 @@ def golden_items(model: ServedModel, digest: str) -> tuple[GoldenItem, ...]:
 
 def stable_route(model: ServedModel) -> Route | None:
     """Where the model's users are served now: its route in production, else in any other routed environment."""
-    routes = Route.objects.filter(model=model, environment__is_routed=True).select_related(
-        "stable__model", "environment"
-    )
     return min(
-        routes, key=lambda route: (route.environment.slug != _FIRST_CHOICE, route.environment.slug), default=None
+        all_routes().filter(model=model, environment__is_routed=True),
+        key=lambda route: (route.environment.slug != _FIRST_CHOICE, route.environment.slug),
+        default=None,
     )
 
 

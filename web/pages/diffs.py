@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from registry.queries import get_release, releases_of
-from serving.models import Route
+from serving.queries.routes import all_routes
 from validators.queries.release_diff import whole_diff
 from web.pages.models import readable_model
 
@@ -19,7 +19,7 @@ def release_diff(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     release = get_release(slug, number)
     others = releases_of(model).exclude(pk=release.pk)
     asked = request.GET.get("against", "")
-    routes = Route.objects.filter(model=model).exclude(stable=release).order_by("environment__slug")
+    routes = all_routes().filter(model=model).exclude(stable=release).order_by("environment__slug")
     serving = None if asked else routes.first()
     against = serving.stable if serving else others.filter(number__lt=number).first()
     if asked:

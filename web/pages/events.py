@@ -16,6 +16,7 @@ from accounts.api.requests import actor_of
 from audit.queries import visible_events
 from ledger.models import Event
 from registry.models import Release
+from registry.queries import find_release, releases_by_id
 
 EVENTS_PER_PAGE = 50
 #: The pages of subjects that are known by the number or name in the event.
@@ -36,7 +37,7 @@ def events(request: HttpRequest) -> HttpResponse:
 def _ids(wanted: str) -> list[str]:
     """What events may call the subject: `sentiment/r2` is a release, which they know by its id."""
     named = re.fullmatch("(.+)/r([0-9]{1,9})", wanted)
-    release = Release.objects.filter(model__slug=named[1], number=int(named[2])).first() if named else None
+    release = find_release(named[1], named[2]) if named else None
     return [wanted, str(release.pk)] if release else [wanted]
 
 
@@ -44,10 +45,7 @@ def _with_subjects(found: Iterable[Event]) -> list[tuple[Event, str, str]]:
     """(event, its subject in words, the subject's page or nothing)."""
     rows = list(found)
     ids = {UUID(row.subject_id) for row in rows if row.subject_type == "release"}
-    releases = {
-        str(one.pk): one
-        for one in Release.objects.select_related("model").filter(pk__in=ids).only("number", "model__slug")
-    }
+    releases = {str(pk): one for pk, one in releases_by_id(ids).items()}
     return [(row, *_subject(row, releases.get(row.subject_id))) for row in rows]
 
 

@@ -12,13 +12,15 @@ from django.urls import reverse
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from ledger.core.errors import Invalid
-from registry.models import Release, ServedModel
-from registry.queries import visible_model
+from registry.models import ServedModel
+from registry.queries import releases_of, visible_model
 from rollouts import actions
-from rollouts.models import Rollout
+from rollouts.queries.rollouts import rollouts_of
 from rollouts.queries.undo_window import open_undo_window
-from serving.models import Environment, Route
-from validators.models import GateRun
+from serving.models import Route
+from serving.queries import find_environment
+from serving.queries.routes import all_routes
+from validators.queries import newest_gate_runs
 from web.pages.forms import act, reason_in
 from web.pages.overview import visible_models
 
@@ -30,7 +32,7 @@ def models(request: HttpRequest) -> HttpResponse:
     wanted = request.GET.get("filter", "").strip().lower()
     rows = [m for m in visible_models(request) if wanted in m.slug.lower() or wanted in m.team.slug.lower()]
     routes: dict[int, list[Route]] = {}
-    for route in Route.objects.filter(model__in=rows).select_related("environment", "stable", "candidate"):
+    for route in all_routes().filter(model__in=rows):
         routes.setdefault(route.model_id, []).append(route)
     return render(
         request, "registry/models.html", {"rows": [(m, routes.get(m.pk, [])) for m in rows], "filter": wanted}
@@ -45,17 +47,11 @@ def readable_model(request: HttpRequest, slug: str) -> ServedModel:
 @login_required
 def model(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
-    newest_first = Prefetch("gate_runs", queryset=GateRun.objects.order_by("-pk"))
-    releases = (
-        Release.objects.filter(model=served, number__isnull=False)
-        .select_related("author")
-        .defer("manifest", "spec", "expected_files")  # a manifest may be megabytes
-        .prefetch_related(newest_first)
-    )
-    pages = Paginator(releases.order_by("-number"), RELEASES_PER_PAGE)
+    releases = releases_of(served).prefetch_related(Prefetch("gate_runs", queryset=newest_gate_runs()))
+    pages = Paginator(releases, RELEASES_PER_PAGE)
     pages.count = served.last_number  # numbers have no gap; counting a hundred thousand rows takes as long as the page
     page = pages.get_page(request.GET.get("page"))
-    routes = Route.objects.filter(model=served).select_related("environment", "stable", "candidate")
+    routes = all_routes().filter(model=served)
     return render(
         request,
         "registry/model.html",
@@ -63,9 +59,7 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
             "model": served,
             "page": page,
             "routes": [(route, open_undo_window(served, route.environment)) for route in routes],
-            "rollouts": Rollout.objects.filter(model=served).select_related(
-                "model", "environment", "candidate", "stable"
-            )[:5],
+            "rollouts": rollouts_of([served])[:5],
             "may_shut": may(actor_of(request), Verb.ROLL_BACK, served.team.slug),
         },
     )
@@ -76,7 +70,7 @@ def roll_back(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
 
     def verb() -> None:
-        environment = Environment.objects.filter(slug=request.POST.get("environment", "")).first()
+        environment = find_environment(request.POST.get("environment", ""))
         if environment is None:
             raise Invalid("no_such_environment", "Choose the environment to roll back in.")
         actions.roll_back_model(

@@ -22,6 +22,7 @@ from rollouts.models import Rollout
 from rollouts.queries import get_rollout, view_of
 from rollouts.queries.approvals import excluded_from
 from rollouts.queries.replay import replayed
+from rollouts.queries.rollouts import rollouts_of
 from web.pages.forms import act, reason_in, refused, version_in
 from web.pages.overview import visible_models
 from web.pages.starting import CHOICES
@@ -93,10 +94,7 @@ def _others(actor: Actor, rollout: Rollout) -> list[Release]:
 
 @login_required
 def rollouts(request: HttpRequest) -> HttpResponse:
-    rows = Rollout.objects.filter(model__in=visible_models(request)).select_related(
-        "model", "environment", "candidate", "stable"
-    )
-    page = Paginator(rows, ROLLOUTS_PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(rollouts_of(visible_models(request)), ROLLOUTS_PER_PAGE).get_page(request.GET.get("page"))
     return render(request, "rollouts/rollouts.html", {"page": page})
 
 

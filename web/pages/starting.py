@@ -19,7 +19,7 @@ from registry.queries import get_release
 from rollouts.actions import start_rollout
 from rollouts.actions.preview import preview_rollout
 from rollouts.core.presets import PRESETS
-from serving.models import Environment
+from serving.queries import environments, find_environment
 from web.pages.forms import LONGEST_REASON
 from web.pages.models import readable_model
 
@@ -70,7 +70,7 @@ def _startable(request: HttpRequest, slug: str, number: int) -> Release:
 def _page(request: HttpRequest, release: Release, found: dict[str, Any], status: int = 200) -> HttpResponse:
     facts = {
         "release": release,
-        "environments": Environment.objects.filter(is_routed=True),
+        "environments": environments().filter(is_routed=True),
         "presets": CHOICES,
         "may_choose": may_choose_policy(actor_of(request), release.model),
         "given": {name: request.POST.get(name, "") for name in ("environment", "policy", "policy_json", "reason")},
@@ -86,8 +86,8 @@ def may_choose_policy(actor: Actor, model: ServedModel) -> bool:
 
 def _asked_for(form: QueryDict) -> dict[str, Any]:
     """The environment and the policy that the form names. Raises Invalid."""
-    environment = Environment.objects.filter(slug=form.get("environment", ""), is_routed=True).first()
-    if environment is None:
+    environment = find_environment(form.get("environment", ""))
+    if environment is None or not environment.is_routed:
         raise Invalid("no_such_environment", "Choose the environment to roll out to.")
     return {"environment": environment, "policy": _policy(form)}
 

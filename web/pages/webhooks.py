@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from accounts.models import Team
+from accounts.queries import teams
 from ledger.core.errors import DomainError, Invalid
 from notifications import actions, queries
 from notifications.actions.webhooks import OVERLAP_S
@@ -33,7 +34,7 @@ HOURS_BACK = (1, 6, 24, 72, 168)
 
 def _teams(request: HttpRequest) -> list[Team]:
     actor = actor_of(request)
-    return [team for team in Team.objects.order_by("slug") if may(actor, Verb.MANAGE_WEBHOOKS, team.slug)]
+    return [team for team in teams() if may(actor, Verb.MANAGE_WEBHOOKS, team.slug)]
 
 
 def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:

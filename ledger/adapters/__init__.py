@@ -1,0 +1,1 @@
+"""Adapters that more than one room needs."""

@@ -1,0 +1,33 @@
+"""Files that readers never see half of. The standard library only: the process that keeps a server imports it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+
+def write_whole(
+    path: Path, data: str | bytes, *, mode: int = 0o666, is_durable: bool = False, keeps_first: bool = False
+) -> None:
+    """Puts `data` at `path`, whole or not at all, in place of what was there.
+
+    `mode` (less the umask) holds from the first byte on. `is_durable`: on the disk before it is in place. `keeps_first`: a file
+    that is there already stays as it is. Raises OSError, and leaves nothing behind then. The folder must exist.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    draft.unlink(missing_ok=True)  # of a process that had this number before, and was killed
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if keeps_first:
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+        else:
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

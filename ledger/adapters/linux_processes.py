@@ -1,0 +1,67 @@
+"""What Linux does with processes and tells of them. The standard library only: the process that keeps a server imports it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(death_signal: int) -> Callable[[], None]:
+    """What a new child must call before its program begins, so that the kernel ends it when its starter ends.
+
+    The kernel ties this to the *thread* that starts the child: start children from a thread that lives as long as they should.
+
+    Source: prctl(2), PR_SET_PDEATHSIG; a change of user clears it, and subprocess changes the user before it calls this.
+    """
+    parent = os.getpid()
+
+    def tie() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
+        if os.getppid() != parent:  # the starter ended before the kernel was told
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return tie
+
+
+def adopt_orphans() -> None:
+    """From now on, a process whose parent dies becomes a child of this process, if it descends from it. Source: prctl(2)."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def started_at_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None if it is gone or a zombie.
+
+    A pid with its start is a name that is never given twice.
+    """
+    fields = _stat(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
+
+
+def is_running(pid: int, ticks: int) -> bool:
+    """Whether this very process still runs, and not another that got its pid."""
+    return pid > 0 and started_at_ticks(pid) == ticks
+
+
+def children_of(parent: int) -> set[int]:
+    """The living children of a process."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    stats = ((pid, _stat(pid)) for pid in pids)
+    return {pid for pid, fields in stats if fields and int(fields[1]) == parent and fields[0] != "Z"}
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third on: state, parent, …; none of a process that is gone.
+
+    Source: proc_pid_stat(5). The second, the name in parentheses, may have blanks and parentheses of its own.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,87 @@
+"""Named reads of routes, and of what the gateways say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet
+
+from ledger.queries import clock
+from registry.models import Release, ServedModel
+from serving.models import Environment, Gateway, Route, RouteAck
+from serving.queries.deployments import among
+
+#: A gateway that did not speak to the control plane for this long is not waited for.
+SEEN_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ack:
+    """What the gateways say of a route's present generation. `acked_at` is when the last of them took it.
+
+    `taken_by`: the keys of the gateways that route by it, whether they speak now or not, and whatever went wrong after they
+    had taken it: a cluster that is refused later takes no route back.
+    """
+
+    all_acked: bool
+    acked_at: datetime | None
+    error: str
+    taken_by: frozenset[int] = frozenset()
+
+
+def all_routes() -> QuerySet[Route]:
+    """Every route, with what it names."""
+    return Route.objects.select_related("model", "environment", "stable__model", "candidate__model").order_by("pk")
+
+
+def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
+    """The model's route there, by rows or keys; None before its first rollout there."""
+    return all_routes().filter(model=model, environment=environment).first()
+
+
+def routes_between(models: Collection[int], environments: Collection[int]) -> list[Route]:
+    """The routes of these models in these environments, by keys, with nothing but their own columns."""
+    rows = Route.objects.filter(model_id__in=among(models), environment_id__in=environments)
+    return list(rows.defer("changed_at"))
+
+
+def is_routed(release: Release, environment: Environment) -> bool:
+    """Whether a route there names the release, as either arm and at whatever weight."""
+    arms = Q(stable=release) | Q(candidate=release)
+    return Route.objects.filter(arms, environment=environment).exists()
+
+
+def acknowledged(route: Route) -> Ack:
+    """Whether every gateway of the environment that is about has taken the route's present generation."""
+    return acknowledgements([route], clock.now())[route.pk]
+
+
+def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]:
+    """`acknowledged` for many routes at once, by route. Two queries, however many there are."""
+    about: dict[int, list[Gateway]] = {route.environment_id: [] for route in routes}
+    since = now - timedelta(seconds=SEEN_WITHIN_S)
+    for gateway in Gateway.objects.filter(environment_id__in=list(about), seen_at__gte=since).order_by("name"):
+        about[gateway.environment_id].append(gateway)
+    said: dict[int, dict[int, _Word]] = {route.pk: {} for route in routes}
+    rows = RouteAck.objects.filter(route_id__in=among(said))
+    columns = ("route_id", "gateway_id", "generation", "acked_at", "error", "taken")
+    for route_id, gateway_id, generation, acked_at, error, taken in rows.values_list(*columns):
+        said[route_id][gateway_id] = (generation, acked_at, error, taken if error else generation)
+    return {route.pk: _ack(route, about[route.environment_id], said[route.pk]) for route in routes}
+
+
+_Word = tuple[int, datetime, str, int]  # generation, when, error, the generation that it routes by at least
+
+
+def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
+    taken_by = frozenset(pk for pk, (_, _, _, taken) in said.items() if taken >= route.generation)
+    if not gateways:
+        why = f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane."
+        return Ack(False, None, why, taken_by)
+    words = [(gateway.name, said[gateway.pk]) for gateway in gateways if gateway.pk in said]
+    current = [acked_at for _, (generation, acked_at, _, _) in words if generation >= route.generation]
+    errors = [f"{name}: {error}" for name, (_, _, error, _) in words if error]
+    is_whole = len(current) == len(gateways) and not errors
+    return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors), taken_by)
