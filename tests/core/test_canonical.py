@@ -67,6 +67,7 @@ def test_what_json_cannot_hold_exactly_is_refused_with_its_path(value: Any, says
         ([None, True, False], "[null,true,false]"),
         ([MAX_SAFE_INTEGER, -MAX_SAFE_INTEGER], "[9007199254740991,-9007199254740991]"),
         ([1.5, 0.5, 0.25, 0.0, -0.5, 100.0], "[1.5,0.5,0.25,0,-0.5,100]"),
+        ([1e22, 1.5e22, -1.25e-7], "[1e+22,1.5e+22,-1.25e-7]"),
         ({"a": {"b": [], "c": {}}, "d": [1, [2]]}, '{"a":{"b":[],"c":{}},"d":[1,[2]]}'),
     ],
 )
