@@ -280,3 +280,17 @@ def test_a_graph_names_so_many_tensors_in_all(monkeypatch: pytest.MonkeyPatch) -
         {"weights": [("w", "FP32", [1])], "outputs": [("a", "FP32", [1]), ("c", "FP32", [1])]},
     ):
         assert "names more than 3 tensors" in refusal(onnx_file(**{**three, **more}))  # type: ignore[arg-type]
+
+
+def test_other_numbers_of_a_model_are_not_its_ir_version() -> None:
+    made = model()
+    made.model_version = 77
+    assert facts(made)["ir_version"] == made.ir_version != 77
+
+
+def test_a_tensor_without_a_type_has_no_size() -> None:
+    untyped = TensorProto(name="w", dims=[2], raw_data=b"123")
+    assert facts(model(untyped))["tensors"] == [["w", "OTHER", [2]]]
+    bare = outside([2], location="w.data", offset="3")
+    bare.ClearField("data_type")
+    assert facts(model(bare))["external"] == {"w.data": 3}

@@ -122,3 +122,17 @@ def test_a_backend_needs_its_file(backend: str) -> None:
 def test_another_backends_file_is_a_hint() -> None:
     (problem,) = backend_problems("onnxruntime", ["artifact/model.plan"])
     assert "tensorrt" in problem.fix
+
+
+def test_long_paths_are_shown_short() -> None:
+    (plain,), (cut,) = path_problems("x" * 118), path_problems("x" * 119)
+    assert plain.message.startswith("'" + "x" * 118 + "' ") and cut.message.startswith("'" + "x" * 116 + "...' ")
+
+
+def test_names_have_300_characters_and_255_bytes_between_slashes() -> None:
+    def path(*lengths: int) -> str:
+        return "artifact/" + "/".join("x" * length for length in lengths) + ".json"
+
+    assert path_problems(path(250)) == [] and "too long" in path_problems(path(251))[0].message
+    assert len(path(140, 145)) == 300 and path_problems(path(140, 145)) == []
+    assert "too long" in path_problems(path(140, 146))[0].message
