@@ -82,13 +82,11 @@ class UploadOut(serializers.Serializer[Upload]):
     problem = serializers.CharField(allow_blank=True)
     part_size = serializers.IntegerField()
     parts = serializers.SerializerMethodField()
-    held = serializers.SerializerMethodField(
-        "get_received", help_text="the parts that arrived; empty once the upload is complete"
-    )
+    received = serializers.SerializerMethodField(help_text="the parts that arrived; empty once the upload is complete")
     missing = serializers.SerializerMethodField(help_text="the parts that are still to be sent")
     expires_at = serializers.DateTimeField()
     links = serializers.SerializerMethodField()
-    _held: list[tuple[int, str]] | None = None
+    _arrived: list[tuple[int, str]] | None = None
 
     def get_exists(self, upload: Upload) -> bool:
         return False
@@ -115,9 +113,9 @@ class UploadOut(serializers.Serializer[Upload]):
         return {"self": here, "sign": f"{here}/parts:sign", "complete": f"{here}:complete"}
 
     def _received(self, upload: Upload) -> list[tuple[int, str]]:
-        if self._held is None:  # the store is asked
-            self._held = queries.received_parts(upload)
-        return self._held
+        if self._arrived is None:  # the store is asked
+            self._arrived = queries.received_parts(upload)
+        return self._arrived
 
 
 class UploadBegunOut(UploadOut):

@@ -116,9 +116,9 @@ class _Sending:
             self.counter.add(file.size_bytes)
             return
         upload = _Upload(file, told["upload_id"], told["part_size"], set(told["missing"]), len(told["missing"]))
-        held = sum(part["size_bytes"] for part in told["held"])
-        self.resumed_bytes += held
-        self.counter.add(held)
+        received = sum(part["size_bytes"] for part in told["received"])
+        self.resumed_bytes += received
+        self.counter.add(received)
         if not upload.missing:
             self._complete(upload)
         elif signed := told.get("signed"):

@@ -83,13 +83,13 @@ def test_a_file_in_parts_is_verified_by_a_worker_and_sealed(dev: Any, run_jobs: 
     assert made.status_code == 201
     told = made.json()
     assert (told["exists"], told["state"], told["parts"], told["part_size"]) == (False, "open", 2, PART)
-    assert told["missing"] == [1, 2] and told["held"] == []
+    assert told["missing"] == [1, 2] and told["received"] == []
     assert begin(dev, release, "artifact/model.data", data).json()["upload_id"] == told["upload_id"]
 
     send(dev, told, data, [2])
     seen = dev.get(told["links"]["self"]).json()
-    assert seen["missing"] == [1] and [part["number"] for part in seen["held"]] == [2]
-    assert seen["held"][0]["sha256"] == sha256(data[PART:])
+    assert seen["missing"] == [1] and [part["number"] for part in seen["received"]] == [2]
+    assert seen["received"][0]["sha256"] == sha256(data[PART:])
     assert refused(complete(dev, told["upload_id"]), 422, "part_missing")["missing"] == [1]
     send(dev, told, data, [1])
     done = complete(dev, told["upload_id"])
@@ -225,7 +225,7 @@ def test_a_wrong_part_is_refused_and_may_be_sent_rightly(dev: Any) -> None:
     refused(put(dev, signed, cut[1]), 422, "digest_mismatch")
     refused(put(dev, signed, cut[0][:-1]), 422, "upload_cut_short")
     refused(put(dev, signed, cut[0] + b"x"), 422, "too_large")
-    assert dev.get(told["links"]["self"]).json()["held"] == []
+    assert dev.get(told["links"]["self"]).json()["received"] == []
     assert put(dev, signed, cut[0]).status_code == 200
     assert put(dev, signed, cut[0]).status_code == 200
     body = refused(sign(dev, told["upload_id"], {1: cut[1]}), 422, "part_mismatch")
@@ -503,7 +503,7 @@ def test_the_door_takes_a_part_as_it_comes(dev: Any, door: Callable[..., httpx.R
     done = door("PUT", signed["url"], slowly())
     assert done.status_code == 200 and done.json() == {"number": 1, "size_bytes": 3 << 20, "sha256": sha256(cut[0])}
     assert door("PUT", signed["url"], cut[0]).status_code == 200
-    assert [part["number"] for part in dev.get(told["links"]["self"]).json()["held"]] == [1]
+    assert [part["number"] for part in dev.get(told["links"]["self"]).json()["received"]] == [1]
 
 
 def test_a_part_that_breaks_off_does_not_count(dev: Any) -> None:
@@ -521,7 +521,7 @@ def test_a_part_that_breaks_off_does_not_count(dev: Any) -> None:
     scope = {"type": "http", "method": "PUT", "path": url.path, "query_string": url.query.encode(), "headers": []}
     asyncio.run(UploadMiddleware(None)(scope, receive, told_back))  # type: ignore[arg-type]
     assert said[0]["status"] == 422 and b"upload_cut_short" in said[1]["body"]
-    assert dev.get(told["links"]["self"]).json()["held"] == []
+    assert dev.get(told["links"]["self"]).json()["received"] == []
     assert put(dev, signed, DATA[:PART]).status_code == 200  # its place is free again
 
 

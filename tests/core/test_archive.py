@@ -301,3 +301,50 @@ def test_room_is_what_the_disk_has(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: Usage)
     with refused("there is room for 10"), unpacked(placed(tmp_path, "r.zip", zipped(GOOD))):
         pass
+
+
+# --- limits at their edges
+
+
+def test_twenty_one_thousand_members_are_looked_at() -> None:
+    def noted(count: int) -> Contents:
+        return judged(*(f"notes{i}.txt" for i in range(count - 2)))
+
+    assert MOST_MEMBERS == 21_000 and noted(MOST_MEMBERS).problems == ()
+    assert "more than 21000 members" in refusal(noted(MOST_MEMBERS + 1)) and noted(MOST_MEMBERS + 1).size_bytes == 0
+
+
+def claimed(size: int, packed: int | None = None, start: int | None = None, name: str = "artifact/a.data") -> Member:
+    return Member(name, MemberKind.FILE, size, packed, start)
+
+
+def with_document(*found: Member, room: int = ROOM) -> Contents:
+    return read_members([*members("release.yaml"), *found], most_bytes=room)
+
+
+def test_there_is_room_for_all_or_for_nothing() -> None:
+    assert with_document(claimed(999), room=1000).size_bytes == 1000
+    assert "there is room for 1000" in refusal(with_document(claimed(1000), room=1000))
+    assert with_document(claimed(0)).size_bytes == 1
+
+
+def test_a_byte_unpacks_to_1100_at_most() -> None:
+    assert with_document(claimed(2200, 2)).problems == () == with_document(claimed(1100, 0)).problems
+    assert "2201 bytes are said" in refusal(with_document(claimed(2201, 2)))
+    assert "1101 bytes are said" in refusal(with_document(claimed(1101, 0)))
+
+
+def test_members_lie_side_by_side_and_share_nothing() -> None:
+    first = claimed(5, 5, 0)
+    assert (
+        with_document(first, claimed(5, 5, 5, "artifact/b.data"), claimed(5, None, 10, "artifact/c.data")).problems
+        == ()
+    )
+    assert "also those of another" in refusal(with_document(first, claimed(5, 5, 4, "artifact/b.data")))
+    assert "also those of another" in refusal(with_document(claimed(5, 5, 4, "artifact/b.data"), first))
+
+
+def test_long_names_are_shown_short() -> None:
+    (plain,) = with_document(Member("n" * 120, MemberKind.LINK, 0)).problems
+    (cut,) = with_document(Member("n" * 121, MemberKind.LINK, 0)).problems
+    assert (plain.field, cut.field) == ("n" * 120, "n" * 117 + "...")

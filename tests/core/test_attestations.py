@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry.core.attestations import gate_evidence, provenance
+from registry.core.attestations import gate_evidence, provenance, subject_of
 from validators.core.attested import predicate_facts
 
 IMAGE = "triton@sha256:" + "a" * 64
@@ -161,3 +161,46 @@ def test_provenance_names_what_went_in_and_who_only_said_so() -> None:
         "artifact/model.onnx",
         "runtime",
     ]
+
+
+def test_the_subject_is_the_manifest_by_its_name_and_bare_digest() -> None:
+    assert subject_of("m", "r3", "sha256:" + "a" * 64) == [{"name": "m/r3", "digest": {"sha256": "a" * 64}}]
+
+
+def dependencies(**stated: str) -> dict[str, Any]:
+    manifest = {**MANIFEST, "provenance": stated or None}
+    said = provenance(manifest, release_name="r1", pushed_by=None, drafted_at="a", sealed_at="b", version="1")
+    return {one["name"]: one for one in said["buildDefinition"]["resolvedDependencies"]}
+
+
+@pytest.mark.parametrize(
+    ("length", "is_whole"), [(7, False), (39, False), (40, True), (41, False), (63, False), (64, True)]
+)
+def test_only_a_whole_commit_is_a_digest(length: int, is_whole: bool) -> None:
+    source = dependencies(git_commit="c" * length)["source"]
+    assert (
+        ("digest" in source) == is_whole and source["annotations"] == {"commit": "c" * length} and "uri" not in source
+    )
+
+
+def test_a_source_without_a_branch_is_named_by_its_commit() -> None:
+    source = dependencies(git_commit="c" * 7, git_repository="https://example.com/m")["source"]
+    assert source["uri"] == "git+https://example.com/m@ccccccc"
+    assert set(dependencies(git_repository="https://example.com/m")) == {"artifact/model.onnx", "runtime"}
+
+
+def test_data_is_named_by_what_is_known_of_it() -> None:
+    assert dependencies(dataset="reviews")["reviews"] == {"name": "reviews"}
+    assert dependencies(dataset_digest="sha256:" + "d" * 64)["dataset"]["digest"] == {"sha256": "d" * 64}
+    assert set(dependencies()) == {"artifact/model.onnx", "runtime"}
+
+
+def test_evidence_names_what_was_measured_on_what() -> None:
+    facts = predicate_facts({**body(contract={}), "golden_set": "sha256:" + "9" * 64})
+    said = gate_evidence(report_digest="sha256:" + "3" * 64, **facts)
+    assert said["testResult"]["configuration"] == [
+        {"name": "policy", "digest": {"sha256": "2" * 64}},
+        {"name": "runtime", "uri": "oci://triton", "digest": {"sha256": "a" * 64}},
+        {"name": "golden set", "digest": {"sha256": "9" * 64}},
+    ]
+    assert said["testResult"]["result"] == "PASSED" and said["testResult"]["url"].endswith("sha256:" + "3" * 64)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from registry.core.artifact import role_of
 from registry.core.coupling import changed_parts, warning
-from registry.core.diff import MOST_EXAMPLES, Diff, compare, differing, fields
+from registry.core.diff import MOST_EXAMPLES, Diff, compare, differing, fields, showable
 from registry.core.formats import inspect
 from registry.core.formats.tokenizers import read
 from registry.core.manifest import File, build
@@ -297,3 +297,65 @@ def test_any_bytes_are_a_tokenizer_or_none(data: bytes) -> None:
         found = read(path, data)
         if found is not None:
             assert is_same(difference(found, found))
+
+
+# --- limits
+
+
+def test_two_parts_at_once_are_a_warning_of_both() -> None:
+    assert warning(["artifact", "tokenizer"], "r2", "r1").startswith(
+        "r2 changes artifact and tokenizer at once against r1."
+    )
+
+
+def test_values_are_shown_as_json_can_hold_them() -> None:
+    assert showable({"a": [1, 1.5, "é", None, True], 5: "\ud800"}) == {"a": [1, 1.5, "é", None, True], "5": "\\ud800"}
+    assert [showable(value) for value in (float("nan"), float("inf"), 2.5, 7)] == ["nan", "inf", 2.5, 7]
+    assert showable({"\udfff": (1, 2)}) == {"\\udfff": [1, 2]} and showable("\ud7ff\ue000") == "\ud7ff\ue000"
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: (inner,)])
+def test_values_are_shown_twenty_levels_deep(wrap: Any) -> None:
+    def nested(depth: int) -> Any:
+        value: Any = 7
+        for _ in range(depth):
+            value = wrap(value)
+        return value
+
+    assert json.dumps(showable(nested(20))).count("7") == 1
+    assert "7" not in json.dumps(showable(nested(21))) and json.dumps(showable(nested(21))).count("\\u2026") == 1
+
+
+def test_five_thousand_changes_are_told_and_the_rest_counted() -> None:
+    def labelled(count: int) -> dict[str, Any]:
+        return {"files": [], "provenance": {str(i): i for i in range(count)}}
+
+    for count, left_off in ((5000, 0), (5001, 1), (5100, 100)):
+        diff = compare(labelled(0), labelled(count), names=("r1", "r2"), old_facts={}, new_facts={})
+        assert (len(diff.changes), diff.left_off, diff.as_json()["changes_left_off"]) == (
+            min(count, 5000),
+            left_off,
+            left_off,
+        )
+
+
+def test_members_of_one_name_are_told_by_position() -> None:
+    old, new = [{"name": "a", "v": 1}], [{"name": "a", "v": 1}, {"name": "a", "v": 2}]
+    assert [(c.field, c.kind) for c in fields("p", old, new)] == [("[1]", "added")]
+    assert [c.field for c in fields("p", [{"kind": "cpu", "n": 1}], [{"kind": "cpu", "n": 2}])] == ["[cpu].n"]
+    mixed = [{"name": "a", "v": 1}, {"kind": "b", "v": 1}], [{"name": "a", "v": 2}, {"kind": "b", "v": 1}]
+    assert [c.field for c in fields("p", *mixed)] == ["[0].v"]
+    assert [(c.field, c.old) for c in fields("p", [1, {"name": "a"}], [{"name": "a"}])] == [("", [1, {"name": "a"}])]
+
+
+def test_fifty_examples_of_tensors_are_shared_among_the_kinds() -> None:
+    def tensors(**names: int) -> dict[str, Any]:
+        listed = [[f"{name}{i:03}", "F32", [size]] for name, size in names.items() for i in range(60)]
+        return {"m": {"kind": "onnx", "tensors": listed}}
+
+    bare = {"files": []}
+    diff = compare(bare, bare, names=("r1", "r2"), old_facts=tensors(gone=1, both=1), new_facts=tensors(new=1, both=2))
+    (found,) = diff.tensors
+    assert (found.same, found.added, found.removed, found.changed) == (0, 60, 60, 60)
+    assert Counter(one.kind for one in found.examples) == {"added": 17, "changed": 17, "removed": 16}
+    assert [one.field for one in found.examples[:2]] == ["both000", "both001"] and len(found.examples) == 50

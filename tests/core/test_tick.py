@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rollouts.core.lifecycle import RolloutState
 from rollouts.core.tick import FREELY_RECORDED, WARNED_WITHIN_S, Outcome, Tick, outcome_of
 from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, TickContext, TickRecord
 from tests.core.test_decide import snapshot
+from tests.snapshots import changed
 
 NOW = 1_772_323_200.0
 
@@ -61,3 +63,56 @@ def test_an_effect_is_recorded_and_sets_the_count_of_holds_back() -> None:
     done: Outcome = outcome_of(tick(promote, history=history, last="promote:proven"))
     assert done.is_recorded and done.block is not None and done.engine_state.is_promoting
     assert done.history.spoken == (0, NOW)
+
+
+def test_each_hold_for_another_reason_waits_twice_as_long_after_the_first_24() -> None:
+    def is_said(count: int, after_s: float) -> bool:
+        history = OpenSegment(spoken=(count, NOW - after_s))
+        return outcome_of(tick(HOLD, history=history, last="hold:no_data")).is_recorded
+
+    assert is_said(23, 0.0) and not is_said(24, 0.0)
+    for count, wait_s in ((24, 60.0), (25, 120.0), (26, 240.0), (34, 61_440.0), (35, 86_400.0), (9000, 86_400.0)):
+        assert is_said(count, wait_s) and not is_said(count, wait_s - 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "facts", "last", "warning"),
+    [
+        (Code.BLIND, {}, "", "rollout.blind"),
+        (Code.BLIND, {}, "hold:blind", ""),  # said already
+        (Code.OVERDUE, {}, "", "rollout.overdue"),
+        (Code.NEED_MORE, {"is_late": True}, "hold:need_more", "rollout.overdue"),
+        (Code.NEED_MORE, {"is_late": True}, "hold:need_more:late", ""),
+        (Code.MIX_SHIFT, {"guard": "errors"}, "", "rollout.held"),
+        (Code.BOTH_ARMS_BAD, {}, "", ""),  # no guard was breached
+        (Code.NO_DATA, {"guard": "wrong"}, "", ""),
+    ],
+)
+def test_people_are_warned_once_of_what_moves_nothing(
+    code: Code, facts: dict[str, Any], last: str, warning: str
+) -> None:
+    assert tick(Decision(Action.HOLD, code, "Holding.", facts), last=last).warning == warning
+    assert tick(Decision(Action.ADVANCE, code, "Advancing.", facts), last=last).warning == ""
+
+
+def test_what_is_promoting_stays_so_and_nothing_else_begins_it() -> None:
+    promote = tick(Decision(Action.PROMOTE, Code.PROVEN, "Promoting."))
+    assert outcome_of(promote).engine_state.is_promoting
+    again = replace(promote, engine_state=EngineState(is_promoting=True))
+    assert outcome_of(again).engine_state.is_promoting
+    assert not outcome_of(tick(HOLD)).engine_state.is_promoting
+
+
+def test_before_any_traffic_a_tick_is_decided_and_not_kept_as_an_observation() -> None:
+    one = tick(HOLD)
+    preparing = replace(one, snapshot=changed(one.snapshot, state=RolloutState.PREPARING))
+    kept = outcome_of(preparing)
+    assert kept.is_recorded and kept.block is None and kept.history.rows == 0
+    taking_back = replace(one, snapshot=changed(one.snapshot, state=RolloutState.ROLLING_BACK))
+    assert outcome_of(taking_back).block is not None
+
+
+def test_a_tick_tells_when_it_was_and_whether_it_first_saw_the_acknowledgement() -> None:
+    one = tick(HOLD)
+    assert one.at.timestamp() == NOW and one.acked_at is None
+    assert replace(one, snapshot=changed(one.snapshot, is_newly_acknowledged=True)).acked_at == one.at

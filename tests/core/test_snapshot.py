@@ -1,0 +1,112 @@
+"""What a tick's snapshot says, from the engine's state: durations, counts, and the stage that they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollouts.core.all_failing import Failures
+from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.engine_state import EngineState
+from rollouts.core.evidence import Evidence, Part, Side, Tolerance, fixed_sums, mixed
+from rollouts.core.guard_tracker import GuardTracker, Recent
+from rollouts.core.lifecycle import RolloutState
+from rollouts.core.snapshot import Desired, Identity, Observed, Snapshot, StageEvidence, judge_guard, take_snapshot
+from tests.core.test_confounders import SHADOWED
+from tests.core.test_decide import POLICY, snapshot
+
+S = RolloutState
+NOW = 1000.0
+
+
+def evidence(state: EngineState, *, gone_over_s: float = 5.0, policy: Any = POLICY, **observed: Any) -> StageEvidence:
+    seen = Observed(NOW, **{"step_started_at": 900.0, **observed})
+    return take_snapshot(policy, Identity(), Desired(S.SHIFTING), seen, state, gone_over_s=gone_over_s).evidence
+
+
+def test_nothing_counted_is_no_evidence() -> None:
+    found = evidence(EngineState())
+    assert (found.unacknowledged_s, found.quiet_s, found.blind_s, found.since_gap_s) == (0.0, 0.0, 0.0, None)
+    assert (found.attempts_since_server, found.server_age_s, found.served_s) == (None, None, None)
+    assert (found.shed_candidate, found.shed_stable, found.step_attempts, found.is_candidate_gone) == (0, 0, 0, False)
+    assert found.harm == {}
+
+
+def test_counts_and_durations_by_arm() -> None:
+    state = EngineState(
+        step=Arms(Counts(40, 50, {"shed": 3}), Counts(400, 500, {"shed": 7})),
+        total=Arms(Counts(90, 100), Counts()),
+        commanded_at=880.0, candidate_seen_at=970.0, blind_since=960.0, gap_at=950.0, forgotten=1,
+        server_since=800.0, server_base=30, served_since=810.0,
+        failures=Failures(12, 940.0, 945.0, 9, 100, 0),
+        watches={"errors": GuardTracker(first=(1, 50), recent=Recent((1, 10, 2, 20), 990.0))},
+    )  # fmt: skip
+    found = evidence(state)
+    assert (found.unacknowledged_s, found.quiet_s, found.blind_s, found.since_gap_s) == (120.0, 30.0, 40.0, 50.0)
+    assert (found.step_attempts, found.routed_candidate, found.routed_stable) == (40, 50, 500)
+    assert (found.shed_candidate, found.shed_stable) == (3, 7)
+    assert (found.attempts_since_server, found.server_age_s, found.served_s, found.forgotten) == (60, 200.0, 190.0, 1)
+    assert (found.all_failing, found.all_failing_s, found.own_failing, found.is_stable_better) == (12, 5.0, 9, True)
+    assert (found.first, found.recent) == ({"errors": (1, 50)}, {"errors": (3, 30)})
+    assert evidence(replace(state, server_since=None)).served_s is None
+    assert evidence(replace(state, candidate_seen_at=1001.0)).quiet_s == 0.0  # a gateway's clock may be ahead
+
+
+def test_a_candidate_is_gone_after_a_while_without_a_server_or_at_once_where_it_failed() -> None:
+    assert not evidence(EngineState(gone_since=995.0)).is_candidate_gone
+    assert evidence(EngineState(gone_since=994.9)).is_candidate_gone
+    assert evidence(EngineState(gone_since=1000.0, has_failed=True)).is_candidate_gone
+    assert not evidence(EngineState(has_failed=True)).is_candidate_gone
+
+
+@pytest.mark.parametrize(
+    ("seen_at", "started_at", "silent_s"),
+    [(None, 900.0, 100.0), (950.0, 900.0, 50.0), (850.0, 900.0, 100.0), (None, None, 120.0)],
+)
+def test_another_source_is_silent_since_its_last_count_or_the_stages_begin(seen_at, started_at, silent_s) -> None:
+    state = EngineState(commanded_at=880.0, watches={"wrong": GuardTracker(seen_at=seen_at)})
+    assert evidence(state, policy=SHADOWED, step_started_at=started_at).silent_s == {"wrong": silent_s}
+
+
+def test_shares_and_time_of_a_stage() -> None:
+    assert snapshot(routed_candidate=30, routed_stable=90).observed_frac == 0.25
+    assert snapshot(routed_candidate=0, routed_stable=0).observed_frac is None
+    assert snapshot(now=950.0).elapsed_s == 50.0
+    assert snapshot(now=800.0).elapsed_s == snapshot(step_started_at=None).elapsed_s == 0.0
+
+
+@pytest.mark.parametrize(("index", "of"), [(-1, 0), (0, 0), (1, 1), (2, 2), (3, 2), (9, 2)])
+def test_the_stage_is_the_step_that_the_rollout_is_in(index: int, of: int) -> None:
+    assert snapshot(step_index=index).stage == POLICY.steps[of]
+
+
+def test_a_paused_rollout_is_in_the_stage_that_it_was_paused_in() -> None:
+    def stage(**over: Any) -> object:
+        one: Snapshot = snapshot(policy=SHADOWED, judged=(), **over)
+        return one.stage
+
+    assert SHADOWED.shadow is not None
+    assert stage(state=S.SHADOWING) == stage(state=S.PAUSED, paused_in=S.SHADOWING) == SHADOWED.shadow.as_step
+    assert stage(state=S.BAKING) == stage(state=S.PAUSED, paused_in=S.BAKING) == SHADOWED.bake
+    assert stage(state=S.PAUSED, paused_in=S.SHIFTING, step_index=1) == SHADOWED.steps[1]
+    assert snapshot(state=S.SHADOWING).stage == POLICY.steps[1]  # a policy that has no shadow
+
+
+def test_one_guards_evidence_by_hand() -> None:
+    guard = replace(POLICY.guards[0], roll_back_over=Tolerance(2.0, 0.01), promote_within=Tolerance(3.0, 0.0))
+    kept = Evidence().after(
+        [Part(100, 400, {"errors": (9, 8)})], worse=guard.roll_back_over, fine=guard.promote_within, name="errors"
+    )
+    found = judge_guard(guard, GuardTracker(evidence=kept), has_stable=True, bar_fine=3.0)
+    assert (found.bad_candidate, found.candidate, found.bad_stable, found.stable) == (9, 100, 8, 400)
+    assert (found.rate_candidate, found.rate_stable, found.limit) == (0.09, 0.02, pytest.approx(0.03))
+    assert found.log_e_over == pytest.approx(mixed(fixed_sums(9, 100, 0.03, Side.WORSE)))
+    assert found.log_e_stable_over == pytest.approx(mixed(fixed_sums(8, 400, 0.03, Side.WORSE)))
+    assert found.loudest == ("errors", 9, 8) and found.log_e_better == mixed(kept.better)
+    alone = judge_guard(guard, GuardTracker(evidence=kept), has_stable=False, bar_fine=3.0)
+    assert (alone.log_e_worse, alone.log_e_better) == (0.0, 0.0)
+    assert alone.log_e_fine == pytest.approx(mixed(fixed_sums(9, 100, 0.03, Side.FINE)))
+    nothing = judge_guard(guard, GuardTracker(), has_stable=True, bar_fine=3.0)
+    assert (nothing.rate_candidate, nothing.rate_stable, nothing.to_go) == (0.0, 0.0, None)
