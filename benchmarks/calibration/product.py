@@ -19,12 +19,12 @@ from benchmarks.calibration.traffic import ERRORS, Second
 from benchmarks.calibration.vectorised import Dispersions, fixed_sums_of, worse_of
 from rollouts.core.all_failing import CHANCE
 from rollouts.core.arrays import increments_of, mixed_of
-from rollouts.core.breach import BLAME_LOG_E, BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS, SPENDS
 from rollouts.core.confounders import BEYOND_MIX, BEYOND_MIX_ELSE, LEAST_ROUTED, SPLIT_SIGMAS, SPLIT_SLACK
 from rollouts.core.decision import Code
 from rollouts.core.evidence import BETTER, FIRST_ONSET, GRID, LATE_TICKS, Side
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source
 from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, PSI_MATTERS, SIZES
+from rollouts.core.rollback_rules import BLAME_LOG_E, BUDGET_SIGMAS, FAILING_OVER_S, LEAST_STABLE_ATTEMPTS, SPENDS
 
 Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
@@ -153,7 +153,7 @@ class Watched:
         return self._proven_over(self.xb, self.nb, self._phi_stable)
 
     def is_fix(self, bar: float) -> Booleans:
-        """`breach.is_fix`."""
+        """`rollback_rules.is_fix`."""
         found = np.asarray(self.rate_stable > self.limit)
         if found.any():
             found[found] = mixed_of(self._better[found] / self._phi[found, self._own, None]) >= bar

@@ -17,8 +17,8 @@ from ledger.core.errors import Invalid, NotFound, StateChanged
 from registry.actions.blobs import forget_unused, lock_blobs, record_blob
 from registry.actions.parts import call_off_uploads, dismiss_quarantined
 from registry.adapters.pbtxt import LONGEST_CONFIG_BYTES, check
-from registry.core.artifact import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
 from registry.core.blob_lifecycle import BlobState
+from registry.core.file_rules import CONFIG_FILES, MOST_FILES, collisions, path_problems, role_of
 from registry.core.files import SHA256, bare_sha256, read_files
 from registry.core.lifecycle import ReleaseState
 from registry.core.schema import Problem

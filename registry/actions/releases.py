@@ -18,8 +18,8 @@ from registry.actions.attestations import sign_manifest
 from registry.actions.drafts import drop_draft
 from registry.actions.inspections import inspect_files
 from registry.core import file_lint, manifest
-from registry.core.artifact import backend_problems, is_code_bearing
 from registry.core.blob_lifecycle import BlobState
+from registry.core.file_rules import backend_problems, is_code_bearing
 from registry.core.formats import Findings
 from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.schema import Problem, Text

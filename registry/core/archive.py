@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from registry.core.artifact import CONFIG_FILES, MOST_FILES, name_problems, set_problems
+from registry.core.file_rules import CONFIG_FILES, MOST_FILES, name_problems, set_problems
 from registry.core.schema import Problem
 
 DOCUMENT: Final = "release.yaml"

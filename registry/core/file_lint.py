@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from registry.core.artifact import BACKEND_FILES
+from registry.core.file_rules import BACKEND_FILES
 from registry.core.schema import Problem
 
 #: What the runtime's own tokenizing makes of the input `text`. Source: serving/runner/onnx_runner.py.

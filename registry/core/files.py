@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from registry.core.artifact import MOST_FILES, backend_problems, set_problems
+from registry.core.file_rules import MOST_FILES, backend_problems, set_problems
 from registry.core.schema import Integer, ListOf, Problem, Record, Text, need
 
 SHA256: Final = Text(71, pattern=r"(sha256:)?[0-9a-f]{64}", like="64 hex digits in lower case", says="a sha256")

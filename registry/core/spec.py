@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ledger.core.errors import Invalid
 from registry.core import envelope, envelope_lint, serving
-from registry.core.artifact import BACKENDS
+from registry.core.file_rules import BACKENDS
 from registry.core.schema import Instant, Object, Problem, Record, Text, may, need
 
 _IMAGE = Text(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from registry.core.artifact import CONFIG_FILES
+from registry.core.file_rules import CONFIG_FILES
 from registry.core.pbtxt import render
 
 

@@ -12,8 +12,8 @@ from django.db.models import QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound, Refused, StateChanged
-from registry.core.artifact import path_problems
-from registry.core.artifact import waivers_needed as waivers_for
+from registry.core.file_rules import path_problems
+from registry.core.file_rules import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
 from registry.core.oms import SIGNATURE_TYPE
 from registry.core.uploads import UploadState

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from rollouts.core.breach import breach, is_fix
 from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, percent, sentence
 from rollouts.core.freeze import frozen
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
 from rollouts.core.policy import OnUndecided, Source
+from rollouts.core.rollback_rules import breach, is_fix
 from rollouts.core.snapshot import Judged, Snapshot
 
 

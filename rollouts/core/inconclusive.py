@@ -3,11 +3,11 @@ unless the policy asks for it after a time that it names."""
 
 from __future__ import annotations
 
-from rollouts.core.breach import is_fix, shared_incident
 from rollouts.core.confounders import is_split_off
 from rollouts.core.decision import Action, Code, Decision, facts_of, hold, percent, sentence, share
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided, Source
+from rollouts.core.rollback_rules import is_fix, shared_incident
 from rollouts.core.snapshot import Judged, Snapshot
 
 #: A release sheds when so many requests of a step were refused, more than this share of what was drawn for it, and more than so

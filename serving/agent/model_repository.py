@@ -18,7 +18,7 @@ from tritonclient.grpc import model_config_pb2
 
 from ledger.core.canonical import digest_of
 from registry.core import pbtxt
-from registry.core.artifact import CONFIG_FILES
+from registry.core.file_rules import CONFIG_FILES
 from serving.agent.blob_cache import DamagedBlob
 from serving.agent.runtime_image import RUNNER
 from serving.ports import LaunchError, LaunchSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.core import file_lint
-from registry.core.artifact import path_problems
+from registry.core.file_rules import path_problems
 from registry.core.formats import inspect
 from registry.core.schema import Problem
 from registry.core.spec import read_spec

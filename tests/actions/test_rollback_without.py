@@ -20,7 +20,7 @@ from accounts.models import User
 from ledger.models import Job
 from registry.storage import store
 from rollouts import actions
-from rollouts.core import breach as breach_module
+from rollouts.core import rollback_rules
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Deployment, Server
 from sluicegate.scheduler import Scheduler
@@ -39,7 +39,7 @@ ALL = pytest.mark.parametrize("world", ["all"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
+    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.core.artifact import role_of
 from registry.core.coupling import changed_parts, warning
 from registry.core.diff import MOST_EXAMPLES, Diff, compare, differing, fields, showable
+from registry.core.file_rules import role_of
 from registry.core.formats import inspect
 from registry.core.formats.tokenizers import read
 from registry.core.manifest import File, build

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from registry.core.artifact import DATA_ENDINGS, PICKLE_ENDINGS
+from registry.core.file_rules import DATA_ENDINGS, PICKLE_ENDINGS
 from registry.core.formats import KINDS, Findings, inspect, kind_of
 from registry.core.formats import safetensors as safetensors_reader
 from registry.core.formats.pickles import HIDDEN

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from registry.core.artifact import CODE_ENDINGS, DATA_ENDINGS
+from registry.core.file_rules import CODE_ENDINGS, DATA_ENDINGS
 from registry.core.formats import KINDS, READER, disguise_of, findings, inspect, jsons, kind_of, safetensors
 from registry.core.formats.findings import Malformed, elements_of, shown
 from registry.core.formats.pickles import HIDDEN, MOST_IMPORTS, imports, is_pickle

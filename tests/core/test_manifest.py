@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.core import manifest
-from registry.core.artifact import role_of
+from registry.core.file_rules import role_of
 from registry.core.manifest import File
 from registry.core.spec import parse_spec
 from tests.registry_samples import release_yaml, sha256

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.core.artifact import (
+from registry.core.file_rules import (
     BACKEND_FILES,
     backend_problems,
     collision_key,

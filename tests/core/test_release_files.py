@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from registry.core.alias import RESERVED, name_problems
-from registry.core.artifact import MOST_FILES
+from registry.core.file_rules import MOST_FILES
 from registry.core.files import bare_sha256, read_files
 from registry.core.triton_tree import tree_of
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rollouts.core.breach import FAILING_OVER_S
+from rollouts.core.rollback_rules import FAILING_OVER_S
 from rollouts.engine.loop import Engine
 from rollouts.engine.timings import EngineTimings
 from tests.fakes.gateway import FakeGateway

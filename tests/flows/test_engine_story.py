@@ -18,7 +18,7 @@ from ledger.models import Event, Lease
 from registry.models import Release
 from rollouts import actions
 from rollouts.actions import engine_effects, tick_records
-from rollouts.core import breach as breach_module
+from rollouts.core import rollback_rules
 from rollouts.core.evaluate import TickInput
 from rollouts.core.tick_history import rows_of
 from rollouts.engine import loop as engine_module
@@ -108,7 +108,7 @@ class Story:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
+    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
 
 
 @pytest.mark.takes("rollout: preparing → shifting", "rollout: shifting → baking", "rollout: baking → promoted")
@@ -181,7 +181,7 @@ def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
 
 
 def test_early_ticks_make_neither_a_slow_probe_nor_one_bad_moment_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breach_module, "FAILING_OVER_S", 60.0)
+    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 60.0)
     lenient = [{"indicator": "errors", "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}]
     story = Story(timings=replace(AT_ONCE, gone_over_s=60.0), guards=lenient)
     story.until("shifting")

@@ -21,7 +21,7 @@ from ledger.models import Event, Lease
 from rollouts import actions
 from rollouts.actions import tick_records
 from rollouts.actions.tick_records import block_of, join_old_blocks
-from rollouts.core import breach as breach_module
+from rollouts.core import rollback_rules
 from rollouts.core import tick as core_tick
 from rollouts.core.decision import Action
 from rollouts.core.engine_state import EngineState
@@ -139,7 +139,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breach_module, "FAILING_OVER_S", 0.0)
+    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
 
 
 # -- nobody waits for a gateway ----------------------------------------------------------------------------------------

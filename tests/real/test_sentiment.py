@@ -16,7 +16,7 @@ import yaml
 
 from ledger.core.canonical import digest_of
 from registry.core import manifest as manifests
-from registry.core.artifact import role_of
+from registry.core.file_rules import role_of
 from registry.core.spec import parse_spec
 from serving.adapters.triton import TritonServer
 from serving.agent import runtime_image

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from registry.core.artifact import ending_of
+from registry.core.file_rules import ending_of
 from registry.core.formats import gguf, jsons, onnx, pickles, safetensors, tensorrt, torchscript
 from registry.core.formats.findings import Findings, Malformed, shown
 from registry.core.formats.tokenizers import LONGEST as LONGEST_JSON

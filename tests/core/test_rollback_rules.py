@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rollouts.core.breach import breach
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.evidence import Tolerance
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Guard
+from rollouts.core.rollback_rules import breach
 from rollouts.core.snapshot import Judged, Snapshot
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
 
