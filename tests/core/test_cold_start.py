@@ -50,6 +50,10 @@ def test_the_evidence_is_in_milliseconds_and_steady_is_the_median_of_the_later_h
         "declared_load_timeout_s": 5, "first_ms": 90.123, "steady_ms": 20, "inferences": 6, "first_excess_ms": 70.123,
     }  # fmt: skip
     assert found.reason == "Ready after 3.2 s; the first inference took 90 ms, later ones 20 ms."
+    thirds = judged({"fetch_s": 0.1, "load_s": 0.2}, [50.0, 40.0, 30.0, 20.0004])
+    assert (thirds.evidence["total_s"], thirds.evidence["steady_ms"]) == (0.3, 25.0)
+    fine = judged({"load_s": 1.0}, [50.0, 20.00049])
+    assert fine.evidence["steady_ms"] == 20.0
     odd = judged({"load_s": 1.2345}, [50.0, 40.0, 30.0004, 20.0, 10.0])
     assert (odd.evidence["steady_ms"], odd.evidence["timings"]) == (20.0, {"load_s": 1.234})
 

@@ -110,3 +110,32 @@ def test_approvals_are_part_of_the_input_so_that_one_decision_is_enough() -> Non
     assert evaluate(approved, gone_over_s=0.5).decision.action is Action.START
     refused = replace(approved, people=People({"start": 1}, report_problem="Its gates failed."))
     assert evaluate(refused, gone_over_s=0.5).decision.code is Code.REPORT_NOT_VALID
+
+
+def test_the_record_names_each_arm_that_is_gone() -> None:
+    gone = replace(given().engine_state, gone_since=AT - 60.0)
+
+    def lost(candidate: int, stable: int) -> str:
+        return evaluate(
+            given(state=gone, candidate_servers=candidate, stable_servers=stable), gone_over_s=0.5
+        ).record.mark.lost
+
+    assert [lost(1, 1), lost(0, 1), lost(1, 0), lost(0, 0)] == ["", "candidate", "stable", "both"]
+    unknown = evaluate(given(state=gone, candidate_servers=None), gone_over_s=0.5)
+    assert unknown.engine_state.gone_since == AT - 60.0  # nobody knows, so nothing changes
+
+
+def test_the_record_names_the_stage_that_a_paused_rollout_was_in() -> None:
+    paused = replace(given(), desired=Desired(S.PAUSED, S.BAKING, 2, 9500))
+    assert evaluate(paused, gone_over_s=0.5).record.mark.paused_in == "baking"
+    assert evaluate(given(), gone_over_s=0.5).record.mark.paused_in == ""
+
+
+def test_answers_are_on_their_way_while_they_are_at_any_gateway() -> None:
+    settled, early = reading(AT + 1, 25, 0, 75), replace(reading(AT + 1, 25, 0, 75), answer_s=10.0)
+
+    def is_settling(*readings: Reading) -> bool:
+        named = {f"g{i}": one for i, one in enumerate(readings)}
+        return evaluate(replace(given(), readings=named), gone_over_s=0.5).record.mark.is_settling
+
+    assert [is_settling(), is_settling(settled), is_settling(settled, early)] == [False, False, True]

@@ -57,6 +57,12 @@ def test_a_set_has_at_most_200_000_items(monkeypatch: pytest.MonkeyPatch) -> Non
         parse_golden_set("\n".join(lines).encode())
 
 
+def test_a_file_without_items_is_wrong_from_its_first_line_on() -> None:
+    for empty in (b"", b"\n\n"):
+        with pytest.raises(Invalid, match="line 1: the file holds no item"):
+            parse_golden_set(empty)
+
+
 def test_an_id_twice_names_the_line_of_the_first() -> None:
     with pytest.raises(Invalid, match="line 4: the id 'b' is that of line 3"):
         parse_golden_set("\n".join([_line(), "", _line(id="b"), _line(id="b")]).encode())

@@ -240,6 +240,15 @@ def test_lateness_of_the_client_is_an_error_up_to_what_it_explains() -> None:
     assert full([0.75] * 8, late_s=0.5).verdict is Verdict.PASSED
 
 
+def test_lateness_counts_from_when_a_request_was_due_and_the_first_answer_is_the_first() -> None:
+    policy = section(rate_per_s=10)
+    on_time = [Attempt(0.5, 0.5, 1.0)] * 8
+    assert judge_full(FOUND, on_time, Burst(8, 8, 10), policy, p50_s=0.1).verdict is Verdict.FAILED
+    quick_first = [Attempt(0, 0, end) for end in [0.1] + [0.95] * 7]
+    assert judge_full(FOUND, quick_first, Burst(8, 8, 10), policy, p50_s=5.0).verdict is Verdict.FAILED
+    assert judge_full(FOUND, [], Burst(0, 0, 10), policy, p50_s=0.1).verdict is Verdict.FAILED, "nobody was answered"
+
+
 @pytest.mark.parametrize(("broken", "verdict"), [(2, "passed"), (3, "failed")])
 def test_errors_of_a_full_server_are_allowed_up_to_their_share(broken: int, verdict: str) -> None:
     attempts = [Attempt(0, 0, 0.1)] * (20 - broken) + [Attempt(0, 0, 0.1, f"e{i % 4}") for i in range(broken)]

@@ -104,11 +104,7 @@ def certifiable_margin(paired: Paired, *, confidence: float = 0.95) -> float:
 
     Shown beside a limit, it says at once whether the golden set is large enough for it.
     """
-    if not is_not_worse(paired, 1 - 1e-9, confidence=confidence):
-        return 1.0
-    low, high = -1.0, 1.0 - 1e-9
-    if paired.drop > -1:
-        low = paired.drop
+    low, high = paired.drop, 1.0
     while high - low > 1e-5:
         middle = (low + high) / 2
         if is_not_worse(paired, middle, confidence=confidence):

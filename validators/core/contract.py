@@ -47,9 +47,6 @@ class Tensor:
     def of(cls, declared: Mapping[str, Any]) -> Tensor:
         return cls(str(declared["name"]), str(declared["data_type"]), tuple(int(d) for d in declared["dims"]))
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.data_type}{list(self.dims)}"
-
 
 @dataclass(frozen=True)
 class Mismatch:
