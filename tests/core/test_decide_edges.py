@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.core.test_breach import HALF
 
 from rollouts.core.decide import decide
 from rollouts.core.decision import Action, Code
 from rollouts.core.lifecycle import FINAL, RolloutState
 from tests.core.test_confounders import SHADOWED, shadowing
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
+from tests.core.test_rollback_rules import HALF
 from tests.snapshots import changed
 
 S = RolloutState

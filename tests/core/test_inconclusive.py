@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.core.test_breach import HALF
 
 from rollouts.core.decision import Action, Code, Decision
 from rollouts.core.inconclusive import inconclusive_because, is_late
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided
 from tests.core.test_decide import ALONE, POLICY, judged, snapshot
+from tests.core.test_rollback_rules import HALF
 
 S = RolloutState
 ERRORS = POLICY.guards[0]
