@@ -63,7 +63,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="at most N mutants of each module (all)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--again", action="store_true", help="forget former results")
-    parser.add_argument("--check", action="store_true", help=f"exit 1 where a module is below {score.GOAL:.0%}")
+    parser.add_argument("--check", action="store_true", help=f"exit 1 where a module is below {score.GOAL:.0%}%")
     parser.add_argument("--page", action="store_true", help="write docs/mutants.md and docs/mutants.json (all modules)")
     asked = parser.parse_args()
     if asked.page and asked.modules:
