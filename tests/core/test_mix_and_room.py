@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from rollouts.core import request_mix
 from rollouts.core.capacity import shortage
 from rollouts.core.freeze import FreezeWindow, frozen
-from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, Mix, mix_of
+from rollouts.core.request_mix import CHI2_99, LEAST_MIXED, SIZES, Mix, mix_of
 from rollouts.core.shadow import CLOSENESS, Allowance, Closeness
 
 # --- mix --------------------------------------------------------------------------------------------------------------
@@ -53,6 +54,36 @@ def test_chance_explains_more_where_requests_are_few_and_classes_many() -> None:
 def test_classes_between_edges_are_never_negative_and_need_a_counter() -> None:
     torn = mix_of({"over_1k": 30, "over_8k": 40}, 20, {"over_8k": 5}, 50, ("over_1k", "over_8k"))
     assert torn == Mix((0, 0, 40), (50, 0, 5))
+
+
+def test_more_classes_than_the_table_has_are_taken_as_its_last() -> None:
+    """Thirteen classes: twelve degrees of freedom, judged by the quantile of ten, 23.21 * (1/260 + 1/260) = 0.1785."""
+    few = Mix((20,) * 13, (20, *(28, 12) * 3, *(29, 11) * 3))
+    assert 0.167 < few.psi < 0.1785 and not few.differs
+    assert Mix((20,) * 13, (20, *(29, 11) * 6)).differs
+
+
+@pytest.mark.parametrize(("moved", "differs"), [(19, False), (20, True)])
+def test_chance_is_that_of_both_arms_and_a_class_of_one_arm_alone_counts(moved: int, differs: bool) -> None:
+    """Five classes, 13.28 * (1/200 + 1/300) = 0.11067."""
+    more, less = 75 + moved, 75 - moved
+    one, other = (46, 50, 50, 52, 2), (more, less, more, less, 0)
+    for mix in (Mix(one, other), Mix(other, one)):
+        assert mix.psi > 0.1 and (mix.psi > 0.11067) is differs is mix.differs
+
+
+def test_exactly_what_matters_is_not_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    mix = Mix((10_000, 10_000), (6_000, 14_000))
+    assert mix.differs
+    monkeypatch.setattr(request_mix, "PSI_MATTERS", mix.psi)
+    assert not mix.differs
+
+
+def test_one_size_for_every_edge_that_gateways_count() -> None:
+    assert SIZES == ("bytes_512", "bytes_4096", "bytes_32768", "bytes_262144", "bytes_2000000")
+    over = dict.fromkeys(SIZES, 1)
+    assert mix_of(over, 1, {}, 1, SIZES) == Mix((0, 0, 0, 0, 0, 1), (1, 0, 0, 0, 0, 0))
+    assert mix_of({"bytes_512": 1}, 3, {}, 1, SIZES) == Mix((2, 1, 0, 0, 0, 0), (1, 0, 0, 0, 0, 0))
 
 
 # --- room on a node ---------------------------------------------------------------------------------------------------

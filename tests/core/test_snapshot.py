@@ -9,13 +9,24 @@ import pytest
 
 from rollouts.core.all_failing import Failures
 from rollouts.core.counter_deltas import Arms, Counts
+from rollouts.core.dispersion import Dispersion
 from rollouts.core.engine_state import EngineState
-from rollouts.core.evidence import Evidence, Part, Side, Tolerance, fixed_sums, mixed
+from rollouts.core.evidence import Evidence, Part, Side, Tolerance, attempts_to_go, fixed_sums, log_mean, mixed
 from rollouts.core.guard_tracker import GuardTracker, Recent
 from rollouts.core.lifecycle import RolloutState
-from rollouts.core.snapshot import Desired, Identity, Observed, Snapshot, StageEvidence, judge_guard, take_snapshot
+from rollouts.core.request_mix import Mix
+from rollouts.core.snapshot import (
+    NOBODY,
+    Desired,
+    Identity,
+    Observed,
+    Snapshot,
+    StageEvidence,
+    judge_guard,
+    take_snapshot,
+)
 from tests.core.test_confounders import SHADOWED
-from tests.core.test_decide import POLICY, snapshot
+from tests.core.test_decide import POLICY, judged, snapshot
 
 S = RolloutState
 NOW = 1000.0
@@ -63,7 +74,7 @@ def test_a_candidate_is_gone_after_a_while_without_a_server_or_at_once_where_it_
 
 @pytest.mark.parametrize(
     ("seen_at", "started_at", "silent_s"),
-    [(None, 900.0, 100.0), (950.0, 900.0, 50.0), (850.0, 900.0, 100.0), (None, None, 120.0)],
+    [(None, 900.0, 100.0), (950.0, 900.0, 50.0), (850.0, 900.0, 100.0), (None, None, 120.0), (NOW, 900.0, 0.0)],
 )
 def test_another_source_is_silent_since_its_last_count_or_the_stages_begin(seen_at, started_at, silent_s) -> None:
     state = EngineState(commanded_at=880.0, watches={"wrong": GuardTracker(seen_at=seen_at)})
@@ -110,3 +121,73 @@ def test_one_guards_evidence_by_hand() -> None:
     assert alone.log_e_fine == pytest.approx(mixed(fixed_sums(9, 100, 0.03, Side.FINE)))
     nothing = judge_guard(guard, GuardTracker(), has_stable=True, bar_fine=3.0)
     assert (nothing.rate_candidate, nothing.rate_stable, nothing.to_go) == (0.0, 0.0, None)
+
+
+def told(group: object) -> dict[str, Any]:
+    """The fields that say something."""
+    return {name: value for name, value in vars(group).items() if value}
+
+
+def test_what_nobody_told_is_no_trouble() -> None:
+    """Snapshots name only what is so; all else must read as if nothing had happened, and nothing were known."""
+    assert told(StageEvidence()) == {"mix": Mix(), "is_stable_better": True}
+    assert told(Observed(0.0)) == {"is_acknowledged": True}
+    assert told(Desired(S.SHIFTING)) == {"state": S.SHIFTING, "paused_in": S.SHIFTING, "step_index": -1}
+    assert told(Identity()) == {"has_stable": True, "candidate_name": "the candidate", "stable_name": "stable"}
+    assert told(NOBODY) == {} and judged().log_e_better == 0.0
+    shortly = EngineState(gone_since=999.5)
+    assert take_snapshot(
+        POLICY, Identity(), Desired(S.SHIFTING), Observed(NOW), shortly
+    ).evidence.is_candidate_gone  # nobody gave it time
+
+
+def test_a_dry_run_is_judged_and_does_not_act() -> None:
+    dry = replace(judged(0), guard=replace(POLICY.guards[0], is_dry_run=True))
+    assert snapshot(judged=(dry, judged(1))).acting == (judged(1),)
+
+
+def test_every_guard_of_the_policy_is_judged_in_its_order_by_its_own_counts() -> None:
+    watches = {"slow_250ms": GuardTracker(evidence=Evidence(candidate=70, stable=30))}
+    found = evidence(EngineState(watches=watches)).judged
+    assert [(one.guard.name, one.candidate, one.stable) for one in found] == [("errors", 0, 0), ("slow_250ms", 70, 30)]
+
+
+def test_harm_is_counted_where_the_policy_has_a_budget() -> None:
+    state = EngineState(harm={"errors": (3.0, 4.0)})
+    assert evidence(state, policy=replace(POLICY, budget_bad=None)).harm == {}
+    assert evidence(state, policy=replace(POLICY, budget_bad=50)).harm == {"errors": (3.0, 4.0)}
+
+
+def test_a_guard_is_worse_on_average_over_its_points_and_fine_where_that_is_proven_least() -> None:
+    """Points that no gateway counts say nothing, nor does a counter that is none of the guard's points."""
+    guard = POLICY.guards[1]
+    inner, own = guard.points[0], guard.name
+    assert inner != own
+    bad = {inner: (6, 20), own: (0, 8), "errors": (90, 0)}
+    kept = Evidence().after(
+        [Part(100, 400, bad)], worse=guard.roll_back_over, fine=guard.promote_within, name=guard.name
+    )
+    dispersion = Dispersion()
+    vars(dispersion)["phis"] = {own: (2.0, 3.0), inner: (1.5, 1.0)}  # in place of what it takes minutes to see
+    watch = GuardTracker(evidence=kept, dispersion=dispersion)
+    found = judge_guard(guard, watch, has_stable=True, bar_fine=3.0)
+    assert found.log_e_worse == pytest.approx(log_mean([kept.log_e_worse(inner), kept.log_e_worse(own)]))
+    fine = {name: mixed(kept.point(name).fine, phi) for name, phi in ((inner, 1.5), (own, 2.0))}
+    least = min(fine, key=lambda name: fine[name])
+    assert found.log_e_fine == fine[least] < max(fine.values())
+    assert found.to_go == attempts_to_go(kept.point(least).fine, 100, watch.dispersion.phi(least), 3.0) is not None
+    assert found.loudest == (inner, 6, 20)
+    assert (found.bad_candidate, found.bad_stable, found.phi) == (0, 8, 2.0)
+    assert found.log_e_over == mixed(fixed_sums(0, 100, found.limit, Side.WORSE), 2.0)
+    assert found.log_e_stable_over == mixed(fixed_sums(8, 400, found.limit, Side.WORSE), 3.0)
+
+
+def test_without_a_stable_only_the_objective_at_the_guards_own_threshold_counts() -> None:
+    guard = POLICY.guards[1]
+    bad = {guard.name: (9, 0), guard.points[0]: (80, 0)}
+    kept = Evidence().after(
+        [Part(100, 0, bad)], worse=guard.roll_back_over, fine=guard.promote_within, name=guard.name, over=0.02
+    )
+    found = judge_guard(guard, GuardTracker(evidence=kept), has_stable=False, bar_fine=3.0)
+    assert found.log_e_over == kept.log_e_worse(guard.name) > 0.0
+    assert found.loudest == (guard.name, 9, 0)
