@@ -1,4 +1,4 @@
-"""Ticks in blocks: nothing is lost in JSON, sums stay exact however coarse, and a stored rollout is judged again as it was."""
+"""Ticks in blocks: nothing is lost in JSON, and sums stay exact however coarse."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollouts.core.counter_deltas import Arms, Counts
-from rollouts.core.decision import Action
-from rollouts.core.policy_schema import parse_policy
-from rollouts.core.replay import Walk, replay, uncounted, walk
 from rollouts.core.tick_history import (
     BLOCK_ROWS,
+    MOST_BLOCKS,
     OpenSegment,
     Segment,
     TickContext,
     TickRecord,
     joined,
     rows_of,
+    stage_name,
     to_join,
 )
 
@@ -184,97 +183,6 @@ def test_a_week_of_blocks_stays_fine_where_it_is_young() -> None:
     assert to_join(kept[:1], most) == [] and to_join([], most) == []
 
 
-# -- judged again ------------------------------------------------------------------------------------------------------
-
-
-POLICY = parse_policy(
-    {
-        "preset": "demo",
-        "steps": [{"weight_pct": w, "min_s": 5, "min_samples": 40, "deadline_s": 600} for w in (25, 50)],
-        "bake": {"min_s": 5, "min_samples": 40, "deadline_s": 600},
-        "guards": [{"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 250}],
-    }
-)
-
-
-def lived(error_frac: float, seed: int = 3, most: int = 200) -> tuple[list[Walk], list[TickRecord]]:
-    """A rollout as the engine's own functions walk it, and what would have been stored of it."""
-    draw, seen = random.Random(seed), {}
-
-    def feed(tick: int, weight_bp: int) -> Arms | None:
-        if tick > most:
-            return None
-        candidate = sum(draw.random() < weight_bp / 10_000 for _ in range(60))
-        bad = sum(draw.random() < error_frac for _ in range(candidate))
-        slow = dict.fromkeys(POLICY.guards[1].points, 0)
-        one = Counts(candidate, candidate, {"errors": bad, **slow, "slow_250ms": draw.randrange(2)})
-        seen[tick] = Arms(one, Counts(60 - candidate, 60 - candidate, {"errors": draw.randrange(2), **slow}))
-        return seen[tick]
-
-    walks = list(walk(POLICY, feed))
-    rows, state, index, weight, began = [], "shifting", 0, POLICY.steps[0].weight_bp, 0.0
-    for step in walks:
-        mark = TickContext(state=state, step_index=index, weight_bp=weight, step_started_at=began)
-        rows.append(TickRecord(mark, step.tick, float(step.tick), float(step.tick), seen[step.tick]))
-        if (step.state, step.step_index, step.weight_bp) != (state, index, weight):
-            state, index, weight, began = str(step.state), step.step_index, step.weight_bp, float(step.tick)
-    return walks, rows
-
-
-@pytest.mark.parametrize(("error_frac", "end"), [(0.0, Action.PROMOTE), (0.3, Action.ROLL_BACK)])
-def test_a_stored_rollout_is_judged_again_as_it_was(error_frac: float, end: Action) -> None:
-    walks, rows = lived(error_frac)
-    again = list(replay(blocks_of(rows), POLICY))
-    assert [one.tick for one in again] == [one.tick for one in walks]
-    assert [(one.decision.action, one.decision.code) for one in again] == [
-        (one.decision.action, one.decision.code) for one in walks
-    ]
-    assert [one.decision.facts["guards"] for one in again] == [one.decision.facts["guards"] for one in walks]
-    assert again[-1].decision.action is end
-
-
-def test_another_policy_judges_the_same_history_otherwise() -> None:
-    _, rows = lived(0.3)
-    no_shadow = {"sample_pct": 0, "min_s": 0, "min_samples": 1, "deadline_s": 1}
-    strict = parse_policy({"preset": "careful", "shadow": no_shadow, "guards": [{"indicator": "errors"}]})
-    assert not any(one.decision.action in {Action.ADVANCE, Action.BAKE} for one in replay(blocks_of(rows), strict))
-    patient = replace(POLICY, alpha_roll_back=1e-300)
-    assert not any(one.decision.action is Action.ROLL_BACK for one in replay(blocks_of(rows), patient))
-
-
-def test_a_coarse_history_still_tells_good_from_bad() -> None:
-    for error_frac, is_bad in ((0.0, False), (0.3, True)):
-        _, rows = lived(error_frac)
-        block, *others = blocks_of(rows)
-        for other in others:
-            block = joined(block, other)
-        actions = {one.decision.action for one in replay([block], POLICY)}
-        assert (Action.ROLL_BACK in actions) == is_bad
-
-
-def test_a_row_that_the_engine_left_out_is_left_out_again() -> None:
-    """A slow model: only failures have ended yet."""
-    one = arms(8, 8, 30, slow_250ms=0)
-    waits = [TickRecord(replace(SHIFTING, is_settling=True), n, float(n), float(n), one) for n in range(1, 13)]
-    after = [TickRecord(SHIFTING, n, float(n), float(n), one) for n in range(13, 21)]
-    *walks, last = replay(blocks_of([*waits, *after]), POLICY)
-    waited = [one.decision for one in walks[: len(waits)]]
-    assert {one.action for one in waited} == {Action.HOLD}
-    assert [one.facts["guards"]["errors"]["log_e_worse"] for one in waited if "guards" in one.facts] == [0.0] * 12
-    assert last.decision.action is Action.ROLL_BACK
-
-
-def test_a_coarse_row_makes_no_evidence_of_what_was_none() -> None:
-    """Blocks are joined until rows of both kinds would be one."""
-    blinks = [one for n in range(1, 200) for one in ticks(1, first=n, is_settling=n <= 41, problem="stale" * (n % 2))]
-    coarse = all_joined(blinks)
-    assert len(coarse) <= 2 * BLOCK_ROWS and len({row.mark.is_settling for row in coarse}) == 2
-    assert sum(row.ticks for row in coarse if row.mark.is_settling) == 41
-    for odd in (0, 1):
-        turns = [one for n in range(1, 200) for one in ticks(1, first=n, is_settling=n % 3 == odd)]
-        assert all(row.mark.is_settling for row in all_joined(turns) if row.ticks >= 3)
-
-
 def all_joined(rows: list[TickRecord]) -> list[TickRecord]:
     block, *others = blocks_of(rows)
     for other in others:
@@ -282,13 +190,122 @@ def all_joined(rows: list[TickRecord]) -> list[TickRecord]:
     return back(block)
 
 
-def test_what_was_never_counted_is_named() -> None:
-    _, rows = lived(0.0, most=20)
-    wanted = parse_policy(
-        {
-            "preset": "demo",
-            "guards": [{"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 500}, {"indicator": "wrong"}],
-        }
-    )
-    assert uncounted(blocks_of(rows), POLICY) == ()
-    assert {"slow_500ms", "wrong"} <= set(uncounted(blocks_of(rows), wanted))
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_told_holds_for_no_stage() -> None:
+    assert {name: value for name, value in vars(TickContext()).items() if value} == {
+        "step_index": -1,
+        "is_acknowledged": True,
+    }
+    empty = vars(OpenSegment())
+    assert {name: value for name, value in empty.items() if value} == {"arms": Arms(), "spoken": (0, 0.0)}
+    assert OpenSegment.from_json({}) == OpenSegment()
+    assert OpenSegment.from_json({"spoken": [3, 5], "began_at": 7.0}) == OpenSegment(spoken=(3, 5.0), began_at=7.0)
+    assert TickRecord(SHIFTING, 1, 1.0).ticks == 1
+
+
+def test_a_row_as_it_is_stored() -> None:
+    """[ticks, ms since the block began, ms to the reading, candidate's, stable's, what is counted elsewhere], no zeros at its end."""
+    wrong = {"wrong": Arms(Counts(6, bad={"wrong": 2}), Counts(5))}
+    rows = [
+        TickRecord(SHIFTING, 1, 1000.0, 1009.5, Arms(Counts(8, 9, {"errors": 3}), Counts(4, 4))),
+        TickRecord(SHIFTING, 2, 1020.25, 1020.0, Arms()),
+        TickRecord(SHIFTING, 3, 1021.0, 1021.0, Arms(Counts(1))),
+        TickRecord(SHIFTING, 4, 1022.0, None, Arms(), wrong),
+    ]
+    first, *lists = filled(rows).block().ticks
+    assert first["names"] == ["errors"] and first["weight_bp"] == 2500 and set(first) == {"names", *vars(SHIFTING)}
+    assert lists == [
+        [1, 0, 9500, 8, 9, 3, 4, 4],
+        [1, 20250, -250],
+        [1, 21000, 0, 1],
+        [1, 22000, None, {"wrong": [6, 2, 5, 0]}],
+    ]
+    assert [row.external for row in back(filled(rows).block())][-1]["wrong"].stable == Counts(5, bad={"wrong": 0})
+
+
+def test_only_what_changed_is_told_again() -> None:
+    later = replace(SHIFTING, problem="stale", weight_bp=5000)
+    rows = [TickRecord(mark, tick, float(tick)) for tick, mark in enumerate((SHIFTING, SHIFTING, later, later), 1)]
+    block = filled(rows)
+    assert [one for one in block.ticks if isinstance(one, dict)][1:] == [{"problem": "stale", "weight_bp": 5000}]
+    assert filled([*rows, TickRecord(SHIFTING, 5, 5.0)]).problem == "stale"  # it was blind somewhere in the block
+
+
+@pytest.mark.parametrize(
+    ("state", "paused_in", "name"),
+    [
+        ("shifting", "", "shifting:1:2500"),
+        ("paused", "shifting", "shifting:1:2500"),
+        ("baking", "", "baking"),
+        ("paused", "baking", "baking"),
+        ("shadowing", "", "shadowing"),
+    ],
+)
+def test_evidence_belongs_to_the_same_step_before_and_after_a_pause(state: str, paused_in: str, name: str) -> None:
+    assert stage_name(state, paused_in, 1, 2500) == name
+
+
+def coarse(*rows: TickRecord, is_passing: bool = False) -> list[TickRecord]:
+    """These rows ahead of so many that neighbours become one: alike ones, or those that a state passes through."""
+    last, alike = rows[-1].tick, replace(SHIFTING, weight_bp=9999)
+    marks = [alike, replace(alike, promote_now=is_passing)] * 20
+    filling = [TickRecord(mark, last + n, 1000.0 + last + n) for n, mark in enumerate(marks, 1)]
+    return back(joined(filled(list(rows)).block(), filled(filling).block()))
+
+
+def test_blocks_of_up_to_thirty_rows_are_joined_as_they_are() -> None:
+    rows = ticks(31)
+    assert len(back(joined(filled(rows[:15]).block(), filled(rows[15:30]).block()))) == 30
+    assert len(back(joined(filled(rows[:15]).block(), filled(rows[15:31]).block()))) == 16
+    assert (BLOCK_ROWS, MOST_BLOCKS) == (15, 500)
+
+
+def test_two_ticks_in_one_row_add_up_and_keep_the_later_reading() -> None:
+    def row(tick: int, read_at: float | None, **external: int) -> TickRecord:
+        counted = {name: Arms(Counts(n, bad={name: 1}), Counts(1, bad={name: 0})) for name, n in external.items()}
+        return TickRecord(SHIFTING, tick, 1000.0 + tick, read_at, arms(tick, 1), counted)
+
+    one, *_ = coarse(row(1, 1000.5, wrong=4, other=9), row(2, 1001.5, wrong=5, third=2))
+    assert (one.ticks, one.tick, one.at, one.read_at) == (2, 2, 1002.0, 1001.5)
+    assert one.arms == arms(3, 2)
+    assert {name: (found.candidate.attempts, found.candidate.bad[name]) for name, found in one.external.items()} == {
+        "wrong": (9, 2),
+        "other": (9, 1),
+        "third": (2, 1),
+    }
+    blind, *_ = coarse(row(1, 1000.5), row(2, None))
+    assert blind.read_at == pytest.approx(1000.5)
+    _, pair, *_ = coarse(*[row(n, None) for n in (1, 2, 3, 4)])
+    assert (pair.tick, pair.ticks, pair.read_at) == (4, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "told"), [("", "", ""), ("stale", "", "stale"), ("", "stale", "stale"), ("stale", "gone", "gone")]
+)
+def test_a_row_of_two_ticks_tells_the_last_problem_of_them(first: str, then: str, told: str) -> None:
+    """And what else holds at its end."""
+    marks = (replace(SHIFTING, problem=first, lost="candidate"), replace(SHIFTING, problem=then, promote_now=True))
+    rows = [TickRecord(mark, tick, 1000.0 + tick) for tick, mark in enumerate(marks, 1)]
+    one, *_ = coarse(*rows, is_passing=True)
+    assert (one.ticks, one.mark.problem, one.mark.lost, one.mark.promote_now) == (2, told, "", True)
+
+
+@pytest.mark.parametrize(
+    ("most", "runs"),
+    [(5, []), (4, [(0, 1)]), (3, [(0, 2)]), (2, [(0, 3)]), (1, [(0, 4)]), (0, [(0, 4)])],
+)
+def test_the_oldest_blocks_of_like_length_are_joined_first(most: int, runs: list[tuple[int, int]]) -> None:
+    """Lengths beside ages of the later: at first 20/31, 20/21, 20/11, 20/1; then 30/21 beside 20/11."""
+    alike = [(1, 10), (11, 20), (21, 30), (31, 40), (41, 50)]
+    assert to_join(alike, most) == runs
+
+
+def test_a_long_old_block_waits_for_short_younger_ones() -> None:
+    """70/41, 21/40, 2/39: together beside the age of the later one."""
+    blocks = [(1, 50), (51, 70), (71, 71), (72, 72), (73, 110)]
+    assert to_join(blocks, 4) == [(2, 3)]
+    assert to_join([(1, 2), (3, 100), (101, 102), (103, 104)], 3) == [(2, 3)]
+    assert to_join([(1, 10), (11, 60), (61, 70)], 2) == [(0, 1)]
+    assert to_join([(1, 5), (6, 7)], 1) == [(0, 1)]
