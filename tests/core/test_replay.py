@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rollouts.core.counter_deltas import Arms, Counts
-from rollouts.core.decision import Action
+from rollouts.core.decision import Action, Code
+from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, replay, uncounted, walk
 from rollouts.core.tick_history import BLOCK_ROWS, TickContext, TickRecord, joined
@@ -112,3 +114,116 @@ def test_what_was_never_counted_is_named() -> None:
     )
     assert uncounted(blocks_of(rows), POLICY) == ()
     assert {"slow_500ms", "wrong"} <= set(uncounted(blocks_of(rows), wanted))
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+NAMES = {name: 0 for guard in POLICY.guards for name in (guard.name, *guard.points)}
+HEALTHY = Arms(Counts(1000, 1000, NAMES), Counts(3000, 3000, NAMES))  # at 25 %
+ALONE = Arms(Counts(1000, 1000, NAMES), Counts(0, 0, NAMES))
+BROKEN = Arms(Counts(1000, 1000, {**NAMES, "errors": 900}), Counts(0, 0, NAMES))
+
+
+def test_a_walk_is_numbered_from_its_first_step_and_timed_by_the_length_of_its_ticks() -> None:
+    """Each stage lasts 5 s at least: three ticks of 2 s. What came before the first step is not asked for."""
+    asked: list[tuple[int, int]] = []
+
+    def feed(tick: int, weight_bp: int) -> Arms:
+        asked.append((tick, weight_bp))
+        share = weight_bp // 10
+        return Arms(Counts(share, share, NAMES), Counts(1000 - share, 1000 - share, NAMES))
+
+    walks = list(walk(POLICY, feed, before=[HEALTHY] * 4, tick_s=2.0))
+    weights = [2500] * 3 + [5000] * 3 + [9500] * 3
+    assert asked == list(enumerate(weights, 1))
+    assert [one.tick for one in walks] == list(range(1, 10))
+    assert [one.decision.facts["elapsed_s"] for one in walks] == [2.0, 4.0, 6.0] * 3
+    assert [(one.tick, str(one.state), one.step_index, one.weight_bp) for one in walks[2::3]] == [
+        (3, "shifting", 1, 5000),
+        (6, "baking", 1, 9500),
+        (9, "baking", 1, 9500),
+    ]
+    assert walks[0].decision.facts["step_attempts"] == 250  # without what came before
+
+
+def test_a_walk_without_a_stable_takes_all_in_one_step_and_ends_with_a_pause_where_it_breaks() -> None:
+    good = list(walk(POLICY, lambda tick, weight_bp: ALONE, has_stable=False))
+    assert [(str(one.state), one.weight_bp) for one in (good[0], good[-1])] == [
+        ("shifting", 10_000),
+        ("baking", 10_000),
+    ]
+    assert good[-1].decision.action is Action.PROMOTE and {one.step_index for one in good} == {0}
+    bad = list(walk(POLICY, lambda tick, weight_bp: BROKEN, has_stable=False))
+    assert [one.decision.action for one in bad].count(Action.PAUSE) == 1 and bad[-1].decision.action is Action.PAUSE
+
+
+def replayed(rows: list[TickRecord], policy: Policy = POLICY, *, has_stable: bool = True) -> list[Walk]:
+    return list(replay(blocks_of(rows), policy, has_stable=has_stable))
+
+
+def row(tick: int, *, at: float | None = None, counts: Arms = HEALTHY, is_read: bool = True, **mark: Any) -> TickRecord:
+    at = float(tick) if at is None else at
+    return TickRecord(replace(SHIFTING, **mark), tick, at, at if is_read else None, counts if is_read else Arms())
+
+
+def test_a_first_release_is_judged_again_without_a_stable() -> None:
+    rows = [row(tick, counts=BROKEN, weight_bp=10_000) for tick in range(1, 6)]
+    assert replayed(rows, has_stable=False)[-1].decision.code is Code.NO_ROLLBACK_TARGET
+    assert replayed(rows)[-1].decision.code is not Code.NO_ROLLBACK_TARGET
+
+
+def test_the_arm_that_a_row_calls_lost_is_gone_at_once() -> None:
+    def code(lost: str) -> Code:
+        first, then, after = replayed([row(1), row(2, counts=Arms(), lost=lost), row(3)])
+        assert first.decision.code == after.decision.code == Code.NEED_MORE
+        return then.decision.code
+
+    assert [code(lost) for lost in ("", "candidate", "stable", "both")] == [
+        Code.NEED_MORE,
+        Code.SERVERS_GONE,
+        Code.STABLE_NOT_READY,
+        Code.BOTH_ARMS_BAD,
+    ]
+
+
+def test_a_row_without_a_reading_is_blind_and_the_next_goes_on_from_the_one_before() -> None:
+    rows = [row(1), row(2, is_read=False, problem="provider_down"), row(3)]
+    seen = replayed(rows)
+    assert seen[1].decision.code is Code.PROVIDER_DOWN
+    assert [one.decision.facts["guards"]["errors"]["candidate"] for one in (seen[0], seen[2])] == [1000, 2000]
+
+
+def test_samples_count_from_the_acknowledgement_of_each_weight() -> None:
+    waits = {"is_acknowledged": False, "step_started_at": None}
+    marks: list[dict[str, Any]] = [
+        waits, waits, {"step_started_at": 3.0}, {"step_started_at": 3.0},
+        {"step_index": 1, "weight_bp": 5000, "step_started_at": 5.0}, {"step_index": 1, "weight_bp": 5000, "step_started_at": 5.0},
+    ]  # fmt: skip
+    seen = replayed([row(tick, **mark) for tick, mark in enumerate(marks, 1)])
+    assert [one.decision.code is Code.NOT_ACKNOWLEDGED for one in seen] == [True, True, False, False, False, False]
+    assert [one.decision.facts["step_attempts"] for one in seen[2:]] == [0, 1000, 0, 1000]
+    assert [one.decision.facts["elapsed_s"] for one in seen[2:]] == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_the_deadline_of_the_rollout_runs_from_its_first_row() -> None:
+    assert POLICY.deadline_s == 900
+    early, late = ([row(1, at=1000.0), row(2, at=1000.0 + after_s)] for after_s in (899.0, 900.0))
+    assert "has lasted" not in replayed(early)[-1].decision.reason
+    assert "has lasted 900 s" in replayed(late)[-1].decision.reason
+
+
+def test_what_another_source_counted_row_by_row_is_added_up_from_the_first_row_on() -> None:
+    policy = parse_policy({"preset": "demo", "guards": [{"indicator": "errors"}, {"indicator": "wrong"}]})
+    wrong = {"wrong": Arms(Counts(10, bad={"wrong": 1}), Counts(30, bad={"wrong": 2}))}
+    rows = [replace(row(tick), external={} if tick == 2 else wrong) for tick in range(1, 5)]
+    found = [one.decision.facts["guards"]["wrong"] for one in replayed(rows, policy)]
+    assert [(one["bad_candidate"], one["candidate"], one["bad_stable"], one["stable"]) for one in found] == [
+        (1, 10, 2, 30), (1, 10, 2, 30), (2, 20, 4, 60), (3, 30, 6, 90),
+    ]  # fmt: skip
+
+
+def test_approvals_count_as_given_and_a_person_who_skipped_the_rest_still_does() -> None:
+    asked = replace(POLICY, approvals={"step 2": 2})
+    rows = [row(tick) for tick in range(1, 8)]
+    assert replayed(rows, asked)[-1].decision.action is Action.ADVANCE
+    assert replayed([row(1), row(2, state="baking", promote_now=True)])[-1].decision.code is Code.PROMOTED_BY_HAND
