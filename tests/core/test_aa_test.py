@@ -12,8 +12,10 @@ import pytest
 
 from benchmarks.aa_test import BEGIN, QUIET, Traffic, alone, clumps, fed, spells, swinging
 from rollouts.core import aa_test as module
-from rollouts.core.aa_test import AATest, Pair
+from rollouts.core.aa_test import AATest, Pair, Seconds
 from rollouts.core.counter_deltas import ERRORS, Counts
+from rollouts.core.dispersion import factor
+from rollouts.core.evidence import Scatter, Tolerance, Window
 
 HOUR_S = 3600
 
@@ -180,3 +182,176 @@ def test_a_state_of_the_test_before_begins_anew_but_for_the_share_of_errors() ->
     lacking = AATest(episodes=3).to_json()
     del lacking["rejected_at"]
     assert AATest.from_json(lacking).episodes == 3
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+#: A whole pair of the widest blocks begins here, so that one of each other width does.
+AT = 240.0 * 8_000_000
+
+
+def told(group: object) -> dict[str, object]:
+    return {name: value for name, value in vars(group).items() if value}
+
+
+def test_the_test_is_the_one_that_is_documented() -> None:
+    """docs/rollouts.md, "The A/A test"."""
+    assert module.WIDTHS_S == (5.0, 15.0, 40.0, 120.0)
+    assert (module.EPISODE_S, module.ALPHA, module.ALPHA_ALARM, module.DRIFT_PER_MIN) == (600.0, 0.01, 0.001, 0.1)
+    assert all(width % module.WIDTHS_S[0] == 0 and module.EPISODE_S % width == 0 for width in module.WIDTHS_S)
+
+
+def test_at_first_nothing_is_known() -> None:
+    assert Seconds() == (0.0, 0.0, 0.0, 0.0, 0, -1) and Seconds().phi == 1.0
+    test = AATest()
+    assert set(told(test)) == {"seconds", "evidence", "weights", "block"} and test.block == (0, 0, 0)
+    assert set(test.evidence) == {0.0} and sum(math.exp(one) for one in test.weights) == pytest.approx(1.0)
+    assert (test.log_e, test.log_e_episode, test.alarm) == (0.0, pytest.approx(0.0), False)
+
+
+def test_the_scatter_of_seconds_is_half_the_squared_difference_of_neighbours_less_what_their_loads_explain() -> None:
+    first = Seconds().after(50, 2)
+    assert first == (0.0, 0.0, 0.0, 0.0, 2, 50)
+    second = first.after(60, 5)  # 4 % failed: ten attempts more explain 0.4
+    assert second == pytest.approx((0.5 * 2.6**2, 5.0, 60.0, 1.0, 5, 60))
+    kept, share = 1 - 1 / 900, 10 / 120
+    third = second.after(40, 1)
+    square = 0.5 * (-4 + 20 * share) ** 2
+    assert third == pytest.approx((3.38 * kept + square, 5 * kept + 1, 60 * kept + 40, kept + 1, 1, 40))
+    assert Seconds().after(0, 0).after(10, 1)[:4] == (0.5, 1.0, 10.0, 1.0)  # a second without an attempt is one
+
+
+def test_three_seconds_show_a_scatter() -> None:
+    assert Seconds(90.0, 10.0, 500.0, 2.99).phi == 1.0
+    assert Seconds(90.0, 10.0, 500.0, 3.0).phi == factor(90.0, 10.0, 3.0) > 10
+
+
+def test_a_pairs_evidence_is_the_average_of_both_sides_tempered_by_scatter_and_drift() -> None:
+    """In 120 s a load drifts by a fifth: 1.5 * 0.2^2 / 2 * 20 errors a block = 0.6."""
+    pair = Pair(7, 1.5).after(False, 300, 25).after(True, 200, 8).after(False, 100, 5).after(True, 100, 2)
+    assert pair == Pair(7, 1.5, (400, 300), (30, 10))
+    scatter = Scatter(2.1, 2.1, 2.6, 2.6)
+    sides = [
+        scatter.of([window], Tolerance(1.0, 0.0)) for window in (Window(30, 400, 10, 300), Window(10, 300, 30, 400))
+    ]
+    expected = [math.log((math.exp(one) + math.exp(other)) / 2) for one, other in zip(*sides, strict=True)]
+    assert pair.log_e(120.0, 2.0) == pytest.approx(expected)
+    assert Pair(0, 1.0) == Pair(0, 1.0, (0, 0), (0, 0))
+    assert max(Pair(0, 1.0, (9999, 9999), (5000, 0)).log_e(5.0, 1.0)) == 30.0  # no pair says more
+
+
+def test_seconds_fill_blocks_and_blocks_fill_pairs_of_each_width() -> None:
+    test = AATest()
+    for second in range(240):
+        test = test.after(second, AT + second, counts(50, 0))
+    assert test.pairs == 23 + 7 + 2  # of 10, 30 and 80 s
+    assert test.block == (int(AT) // 5 + 47, 250, 0)
+    last = test.open[0]
+    assert (last.number, last.attempts) == (int(AT) // 10 + 23, (250, 0))
+    assert test.open[3].attempts == (24 * 250 - 50, 23 * 250)  # nothing is known of what came before the first second
+    test = test.after(240, AT + 240, counts(50, 0))
+    assert test.pairs == 24 + 8 + 3 + 1 and {one.attempts for one in test.open} == {(0, 0)}
+    assert [one.number for one in test.open] == [int(AT + 240) // whole for whole in (10, 30, 80, 240)]
+
+
+def test_a_pair_that_ended_speaks_for_its_width_with_each_stake() -> None:
+    test = AATest()
+    for second in range(11):
+        test = test.after(second, AT + second, counts(50, 6 if second in {6, 8} else 0))
+        if second == 0 or second == 9:
+            assert test.pairs == 0
+    more = Pair(0, 1.0, (200, 250), (0, 12)).log_e(5.0, scatter_before(test).phi)
+    assert test.pairs == 1
+    assert test.evidence[:16] == pytest.approx(
+        [math.log1p(stake * math.expm1(one)) for stake in (0.05, 0.5) for one in more]
+    )
+    assert set(test.evidence[16:]) == {0.0}
+
+
+def scatter_before(test: AATest) -> Seconds:
+    """The scatter of ten seconds, as it was when the last of them had ended."""
+    seconds = Seconds()
+    for second in range(1, 10):
+        seconds = seconds.after(50, 6 if second in {6, 8} else 0)
+    assert seconds.after(50, 0) == test.seconds
+    return seconds
+
+
+@pytest.mark.parametrize(("gap_s", "is_known"), [(0.0, False), (0.1, True), (3.0, True), (3.1, False), (-1.0, False)])
+def test_seconds_are_in_a_row_up_to_three_seconds_apart(gap_s: float, is_known: bool) -> None:
+    test = steady(AATest(), 0, 3)
+    at = BEGIN + 2 + gap_s
+    after = test.after(3, at, counts(60, 1))
+    assert (max(-1, after.seconds.last), bool(after.open)) == ((60, True) if is_known else (-1, False))
+    assert after.last_at == at and after.began_at == BEGIN
+
+
+def test_the_share_of_errors_is_that_of_some_minutes() -> None:
+    test = steady(AATest(), 0, 2, errors=5)
+    assert test.error_frac == pytest.approx(0.1)
+    worse = test.after(2, BEGIN + 2, counts(50, 50))
+    assert worse.error_frac == pytest.approx(0.1 + 0.9 / 300)
+    assert worse.after(3, BEGIN + 3, counts(0, 0)).error_frac == worse.error_frac
+
+
+@pytest.mark.parametrize(
+    ("rejected_at", "at", "is_over"),
+    [(None, 1599.0, False), (None, 1600.0, True), (1290.0, 1599.0, False), (1300.0, 1600.0, True), (1301.0, 1600.0, False)],
+)  # fmt: skip
+def test_an_episode_lasts_ten_minutes_and_five_after_a_rejection(rejected_at, at: float, is_over: bool) -> None:
+    test = AATest(began_at=1000.0, rejected_at=rejected_at, last_at=at - 1)
+    after = test.after(1, at, counts(50, 0))
+    assert (after.episodes, after.rejections) == (is_over, is_over and rejected_at is not None)
+    assert (after.began_at, after.rejected_at) == ((at, None) if is_over else (1000.0, rejected_at))
+    assert not AATest(last_at=at - 1)._is_over(at)  # it has not begun
+
+
+def test_an_episode_rejects_at_its_bar_and_says_no_more_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(0, 1.0, (500, 500), (12, 4))
+    test = AATest()._judged([(0, pair)], 1.0, 5.0)
+    assert test.rejected_at is None and test.pairs == 1
+    monkeypatch.setattr(module, "_REJECT", test.log_e_episode)
+    rejecting = AATest()._judged([(0, pair)], 1.0, 5.0)
+    assert rejecting.rejected_at == 5.0
+    later = rejecting._judged([(0, pair), (1, Pair(0, 1.0))], 1.0, 9.0)
+    assert (later.rejected_at, later.pairs, later.evidence) == (5.0, 2, rejecting.evidence)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "rejected_at", "factors"),
+    [
+        (0.0, None, (1 - 9 / 99, 1 - 19 / 99, 1 - 49 / 99, 1.0)),
+        (math.log(2), None, (1 - 9 / 99, 1 - 19 / 99, 1 - 49 / 99, 1.9)),  # 0.1 + 0.9 * 2
+        (4.0, None, (1 - 9 / 99, 1 - 19 / 99, 1 - 49 / 99, 9.1)),  # ten times at most
+        (9.0, 1.0, (10.0, 20.0, 50.0, 1.45)),  # half as much again at most
+    ],
+)
+def test_what_an_episode_brings_the_alarm(evidence: float, rejected_at: float | None, factors: tuple) -> None:
+    """Nine tenths are kept for what is there from the first episode on, and a fiftieth fades."""
+    test = AATest(evidence=(evidence,) * 64, rejected_at=rejected_at)._ended(9.0)
+    assert test.log_m == pytest.approx([math.log(0.9 * one) - 0.02 for one in factors])
+    assert (test.evidence, test.episodes, test.rejections) == (AATest().evidence, 1, rejected_at is not None)
+    assert test.log_e == pytest.approx(math.log(0.1 + sum(0.9 * one * math.exp(-0.02) for one in factors) / 4))
+
+
+def test_the_alarm_is_held_a_little_over_its_bar() -> None:
+    loud = AATest(log_m=(50.0,) * 4, episodes=9)._ended(9.0)
+    assert loud.log_m == pytest.approx((math.log(1000) + 2.0,) * 4) and loud.alarm
+
+
+def test_members_whose_evidence_grew_weigh_more_in_the_next_episode() -> None:
+    """One of 64 grew a hundredfold, and by no more than the bar counts: 95 % go by that, 5 % are shared alike."""
+    weights = AATest(evidence=(1000.0,) + (0.0,) * 63)._ended(9.0).weights
+    shares = [0.95 * 100 / 163 + 0.05 / 64] + [0.95 / 163 + 0.05 / 64] * 63
+    assert [math.exp(one) for one in weights] == pytest.approx(shares)
+
+
+def test_the_state_is_kept_with_few_digits() -> None:
+    precise = AATest(
+        seconds=Seconds(1.23456, 2.34567, 3.45678, 4.56789, 5, 6), log_m=(1.234567,) * 4, evidence=(0.123456,) * 64,
+        weights=(-4.123456,) * 64, error_frac=0.12345678, pairs=3, rejected_at=5.5, began_at=4.5,
+    )  # fmt: skip
+    kept = precise.to_json()
+    assert (kept["seconds"], kept["log_m"]) == ([1.235, 2.346, 3.457, 4.568], [1.2346] * 4)
+    assert (kept["evidence"], kept["weights"], kept["error_frac"]) == ([0.123] * 64, [-4.123] * 64, 0.123457)
+    assert (kept["pairs"], kept["rejected_at"], kept["began_at"]) == (3, 5.5, 4.5)
