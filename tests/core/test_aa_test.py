@@ -258,7 +258,7 @@ def test_a_pair_that_ended_speaks_for_its_width_with_each_stake() -> None:
     test = AATest()
     for second in range(11):
         test = test.after(second, AT + second, counts(50, 6 if second in {6, 8} else 0))
-        if second == 0 or second == 9:
+        if second in {0, 9}:
             assert test.pairs == 0
     more = Pair(0, 1.0, (200, 250), (0, 12)).log_e(5.0, scatter_before(test).phi)
     assert test.pairs == 1
@@ -282,7 +282,8 @@ def test_seconds_are_in_a_row_up_to_three_seconds_apart(gap_s: float, is_known: 
     test = steady(AATest(), 0, 3)
     at = BEGIN + 2 + gap_s
     after = test.after(3, at, counts(60, 1))
-    assert (max(-1, after.seconds.last), bool(after.open)) == ((60, True) if is_known else (-1, False))
+    assert after.seconds.last == 60 if is_known else after.seconds.last < 0
+    assert bool(after.open) is is_known
     assert after.last_at == at and after.began_at == BEGIN
 
 
