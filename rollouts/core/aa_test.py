@@ -284,7 +284,7 @@ class AATest:
         )  # fmt: skip
 
 
-#: Fields of SelfTest that are JSON as they are.
+#: Fields of AATest that are JSON as they are.
 _PLAIN = ("episodes", "rejections", "began_at", "rejected_at", "pairs")
 
 
