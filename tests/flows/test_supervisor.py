@@ -31,7 +31,8 @@ def process(name, level, script=None, **more):
     return Process(name, level, sh(script or noted(name)), is_ready=lambda: (state / name).exists(), **more)
 once = Process("once", 1, sh(f"echo once >> {order}"), runs_once=True)
 def deaf(grace_s):
-    return Process("deaf", 1, sh(f"trap '' TERM; {forever}"), grace_s=grace_s)
+    is_deaf = state / "is_deaf"  # before that it would end as told
+    return Process("deaf", 1, sh(f"trap '' TERM; touch {is_deaf}; {forever}"), grace_s=grace_s, is_ready=is_deaf.exists)
 listening = [sys.executable, "-c", "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
              "time.sleep(60)"]
 def on_port(script=None, **more):

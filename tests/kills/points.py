@@ -37,6 +37,8 @@ ROOMS = frozenset(
 )
 BEFORE, AFTER = "before", "after"
 LASTING = "  for good"
+#: Every state's one compare-and-set. Who calls it is the writer, or the writes of all lifecycles would be one site.
+THE_MOVER = "ledger.actions.transitions"
 #: So many callers tell one write of a function from another.
 DEPTH = 3
 _WRITE = re.compile(r"^\W*(INSERT|UPDATE|DELETE|MERGE|TRUNCATE|COPY)\b", re.I)
@@ -171,7 +173,7 @@ def _who() -> str:
     frame, names = sys._getframe(1), []
     while frame is not None and len(names) < DEPTH:
         module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] in ROOMS:
+        if module.partition(".")[0] in ROOMS and module != THE_MOVER:
             name = frame.f_code.co_qualname.replace(".<locals>", "")
             names.append(f"{module}.{name}" if not names else name)
         frame = frame.f_back  # type: ignore[assignment]
