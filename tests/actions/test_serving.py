@@ -357,7 +357,7 @@ def test_a_failed_deployment_is_tried_again_when_asked_for(
 
 
 @pytest.mark.takes("deployment: ready → loading")
-def test_a_dead_model_process_is_brought_back_on_the_same_server(
+def test_a_dead_model_process_is_brought_back_on_a_new_server(
     world: World, release: Release, staging: Environment
 ) -> None:
     world.until(S.READY)
@@ -366,7 +366,8 @@ def test_a_dead_model_process_is_brought_back_on_the_same_server(
     world.reconciler.step()  # one probe is enough: the server itself says that the process died
     assert world.state == S.LOADING and queries.ready_server(release, staging) is None
     row = world.until(S.READY)
-    assert queries.ready_server(release, staging) == before and row.recoveries == 1
+    assert queries.ready_server(release, staging) != before and row.recoveries == 1
+    assert queries.current_servers().count() == 1 and len(world.launcher.running) == 1
     assert Event.objects.filter(subject_type="server", verb="server.lost").count() == 1
     assert Event.objects.filter(subject_type="server", verb="server.recovered").count() == 1
 
