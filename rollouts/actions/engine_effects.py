@@ -165,8 +165,6 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     undo_until = tick.at + timedelta(seconds=window_s) if window_s else None
     facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
     changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until}
-    if rollout.stable is not None and undo_until is not None:
-        reason = f"{reason} One step goes back to {rollout.stable.name} until {undo_until:%Y-%m-%d %H:%M:%S} UTC."
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
     if rollout.stable is not None and undo_until is None:
         reason = f"{rollout.candidate.name} was promoted over it."

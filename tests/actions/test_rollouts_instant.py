@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from ledger.core.errors import Invalid, NotFound, Refused, StateChanged
+from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.hooks.job_handlers import Again
 from ledger.models import Event, Job
 from rollouts import actions
@@ -225,3 +225,57 @@ def test_the_logs_lock_is_taken_after_that_of_the_routes() -> None:
     of_routes = next(i for i, sql in enumerate(asked) if "serving_environment" in sql and "FOR NO KEY UPDATE" in sql)
     of_log = [i for i, sql in enumerate(asked) if "pg_advisory_xact_lock" in sql]
     assert of_log and of_routes < of_log[0]
+
+
+# --- one rollout, however far it has come -----------------------------------------------------------------------------
+
+
+def shut_rollout(rollout: Rollout) -> Rollout:
+    return actions.shut_rollout(actor=make_actor(Role.CI), rollout=rollout, reason="Now.")
+
+
+@pytest.mark.parametrize(
+    ("state", "becomes"),
+    [
+        ("awaiting_approval", "cancelled"), ("preparing", "cancelled"), ("shadowing", "rolling_back"), ("shifting", "rolling_back"),
+        ("paused", "rolling_back"), ("baking", "rolling_back"), ("stuck", "rolling_back"), ("rolling_back", "rolling_back"),
+        ("rolled_back", "rolled_back"), ("rejected", "rejected"), ("cancelled", "cancelled"), ("superseded", "superseded"),
+    ],
+)  # fmt: skip
+def test_whatever_a_rollout_is_doing_it_is_taken_back(state: str, becomes: str) -> None:
+    rollout, _ = with_stable()
+    seen = Rollout.objects.get()
+    put(rollout, state)
+    assert shut_rollout(seen).state == becomes  # as an old page knows it
+
+
+def test_taking_back_a_promoted_one_goes_back_and_takes_back_no_other() -> None:
+    rollout, stable = promoted()
+    assert shut_rollout(rollout).state == "reverted" and Route.objects.get(model=rollout.model).stable_id == stable.pk
+    assert shut_rollout(rollout).state == "reverted"  # not one release further
+    rollout, _ = promoted()
+    newer = started(candidate=release_of(rollout.model))
+    put(rollout, "promoted")
+    with pytest.raises(StateChanged, match=f"rollout {newer.pk} has begun since"):
+        shut_rollout(rollout)
+    put(newer, "promoted")
+    with pytest.raises(NotFound, match="Another release was promoted after"):
+        shut_rollout(rollout)
+
+
+def test_taking_back_takes_the_right_to_roll_back() -> None:
+    rollout, _ = with_stable()
+    with pytest.raises(Refused, match="may not roll back"):
+        actions.shut_rollout(actor=make_actor(team="elsewhere"), rollout=rollout, reason="Now.")
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"), [("pause", "paused"), ("abort", "rolling_back"), ("roll_back", "rolling_back")]
+)
+def test_any_version_is_shut_and_what_is_shut_is_left(verb: str, state: str) -> None:
+    rollout, _ = with_stable()
+    shut = getattr(actions, verb)
+    done, again = (shut(actor=make_actor(), rollout=rollout, expected_version=None, reason="Now.") for _ in range(2))
+    assert (done.state, again.version) == (state, done.version)
+    with pytest.raises((Stale, StateChanged)):  # who names a version means it
+        shut(actor=make_actor(), rollout=rollout, expected_version=done.version, reason="Now.")
