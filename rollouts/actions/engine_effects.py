@@ -36,7 +36,7 @@ def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
     warning = tick.warning if outcome.is_recorded else ""
     write(rollout, tick, outcome, fence=fence)
     if tick.is_effect:
-        lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
+        lock_routes(rollout.environment, rollout.candidate, rollout.stable)  # an effect may drain either
         _apply(rollout, tick, fence)
     if outcome.is_recorded:
         decision_of(rollout, tick).save(force_insert=True)
@@ -239,6 +239,7 @@ def finish_rollback(
     `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
     """
     _lock(rollout, fence)
+    lock_routes(rollout.environment, rollout.candidate)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
         return

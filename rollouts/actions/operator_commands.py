@@ -220,7 +220,7 @@ def roll_back(*, actor: Actor, rollout: Rollout, expected_version: int | None, r
 def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
     said = f"Cancelled by {actor.name} before any traffic: {require_reason(reason)}"
     was_preparing = rollout.state == S.PREPARING
-    lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
+    lock_routes(rollout.environment, rollout.candidate)
     transition_with_record(rollout, S.CANCELLED, actor, "cancel", said)
     if was_preparing:
         drain_release(rollout, rollout.candidate, actor=Actor.system("rollouts"), reason=said)

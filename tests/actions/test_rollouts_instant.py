@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.hooks.job_handlers import Again
 from ledger.models import Event, Job
 from rollouts import actions
-from rollouts.actions.engine_effects import write_route
+from rollouts.actions.engine_effects import finish_rollback, write_route
 from rollouts.actions.instant_rollback import DRAIN_REVERTED
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import is_open
@@ -216,15 +217,38 @@ def test_an_engine_that_looked_before_a_person_shut_does_not_open_again() -> Non
     assert Route.objects.get(model=rollout.model).candidate_bp == 0
 
 
-def test_the_logs_lock_is_taken_after_that_of_the_routes() -> None:
+def _cancel() -> Callable[[], Any]:
+    rollout, admin = started(), make_admin()
+    return lambda: actions.cancel(actor=admin, rollout=rollout, expected_version=rollout.version, reason="Not now.")
+
+
+def _supersede() -> Callable[[], Any]:
+    old, admin = started(), make_admin()
+    newer = release_of(old.model)
+    return lambda: actions.supersede(
+        actor=admin, rollout=old, expected_version=old.version, candidate=newer, reason="A newer one."
+    )
+
+
+def _finish_rollback() -> Callable[[], Any]:
+    rollout = put(with_stable()[0], "rolling_back")
+    return lambda: finish_rollback(rollout, confirmed_at=timezone.now(), fence=7)
+
+
+@pytest.mark.parametrize("prepared", [_cancel, _supersede, _finish_rollback])
+def test_the_logs_lock_is_taken_after_those_of_the_routes_and_the_deployment(
+    prepared: Callable[[], Callable[[], Any]],
+) -> None:
     """Everybody takes them in this order, so that nobody waits for each other: a deadlock costs a second, and one of the two."""
-    rollout = started()
+    end = prepared()
     with CaptureQueriesContext(connection) as said:
-        actions.cancel(actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="Not now.")
-    asked = [query["sql"] for query in said.captured_queries]
-    of_routes = next(i for i, sql in enumerate(asked) if "serving_environment" in sql and "FOR NO KEY UPDATE" in sql)
-    of_log = [i for i, sql in enumerate(asked) if "pg_advisory_xact_lock" in sql]
-    assert of_log and of_routes < of_log[0]
+        end()
+    locks = [sql for sql in (query["sql"] for query in said.captured_queries) if "FOR NO KEY" in sql or "_lock(" in sql]
+    of_routes, of_deployment, of_log = (
+        next(i for i, sql in enumerate(locks) if what in sql)
+        for what in ('FROM "serving_environment"', 'FROM "serving_deployment"', "pg_advisory_xact_lock")
+    )
+    assert of_routes < of_deployment < of_log
 
 
 # --- one rollout, however far it has come -----------------------------------------------------------------------------
