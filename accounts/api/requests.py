@@ -22,6 +22,14 @@ _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 IF_MATCH = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, required=True, description="the version that was read"
 )
+#: Of verbs that only shut.
+IF_MATCH_OR_ANY = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    required=True,
+    description="the version that was read, or `*`: shut it, whatever it has become meanwhile",
+)
 #: Where a change is also made without it, from whatever version there is.
 IF_MATCH_OPTIONAL = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, description="the version that was read; without it, any"
@@ -50,6 +58,11 @@ def expected_version(request: Request | HttpRequest) -> int:
             "if_match_invalid", f'If-Match must be one version number such as "3", not {raw}.', field="If-Match"
         )
     return int(version["quoted"] or version["bare"])
+
+
+def version_or_any(request: Request | HttpRequest) -> int | None:
+    """The version in `If-Match`; None for `*`, which is any. Raises what `expected_version` does."""
+    return None if request.headers.get("If-Match", "").strip() == "*" else expected_version(request)
 
 
 def version_if_sent(request: Request | HttpRequest) -> int | None:

@@ -76,8 +76,9 @@ class Client:
                     return
             address, params = (page.get("next") or "") if isinstance(page, dict) else "", {}
 
-    def post(self, path: str, body: Any = None, *, version: int | None = None) -> Any:
+    def post(self, path: str, body: Any = None, *, version: int | None = None, is_any_version: bool = False) -> Any:
         headers = {"If-Match": f'"{version}"'} if version is not None else None
+        headers = {"If-Match": "*"} if is_any_version else headers
         return self._answer(self._send("POST", path, json={} if body is None else body, headers=headers))
 
     def create(self, path: str, body: Any) -> tuple[Any, bool]:

@@ -15,6 +15,7 @@ from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.queries.rollouts import rollouts_of
 from serving.core.containment import of_facts, sentence_of
 from serving.queries import environments, nodes
+from web.pages.session import live
 
 
 def visible_models(request: HttpRequest) -> list[ServedModel]:
@@ -49,6 +50,6 @@ def overview(request: HttpRequest) -> HttpResponse:
     return render(request, "web/overview.html", _facts(request))
 
 
-@login_required
+@live
 def overview_live(request: HttpRequest) -> HttpResponse:
     return render(request, "web/_overview_live.html", _facts(request))

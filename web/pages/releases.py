@@ -16,6 +16,8 @@ from registry.hooks.code_runs import code_runs_of
 from registry.models import Release
 from registry.queries import get_release, waivers_missing
 from registry.queries.file_headers import imports_of
+from rollouts.queries.rolled_back import rolled_back_before
+from serving.queries.routes import all_routes
 from validators.actions import request_gate_run
 from web.pages.forms import act, reason_in
 from web.pages.models import readable_model
@@ -51,6 +53,8 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             and may(actor, Verb.WAIVE_CODE, team)
             and found.author_id != actor.user_id,
             "may_start": may(actor, Verb.START_ROLLOUT, team),
+            "serves": [route.environment.slug for route in all_routes().filter(stable=found) if not route.candidate_bp],
+            "rolled_back": rolled_back_before(found),
         },
     )
 
