@@ -15,7 +15,7 @@ from registry.actions import grant_waiver
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release
 from registry.queries import get_release, waivers_missing
-from registry.queries.file_headers import imports_of
+from registry.queries.file_headers import hidden_of, imports_of
 from rollouts.queries.rolled_back import rolled_back_before
 from serving.queries.routes import all_routes
 from validators.actions import request_gate_run
@@ -49,6 +49,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "waivers_missing": sorted(waivers_missing(found)),
             "imports": imports_of(found),
             "code_runs": code_runs_of(found),
+            "hidden": hidden_of(found),
             "may_waive": found.is_code_bearing
             and may(actor, Verb.WAIVE_CODE, team)
             and found.author_id != actor.user_id,
