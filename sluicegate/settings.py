@@ -104,6 +104,8 @@ def _database(url: str) -> dict[str, object]:
 
 
 DATABASES = {"default": _database(env.text("DATABASE_URL", "postgresql://sluicegate@127.0.0.1:5432/sluicegate"))}
+#: The role that owns the tables, for `manage.py migrate` alone; None: the services' own role does that too, and may drop triggers.
+DATABASE_OWNER = _database(owner_url) if (owner_url := env.text("DATABASE_OWNER_URL")) else None
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from accounts.core.addresses import API
-from sluicegate.stack import secrets
+from sluicegate.stack import child, secrets
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
 from sluicegate.stack.tcp_ports import Ports
@@ -69,8 +69,8 @@ def prepare(options: Options) -> Machine:
     postgres_argv, valkey_argv = postgres.prepare(), valkey.prepare()
     xds_address = f"127.0.0.1:{ports['control_plane']}"
     ours = {
-        "DATABASE_URL": postgres.url,
-        "REDIS_URL": valkey.url,
+        "DATABASE_URL_FILE": secrets.kept(state / "secrets" / "database-url", postgres.url),
+        "REDIS_URL_FILE": secrets.kept(state / "secrets" / "redis-url", valkey.url),
         "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
         "SLUICEGATE_STATE_DIR": str(state),
         "SLUICEGATE_SECRET_KEY_FILE": str(state / "secrets" / "django"),
@@ -80,13 +80,14 @@ def prepare(options: Options) -> Machine:
         "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": os.environ.get("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE", "1"),
         **options.env,
     }
-    env = {**_inherited(ours), **ours, "PYTHONUNBUFFERED": "1"}
+    owner = {"DATABASE_OWNER_URL_FILE": secrets.kept(state / "secrets" / "database-owner-url", postgres.owner_url)}
+    env = {**_inherited({**ours, **owner}), **ours, "PYTHONUNBUFFERED": "1"}
     stores = [
         Process(
             "postgres",
             STORES,
             postgres_argv,
-            env=env,
+            env=child.BARE,
             is_ready=postgres.is_ready,
             user=postgres.user,
             cwd=Path("/"),
@@ -94,10 +95,13 @@ def prepare(options: Options) -> Machine:
             death_signal=postgres.stop_signal,
             grace_s=15,
         ),
-        Process("valkey", STORES, valkey_argv, env=env, is_ready=valkey.is_ready, death_signal=signal.SIGTERM),
+        Process("valkey", STORES, valkey_argv, env=child.BARE, is_ready=valkey.is_ready, death_signal=signal.SIGTERM),
     ]
+    bootstrap = Process(
+        "bootstrap", BOOTSTRAP, _bootstrap(state, ports), env={**env, **owner}, cwd=BASE_DIR, runs_once=True
+    )
     return Machine(
-        processes=[*stores, *_services(state, ports, env)],
+        processes=[*stores, bootstrap, *_services(state, ports, env)],
         base_url=f"http://127.0.0.1:{ports['web']}",
         gateway_http=f"http://127.0.0.1:{ports['gateway_http']}",
         gateway_grpc=f"127.0.0.1:{ports['gateway_grpc']}",
@@ -137,11 +141,11 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
         name: str, level: int, argv: list[str], is_ready: Callable[[], bool] | None = None, **more: Any
     ) -> Process:
         # Without a sign of readiness a process must live for about as long as the others take to become ready.
-        settles_s = 0.0 if is_ready or more.get("ports") or more.get("runs_once") else 2.5
-        return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, settles_s=settles_s, **more)
+        settles_s = 0.0 if is_ready or more.get("ports") else 2.5
+        ours = {"env": env, "cwd": BASE_DIR, "is_ready": is_ready, "settles_s": settles_s}
+        return Process(name, level, argv, **{**ours, **more})
 
     return [
-        process("bootstrap", BOOTSTRAP, _bootstrap(state, ports), runs_once=True),
         process(
             "web",
             SERVICES,
@@ -159,7 +163,8 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
             "envoy",
             GATEWAY,
             _envoy(state, env),
-            lambda: _answers(ports["gateway_admin"], "/ready", exactly=200),
+            env=child.BARE,
+            is_ready=lambda: _answers(ports["gateway_admin"], "/ready", exactly=200),
             ports=tuple(ports[name] for name in ("gateway_admin", "gateway_http", "gateway_grpc")),
         ),
     ]

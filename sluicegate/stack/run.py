@@ -9,9 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+from ledger.adapters.files import keep_private
 from sluicegate.stack import machine, secrets
 from sluicegate.stack.lock import AlreadyRunning, StackLock
 from sluicegate.stack.machine import Machine, Options
+from sluicegate.stack.modes import tighten
 from sluicegate.stack.processes import StartFailed, Supervisor
 
 EXIT_INFRASTRUCTURE = 2
@@ -20,11 +22,13 @@ EXIT_INFRASTRUCTURE = 2
 def up(options: Options) -> int:
     """Runs the whole stack until Ctrl-C or SIGTERM; the exit code is 0 then, and 2 when it could not come up."""
     began = time.monotonic()
+    keep_private()
     state = options.state_dir.resolve()
     state.mkdir(parents=True, exist_ok=True)
     lock = StackLock(state)
     try:
         lock.acquire()
+        tighten(state)
         is_new = not (state / "ports.json").exists()
         _say("sluicegate", f"starts on {state}" + (", for the first time: it makes a database" if is_new else ""))
         prepared = machine.prepare(_with_state(options, state))

@@ -79,7 +79,7 @@ class Rows:
     """The database itself, which tells of a state sooner than the API and lives on when the web process does not."""
 
     def __init__(self, stack: Stack) -> None:
-        self._session = psycopg.connect(stack.env["DATABASE_URL"], autocommit=True)
+        self._session = psycopg.connect(stack.database_url, autocommit=True)
 
     def __enter__(self) -> Rows:
         return self
