@@ -15,6 +15,7 @@ from sluicegate.stack.lock import AlreadyRunning, StackLock
 from sluicegate.stack.machine import Machine, Options
 from sluicegate.stack.modes import tighten
 from sluicegate.stack.processes import StartFailed, Supervisor
+from sluicegate.stack.sockets import remove_folder
 
 EXIT_INFRASTRUCTURE = 2
 
@@ -39,6 +40,8 @@ def up(options: Options) -> int:
         print(f"sluicegate up: {problem}", file=sys.stderr, flush=True)
         return EXIT_INFRASTRUCTURE
     finally:
+        if lock.is_locked:
+            remove_folder(state)
         lock.release()
     return 0
 
