@@ -136,7 +136,9 @@ class Browser:
 
     def screenshot(self, path: Path) -> None:
         """The whole page, as a PNG."""
-        found = self.send("Page.captureScreenshot", captureBeyondViewport=True)
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {**size, "scale": 1}
+        found = self.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(found["data"]))
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from rest_framework import serializers
@@ -41,6 +42,13 @@ def actor_of(request: Request | HttpRequest) -> Actor:
     if not isinstance(request.user, User):
         raise NotAuthenticated
     return actions.actor_for(request.user)
+
+
+def client_address(request: Request | HttpRequest) -> str:
+    """The IP address that the request comes from: what the outermost of our own proxies saw (SLUICEGATE_PROXIES of them)."""
+    peer = str(request.META.get("REMOTE_ADDR", ""))
+    seen = [one.strip() for one in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if one.strip()]
+    return seen[-settings.PROXIES] if 0 < settings.PROXIES <= len(seen) else peer
 
 
 def expected_version(request: Request | HttpRequest) -> int:

@@ -171,8 +171,8 @@ def _of_former(asked: _Asked) -> Iterator[Warned]:
         return
     last = before[0]
     at = f" at {last.at:%Y-%m-%d %H:%M} UTC" if last.at else ""
-    more = f" It was taken back {len(before)} times in all." if len(before) > 1 else ""
-    said = f"Rollout {last.rollout} took {asked.candidate.name} back in {last.environment}{at}: {last.why}{more}"
+    more = f" It was rolled back {len(before)} times in all." if len(before) > 1 else ""
+    said = f"Rollout {last.rollout} rolled {asked.candidate.name} back in {last.environment}{at}: {last.why}{more}"
     yield Warned("rolled_back_before", "warning", f"{said} A release never changes; say what is different now.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, status
@@ -144,6 +144,8 @@ class SupersedeView(APIView):
 
 
 class ReplayView(APIView):
+    refusals: ClassVar = {"GET": {409}}
+
     @extend_schema(operation_id="rollouts_replay", parameters=_REPLAY, responses=RolloutReplayOut)
     def get(self, request: Request, rollout_id: int) -> Response:
         """What another policy would have decided at each tick: that of a preset, or the model's own of today."""

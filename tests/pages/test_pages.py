@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,6 +256,14 @@ def test_an_unknown_model_is_a_page_not_a_traceback(member: User) -> None:
         and 'aria-label="Main"' in answer.content.decode()
         and "icon.svg" in answer.content.decode()
     )
+
+
+def test_no_template_holds_a_style_or_a_script() -> None:
+    """A strict Content-Security-Policy would leave out either."""
+    folder = Path(__file__).resolve().parents[2] / "templates"
+    inline = re.compile(r"\sstyle=|<style|<script(?![^>]* src=)|\son[a-z]+=|javascript:")
+    found = {path.name: inline.findall(path.read_text()) for path in folder.rglob("*.html")}
+    assert len(found) > 20 and {name: one for name, one in found.items() if one} == {}
 
 
 def test_environments_without_gateway_are_not_offered(shifting: Rollout, member: User) -> None:

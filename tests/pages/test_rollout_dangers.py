@@ -143,7 +143,11 @@ def test_a_rollout_whose_gates_ran_again_says_that_it_cannot_go_on() -> None:
     assert blocked["code"] == "report_superseded" and "nothing more of it can be approved" in blocked["message"]
     page = page_of(client, rollout)
     assert "It cannot go on." in page and blocked["next_step"] in page
-    assert 'id="sheet-approve"' not in page and '<span role="status">Ready to go on' not in page
+    assert (
+        'id="sheet-approve"' not in page
+        and 'id="sheet-promote_now"' not in page
+        and '<span role="status">Ready to go on' not in page
+    )
     start = reverse("release_rollout", args=[rollout.model.slug, rollout.candidate.number])
     assert f'href="{start}">start it again' in page and "Roll back to r1</button>" in page
     assert f"It cannot go on: {blocked['message']}" in status_line(view_of(rollout))
@@ -266,7 +270,7 @@ def test_a_release_that_was_taken_back_is_marked_wherever_it_is_chosen() -> None
     ]
     assert f'<a href="/rollouts/{rollout.pk}/"><span class="word bad">' in row and "in production" in row
     page = squeezed(client.get(reverse("release", args=[slug, number])).content.decode())
-    assert "took this release back" in page and "Errors are worse: 15 of 95." in page
+    assert "rolled this release back" in page and "Errors are worse: 15 of 95." in page
     form = {"environment": "production", "policy": "own"}
     preview = squeezed(client.post(reverse("release_preview", args=[slug, number]), form).content.decode())
     assert "<code>rolled_back_before</code>" in preview and "Errors are worse: 15 of 95." in preview

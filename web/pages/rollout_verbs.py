@@ -81,6 +81,7 @@ def opening_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> lis
     if may(actor, Verb.PROMOTE_NOW, team):
         why_not = "" if state in _FORWARD and not rollout.promote_now else f"It is {_word(state)}."
         why_not = "It is being promoted already." if rollout.promote_now else why_not
+        why_not = live["blocked"]["message"] if live["blocked"] else why_not
         says = f"All traffic goes to {rollout.candidate.name} without waiting for evidence, unless something is proven broken."
         found.append(Button("promote_now", "Promote now", why_not, says))
     return found
