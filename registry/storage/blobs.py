@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from django.conf import settings
 
 from ledger.core.errors import NotFound
 from registry.storage.folder import FolderStore
 from registry.storage.port import BlobStore, Readable, split_key
-from registry.storage.s3 import S3Store, bucket_of
+
+if TYPE_CHECKING:
+    from registry.storage.s3 import S3Store
 
 #: Concurrent HEAD requests while looking for missing keys.
 _ASKERS = 16
@@ -40,6 +42,9 @@ def adapter() -> BlobStore:
 def _s3(
     place: str, endpoint: str, public: str, region: str, access: str, secret: str, max_bytes: int, copies: Path
 ) -> S3Store:
+    # boto3 is a quarter of what a process imports, and most need none.
+    from registry.storage.s3 import S3Store, bucket_of
+
     bucket, prefix = bucket_of(place)
     return S3Store(
         bucket, prefix=prefix, endpoint=endpoint, public_endpoint=public, region=region, access_key=access,
