@@ -73,7 +73,26 @@ def test_a_second_attempt_tells_whether_it_was_saved_or_fails_everywhere(
     assert (one.routed, one.decided, one.failed, one.shed) == (7, 7, 7, 0)
 
 
-@pytest.mark.parametrize(("code", "flags"), [(500, "-"), (504, "UT"), (429, "UO"), (429, "-")])
+@pytest.mark.parametrize(
+    ("code", "grpc", "flags"),
+    [(400, "", "-"), (408, "", "-"), (408, "", "SI"), (413, "", "-"), (415, "", "-"), (431, "", "-"), (200, "3", "-"),
+     (200, "3", "SI"), (200, "8", "-")],
+)  # fmt: skip
+def test_what_the_guard_refused_is_nobodys_failure(code: int, grpc: str, flags: str) -> None:
+    line = request(0, code, grpc, flags).replace(f"by.{DRAWN}", "by.")
+    one = arm(line)
+    assert (one.routed, one.decided, one.failed, one.shed) == (7, 0, 0, 0)
+    assert parse(line, {})["m"].user_errors == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "grpc", "flags"), [(503, "", "UH"), (200, "14", "UH"), (429, "", "UO"), (200, "8", "UO")]
+)
+def test_what_was_tried_nowhere_for_want_of_a_server_is_an_error_for_its_user(code: int, grpc: str, flags: str) -> None:
+    assert parse(request(0, code, grpc, flags), {})["m"].user_errors == 7
+
+
+@pytest.mark.parametrize(("code", "flags"), [(500, "-"), (504, "UT"), (429, "UO"), (429, "-"), (408, "SI")])
 def test_a_user_who_gets_no_answer_sees_an_error(code: int, flags: str) -> None:
     assert parse(request(1, code, "", flags), {})["m"].user_errors == 7
 

@@ -17,7 +17,7 @@ from serving.adapters.envoy_bootstrap import FLUSH_S
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.routes import Arm, Limits
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
-from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
+from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
@@ -129,7 +129,7 @@ def test_killed_in_flight_is_answered_by_stable(parts: Rig) -> None:
 def test_a_large_body_falls_back_too(parts: Rig) -> None:
     parts.apply(10_000)
     parts.candidate.mode = "error"
-    answer = parts.envoy.http(body=b"x" * 5_000_000)
+    answer = parts.envoy.http(headers={"inference-header-content-length": "2"}, body=b"{}" + b"x" * 5_000_000)
     assert (answer.status, answer.release) == (200, "r1")
 
 
@@ -318,8 +318,29 @@ def test_http_and_grpc_may_have_a_port_each(parts: Rig) -> None:
     assert read(parts).user_requests == 2
 
 
-def test_a_stream_needs_its_models_name_and_reaches_the_release(parts: Rig) -> None:
+def test_streams_have_no_route_where_no_release_asks_for_them(parts: Rig) -> None:
     parts.apply(10_000)
+    with parts.envoy.channel() as channel:
+        requests = iter([service_pb2.ModelInferRequest(model_name=MODEL)])
+        answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(
+            requests, metadata=(("x-sluicegate-model", MODEL),)
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "ModelInfer" in str(caught.value.details())
+    assert parts.envoy.http(f"/v2/models/{MODEL}/generate_stream").status == 200  # one body, which is read
+
+
+def test_a_stream_needs_its_models_name_and_reaches_the_release(parts: Rig) -> None:
+    arms = {
+        name: Arm(release, digest, (backend.endpoint,), UNBOUNDED, has_streams=True)
+        for name, release, digest, backend in (
+            ("stable", "r1", STABLE, parts.stable),
+            ("candidate", "r2", CANDIDATE, parts.candidate),
+        )
+    }
+    parts.apply(10_000, **arms)
     with parts.envoy.channel() as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         for metadata, expected in (
