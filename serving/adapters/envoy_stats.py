@@ -33,7 +33,7 @@ LATE_CODE, LATE_GRPC = 504, 4
 GRPC_REFUSED = frozenset({3, 7, 9, 11, 16})
 
 _NAME = re.compile(
-    r"sli\.(?P<stat>latency|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
+    r"sli\.(?P<stat>latency|latency_late|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
@@ -189,6 +189,8 @@ def _series_of(name: str) -> Series:
     about = (stat, found["model"], found["digest"], slot)
     if stat == "size":
         return Series(*about)
+    if stat == "latency_late":
+        return Series("latency", *about[1:])
     answer = _Answer.of(found["code"] or "", found["grpc"] or "", found["flags"] or "")
     if stat == "latency":  # what no server saw, or none took, is no measure of how fast they are
         return Series(*about) if found["try"] == "1" and not answer.is_shed else _UNCOUNTED

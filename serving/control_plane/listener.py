@@ -6,7 +6,7 @@ from typing import Any
 
 from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
-from serving.control_plane.response_filters import upstream_filters
+from serving.control_plane.response_filters import is_late, upstream_filters
 from serving.control_plane.virtual_hosts import ROUTE_CONFIG, unknown_model_vhost
 
 #: Every stat of ours begins with this.
@@ -71,7 +71,7 @@ def _connection_manager() -> dict[str, Any]:
                 },
             },
         ],
-        "access_log": [_request_log()],
+        "access_log": [_request_log(), _late_log()],
     }
 
 
@@ -159,6 +159,15 @@ def _request_log() -> dict[str, Any]:
     }
     tried = {"by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%", "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%"}
     return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
+
+
+def _late_log() -> dict[str, Any]:
+    """How long first attempts took that were late, for the release that the split picked: as long as their requests, beside whose
+    second attempts they went on. The log of attempts has them with the number of the attempt that followed.
+    """
+    tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
+    drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
+    return {**_stats_log([_took("latency_late", {**tags, **drawn})]), "filter": is_late()}
 
 
 #: The weight under which a request began: metadata of the route that it was matched to.

@@ -6,6 +6,7 @@ from typing import Any
 
 from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
 from serving.control_plane.request_guard import MODEL_HEADER, model_metadata
+from serving.control_plane.response_filters import attempt_metadata
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.routes import Arm, ModelRoute
 
@@ -30,6 +31,12 @@ PROTOCOLS = ("grpc", "http")
 #: for counting, since a caller may have asked for a version that does not exist; but worth a retry on stable.
 HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
 GRPC_UNIMPLEMENTED = 12
+
+#: What a server answered may be tried on stable, and what never reached a server. Never a request whose connection broke after it
+#: was sent: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken connection for a
+#: server's error, so the errors are named one by one.
+RETRY_ON = "connect-failure,refused-stream,reset-before-request,retriable-headers,retriable-status-codes"
+SERVER_ERRORS = range(500, 512)
 
 #: A retry goes where none of the attempts went before it: from the candidate to stable.
 _ELSEWHERE = {
@@ -80,6 +87,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes),
+                **attempt_metadata(route.limits.attempt_timeout_s),
             }
         },
     }
@@ -148,6 +156,18 @@ def _label(route: ModelRoute) -> dict[str, Any]:
     return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot)}}}
 
 
+def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
+    """The time of a whole request, of which a gRPC call may want less. Envoy ignores `timeout` where `max_stream_duration` stands."""
+    if protocol == "http":
+        return {"timeout": _seconds(timeout_s)}
+    return {
+        "max_stream_duration": {
+            "max_stream_duration": _seconds(timeout_s),
+            "grpc_timeout_header_max": _seconds(timeout_s),
+        }
+    }
+
+
 def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
     limits = route.limits
     return {
@@ -155,23 +175,25 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
         "metadata": _label(route),
         "match": _match(protocol, UNARY_PATHS),
         "route": {
-            "timeout": _seconds(limits.timeout_s),
-            "max_stream_duration": {"grpc_timeout_header_max": _seconds(limits.timeout_s)},
+            **_whole(limits.timeout_s, protocol),
             "weighted_clusters": _weighted(route, protocol),
             "request_mirror_policies": _mirrors(route),
             "retry_policy": {
                 # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
-                "retry_on": "5xx,reset,connect-failure,refused-stream,retriable-headers,retriable-status-codes",
+                "retry_on": RETRY_ON,
                 "retriable_headers": [
                     {"name": "grpc-status", "string_match": {"exact": str(status)}}
                     for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
                 ],
-                "retriable_status_codes": [HTTP_NOT_FOUND],
+                "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
                 "num_retries": 1,
                 "per_try_timeout": _seconds(limits.attempt_timeout_s),
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
                 "retry_priority": _ELSEWHERE,
             },
+            # Without this an attempt that is late counts as one that was cut, which is never tried again. It goes on until there
+            # is an answer, and the user gets the first one.
+            "hedge_policy": {"hedge_on_per_try_timeout": True},
         },
     }
 

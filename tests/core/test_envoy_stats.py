@@ -104,3 +104,11 @@ def test_attempts_are_timed_however_they_ended_unless_they_were_shed() -> None:
 
     one = arm(line(1, "-", 5, 10), line(1, "UT", 0, 3), line(1, "UO", 40, 40), line(2, "-", 6, 6))
     assert (one.timed, one.latency_us[1_000_000], one.latency_us[2_000_000]) == (13, 5, 13)
+
+
+def test_a_late_first_attempt_is_timed_once_and_not_by_the_log_of_attempts() -> None:
+    """It ends with its request, when the number of the attempt is that of the second one."""
+    late = f"sli.latency_late.{LABELS}.slot.0: B250(0,0) B3000(0,7) B1e+09(0,7)"
+    attempt = f"sli.latency.{LABELS}.try.2.slot.0.flags.UT: B250(0,0) B3000(0,7) B1e+09(0,7)"
+    one = arm(late, attempt, request(2, 200))
+    assert (one.timed, one.latency_us[250_000], one.latency_us[3_000_000]) == (7, 0, 7)

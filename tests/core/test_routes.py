@@ -261,6 +261,13 @@ def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_the
     ]  # fmt: skip
 
 
+def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
+    for one in vhost(route(), allows_forced=True)["routes"]:
+        policy = one.get("route", {}).get("retry_policy")
+        if policy:
+            assert not {"5xx", "gateway-error", "reset"} & set(policy["retry_on"].split(","))
+
+
 def test_all_shares_together_are_at_most_one_more_each_than_the_servers_may_have() -> None:
     for max_in_flight in range(1, 20):
         for gateways in range(1, 8):
