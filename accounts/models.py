@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.utils.crypto import salted_hmac
 
 from accounts.core.access import Role
 
 
 class User(AbstractUser):
-    """A person or a robot. `is_superuser` is the administrator."""
+    """A person or a robot. `is_superuser` is the administrator.
+
+    Sessions belong to the password and to `credentials_version`: a change of either ends them all.
+    """
+
+    credentials_version = models.PositiveIntegerField(default=1)
+
+    def _get_session_auth_hash(
+        self, secret: Any = None
+    ) -> str:  # what Django compares at each request, also by fallback keys
+        stated = f"{self.password}\0{self.credentials_version}"
+        return salted_hmac("accounts.User.session", stated, secret=secret, algorithm="sha256").hexdigest()
 
 
 class Team(models.Model):
@@ -44,3 +58,15 @@ class Token(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+
+class SignInTally(models.Model):
+    """Wrong passwords of late: of an account, a network, or an account from a network (`accounts.core.throttle`)."""
+
+    key = models.CharField(primary_key=True, max_length=64)
+    failures = models.PositiveIntegerField(default=0)
+    failed_at = models.DateTimeField(null=True)
+    known_at = models.DateTimeField(null=True)  # of a pair: its last success
+
+    class Meta:
+        indexes = [models.Index(fields=["failed_at"], name="sign_in_tally_to_forget")]

@@ -31,6 +31,7 @@ TITLES = {
     404: "Not found",
     405: "Method not allowed",
     406: "Not acceptable",
+    408: "Too slow",
     409: "State changed",
     411: "Length needed",
     412: "Version changed",
@@ -109,7 +110,9 @@ def problem_handler(error: Exception, context: dict[str, Any]) -> Response:
 
 def _describe(error: Exception) -> tuple[dict[str, Any], dict[str, str]]:
     if isinstance(error, DomainError):
-        return problem(error.status, error.code, error.message, **_facts_of(error)), {}
+        wait_s = error.facts.get("retry_after_s")
+        headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
+        return problem(error.status, error.code, error.message, **_facts_of(error)), headers
     if isinstance(error, exceptions.ValidationError):
         errors = _field_errors(error.detail)
         said = "; ".join(f"{found['field']}: {found['message']}" for found in errors)

@@ -48,6 +48,7 @@ INSTALLED_APPS = [
     "web",
 ]
 MIDDLEWARE = [
+    "web.security_headers.SecurityHeaders",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -75,6 +76,22 @@ TEMPLATES = [
     }
 ]
 AUTH_USER_MODEL = "accounts.User"
+#: For every way in: pages, API and command line (`accounts.actions.passwords`). Source: NIST SP 800-63B-4, 3.1.1.2: length and a
+#: list of common ones, no rules of composition.
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}", "OPTIONS": options}
+    for name, options in (
+        ("MinimumLengthValidator", {"min_length": 12}),
+        ("UserAttributeSimilarityValidator", {"user_attributes": ("username",)}),
+        ("CommonPasswordValidator", {}),
+        ("NumericPasswordValidator", {}),
+    )
+]
+#: How long a token lives that is issued without an end, and the longest that may be asked for.
+TOKEN_MOST_DAYS = env.number("SLUICEGATE_TOKEN_MOST_DAYS", 365.0, least=0.01, most=3650)
+TOKEN_DAYS = env.number("SLUICEGATE_TOKEN_DAYS", min(90.0, TOKEN_MOST_DAYS), least=0.01, most=TOKEN_MOST_DAYS)
+#: How many proxies in front of the web process write X-Forwarded-For; 0: none, and the header is not believed.
+PROXIES = int(env.number("SLUICEGATE_PROXIES", 0, least=0, most=10))
 LOGIN_URL = "/sign-in/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/sign-in/"
@@ -192,10 +209,11 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["sluicegate.api.JsonParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "sluicegate.openapi.ApiSchema",
     "DEFAULT_PAGINATION_CLASS": "sluicegate.api.CursorPagination",
     "PAGE_SIZE": 50,
     "EXCEPTION_HANDLER": "sluicegate.api.problem_handler",
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS is 405: the schema says what an address takes
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
@@ -205,6 +223,10 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": API,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "sluicegate.openapi.with_problems",
+    ],
     "ENUM_NAME_OVERRIDES": {
         "TeamRole": [(role.value, role.value) for role in Role],
         "FileRole": [(role.value, role.value) for role in FileRole],

@@ -21,12 +21,17 @@ def differences(method: str, route: str, status: int, body: Any) -> list[str]:
     if path == _UNTOLD:
         return []
     where = f"{method} {path} {status}"
-    told = _paths().get(path, {}).get(method.lower(), {}).get("responses", {}).get(str(status))
+    operation = _paths().get(path, {}).get(method.lower())
+    if operation is None and status == 405:
+        return []
+    told = (operation or {}).get("responses", {}).get(str(status))
     if told is None:
         return [f"{where}: the schema has no such answer"]
+    told = answer_of(told)
     if "content" not in told:
         return [] if body is None else [f"{where}: the schema tells of no body"]
-    judge = _judge(json.dumps(told["content"]["application/json"]["schema"]))
+    media_type = "application/json" if status < 400 else "application/problem+json"
+    judge = _judge(json.dumps(told["content"][media_type]["schema"]))
     return [f"{where} at {error.json_path}: {error.message[:200]}" for error in judge.iter_errors(body)]
 
 
@@ -37,9 +42,16 @@ def bare_objects() -> list[str]:
         for path, operations in SCHEMA["paths"].items()
         for method, operation in operations.items()
         for status, answer in operation["responses"].items()
-        for media_type, content in answer.get("content", {}).items()
+        for media_type, content in answer_of(answer).get("content", {}).items()
         if "json" in media_type and not {"$ref", "oneOf"} & set(content["schema"])
     ]
+
+
+def answer_of(told: dict[str, Any]) -> dict[str, Any]:
+    """An operation's answer, also where it refers to one that many share."""
+    name = told.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = SCHEMA["components"]["responses"][name] if name else told
+    return found
 
 
 def _path(route: str) -> str:

@@ -72,7 +72,7 @@ def report_for(
         requested_by="test",
     )
     named = {"manifest_digest": manifest or release.digest or "", "policy_digest": policy_digest, "verdict": verdict}
-    body = canonical_bytes({**named, "gate_run": gate_run.pk})
+    body = canonical_bytes({**named, "gate_run": gate_run.pk, "gates": []})
     signature, key_id = installation_keys.sign(sha256_of(body))
     signed = {"body": body.decode(), "digest": sha256_of(body), "signature": signature, "key_id": key_id}
     return Report.objects.create(gate_run=gate_run, release=release, **{**named, **signed, **(forged or {})})

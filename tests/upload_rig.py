@@ -49,7 +49,8 @@ class Installation:
     def start_web(self) -> subprocess.Popen[bytes]:
         """Answering on `url`. The same port each time, so that it can be killed and come back."""
         said = (
-            f"uvicorn tests.counted_app:application --host 127.0.0.1 --port {self.port} --loop uvloop --http httptools"
+            f"uvicorn tests.counted_app:application --host 127.0.0.1 --port {self.port} --loop uvloop "
+            "--http sluicegate.web_server:BoundedHttp"
         )
         web = self._start("web", [*said.split(), "--lifespan", "off", "--no-access-log", "--log-level", "warning"])
         deadline = time.monotonic() + 60

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from accounts.actions.passwords import change_password, require_good_password
 from accounts.actions.people import (
     FIRST_ADMINISTRATOR,
-    NOTED_EVERY,
-    TOKEN_PREFIX,
     actor_for,
     create_team,
     create_user,
     ensure_first_administrator,
     grant_role,
-    issue_token,
     lock_team,
+    revoke_role,
+    set_administrator,
+)
+from accounts.actions.sign_in import prove_password, sign_in
+from accounts.actions.standing import deactivate_user, reactivate_user, recover_administrator
+from accounts.actions.tokens import (
+    NOTED_EVERY,
+    TOKEN_PREFIX,
+    issue_token,
     revoke_token,
     token_digest,
     user_of_token,
@@ -23,13 +30,22 @@ __all__ = [
     "NOTED_EVERY",
     "TOKEN_PREFIX",
     "actor_for",
+    "change_password",
     "create_team",
     "create_user",
+    "deactivate_user",
     "ensure_first_administrator",
     "grant_role",
     "issue_token",
     "lock_team",
+    "prove_password",
+    "reactivate_user",
+    "recover_administrator",
+    "require_good_password",
+    "revoke_role",
     "revoke_token",
+    "set_administrator",
+    "sign_in",
     "token_digest",
     "user_of_token",
 ]

@@ -1,11 +1,9 @@
-"""Sign-in for programs; teams, users and their tokens."""
+"""Sign-in for programs; teams and their members."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from django.contrib.auth import authenticate
-from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.authentication import BaseAuthentication
@@ -18,11 +16,11 @@ from rest_framework.views import APIView
 
 from accounts import actions
 from accounts.api.authentication import BearerTokenAuthentication
-from accounts.api.requests import StrictSerializer, actor_of, read_body
+from accounts.api.requests import StrictSerializer, actor_of, client_address, read_body
 from accounts.api.responses import OnePage
 from accounts.core.access import Role, Verb, require
-from accounts.models import Team, Token, User
-from ledger.core.errors import NotFound
+from accounts.models import Team, User
+from accounts.queries import members_of
 
 
 class LoginSerializer(StrictSerializer):
@@ -33,10 +31,6 @@ class LoginSerializer(StrictSerializer):
 
 class TokenSerializer(serializers.Serializer[Any]):
     token = serializers.CharField(help_text="shown once")
-
-
-class TokenNameSerializer(StrictSerializer):
-    name = serializers.CharField(default="robot", max_length=120)
 
 
 class RoleSerializer(StrictSerializer):
@@ -74,6 +68,7 @@ class TokensView(APIView):
 
     authentication_classes: list[type[BaseAuthentication]] = []
     permission_classes = [AllowAny]
+    refusals: ClassVar = {"POST": {401, 429}}
 
     def get_authenticate_header(self, request: Request) -> str:
         return BearerTokenAuthentication().authenticate_header(request)  # makes a wrong password 401, not 403
@@ -81,8 +76,8 @@ class TokensView(APIView):
     @extend_schema(request=LoginSerializer, responses={201: TokenSerializer})
     def post(self, request: Request) -> Response:
         said = read_body(LoginSerializer, request)
-        user = authenticate(username=said["username"], password=said["password"])
-        if not isinstance(user, User):
+        user = actions.sign_in(username=said["username"], password=said["password"], address=client_address(request))
+        if user is None:
             raise AuthenticationFailed("That name and password do not belong together.", code="login_failed")
         token = actions.issue_token(user=user, name=said["name"], actor=actions.actor_for(user))
         return Response(TokenSerializer({"token": token}).data, status=status.HTTP_201_CREATED)
@@ -108,7 +103,18 @@ class TeamsView(ListAPIView[Team]):
         return Response(TeamSerializer(team).data, status=status.HTTP_201_CREATED)
 
 
+class MembersPage(OnePage):
+    results = MembershipSerializer(many=True)
+
+
 class TeamMembersView(APIView):
+    """Who has which role in a team: a list for its members, roles given and taken by administrators."""
+
+    @extend_schema(responses=MembersPage)
+    def get(self, request: Request, slug: str) -> Response:
+        require(actor_of(request), Verb.READ, slug)
+        return Response(MembersPage({"results": members_of(slug)}).data)
+
     @extend_schema(request=MembershipSerializer, responses={201: MembershipSerializer})
     def post(self, request: Request, slug: str) -> Response:
         said = read_body(MembershipSerializer, request)
@@ -117,67 +123,16 @@ class TeamMembersView(APIView):
         )
         return Response(MembershipSerializer(membership).data, status=status.HTTP_201_CREATED)
 
-
-class UsersView(APIView):
-    @extend_schema(request=UserSerializer, responses={201: UserSerializer})
-    def post(self, request: Request) -> Response:
-        data, actor = read_body(UserSerializer, request), actor_of(request)
-        with transaction.atomic():
-            user = actions.create_user(
-                actor=actor,
-                username=data["username"],
-                password=data.get("password"),
-                is_admin=data.get("is_superuser", False),
-            )
-            for wanted in data.get("memberships", []):
-                actions.grant_role(
-                    actor=actor, username=user.username, team=wanted["team"]["slug"], role=wanted["role"]
-                )
-        return Response(UserSerializer(user).data, status=status.HTTP_201_CREATED)
-
-
-class TokenRowSerializer(serializers.ModelSerializer[Token]):
-    class Meta:
-        model = Token
-        fields = ["name", "prefix", "created_at", "last_used_at", "expires_at", "revoked_at"]
-
-
-class TokensPage(OnePage):
-    results = TokenRowSerializer(many=True)
-
-
-class UserTokensView(APIView):
-    """A user's tokens: a list, a new one, and an end to those of a name. For oneself, or for administrators."""
-
-    @extend_schema(responses=TokensPage)
-    def get(self, request: Request, username: str) -> Response:
-        rows = self._user(request, username).tokens.order_by("-pk")
-        return Response(TokensPage({"results": rows}).data)
-
-    @extend_schema(request=TokenNameSerializer, responses={201: TokenSerializer})
-    def post(self, request: Request, username: str) -> Response:
-        user = self._user(request, username)
-        name = read_body(TokenNameSerializer, request)["name"]
-        token = actions.issue_token(user=user, name=name, actor=actor_of(request))
-        return Response(TokenSerializer({"token": token}).data, status=status.HTTP_201_CREATED)
-
-    @extend_schema(parameters=[OpenApiParameter("name", str, required=True)], responses={204: None})
-    def delete(self, request: Request, username: str) -> Response:
-        user, name = self._user(request, username), request.query_params.get("name", "")
-        tokens = list(user.tokens.filter(name=name, revoked_at__isnull=True))
-        if not tokens:
-            raise NotFound(
-                "no_such_token", f"{username} has no living token named {name!r}; list them to see their names."
-            )
-        for token in tokens:
-            actions.revoke_token(actor=actor_of(request), token=token)
+    @extend_schema(
+        parameters=[
+            OpenApiParameter("username", str, required=True),
+            OpenApiParameter("role", str, required=True, enum=[role.value for role in Role]),
+        ],
+        responses={204: None},
+    )
+    def delete(self, request: Request, slug: str) -> Response:
+        asked = request.query_params
+        actions.revoke_role(
+            actor=actor_of(request), username=asked.get("username", ""), team=slug, role=asked.get("role", "")
+        )
         return Response(status=status.HTTP_204_NO_CONTENT)
-
-    def _user(self, request: Request, username: str) -> User:
-        actor = actor_of(request)
-        if actor.name != username:
-            require(actor, Verb.ADMINISTER, "*")
-        user = User.objects.filter(username=username).first()
-        if user is None:
-            raise NotFound("no_such_user", f"There is no user {username}; create the user first.", username=username)
-        return user

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from rest_framework import serializers
@@ -22,6 +23,14 @@ _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
 IF_MATCH = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, required=True, description="the version that was read"
 )
+#: Of verbs that only shut.
+IF_MATCH_OR_ANY = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    required=True,
+    description="the version that was read, or `*`: shut it, whatever it has become meanwhile",
+)
 #: Where a change is also made without it, from whatever version there is.
 IF_MATCH_OPTIONAL = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, description="the version that was read; without it, any"
@@ -33,6 +42,13 @@ def actor_of(request: Request | HttpRequest) -> Actor:
     if not isinstance(request.user, User):
         raise NotAuthenticated
     return actions.actor_for(request.user)
+
+
+def client_address(request: Request | HttpRequest) -> str:
+    """The IP address that the request comes from: what the outermost of our own proxies saw (SLUICEGATE_PROXIES of them)."""
+    peer = str(request.META.get("REMOTE_ADDR", ""))
+    seen = [one.strip() for one in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if one.strip()]
+    return seen[-settings.PROXIES] if 0 < settings.PROXIES <= len(seen) else peer
 
 
 def expected_version(request: Request | HttpRequest) -> int:
@@ -50,6 +66,11 @@ def expected_version(request: Request | HttpRequest) -> int:
             "if_match_invalid", f'If-Match must be one version number such as "3", not {raw}.', field="If-Match"
         )
     return int(version["quoted"] or version["bare"])
+
+
+def version_or_any(request: Request | HttpRequest) -> int | None:
+    """The version in `If-Match`; None for `*`, which is any. Raises what `expected_version` does."""
+    return None if request.headers.get("If-Match", "").strip() == "*" else expected_version(request)
 
 
 def version_if_sent(request: Request | HttpRequest) -> int | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from accounts.models import Membership, Team, Token, User
+from ledger.core.errors import NotFound
 
 
 def teams() -> QuerySet[Team]:
@@ -22,6 +24,28 @@ def active_users() -> QuerySet[User]:
     return User.objects.filter(is_active=True).order_by("username")
 
 
+def get_user(username: str) -> User:
+    """Raises NotFound; also for what cannot be a name, which must not reach the database."""
+    user = User.objects.filter(username=username).first() if username.isprintable() else None
+    if user is None:
+        raise NotFound("no_such_user", f"There is no user {username}; create the user first.", username=username)
+    return user
+
+
+def users() -> QuerySet[User]:
+    """Everybody, with their roles."""
+    return User.objects.prefetch_related("memberships__team").order_by("username")
+
+
+def members_of(team: str) -> QuerySet[Membership]:
+    """Who has which role in the team."""
+    return (
+        Membership.objects.filter(team__slug=team, user__is_active=True)
+        .select_related("user")
+        .order_by("user__username", "role")
+    )
+
+
 def memberships_with(roles: Collection[str]) -> QuerySet[Membership]:
     """Who has one of these roles in which team."""
     return Membership.objects.filter(role__in=roles)
@@ -32,6 +56,6 @@ def first_administrator() -> User | None:
     return User.objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
 
 
-def is_token_known(sha256: str) -> bool:
-    """Whether there is a token of this digest that was not revoked."""
-    return Token.objects.filter(sha256=sha256, revoked_at=None).exists()
+def is_token_known(sha256: str, until: datetime) -> bool:
+    """Whether there is a token of this digest that was not revoked and lives beyond `until`."""
+    return Token.objects.filter(Q(expires_at=None) | Q(expires_at__gt=until), sha256=sha256, revoked_at=None).exists()

@@ -60,7 +60,18 @@ class PreconditionRequired(DomainError):
     status = 428
 
 
+class Throttled(DomainError):
+    """Too many tries. `facts["retry_after_s"]`: whole seconds until the next one is taken."""
+
+    status = 429
+
+
 class Unavailable(DomainError):
     """An outside system needed for this does not answer."""
 
     status = 503
+
+
+def field_error(field: str, message: str, fix: str) -> Invalid:
+    """The refusal of one field."""
+    return Invalid("invalid", f"{message} {fix}", errors=[{"field": field, "message": message, "fix": fix}])

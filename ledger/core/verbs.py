@@ -9,7 +9,11 @@ class EventVerb(StrEnum):
     # accounts
     TEAM_CREATED = "team.created"
     USER_CREATED = "user.created"
+    USER_DEACTIVATED = "user.deactivated"
+    USER_REACTIVATED = "user.reactivated"
     ROLE_GRANTED = "role.granted"
+    ROLE_REVOKED = "role.revoked"
+    PASSWORD_CHANGED = "password.changed"
     TOKEN_ISSUED = "token.issued"
     TOKEN_REVOKED = "token.revoked"
     # registry

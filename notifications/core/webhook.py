@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,8 @@ SECRET_BYTES = 32
 TEST = "webhook.test"
 LONGEST_TARGET = 500
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+#: A last label that makes a host an IPv4 address: 127.1, 2130706433, 0x7f.1. Source: WHATWG URL, "ends in a number checker".
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 #: Where clouds answer whoever asks with the machine's own credentials, beside 169.254.169.254, which is link-local.
 _METADATA = {ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")}
 #: IPv6 addresses with an IPv4 address in their last four bytes. Source: RFC 6052 (NAT64), RFC 4291 (compatible).
@@ -85,7 +88,9 @@ def url_problem(url: str, *, may_be_private: bool) -> str:
     if parts.fragment:
         return "Leave out what follows the #; it is not sent."
     literal = literal_address(host)
-    if literal is None and host.rstrip(".") == "localhost":
+    if literal is None and _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        return "The host is a number that programs read differently. Write an address as four decimal numbers, such as 192.0.2.7."
+    if literal is None and re.fullmatch(r"(.+\.)?localhost\.?", host):
         literal = ipaddress.ip_address("127.0.0.1")
     return address_problem(literal, may_be_private=may_be_private) if literal else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from registry.core.formats import READER, Findings, inspect, kind_of
+from registry.core.formats import Findings, inspect, kind_of, reader_of
 from registry.models import Blob, Inspection
 from registry.queries.file_headers import RangedReader, remembered_facts
 from registry.storage import store
@@ -25,7 +25,7 @@ def inspect_files(files: Iterable[tuple[str, Blob]]) -> dict[str, Findings]:
             found[path] = inspect(path, RangedReader(keys, blob.store_key), blob.size_bytes)
             if not found[path].problems:
                 facts = known[blob.pk, kind] = found[path].facts
-                new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=READER, facts=facts)
+                new[blob.pk, kind] = Inspection(blob=blob, kind=kind, reader=reader_of(kind), facts=facts)
         else:
             found[path] = Findings(kind, facts=facts)
     in_order = [new[key] for key in sorted(new)]  # one lock order: two concurrent seals must not deadlock

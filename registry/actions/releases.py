@@ -27,6 +27,7 @@ from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.uploads import UploadState
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
 from registry.queries import require_sealed, unverified_uploads, waivers_missing, waivers_needed
+from registry.queries.file_headers import hidden_of
 from registry.storage import store
 
 
@@ -195,6 +196,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
     if not needed:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
     refuse("invalid_waiver", "The waiver", [*_reason_problems(reason), *_kind_problems(kind, needed)])
+    hidden = hidden_of(release)
     waiver = Waiver.objects.create(
         release=release,
         manifest_digest=release.digest or "",
@@ -209,7 +211,13 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
         subject_id=str(release.pk),
         actor=actor,
         reason=reason.strip(),
-        facts={"model": release.model.slug, "digest": release.digest, "kind": waiver.kind, "author": author},
+        facts={
+            "model": release.model.slug,
+            "digest": release.digest,
+            "kind": waiver.kind,
+            "author": author,
+            **({"hidden": dict(hidden)} if hidden else {}),
+        },
     )
     return waiver
 

@@ -13,7 +13,7 @@ from registry.core.lifecycle import FileRole
 from registry.core.uploads import UploadState
 from registry.models import Release, ServedModel, Upload
 from registry.queries import has_code_waiver, manifest_of, missing_files, unverified_uploads, waivers_missing
-from registry.queries.file_headers import imports_of
+from registry.queries.file_headers import hidden_of, imports_of
 
 
 class ModelOut(serializers.Serializer[ServedModel]):
@@ -168,6 +168,9 @@ class ReleaseOut(ReleaseBrief):
     imports = serializers.SerializerMethodField(
         help_text="what loading its pickles would import, by path; told by their opcodes, never by running them"
     )
+    hidden = serializers.SerializerMethodField(
+        help_text="characters and encodings in its source that a reviewer does not see, by path"
+    )
     manifest = serializers.SerializerMethodField()
     files = serializers.SerializerMethodField()
     waivers = serializers.SerializerMethodField()
@@ -182,6 +185,9 @@ class ReleaseOut(ReleaseBrief):
 
     def get_imports(self, release: Release) -> dict[str, list[str]]:
         return {path: list(names) for path, names in imports_of(release).items()}
+
+    def get_hidden(self, release: Release) -> dict[str, list[str]]:
+        return {path: list(found) for path, found in hidden_of(release).items()}
 
     @extend_schema_field(serializers.JSONField())
     def get_manifest(self, release: Release) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils import timezone
@@ -199,6 +199,7 @@ class PartView(APIView):
     authentication_classes: list[Any] = []
     permission_classes: list[Any] = []
     parser_classes: list[Any] = []
+    refusals: ClassVar = {"PUT": {403}}
 
     @extend_schema(
         operation_id="uploads_send_part",

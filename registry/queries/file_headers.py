@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from registry.core.formats import READER, kind_of
+from registry.core.formats import kind_of, reader_of
 from registry.models import Inspection, Release
 from registry.storage import BlobStore
 
@@ -29,8 +29,8 @@ class RangedReader:
 
 def remembered_facts(sha256s: Collection[str]) -> dict[tuple[str, str], dict[str, Any]]:
     """(sha256, kind) → what was read in the headers of these blobs, by this version's reader. Unread ones are left out."""
-    rows = Inspection.objects.filter(blob__in=sha256s, reader=READER).values_list("blob_id", "kind", "facts")
-    return {(sha256, kind): facts for sha256, kind, facts in rows}
+    rows = Inspection.objects.filter(blob__in=sha256s).values_list("blob_id", "kind", "reader", "facts")
+    return {(sha256, kind): facts for sha256, kind, reader, facts in rows if reader == reader_of(kind)}
 
 
 def headers_of(release: Release) -> dict[str, dict[str, Any]]:
@@ -46,3 +46,15 @@ def imports_of(release: Release) -> Mapping[str, list[str]]:
     if not release.is_code_bearing:
         return {}
     return {path: facts["imports"] for path, facts in headers_of(release).items() if facts.get("imports")}
+
+
+def hidden_of(release: Release) -> Mapping[str, list[str]]:
+    """path → what a reviewer of the source in it does not see, for the decision on a waiver (`registry.core.formats.source`)."""
+    if not release.is_code_bearing:
+        return {}
+    read = headers_of(release)
+    source = [path for path in release.files.values_list("path", flat=True) if kind_of(path) == "python"]
+    unread = {
+        path: ["not looked for: the release was sealed before that was done"] for path in source if path not in read
+    }
+    return unread | {path: facts["hidden"] for path, facts in read.items() if facts.get("hidden")}

@@ -1,7 +1,7 @@
 """What may happen to a rollout: people's verbs; `conduct` has the engine's."""
 
 from rollouts.actions.approvals import approve, reject
-from rollouts.actions.instant_rollback import roll_back_model
+from rollouts.actions.instant_rollback import roll_back_model, shut_rollout
 from rollouts.actions.operator_commands import abort, advance, cancel, pause, promote_now, resume, roll_back
 from rollouts.actions.start import start_rollout
 from rollouts.actions.supersede import supersede
@@ -17,6 +17,7 @@ __all__ = [
     "resume",
     "roll_back",
     "roll_back_model",
+    "shut_rollout",
     "start_rollout",
     "supersede",
 ]

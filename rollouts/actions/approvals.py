@@ -17,7 +17,8 @@ from rollouts.core.approvals import START, Digests, missing, stages_of
 from rollouts.core.lifecycle import LIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.models import Approval, Rollout
-from rollouts.queries.approvals import ahead_of, excluded_from, given_to, newest_report, people_by_stage, pinned_by
+from rollouts.queries.approvals import ahead_of, excluded_from, given_to, people_by_stage, pinned_by
+from rollouts.queries.obstacles import superseded_report
 
 S = RolloutState
 _APPROVABLE = WITHOUT_TRAFFIC | LIVE
@@ -77,13 +78,13 @@ def _person(actor: Actor, rollout: Rollout) -> int:
 
 def _still_newest(rollout: Rollout) -> Digests:
     """What the approval is bound to. Raises Refused where the release has a newer report than the pinned one."""
-    pinned, newest = pinned_by(rollout), newest_report(rollout)
-    if newest == pinned.report:
+    pinned, superseded = pinned_by(rollout), superseded_report(rollout)
+    if superseded is None:
         return pinned
+    newest, said = superseded
     raise Refused(
         "report_superseded",
-        f"{rollout.candidate.name} has a newer report ({newest[:19]}…) than the one that rollout {rollout.pk} rests on, so "
-        "nothing more of it can be approved. Look at that report, end this rollout, and start it again.",
+        f"{said} Look at that report, end this rollout, and start it again.",
         pinned=pinned.report,
         newest=newest,
     )

@@ -36,7 +36,7 @@ def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
     warning = tick.warning if outcome.is_recorded else ""
     write(rollout, tick, outcome, fence=fence)
     if tick.is_effect:
-        lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
+        lock_routes(rollout.environment, rollout.candidate, rollout.stable)  # an effect may drain either
         _apply(rollout, tick, fence)
     if outcome.is_recorded:
         decision_of(rollout, tick).save(force_insert=True)
@@ -165,8 +165,6 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     undo_until = tick.at + timedelta(seconds=window_s) if window_s else None
     facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
     changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until}
-    if rollout.stable is not None and undo_until is not None:
-        reason = f"{reason} One step goes back to {rollout.stable.name} until {undo_until:%Y-%m-%d %H:%M:%S} UTC."
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
     if rollout.stable is not None and undo_until is None:
         reason = f"{rollout.candidate.name} was promoted over it."
@@ -241,6 +239,7 @@ def finish_rollback(
     `are_answers_due`: requests that began before weight 0 still end on the candidate, so that its counters are not silent.
     """
     _lock(rollout, fence)
+    lock_routes(rollout.environment, rollout.candidate)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
         return

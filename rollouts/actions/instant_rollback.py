@@ -61,6 +61,38 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
         return _instantly_back(actor, last, reason)
 
 
+def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
+    """This rollout's candidate loses its traffic, however far it has come meanwhile: aborted, or undone while that is possible.
+
+    One that is being taken back, or ended without its candidate, is left as it is. Needs no version: it only shuts.
+    Raises NotFound("no_active_rollout") where it was promoted and the release before is no longer warm, and
+    StateChanged("rollout_active") where it was promoted and another rollout has begun since.
+    """
+    require(actor, Verb.ROLL_BACK, rollout.model.team.slug)
+    model, environment = rollout.model, rollout.environment
+    of_model = Rollout.objects.filter(environment=environment, model=model)
+    with transaction.atomic():
+        active = of_model.select_for_update(no_key=True).filter(pk=rollout.pk, state__in=_ACTIVE).first()
+        if active is not None:
+            return abort(actor=actor, rollout=active, expected_version=None, reason=reason)
+    with transaction.atomic():
+        lock_routes(environment)  # what is warm now stays so until the route is written
+        rollout.refresh_from_db(fields=["state", "version", "reason", "undo_until"])
+        if rollout.state != S.PROMOTED:
+            return rollout
+        other = of_model.filter(state__in=_ACTIVE).first()
+        if other is not None:
+            raise StateChanged(
+                "rollout_active",
+                f"{rollout.candidate.name} was promoted, and rollout {other.pk} has begun since. Take that one back first.",
+                rollout=other.pk,
+            )
+        last = last_promoted(model, environment)
+        if last is None or last.pk != rollout.pk:
+            raise _nothing(model, environment, f"Another release was promoted after {rollout.candidate.name}.")
+        return _instantly_back(actor, last, reason)
+
+
 def _instantly_back(actor: Actor, last: Rollout, reason: str) -> Rollout:
     """The last promoted rollout, undone while the release before it is still warm. In a transaction that holds the routes."""
     model, environment, before = last.model, last.environment, last.stable

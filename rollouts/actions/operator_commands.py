@@ -1,4 +1,8 @@
-"""People's verbs on a running rollout. Each is checked: permission, version, state. Shutting is easier than opening."""
+"""People's verbs on a running rollout. Each is checked: permission, version, state. Shutting is easier than opening.
+
+What shuts (`pause`, `abort`, `cancel`, `roll_back`) also takes None for the version: whatever the rollout has become meanwhile,
+it is shut, and one that is shut already is left as it is. So it cannot fail because somebody else was a moment faster.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,35 @@ from serving.actions.routes import lock_routes, set_route
 
 S = RolloutState
 _FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
+#: Nothing of its candidate is opened any more.
+_SHUT = frozenset({S.ROLLING_BACK, S.ROLLED_BACK, S.REVERTED, S.REJECTED, S.CANCELLED, S.SUPERSEDED})
+
+
+def _lock_to_shut(
+    actor: Actor,
+    verb: Verb,
+    rollout: Rollout,
+    expected_version: int | None,
+    states: frozenset[RolloutState],
+    word: str,
+    *,
+    already: frozenset[RolloutState] = _SHUT,
+) -> tuple[Rollout, bool]:
+    """(the rollout, locked; whether it is as `already` says, so that nothing is left to do). Raises as `lock_and_check` does."""
+    already = already if expected_version is None else frozenset()
+    rollout = lock_and_check(actor, verb, rollout, expected_version, states, word, already=already)
+    return rollout, rollout.state in already
 
 
 @transaction.atomic
-def pause(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+def pause(*, actor: Actor, rollout: Rollout, expected_version: int | None, reason: str) -> Rollout:
     """The weight stays, nothing advances; a breach still rolls back. A promotion that was asked for is asked for no longer."""
-    rollout = lock_and_check(actor, Verb.PAUSE_ROLLOUT, rollout, expected_version, _FORWARD, "pause")
+    is_paused = frozenset({S.PAUSED})
+    rollout, is_done = _lock_to_shut(
+        actor, Verb.PAUSE_ROLLOUT, rollout, expected_version, _FORWARD, "pause", already=is_paused
+    )
+    if is_done:
+        return rollout
     said = f"Paused by {actor.name} at {rollout.weight_bp / 100:g} %: {require_reason(reason)}"
     return transition_with_record(
         rollout, S.PAUSED, actor, "pause", said, resume_state=rollout.state, promote_now=False
@@ -164,33 +191,36 @@ def _opened(
 
 
 @transaction.atomic
-def cancel(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+def cancel(*, actor: Actor, rollout: Rollout, expected_version: int | None, reason: str) -> Rollout:
     """Drops a rollout that has no traffic yet."""
-    rollout = lock_and_check(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, WITHOUT_TRAFFIC, "cancel")
-    return _cancelled(rollout, actor, reason)
+    rollout, is_done = _lock_to_shut(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, WITHOUT_TRAFFIC, "cancel")
+    return rollout if is_done else _cancelled(rollout, actor, reason)
 
 
 @transaction.atomic
-def abort(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+def abort(*, actor: Actor, rollout: Rollout, expected_version: int | None, reason: str) -> Rollout:
     """Whatever it is doing, it ends: weight 0 at once where it has traffic, cancelled where it has none."""
-    states = {state for state in ACTIVE if state is not S.ROLLING_BACK}
-    rollout = lock_and_check(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, states, "abort")
+    states = ACTIVE - {S.ROLLING_BACK}
+    rollout, is_done = _lock_to_shut(actor, Verb.ABORT_ROLLOUT, rollout, expected_version, states, "abort")
+    if is_done:
+        return rollout
     if rollout.state in WITHOUT_TRAFFIC:
         return _cancelled(rollout, actor, reason)
     return begin_rollback(rollout, actor, require_reason(reason))
 
 
 @transaction.atomic
-def roll_back(*, actor: Actor, rollout: Rollout, expected_version: int, reason: str) -> Rollout:
+def roll_back(*, actor: Actor, rollout: Rollout, expected_version: int | None, reason: str) -> Rollout:
     """All traffic back to the pinned stable release: the route is written in this very transaction."""
-    rollout = lock_and_check(actor, Verb.ROLL_BACK, rollout, expected_version, LIVE | {S.STUCK}, "roll back")
-    return begin_rollback(rollout, actor, require_reason(reason))
+    states = LIVE | {S.STUCK}
+    rollout, is_done = _lock_to_shut(actor, Verb.ROLL_BACK, rollout, expected_version, states, "roll back")
+    return rollout if is_done else begin_rollback(rollout, actor, require_reason(reason))
 
 
 def _cancelled(rollout: Rollout, actor: Actor, reason: str) -> Rollout:
     said = f"Cancelled by {actor.name} before any traffic: {require_reason(reason)}"
     was_preparing = rollout.state == S.PREPARING
-    lock_routes(rollout.environment)  # lock order: CONTRIBUTING.md
+    lock_routes(rollout.environment, rollout.candidate)
     transition_with_record(rollout, S.CANCELLED, actor, "cancel", said)
     if was_preparing:
         drain_release(rollout, rollout.candidate, actor=Actor.system("rollouts"), reason=said)

@@ -19,9 +19,20 @@ from rollouts.queries.approvals import approvals_of
 
 
 def lock_and_check(
-    actor: Actor, verb: Verb, rollout: Rollout, expected_version: int, states: Collection[RolloutState], word: str
+    actor: Actor,
+    verb: Verb,
+    rollout: Rollout,
+    expected_version: int | None,
+    states: Collection[RolloutState],
+    word: str,
+    *,
+    already: Collection[RolloutState] = (),
 ) -> Rollout:
-    """The rollout, locked. Raises Refused, Stale, StateChanged, in this order."""
+    """The rollout, locked. Raises Refused, Stale, StateChanged, in this order.
+
+    `expected_version`: what the caller saw; None for any, as verbs that only shut take it. `already`: states in which
+    there is nothing left to do, which are no reason to refuse either.
+    """
     found = (
         Rollout.objects.select_for_update(no_key=True, of=("self",))
         .select_related("model__team", "environment", "candidate", "stable", "report")
@@ -29,7 +40,7 @@ def lock_and_check(
     )
     require(actor, verb, found.model.team.slug)
     require_version(found.version, expected_version, f"Rollout {found.pk}", state=found.state)
-    if found.state not in states:
+    if found.state not in states and found.state not in already:
         able = ", ".join(sorted(state.value.replace("_", " ") for state in states))
         raise StateChanged(
             "wrong_state",

@@ -33,6 +33,7 @@ from rollouts.core.preview import PolicyPreview, preview
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.prometheus_guards import query_problems
+from rollouts.queries.rolled_back import rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, traffic_of
 from serving.models import Environment, Node
@@ -123,6 +124,7 @@ def _warnings(asked: _Asked) -> Iterator[Warned]:
         except DomainError as error:
             yield Warned(_SAID_ELSEWHERE.get(error.code, error.code), "refused", error.message)
     yield from _of_report(asked)
+    yield from _of_former(asked)
     yield from _of_stable(asked)
     yield from _of_capacity(asked)
     yield from _of_traffic(asked)
@@ -160,6 +162,18 @@ def _of_report(asked: _Asked) -> Iterator[Warned]:
     elif timezone.now() - report.created_at > OLD_REPORT:
         said = f"The gates of {candidate.name} ran {_days(report)}; drivers, data and traffic may have changed since."
         yield Warned("expired_report", "warning", f"{said} Run them again.")
+
+
+def _of_former(asked: _Asked) -> Iterator[Warned]:
+    """What happened to this very release here before."""
+    before = rolled_back_before(asked.candidate, asked.environment)
+    if not before:
+        return
+    last = before[0]
+    at = f" at {last.at:%Y-%m-%d %H:%M} UTC" if last.at else ""
+    more = f" It was rolled back {len(before)} times in all." if len(before) > 1 else ""
+    said = f"Rollout {last.rollout} rolled {asked.candidate.name} back in {last.environment}{at}: {last.why}{more}"
+    yield Warned("rolled_back_before", "warning", f"{said} A release never changes; say what is different now.")
 
 
 def _days(report: Report) -> str:

@@ -22,13 +22,13 @@ from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
+from rollouts.queries.obstacles import report_problem
 from serving.actions.routes import lock_routes
 from serving.models import Environment
 from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
-from validators.core.verdict import Verdict
 from validators.models import Report
-from validators.queries import is_authentic, reports_of
+from validators.queries import reports_of
 
 
 @dataclass(frozen=True)
@@ -188,21 +188,6 @@ def check_release(candidate: Release, environment: Environment) -> None:
             f"{environment.slug} has no gateway, so there is no traffic to move. Choose a routed environment.",
         )
     require_runnable(candidate)
-
-
-def report_problem(candidate: Release, environment: Environment, report: Report | None) -> str:
-    """Why this report does not admit the candidate here, as a sentence; empty when it does."""
-    if not environment.needs_passed_report:
-        return ""
-    if report is None:
-        return f"{candidate.name} has no report for its contents under the model's present gate policy. Run its gates first."
-    if report.manifest_digest != candidate.digest:
-        return f"The report {report.digest[:19]}… is about other contents than {candidate.name}. Run its gates."
-    if not is_authentic(report):
-        return f"The report {report.digest[:19]}… is not as this installation signed it. Run the gates of {candidate.name} again."
-    if report.verdict != Verdict.PASSED:
-        return f"The gates of {candidate.name} ended {report.verdict}. Fix the release and push it again, or run the gates again."
-    return ""
 
 
 def report_for(candidate: Release, environment: Environment) -> Report | None:

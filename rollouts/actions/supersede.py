@@ -42,7 +42,7 @@ def supersede(
         raise _not_another(old, candidate)
     admitted = admit(actor, candidate, old.environment, policy)
     why = require_reason(reason)
-    lock_routes(old.environment)  # lock order: CONTRIBUTING.md
+    lock_routes(old.environment, old.candidate)
     was_preparing = old.state == S.PREPARING
     said = f"{candidate.name} takes the place of {old.candidate.name}, by {actor.name}: {why}"
     transition_with_record(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics, status
@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
+from accounts.api.requests import IF_MATCH, IF_MATCH_OR_ANY, actor_of, expected_version, read_body, version_or_any
 from accounts.api.responses import versioned
 from accounts.core.access import Actor
 from ledger.core.errors import NotFound
@@ -89,21 +89,22 @@ def _named_in(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _verb_view(verb: str, form: type[ReasonIn] = ReasonIn) -> type[APIView]:
-    """The door to one verb on a rollout; it needs `If-Match` with the version that was read."""
+def _verb_view(verb: str, form: type[ReasonIn] = ReasonIn, *, shuts: bool = False) -> type[APIView]:
+    """The door to one verb on a rollout; it needs `If-Match` with the version that was read, or any where it `shuts`."""
     act: Callable[..., Rollout] = getattr(actions, verb)
+    version_in = version_or_any if shuts else expected_version
 
     @extend_schema(
         operation_id=f"rollouts_{verb}",
         request=form,
         responses=RolloutOut,
-        parameters=[IF_MATCH],
+        parameters=[IF_MATCH_OR_ANY if shuts else IF_MATCH],
     )
     def post(self: APIView, request: Request, rollout_id: int) -> Response:
         actor = actor_of(request)
         rollout = queries.get_rollout(actor, rollout_id)
         data = read_body(form, request)
-        return _shown(act(actor=actor, rollout=rollout, expected_version=expected_version(request), **data))
+        return _shown(act(actor=actor, rollout=rollout, expected_version=version_in(request), **data))
 
     name = "".join(word.title() for word in verb.split("_"))
     return type(f"{name}View", (APIView,), {"post": post, "__doc__": act.__doc__})
@@ -111,10 +112,11 @@ def _verb_view(verb: str, form: type[ReasonIn] = ReasonIn) -> type[APIView]:
 
 #: The last part of the address → the door.
 VERB_VIEWS = {
-    **{verb: _verb_view(verb) for verb in ("pause", "resume", "reject", "advance", "abort", "cancel")},
+    **{verb: _verb_view(verb) for verb in ("resume", "reject", "advance")},
+    **{verb: _verb_view(verb, shuts=True) for verb in ("pause", "abort", "cancel")},
     "approve": _verb_view("approve", ApproveIn),
     "promote-now": _verb_view("promote_now"),
-    "roll-back": _verb_view("roll_back"),
+    "roll-back": _verb_view("roll_back", shuts=True),
 }
 
 
@@ -142,6 +144,8 @@ class SupersedeView(APIView):
 
 
 class ReplayView(APIView):
+    refusals: ClassVar = {"GET": {409}}
+
     @extend_schema(operation_id="rollouts_replay", parameters=_REPLAY, responses=RolloutReplayOut)
     def get(self, request: Request, rollout_id: int) -> Response:
         """What another policy would have decided at each tick: that of a preset, or the model's own of today."""

@@ -111,6 +111,9 @@ class GuardOut(EvidenceOut):
     rate_stable = serializers.FloatField(allow_null=True)
     bar_worse = serializers.FloatField()
     bar_fine = serializers.FloatField()
+    is_worse = serializers.BooleanField(help_text="proven worse than stable")
+    is_over = serializers.BooleanField(help_text="proven to be over the objective")
+    is_fine = serializers.BooleanField(help_text="proven to be close enough to stable, or within the objective")
     worse_progress = serializers.FloatField(min_value=0, max_value=1, help_text="share of the bar")
     fine_progress = serializers.FloatField(min_value=0, max_value=1)
     samples_to_go = serializers.IntegerField(allow_null=True)
@@ -129,6 +132,7 @@ class StepOut(serializers.Serializer[Any]):
     deadline_s = serializers.FloatField()
     is_current = serializers.BooleanField()
     is_done = serializers.BooleanField()
+    ended_here = serializers.BooleanField(help_text="the rollout came so far, and went back or ended from here")
     at = serializers.DateTimeField(allow_null=True, help_text="when its weight was written")
 
 
@@ -179,7 +183,8 @@ class ApprovalOut(serializers.Serializer[Any]):
     stage = serializers.CharField()
     at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField(allow_null=True)
-    counts = serializers.BooleanField()
+    counts = serializers.BooleanField(help_text="now")
+    was_used = serializers.BooleanField(help_text="the stage was entered after it, whatever became of it since")
     void = serializers.ChoiceField(
         choices=[void.value for void in Void], allow_null=True, help_text="why it does not count"
     )
@@ -197,7 +202,16 @@ class ApprovalStageOut(serializers.Serializer[Any]):
     given = serializers.IntegerField()
     by = serializers.ListField(child=serializers.CharField())
     missing = serializers.IntegerField()
-    is_ahead = serializers.BooleanField(help_text="false: the rollout is past it")
+    is_ahead = serializers.BooleanField(help_text="false: the rollout is past it, or has ended")
+    is_entered = serializers.BooleanField(help_text="then `by` are those who let it in")
+
+
+class BlockedOut(serializers.Serializer[Any]):
+    """What the rollout cannot get past as it is, and what to do."""
+
+    code = serializers.ChoiceField(choices=["report_superseded", "report_not_valid", "nobody_may_approve"])
+    message = serializers.CharField()
+    next_step = serializers.CharField()
 
 
 class FrozenOut(serializers.Serializer[Any]):
@@ -247,6 +261,7 @@ class RolloutOut(RolloutBrief):
     approval_stages = ApprovalStageOut(many=True)
     next_approval = serializers.CharField(allow_null=True, help_text="the next stage that lacks approvals")
     may_approve = serializers.ListField(child=serializers.CharField(), help_text="names")
+    blocked = BlockedOut(allow_null=True, help_text="null while it may go on")
     frozen = FrozenOut(allow_null=True)
     undo_window = UndoWindowOut(allow_null=True, help_text="null where there is no such way")
     supersedes = serializers.IntegerField(allow_null=True)

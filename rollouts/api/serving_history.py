@@ -55,6 +55,24 @@ class ServedRolloutOut(serializers.Serializer[Any]):
     decision = ServedDecisionOut(allow_null=True, help_text="its last one up to then")
 
 
+class ServedCountsOut(serializers.Serializer[Any]):
+    candidate = serializers.IntegerField()
+    stable = serializers.IntegerField()
+
+
+# `from` is no name for a field in Python.
+ServedObservationOut = type(
+    "ServedObservationOut",
+    (serializers.Serializer,),
+    {
+        "from": serializers.DateTimeField(),
+        "to": serializers.DateTimeField(),
+        "requests": ServedCountsOut(),
+        "candidate_pct": serializers.FloatField(allow_null=True),
+    },
+)
+
+
 class ServedOut(serializers.Serializer[Any]):
     """What served, from the hash-chained log."""
 
@@ -69,7 +87,7 @@ class ServedOut(serializers.Serializer[Any]):
     actor = serializers.CharField()
     event = ServedEventOut(allow_null=True)
     rollout = ServedRolloutOut(allow_null=True)
-    observed = serializers.JSONField(allow_null=True, help_text="what the gateways counted then, in a rollout")
+    observed = ServedObservationOut(allow_null=True, help_text="what the gateways counted then, in a rollout")
 
 
 class MoveOut(serializers.Serializer[Any]):

@@ -98,7 +98,7 @@ def _ready(s: Snapshot) -> Decision:
 def _progress(s: Snapshot) -> Decision:
     if s.desired.is_promoting and s.desired.state is RolloutState.BAKING:
         return Decision(
-            Action.PROMOTE, Code.PROMOTING, f"{s.identity.candidate_name} now serves everything.", facts_of(s)
+            Action.PROMOTE, Code.PROMOTING, f"All traffic went to {s.identity.candidate_name}.", facts_of(s)
         )
     if s.people.promote_now and s.desired.state is RolloutState.BAKING:
         said = f"Promoting {s.identity.candidate_name} at once, as a person asked; nothing speaks against it."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rollouts.actions.start import report_problem
 from rollouts.core.counter_deltas import Reading
 from rollouts.core.evaluate import TickInput
 from rollouts.core.lifecycle import LIVE, RolloutState
@@ -15,6 +14,7 @@ from rollouts.engine.desired_state import DesiredState
 from rollouts.engine.gateway_counters import CounterSnapshot
 from rollouts.engine.world import RolloutEntry, Serving, WorldState
 from rollouts.models import Rollout
+from rollouts.queries.obstacles import report_problem
 from rollouts.queries.prober_tallies import STALE_S
 from serving.core.hardware import difference as hardware_difference
 

@@ -5,6 +5,7 @@ Instants are ISO 8601 in UTC, weights basis points, shares in [0, 1], e-values l
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.utils import timezone
 
 from accounts.core.addresses import API
 from registry.models import Release
-from rollouts.core.approvals import WHY, missing, stages_of
+from rollouts.core.approvals import PROMOTE, WHY, missing, stages_of
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import evidence_of
 from rollouts.core.engine_state import EngineState
@@ -22,6 +23,7 @@ from rollouts.core.policy import Policy
 from rollouts.core.snapshot import Judged, judged_all
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
+from rollouts.queries.obstacles import obstacle_of
 from rollouts.queries.undo_window import is_open
 from serving.queries.routes import acknowledged, route_of
 
@@ -36,11 +38,12 @@ def view_of(rollout: Rollout) -> dict[str, Any]:
     """Everything of one rollout, now."""
     policy = rollout.effective_policy
     state = EngineState.from_json(rollout.engine_state)
+    entered = _entered(rollout, policy)
     return {
         **summary(rollout), "is_final": rollout.state in FINAL,
         "report": rollout.report.digest if rollout.report else None,
         "policy": rollout.policy, "policy_digest": rollout.policy_digest,
-        "steps": _steps(rollout, policy), "shadow": _shadow(rollout, policy),
+        "steps": _steps(rollout, policy, entered), "shadow": _shadow(rollout, policy),
         "step_started_at": _iso(rollout.step_started_at), "due_at": _iso(rollout.due_at),
         "weight": _weight(rollout), "mirror_bp": rollout.mirror_bp, "promote_now": rollout.promote_now,
         "guards": [_guard(one, policy) for one in judged_all(state, policy, has_stable=rollout.stable_id is not None)],
@@ -48,7 +51,7 @@ def view_of(rollout: Rollout) -> dict[str, Any]:
         "users": {"requests": state.user_requests, "errors": state.user_errors},
         "clock": _clock(rollout, state, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
-        **approvals_view(rollout, policy),
+        **approvals_view(rollout, policy, entered),
         "frozen": frozen_view(policy), "undo_window": _undo_window(rollout),
         "supersedes": rollout.supersedes_id, "superseded_by": _superseded_by(rollout),
         "mismatches": _mismatches(rollout, policy),
@@ -103,20 +106,32 @@ def _where(rollout: Rollout) -> RolloutState:
     return S(rollout.resume_state or S.SHIFTING) if rollout.state == S.PAUSED else S(rollout.state)
 
 
-def _steps(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
+def _entered(rollout: Rollout, policy: Policy) -> dict[str, datetime | None]:
+    """When the rollout entered each stage that it did enter, in their order; None where nobody wrote that down."""
+    decisions = rollout.decisions.filter(action__in=_ENTERING, facts__has_key="to_index").order_by("pk")
+    begun: dict[int, datetime | None] = {}
+    for decision in decisions:
+        begun.setdefault(decision.facts["to_index"], decision.at)
+    where, count = _where(rollout), len(policy.steps)
+    is_promoted = where in {S.PROMOTED, S.REVERTED}
+    last = max([rollout.step_index, count if is_promoted or where is S.BAKING else -1, *begun])
+    found = {policy.stage_name(index): begun.get(index) for index in range(last + 1)}
+    return {**found, PROMOTE: rollout.ended_at} if is_promoted else found
+
+
+def _steps(rollout: Rollout, policy: Policy, entered: dict[str, datetime | None]) -> list[dict[str, Any]]:
     """The plan's steps and the bake, each with when its weight was written, if it was."""
-    entered = rollout.decisions.filter(action__in=_ENTERING, facts__has_key="to_index").order_by("pk")
-    begun = {decision.facts["to_index"]: decision.at for decision in entered}
-    count = len(policy.steps)
-    where = _where(rollout)
-    # after the promotion the bake is done as well, and no stage is the current one
-    current = count + 1 if where in {S.PROMOTED, S.REVERTED} else count if where is S.BAKING else rollout.step_index
+    count, state = len(policy.steps), S(rollout.state)
+    # after the promotion the bake is done as well; a rollout that is going back, or ended so, is in no stage any more
+    current = len(entered) - 1
+    is_over = state in FINAL or state in {S.ROLLING_BACK, S.STUCK}
     return [
         {
             "index": i, "name": "bake" if i == count else f"step {i + 1}", "stage": policy.stage_name(i),
             "weight_bp": step.weight_bp, "weight_pct": step.weight_bp / 100, "min_s": step.min_s,
             "min_samples": step.min_samples, "deadline_s": step.deadline_s,
-            "is_current": i == current, "is_done": i < current, "at": _iso(begun.get(i)),
+            "is_current": i == current and not is_over, "is_done": i < current, "ended_here": i == current and is_over,
+            "at": _iso(entered.get(policy.stage_name(i))),
         }
         for i, step in enumerate([*policy.steps, policy.bake])
     ]  # fmt: skip
@@ -144,6 +159,7 @@ def _guard(judged: Judged, policy: Policy) -> dict[str, Any]:
         "rate_candidate": judged.rate_candidate if judged.candidate else None,
         "rate_stable": judged.rate_stable if judged.stable else None,
         **evidence_of(judged), "bar_worse": round(bar_worse, 4), "bar_fine": round(bar_fine, 4),
+        "is_worse": judged.log_e_worse >= bar_worse, "is_over": judged.log_e_over >= bar_worse, "is_fine": judged.log_e_fine >= bar_fine,
         "worse_progress": _within(max(judged.log_e_worse, judged.log_e_over) / bar_worse),
         "fine_progress": _within(judged.log_e_fine / bar_fine), "samples_to_go": judged.to_go,
     }  # fmt: skip
@@ -185,33 +201,52 @@ def _mismatches(rollout: Rollout, policy: Policy) -> list[dict[str, Any]]:
 # --- people and time --------------------------------------------------------------------------------------------------
 
 
-def approvals_view(rollout: Rollout, policy: Policy) -> dict[str, Any]:
-    """Who approved what, why one does not count, what each stage lacks, and who may still give it."""
+def approvals_view(rollout: Rollout, policy: Policy, entered: dict[str, datetime | None]) -> dict[str, Any]:
+    """Who approved what, why one does not count, what each stage lacks, who may still give it, and what no approval can mend.
+
+    A stage that was entered is told as it was then: with those who let it in, whatever became of their approvals since.
+    """
     given = given_to(rollout)
     people = people_by_stage(given)
     counts = {stage: len(names) for stage, names in people.items()}
     ahead = ahead_of(rollout, policy)
     left = missing(policy.approvals, counts, ahead)
+    used = [one for one in given if _was_used(one, entered)]
+    let_in = {
+        stage: list(dict.fromkeys(one.row.approver.username for one in used if one.row.stage == stage))
+        for stage in entered
+    }
+    by = {**people, **let_in}
     stages = [
         {
-            "stage": stage, "needed": policy.approvals[stage], "given": counts.get(stage, 0), "by": people.get(stage, []),
-            "missing": left.get(stage, 0), "is_ahead": stage in ahead,
+            "stage": stage, "needed": policy.approvals[stage], "given": len(by.get(stage, [])), "by": by.get(stage, []),
+            "missing": left.get(stage, 0), "is_ahead": stage in ahead, "is_entered": stage in entered,
         }
         for stage in stages_of(policy) if policy.approvals.get(stage)
     ]  # fmt: skip
+    able = who_may_approve(rollout) if left else []
+    lacks = next(iter(left.items()), None)
+    obstacle = obstacle_of(rollout, lacks=lacks, given_by=people.get(lacks[0], []) if lacks else [], able=able)
     return {
-        "approvals": [_approval(one) for one in given],
+        "approvals": [_approval(one, was_used=one in used) for one in given],
         "approval_stages": stages,
-        "next_approval": next(iter(left), None),
-        "may_approve": who_may_approve(rollout) if left else [],
+        "next_approval": lacks[0] if lacks else None,
+        "may_approve": able,
+        "blocked": asdict(obstacle) if obstacle else None,
     }
 
 
-def _approval(given: Given) -> dict[str, Any]:
+def _was_used(given: Given, entered: dict[str, datetime | None]) -> bool:
+    """Whether the stage that was approved was entered after that."""
+    at = entered.get(given.row.stage)
+    return given.row.stage in entered and (at is None or given.row.at <= at)
+
+
+def _approval(given: Given, *, was_used: bool) -> dict[str, Any]:
     row = given.row
     return {
         "approver": row.approver.username, "stage": row.stage, "at": _iso(row.at), "expires_at": _iso(row.expires_at),
-        "counts": given.void is None, "void": given.void, "why_void": WHY[given.void] if given.void else "",
+        "counts": given.void is None, "was_used": was_used, "void": given.void, "why_void": WHY[given.void] if given.void else "",
         "step_index": row.step_index, "comment": row.comment, "manifest_digest": row.manifest_digest,
         "report_digest": row.report_digest, "policy_digest": row.policy_digest,
     }  # fmt: skip

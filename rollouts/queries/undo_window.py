@@ -39,7 +39,7 @@ def is_open(rollout: Rollout) -> bool:
     return ready_server(rollout.stable, rollout.environment) is not None
 
 
-def open_undo_window(model: ServedModel, environment: Environment) -> Rollout | None:
-    """The promoted rollout that can be undone at once there, if any."""
-    last = last_promoted(model, environment)
-    return last if last is not None and is_open(last) else None
+def is_closed(rollout: Rollout) -> bool:
+    """Whether it can no longer be undone at once, though it serves: going back takes a rollout of the release before."""
+    is_candidate = rollout.state == RolloutState.PROMOTED and rollout.stable is not None and serves(rollout)
+    return is_candidate and not is_open(rollout)

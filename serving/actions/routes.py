@@ -14,13 +14,24 @@ from ledger.core.errors import Invalid, Stale
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
+from serving.core.lifecycle import LIVE
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
-from serving.models import Environment, Gateway, Route
+from serving.models import Deployment, Environment, Gateway, Route
 
 
-def lock_routes(environment: Environment) -> Environment:
-    """The environment's row, locked until the transaction ends: its routes, and what they rest on, change one by one."""
-    return Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+def lock_routes(environment: Environment, *drained: Release | None) -> Environment:
+    """The environment's row, locked until the transaction ends: its routes, and what they rest on, change one by one.
+
+    With the live deployments of `drained`: who appends an event before it drains them must hold them first, as the node's
+    agent does (lock order: CONTRIBUTING.md).
+    """
+    found = Environment.objects.select_for_update(no_key=True).get(pk=environment.pk)
+    live = Deployment.objects.filter(
+        environment=environment, release__in=[one for one in drained if one], state__in=sorted(LIVE)
+    )
+    if drained:
+        list(live.order_by("pk").select_for_update(no_key=True).values_list("pk"))
+    return found
 
 
 def notify_routes() -> None:

@@ -76,8 +76,8 @@ class Client:
                     return
             address, params = (page.get("next") or "") if isinstance(page, dict) else "", {}
 
-    def post(self, path: str, body: Any = None, *, version: int | None = None) -> Any:
-        headers = {"If-Match": f'"{version}"'} if version is not None else None
+    def post(self, path: str, body: Any = None, *, version: int | None = None, is_any_version: bool = False) -> Any:
+        headers = {"If-Match": "*"} if is_any_version else _if_match(version)
         return self._answer(self._send("POST", path, json={} if body is None else body, headers=headers))
 
     def create(self, path: str, body: Any) -> tuple[Any, bool]:
@@ -88,15 +88,14 @@ class Client:
     def post_bytes(self, path: str, data: bytes, *, content_type: str) -> Any:
         return self._answer(self._send("POST", path, content=data, headers={"Content-Type": content_type}))
 
-    def patch(self, path: str, body: Any, *, version: int) -> Any:
-        return self._answer(self._send("PATCH", path, json=body, headers={"If-Match": f'"{version}"'}))
+    def patch(self, path: str, body: Any, *, version: int | None = None) -> Any:
+        return self._answer(self._send("PATCH", path, json=body, headers=_if_match(version)))
 
-    def put(self, path: str, body: Any, *, version: int) -> Any:
-        return self._answer(self._send("PUT", path, json=body, headers={"If-Match": f'"{version}"'}))
+    def put(self, path: str, body: Any, *, version: int | None = None) -> Any:
+        return self._answer(self._send("PUT", path, json=body, headers=_if_match(version)))
 
     def delete(self, path: str, *, version: int | None = None) -> None:
-        headers = {"If-Match": f'"{version}"'} if version is not None else None
-        self._answer(self._send("DELETE", path, headers=headers))
+        self._answer(self._send("DELETE", path, headers=_if_match(version)))
 
     def put_part(self, url: str, chunks: Iterator[bytes], *, size_bytes: int, headers: Mapping[str, str]) -> int:
         """The status that a signed address answers to its part. The token stays here: the address is permission enough.
@@ -141,3 +140,7 @@ class Client:
         if response.status_code >= 400:
             raise Problem(response.status_code, body if isinstance(body, dict) else {})
         return body
+
+
+def _if_match(version: int | None) -> dict[str, str] | None:
+    return None if version is None else {"If-Match": f'"{version}"'}

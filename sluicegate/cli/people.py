@@ -1,4 +1,4 @@
-"""`sluicegate login`, `team create` and `user create`."""
+"""`sluicegate login`, `team create`, `user create` and users' tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from sluicegate.cli import exits
 from sluicegate.cli.client import Client
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
-from sluicegate.cli.session import connect, save_token, server_url
-
-ROLES = ("model_team", "ci", "release_manager")
+from sluicegate.cli.session import as_nobody, connect, save_token, server_url
+from sluicegate.cli.users import ROLES, add_password, add_user_verbs, address_of, expiry
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,18 +52,21 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = user.add_parser("token", help="Issue a token for a user, such as a CI robot; it is shown once")
     parser.add_argument("username", metavar="USERNAME")
     parser.add_argument("--name", default="issued by an administrator", help="what it is for")
+    parser.add_argument("--days", type=float, help="how long it lives; else as the installation has it")
     parser.set_defaults(run=run_token)
     parser = user.add_parser("revoke", help="End every token of a user that has this name")
     parser.add_argument("username", metavar="USERNAME")
     parser.add_argument("--name", required=True, help="as it was named when it was issued")
     parser.set_defaults(run=run_revoke)
+    add_user_verbs(user)
+    add_password(commands)
 
 
 def run_login(arguments: argparse.Namespace, output: Output) -> int:
     url = server_url(arguments.server)
     username = arguments.username or _ask("Username: ")
     password = sys.stdin.readline().rstrip("\n") if arguments.password_stdin else _ask("Password: ", getpass.getpass)
-    with Client(url) as client:
+    with as_nobody(url) as client:
         token = issue_token(client, username, password, name=f"cli on {platform.node()}")
     path = save_token(url, token)
     output.result(
@@ -105,9 +107,9 @@ def create_user(
     return created
 
 
-def issue_token_for(client: Client, username: str, *, name: str) -> str:
+def issue_token_for(client: Client, username: str, *, name: str, days: float | None = None) -> str:
     """A new token in clear text for somebody else, such as a robot; administrators may."""
-    return str(client.post(f"/users/{username}/tokens", {"name": name})["token"])
+    return str(client.post(address_of(username, "/tokens"), {"name": name, **expiry(days)})["token"])
 
 
 def run_team(arguments: argparse.Namespace, output: Output) -> int:
@@ -152,14 +154,14 @@ def _password_of_new(arguments: argparse.Namespace) -> str | None:
 
 def run_token(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        token = issue_token_for(client, arguments.username, name=arguments.name)
+        token = issue_token_for(client, arguments.username, name=arguments.name, days=arguments.days)
     output.result({"username": arguments.username, "token": token}, [token])
     return exits.OK
 
 
 def run_revoke(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        client.delete(f"/users/{quote(arguments.username, safe='')}/tokens?name={quote(arguments.name, safe='')}")
+        client.delete(address_of(arguments.username, f"/tokens?name={quote(arguments.name, safe='')}"))
     named = {"username": arguments.username, "name": arguments.name}
     output.result(named, [f"The tokens of {arguments.username} named {arguments.name!r} let nobody in any more."])
     return exits.OK

@@ -96,6 +96,7 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     for file in manifest["files"]:
         lines.append(f"{file['role']:<10} {short(file['sha256'])}  {size_text(file['size_bytes']):>9}  {file['path']}")
     lines += [f"{path} would import {', '.join(names)}" for path, names in release.get("imports", {}).items()]
+    lines += [f"{path} holds what is not seen: {', '.join(found)}" for path, found in release.get("hidden", {}).items()]
     lines += [f"needs a waiver of kind {kind}" for kind in release.get("waivers_missing", [])]
     lines += [f"waived by {w.get('granted_by')}: {w.get('reason')}" for w in release.get("waivers", [])]
     lines.append(

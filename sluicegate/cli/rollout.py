@@ -11,7 +11,7 @@ from typing import Any
 from accounts.core.quantities import weight_text
 from sluicegate.cli import exits, preview, replay
 from sluicegate.cli.client import Client
-from sluicegate.cli.errors import CommandError, Problem, refuse
+from sluicegate.cli.errors import CommandError, refuse
 from sluicegate.cli.naming import model_path, release_of
 from sluicegate.cli.output import Output
 from sluicegate.cli.policies import add_policy_options, policy_in
@@ -22,7 +22,7 @@ POLL_S = 0.5
 SAY_EVERY_S, SAY_COUNT_EVERY_S = 5.0, 300.0
 PRODUCTION = "production"
 FINAL = frozenset({"promoted", "reverted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
-#: verb → (help, shuts: a verb that only takes traffic away is repeated when the version moved meanwhile)
+#: verb → (help, shuts: a verb that only takes traffic away is meant whatever the rollout has become meanwhile)
 VERBS: dict[str, tuple[str, bool]] = {
     "pause": ("Stop advancing; the weight stays, and a breach still rolls back", True),
     "resume": ("Go on after a pause", False),
@@ -35,7 +35,6 @@ VERBS: dict[str, tuple[str, bool]] = {
 }
 #: Where the address has another word than the command.
 PATHS = {"promote": "promote-now"}
-STALE_TRIES = 5
 _REASON = "one sentence, kept for good"
 
 
@@ -131,17 +130,13 @@ def start_body(release: str, environment: str, policy: dict[str, Any] | None) ->
 
 
 def act(client: Client, rollout_id: int, verb: str, reason: str, **more: Any) -> dict[str, Any]:
-    """The rollout after the verb. A verb that shuts is sent again when the version moved meanwhile; no other is."""
-    path = f"/rollouts/{rollout_id}/{PATHS.get(verb, verb)}"
-    for attempt in range(STALE_TRIES):
-        version = client.get(f"/rollouts/{rollout_id}")["version"]
-        try:
-            done: dict[str, Any] = client.post(path, {"reason": reason, **more}, version=version)
-            return done
-        except Problem as problem:
-            if problem.status != 412 or not VERBS.get(verb, ("", False))[1] or attempt == STALE_TRIES - 1:
-                raise
-    raise AssertionError("the last try raised or returned")
+    """The rollout after the verb. A verb that shuts is sent for any version, every other for the one that is there now."""
+    path, body = f"/rollouts/{rollout_id}/{PATHS.get(verb, verb)}", {"reason": reason, **more}
+    if VERBS.get(verb, ("", False))[1]:
+        done: dict[str, Any] = client.post(path, body, is_any_version=True)
+    else:
+        done = client.post(path, body, version=client.get(f"/rollouts/{rollout_id}")["version"])
+    return done
 
 
 def watch(
@@ -208,7 +203,7 @@ class _Printed:
             return
         self.place, self.line, self.at = place, line, now
         yield f"  {line}"
-        if is_new_place and view["state"] == "awaiting_approval":
+        if is_new_place and view["state"] == "awaiting_approval" and not view.get("blocked"):
             yield f"  It waits for an approval: sluicegate rollout approve {view['id']}"
 
 
@@ -222,7 +217,9 @@ def status_line(view: dict[str, Any]) -> str:
     count = sum(1 for step in view.get("steps") or [] if step.get("name") != "bake")
     is_stepping = view["state"] in {"shifting", "paused"} and isinstance(index, int) and 0 <= index < count
     place = f"  step {index + 1} of {count}" if is_stepping and isinstance(index, int) else ""
-    return f"{view.get('outcome', view['state'])}  {weight_text(view.get('weight_bp') or 0)}{place}. {view.get('reason', '')}".rstrip()
+    blocked = view.get("blocked")
+    said = f"It cannot go on: {blocked['message']} {blocked['next_step']}" if blocked else view.get("reason", "")
+    return f"{view.get('outcome', view['state'])}  {weight_text(view.get('weight_bp') or 0)}{place}. {said}".rstrip()
 
 
 def status_lines(view: dict[str, Any]) -> list[str]:
@@ -244,11 +241,14 @@ def status_lines(view: dict[str, Any]) -> list[str]:
     if frozen := view.get("frozen"):
         why = f" ({frozen['why']})" if frozen["why"] else ""
         lines.append(f"  changes are frozen until {frozen['until'][:16]} UTC{why}")
-    if back := view.get("undo_window"):
-        lines.append(
-            f"  until {back['until'][:16]} UTC one step goes back to {back['to']}: sluicegate rollback {view['model']}"
-        )
-    return lines
+    return [*lines, *_undo_line(view)]
+
+
+def _undo_line(view: dict[str, Any]) -> list[str]:
+    back = view.get("undo_window")
+    if not back:
+        return []
+    return [f"  until {back['until'][:19]} UTC one step goes back to {back['to']}: sluicegate rollback {view['model']}"]
 
 
 def run_start(arguments: argparse.Namespace, output: Output) -> int:
@@ -284,7 +284,7 @@ def _end(view: dict[str, Any], output: Output) -> int:
         lines.append(
             f"Next: sluicegate diagnose {view['id']}; a gateway did not acknowledge that the traffic goes back."
         )
-    output.result(view, lines)
+    output.result(view, [*lines, *_undo_line(view)])
     return exits.of_rollout(view["state"])
 
 

@@ -68,6 +68,11 @@ def connect(option: str | None) -> Client:
     return Client(url, token)
 
 
+def as_nobody(url: str) -> Client:
+    """A client that has no token yet."""
+    return Client(url)
+
+
 def _stack_url() -> str:
     """The local stack's address, from the ports that it remembers."""
     try:

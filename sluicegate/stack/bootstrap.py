@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import django
 from django.conf import settings
 from django.core.management import call_command
 from django.db import transaction
+from django.utils import timezone
 
 from sluicegate.stack import secrets
 from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD
@@ -52,7 +54,10 @@ def main() -> None:
 
 
 def ensure_administrator(state_dir: Path) -> None:
-    """An administrator, the first one's password in a file for `up` to show, and a token that lets in."""
+    """An administrator, the first one's password in a file for `up` to show, and a token that lets in.
+
+    A token that would end within a month is replaced, since a stack may run for long without another start.
+    """
     from accounts.actions import actor_for, ensure_first_administrator, issue_token, token_digest
     from accounts.queries import first_administrator, is_token_known
 
@@ -60,11 +65,14 @@ def ensure_administrator(state_dir: Path) -> None:
     if password:  # on disk before it is in the database: a crash between the two must not lose it
         secrets.write(state_dir / FIRST_PASSWORD, password)
     file = state_dir / ADMIN_TOKEN
-    if file.exists() and is_token_known(token_digest(file.read_text().strip())):
+    soon = timezone.now() + timedelta(days=30)
+    if file.exists() and is_token_known(token_digest(file.read_text().strip()), until=soon):
         return
     administrator = first_administrator()
     if administrator is not None:
-        secrets.write(file, issue_token(user=administrator, name="this machine", actor=actor_for(administrator)))
+        latest = timezone.now() + timedelta(days=settings.TOKEN_MOST_DAYS)
+        token = issue_token(user=administrator, name="this machine", actor=actor_for(administrator), expires_at=latest)
+        secrets.write(file, token)
 
 
 def ensure_environments() -> None:

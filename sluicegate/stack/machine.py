@@ -173,7 +173,7 @@ def _bootstrap(state: Path, ports: Mapping[str, int]) -> list[str]:
 
 
 def _web(port: int) -> list[str]:
-    said = "--loop uvloop --http httptools --lifespan off --no-proxy-headers --no-server-header --no-access-log"
+    said = "--loop uvloop --http sluicegate.web_server:BoundedHttp --lifespan off --no-proxy-headers --no-server-header --no-access-log"
     where = ["--host", "127.0.0.1", "--port", str(port), "--timeout-graceful-shutdown", "2"]
     return [sys.executable, "-m", "uvicorn", "sluicegate.asgi:application", *where, *said.split()]
 

@@ -92,7 +92,7 @@ class TestUsers:
     )
     def test_bad_input_is_refused_and_nothing_is_made(self, over: dict[str, str]) -> None:
         with pytest.raises(Invalid):
-            actions.create_user(actor=SYSTEM, **{"username": "anna", "password": "long enough", **over})
+            actions.create_user(actor=SYSTEM, **{"username": "anna", "password": "quite long enough", **over})
         assert (User.objects.count(), Event.objects.count()) == (0, 0)
 
     def test_a_name_is_given_once(self) -> None:
@@ -149,8 +149,21 @@ class TestTokens:
 
     def test_an_expired_token_lets_nobody_in(self, anna: User) -> None:
         assert actions.user_of_token(self.issue(anna, expires_at=timezone.now() + timedelta(minutes=1))) == anna
+        clear = self.issue(anna)
+        Token.objects.filter(sha256=actions.token_digest(clear)).update(expires_at=timezone.now())
         with pytest.raises(Refused, match="has expired"):
-            actions.user_of_token(self.issue(anna, expires_at=timezone.now()))
+            actions.user_of_token(clear)
+
+    def test_a_token_has_an_end(self, anna: User, settings: Any) -> None:
+        settings.TOKEN_DAYS, settings.TOKEN_MOST_DAYS = 7, 30
+        now = timezone.now()
+        self.issue(anna)
+        assert now + timedelta(days=7) <= Token.objects.get().expires_at <= timezone.now() + timedelta(days=7)
+        self.issue(anna, expires_at=now + timedelta(days=30))
+        for wrong, match in ((now, "ended already"), (now + timedelta(days=31), "at most 30 days")):
+            with pytest.raises(Invalid, match=match) as caught:
+                self.issue(anna, expires_at=wrong)
+            assert caught.value.facts["errors"][0]["field"] == "expires_at"
 
     def test_a_user_who_left_gets_in_no_more_and_gets_no_token(self, anna: User) -> None:
         clear = self.issue(anna)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role
-from ledger.core.errors import Invalid, NotFound, Refused, StateChanged
+from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.hooks.job_handlers import Again
 from ledger.models import Event, Job
 from rollouts import actions
-from rollouts.actions.engine_effects import write_route
+from rollouts.actions.engine_effects import finish_rollback, write_route
 from rollouts.actions.instant_rollback import DRAIN_REVERTED
 from rollouts.models import Rollout
 from rollouts.queries.undo_window import is_open
@@ -216,12 +217,89 @@ def test_an_engine_that_looked_before_a_person_shut_does_not_open_again() -> Non
     assert Route.objects.get(model=rollout.model).candidate_bp == 0
 
 
-def test_the_logs_lock_is_taken_after_that_of_the_routes() -> None:
+def _cancel() -> Callable[[], Any]:
+    rollout, admin = started(), make_admin()
+    return lambda: actions.cancel(actor=admin, rollout=rollout, expected_version=rollout.version, reason="Not now.")
+
+
+def _supersede() -> Callable[[], Any]:
+    old, admin = started(), make_admin()
+    newer = release_of(old.model)
+    return lambda: actions.supersede(
+        actor=admin, rollout=old, expected_version=old.version, candidate=newer, reason="A newer one."
+    )
+
+
+def _finish_rollback() -> Callable[[], Any]:
+    rollout = put(with_stable()[0], "rolling_back")
+    return lambda: finish_rollback(rollout, confirmed_at=timezone.now(), fence=7)
+
+
+@pytest.mark.parametrize("prepared", [_cancel, _supersede, _finish_rollback])
+def test_the_logs_lock_is_taken_after_those_of_the_routes_and_the_deployment(
+    prepared: Callable[[], Callable[[], Any]],
+) -> None:
     """Everybody takes them in this order, so that nobody waits for each other: a deadlock costs a second, and one of the two."""
-    rollout = started()
+    end = prepared()
     with CaptureQueriesContext(connection) as said:
-        actions.cancel(actor=make_admin(), rollout=rollout, expected_version=rollout.version, reason="Not now.")
-    asked = [query["sql"] for query in said.captured_queries]
-    of_routes = next(i for i, sql in enumerate(asked) if "serving_environment" in sql and "FOR NO KEY UPDATE" in sql)
-    of_log = [i for i, sql in enumerate(asked) if "pg_advisory_xact_lock" in sql]
-    assert of_log and of_routes < of_log[0]
+        end()
+    locks = [sql for sql in (query["sql"] for query in said.captured_queries) if "FOR NO KEY" in sql or "_lock(" in sql]
+    of_routes, of_deployment, of_log = (
+        next(i for i, sql in enumerate(locks) if what in sql)
+        for what in ('FROM "serving_environment"', 'FROM "serving_deployment"', "pg_advisory_xact_lock")
+    )
+    assert of_routes < of_deployment < of_log
+
+
+# --- one rollout, however far it has come -----------------------------------------------------------------------------
+
+
+def shut_rollout(rollout: Rollout) -> Rollout:
+    return actions.shut_rollout(actor=make_actor(Role.CI), rollout=rollout, reason="Now.")
+
+
+@pytest.mark.parametrize(
+    ("state", "becomes"),
+    [
+        ("awaiting_approval", "cancelled"), ("preparing", "cancelled"), ("shadowing", "rolling_back"), ("shifting", "rolling_back"),
+        ("paused", "rolling_back"), ("baking", "rolling_back"), ("stuck", "rolling_back"), ("rolling_back", "rolling_back"),
+        ("rolled_back", "rolled_back"), ("rejected", "rejected"), ("cancelled", "cancelled"), ("superseded", "superseded"),
+    ],
+)  # fmt: skip
+def test_whatever_a_rollout_is_doing_it_is_taken_back(state: str, becomes: str) -> None:
+    rollout, _ = with_stable()
+    seen = Rollout.objects.get()
+    put(rollout, state)
+    assert shut_rollout(seen).state == becomes  # as an old page knows it
+
+
+def test_taking_back_a_promoted_one_goes_back_and_takes_back_no_other() -> None:
+    rollout, stable = promoted()
+    assert shut_rollout(rollout).state == "reverted" and Route.objects.get(model=rollout.model).stable_id == stable.pk
+    assert shut_rollout(rollout).state == "reverted"  # not one release further
+    rollout, _ = promoted()
+    newer = started(candidate=release_of(rollout.model))
+    put(rollout, "promoted")
+    with pytest.raises(StateChanged, match=f"rollout {newer.pk} has begun since"):
+        shut_rollout(rollout)
+    put(newer, "promoted")
+    with pytest.raises(NotFound, match="Another release was promoted after"):
+        shut_rollout(rollout)
+
+
+def test_taking_back_takes_the_right_to_roll_back() -> None:
+    rollout, _ = with_stable()
+    with pytest.raises(Refused, match="may not roll back"):
+        actions.shut_rollout(actor=make_actor(team="elsewhere"), rollout=rollout, reason="Now.")
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"), [("pause", "paused"), ("abort", "rolling_back"), ("roll_back", "rolling_back")]
+)
+def test_any_version_is_shut_and_what_is_shut_is_left(verb: str, state: str) -> None:
+    rollout, _ = with_stable()
+    shut = getattr(actions, verb)
+    done, again = (shut(actor=make_actor(), rollout=rollout, expected_version=None, reason="Now.") for _ in range(2))
+    assert (done.state, again.version) == (state, done.version)
+    with pytest.raises((Stale, StateChanged)):  # who names a version means it
+        shut(actor=make_actor(), rollout=rollout, expected_version=done.version, reason="Now.")

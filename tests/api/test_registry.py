@@ -426,4 +426,11 @@ def test_the_schema_tells_of_every_route(client: Any) -> None:
     put = paths["/api/v1/releases/{release_id}/files/{path}"]["put"]
     assert "application/octet-stream" in put["requestBody"]["content"]
     assert "X-Content-SHA256" in {parameter["name"] for parameter in put["parameters"]}
-    assert set(paths["/api/v1/models/{slug}/releases/{name}"]["get"]["responses"]) == {"200"}
+    assert set(paths["/api/v1/models/{slug}/releases/{name}"]["get"]["responses"]) == {
+        "200",
+        "401",
+        "403",
+        "404",
+        "406",
+        "503",
+    }

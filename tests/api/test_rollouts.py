@@ -19,6 +19,7 @@ from rollouts.models import Observation, Rollout
 from serving.actions.routes import set_route
 from serving.models import Environment
 from tests.factories import make_environment, make_model, make_release, make_team, make_user
+from tests.rollout_setup import report_for
 
 pytestmark = pytest.mark.django_db
 
@@ -94,8 +95,37 @@ def test_a_verb_needs_the_version_that_was_seen(client: APIClient, body: dict[st
         f"{view['links']['self']}/resume", {"reason": "Go."}, format="json", headers={"If-Match": str(view["version"])}
     )
     assert wrong.status_code == 409 and wrong.data["code"] == "wrong_state"
+    opens = client.post(f"{view['links']['self']}/resume", {"reason": "Go."}, format="json", headers={"If-Match": "*"})
+    assert opens.status_code == 422 and opens.data["code"] == "if_match_invalid"
     done = client.post(url, {"reason": "No."}, format="json", headers={"If-Match": f'"{view["version"]}"'})
     assert done.status_code == 200 and done.data["state"] == "cancelled" and done.data["is_final"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "abort"])
+def test_what_shuts_may_be_sent_for_any_version_and_again(client: APIClient, body: dict[str, Any], verb: str) -> None:
+    url = f"{client.post('/api/v1/rollouts', body, format='json').data['links']['self']}/{verb}"
+    done, again = (client.post(url, {"reason": "No."}, format="json", headers={"If-Match": "*"}).data for _ in range(2))
+    assert (done["state"], again["version"]) == ("cancelled", done["version"])
+
+
+def test_what_a_rollout_cannot_get_past_is_told_with_what_to_do(client: APIClient, body: dict[str, Any]) -> None:
+    waits = {**body, "policy": {"preset": "fast", "approvals": {"start": 1}}}
+    view = client.post("/api/v1/rollouts", waits, format="json").data
+    assert view["blocked"] == {
+        "code": "nobody_may_approve",
+        "message": "Start needs 1 more approval, and nobody may give one.",
+        "next_step": "Give somebody in team search the role release_manager who neither made the release nor asked for this "
+        "rollout, or end it.",
+    }
+    manager = make_user(team="search", role=Role.RELEASE_MANAGER)
+    assert client.get(view["links"]["self"]).data["blocked"] is None
+    report_for(Rollout.objects.get().candidate)  # its gates ran after it was asked for
+    blocked = client.get(view["links"]["self"]).data["blocked"]
+    assert blocked["code"] == "report_superseded" and blocked["next_step"].endswith(
+        "End this rollout, and start it again."
+    )
+    refused = do(signed_in(manager), view, "approve")
+    assert refused.status_code == 403 and refused.data["code"] == "report_superseded"
 
 
 def test_strangers_see_and_do_nothing(body: dict[str, Any], client: APIClient) -> None:
@@ -173,8 +203,16 @@ def test_approvals_are_counted_listed_and_explained(client: APIClient, body: dic
     assert wrong.status_code == 422 and wrong.data["errors"][0]["field"] == "stage"
     view = do(first, view, "approve", stage=None).data
     assert view["approval_stages"] == [
-        {"stage": "start", "needed": 2, "given": 1, "by": ["manager-0"], "missing": 1, "is_ahead": True},
-        {"stage": "promote", "needed": 1, "given": 0, "by": [], "missing": 1, "is_ahead": True},
+        {
+            "stage": "start",
+            "needed": 2,
+            "given": 1,
+            "by": ["manager-0"],
+            "missing": 1,
+            "is_ahead": True,
+            "is_entered": False,
+        },
+        {"stage": "promote", "needed": 1, "given": 0, "by": [], "missing": 1, "is_ahead": True, "is_entered": False},
     ]
     given = view["approvals"][0]
     assert given["counts"] and given["void"] is None and given["stage"] == "start" and given["expires_at"]

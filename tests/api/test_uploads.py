@@ -16,12 +16,14 @@ from django.utils import timezone
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts.actions import actor_for
+from accounts.api.credentials import Unknown
 from accounts.core.access import Actor, Role
 from ledger.models import Event, Job
 from registry import actions
 from registry.core.uploads import PartTicket
 from registry.models import Blob, Release, ReleaseFile, Upload
 from registry.storage import adapter
+from sluicegate.body_middleware import BodyMiddleware
 from sluicegate.upload_middleware import UploadMiddleware
 from tests.factories import make_user
 from tests.registry_samples import ONNX, announced, person, release_yaml, served_model, sha256
@@ -464,15 +466,24 @@ def test_a_worker_that_gave_up_is_replaced_by_completing_again(dev: Any, run_job
 
 @pytest.fixture
 def door() -> Iterator[Callable[..., httpx.Response]]:
-    """`door(method, url, body, headers)`: through the door alone; what it hands on to Django is told by the status 299."""
+    """`door(method, url, body, headers)`: through both middlewares alone; what they hand on to Django is told by the status 299.
+
+    Whoever sends `Authorization: Bearer known` is known.
+    """
 
     async def django(scope: Any, receive: Any, send: Any) -> None:
-        while (await receive()).get("more_body"):
+        while (message := await receive()).get("more_body"):
             pass
+        if message["type"] == "http.disconnect":
+            return
         await send({"type": "http.response.start", "status": 299, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    app = UploadMiddleware(django)
+    def require_sender(headers: Any) -> None:
+        if dict(headers).get(b"authorization") != b"Bearer known":
+            raise Unknown("not_authenticated", "Who are you?")
+
+    app = BodyMiddleware(UploadMiddleware(django), require_sender)
 
     def call(method: str, url: str, body: Any = b"", headers: Any = None) -> httpx.Response:
         async def run() -> httpx.Response:
@@ -525,23 +536,67 @@ def test_a_part_that_breaks_off_does_not_count(dev: Any) -> None:
     assert put(dev, signed, DATA[:PART]).status_code == 200  # its place is free again
 
 
-def test_the_door_bounds_every_body_before_it_is_read(door: Callable[..., httpx.Response], settings: Any) -> None:
+FILES = "/api/v1/releases/12345678-1234-1234-1234-123456789012/files/artifact"
+KNOWN = {"Authorization": "Bearer known"}
+
+
+async def unending() -> Any:
+    raise AssertionError("the body was read")
+    yield b""
+
+
+def test_every_body_is_bounded_before_it_is_read(door: Callable[..., httpx.Response], settings: Any) -> None:
     settings.MAX_SIMPLE_UPLOAD_BYTES = 10
-    folder = "/api/v1/releases/12345678-1234-1234-1234-123456789012/files/artifact"
-
-    async def unending() -> Any:
-        raise AssertionError("the body was read")
-        yield b""
-
+    folder = FILES
     for name in ("model.onnx", "a%0Ab"):
         refused(door("PUT", f"{folder}/{name}", unending(), {"Content-Length": "11"}), 413, "too_large")
     assert "POST /api/v1/uploads" in door("PUT", f"{folder}/a", unending(), {"Content-Length": "11"}).json()["detail"]
-    for address in ("/api/v1/tokens", f"/api/v1/upload-parts/{'0' * 32}/99999999", "/", "/nowhere"):
-        refused(door("POST", address, unending(), {"Content-Length": str((16 << 20) + 1)}), 413, "too_large")
+    for address, most in (
+        ("/api/v1/tokens", 64 << 10),
+        (f"/api/v1/upload-parts/{'0' * 32}/99999999", 1 << 20),
+        ("/api/v1/models/a/releases", 16 << 20),
+        ("/api/v1/rollouts", 1 << 20),
+        ("/", 1 << 20),
+        ("/nowhere", 1 << 20),
+    ):
+        refused(door("POST", address, unending(), KNOWN | {"Content-Length": str(most + 1)}), 413, "too_large")
         refused(door("PUT", address, unending()), 411, "length_needed")  # in chunks
-    assert door("PUT", f"{folder}/model.onnx", b"x" * 10).status_code == 299
-    assert door("POST", "/api/v1/models", b"x" * 1000).status_code == 299
+    assert door("PUT", f"{folder}/model.onnx", b"x" * 10, KNOWN).status_code == 299
+    assert door("POST", "/api/v1/models", b"x" * 1000, KNOWN).status_code == 299
     assert door("GET", "/api/v1/models").status_code == 299
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_a_strangers_body_is_not_read(door: Callable[..., httpx.Response], method: str) -> None:
+    for address in (f"{FILES}/a", "/api/v1/models", "/api/v1/models/a/releases", "/api/v1/nowhere", "/api/v1/tokens/x"):
+        told = door(method, address, unending(), {"Content-Length": "5000"})
+        refused(told, 401, "not_authenticated")
+        assert told.headers["www-authenticate"].startswith("Bearer") and told.headers["connection"] == "close"
+    refused(door(method, "/webhooks/new/", unending(), {"Content-Length": "70000"}), 401, "not_authenticated")
+    # where signing in begins, and pages send to: little, and in memory
+    assert door(method, "/api/v1/tokens", b"x" * 5000).status_code == 299
+    assert door(method, "/sign-in/", b"x" * 5000).status_code == 299
+
+
+def test_a_body_that_does_not_come_is_told_so(
+    door: Callable[..., httpx.Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicegate.body_middleware.SILENT_S", 0.1)
+
+    async def stalling() -> Any:
+        yield b"x"
+        await asyncio.sleep(5)
+
+    refused(door("POST", "/api/v1/models", stalling(), KNOWN | {"Content-Length": "1000"}), 408, "too_slow")
+    monkeypatch.setattr("sluicegate.body_middleware.WHOLE_S", 0.2)
+    monkeypatch.setattr("sluicegate.body_middleware.SILENT_S", 5)
+
+    async def dripping() -> Any:
+        for _ in range(1000):
+            yield b"x"
+            await asyncio.sleep(0.02)
+
+    refused(door("POST", "/api/v1/models", dripping(), KNOWN | {"Content-Length": "1000"}), 408, "too_slow")
 
 
 # --- going on

@@ -8,7 +8,8 @@ from ledger.core import errors
 from ledger.core.errors import DomainError
 
 STATUS = {
-    "Refused": 403, "NotFound": 404, "StateChanged": 409, "Stale": 412, "Invalid": 422, "PreconditionRequired": 428, "Unavailable": 503,
+    "Refused": 403, "NotFound": 404, "StateChanged": 409, "Stale": 412, "Invalid": 422, "PreconditionRequired": 428, "Throttled": 429,
+    "Unavailable": 503,
 }  # fmt: skip
 
 

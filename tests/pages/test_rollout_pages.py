@@ -148,7 +148,7 @@ def test_approvals_show_who_said_yes_what_is_missing_and_who_may() -> None:
     assert "Approve start" not in page_of(signed_in(requester), rollout)
     press(signed_in(other), rollout, "approve", stage="start")
     page = page_of(signed_in(other), rollout)
-    assert "1 of 2" in page and "Approve start" not in page  # nobody twice
+    assert "1 of 2" in page and "sheet-approve" in page and 'id="sheet-approve"' not in page  # nobody twice
     assert "Approve start" in page_of(manager(), rollout)
     User.objects.filter(pk=other.user_id).update(is_active=False)
     assert "Its giver may no longer approve" in page_of(manager(), rollout)
@@ -161,7 +161,7 @@ def test_a_later_stage_can_be_approved_or_rejected_from_the_page() -> None:
     assert "Approve bake" in page and "Reject" in page and "Promote now" in page
     press(client, rollout, "approve", stage="bake")
     assert rollout.state == "shifting"
-    assert "Approve" not in page_of(client, rollout)
+    assert 'id="sheet-approve"' not in page_of(client, rollout)
     press(client, rollout, "reject")
     assert rollout.state == "rolling_back" and f"Rolling back to {stable.name}" in rollout.reason
 
@@ -178,7 +178,7 @@ def test_promote_now_is_a_button_of_release_managers() -> None:
     client = manager()
     press(client, rollout, "promote_now")
     assert (rollout.state, rollout.promote_now) == ("baking", True)
-    assert "Promote now" not in page_of(client, rollout)
+    assert 'id="sheet-promote_now"' not in page_of(client, rollout)
 
 
 def test_who_approves_finds_the_gates_the_difference_and_the_policy_beside_the_button() -> None:
@@ -186,8 +186,9 @@ def test_who_approves_finds_the_gates_the_difference_and_the_policy_beside_the_b
     report = report_for(rollout.candidate)
     put(rollout, "awaiting_approval", report=report)
     page = page_of(signed_in(other), rollout)
-    assert page.index("To look at before an approval") < page.index("Approve start")
-    assert page.count(reverse("gate_run", args=[report.gate_run_id])) == 2
+    sheet = page[page.index('id="sheet-approve"') :]
+    assert "Look at" in sheet[: sheet.index("</form>")]
+    assert page.count(reverse("gate_run", args=[report.gate_run_id])) == 3
     assert f"{url('release_diff', rollout.candidate)}?against=r1" in page and 'id="policy"' in page
     assert "start · " in page and "step 1" not in page  # one word for one stage
 

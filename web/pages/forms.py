@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods
 
 from ledger.core.errors import DomainError, Invalid
 
 LONGEST_REASON = 2000
+#: The reason of who shuts without typing one: nothing may stand between a person and that.
+NO_REASON = "no reason was given."
+
+
+def posted(view: Callable[..., HttpResponse], page: str, *kept: str) -> Callable[..., HttpResponse]:
+    """The view for what a form sends. Whoever opens its address, as after a refusal that stayed in the address bar or after
+    signing in again, comes to the form's page: that of the name `page`, with those arguments of the address that are `kept`."""
+
+    @require_http_methods(["GET", "HEAD", "POST"])
+    def answer(request: HttpRequest, **named: Any) -> HttpResponse:
+        if request.method != "POST":
+            return redirect(page, **{name: named[name] for name in kept})
+        return view(request, **named)
+
+    return answer
 
 
 def act(
@@ -46,9 +63,15 @@ def version_in(request: HttpRequest) -> int:
 
 def reason_in(request: HttpRequest) -> str:
     """The reason typed, trimmed. Raises Invalid when it is empty or too long."""
-    reason = request.POST.get("reason", "").strip()
+    reason = optional_reason_in(request)
     if not reason:
         raise Invalid("reason_missing", "Say why, in the reason field; it is kept with the decision.")
+    return reason
+
+
+def optional_reason_in(request: HttpRequest) -> str:
+    """The reason typed, trimmed; empty where there is none. Raises Invalid when it is too long."""
+    reason = request.POST.get("reason", "").strip()
     if len(reason) > LONGEST_REASON:
         raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
     return reason

@@ -10,6 +10,7 @@ from accounts.api.requests import actor_of
 from validators.core.gate_diff import metrics_of
 from validators.models import GateRun
 from validators.queries import visible_gate_run
+from web.pages.session import live
 
 
 def _gate_run(request: HttpRequest, pk: int) -> GateRun:
@@ -24,6 +25,6 @@ def gate_run(request: HttpRequest, pk: int) -> HttpResponse:
     return render(request, "validators/gate_run.html", facts)
 
 
-@login_required
+@live
 def gates_live(request: HttpRequest, pk: int) -> HttpResponse:
     return render(request, "validators/_gates.html", {"gate_run": _gate_run(request, pk)})

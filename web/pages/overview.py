@@ -14,6 +14,7 @@ from registry.queries import visible_models as readable_models
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.queries.rollouts import rollouts_of
 from serving.queries import environments
+from web.pages.session import live
 
 
 def visible_models(request: HttpRequest) -> list[ServedModel]:
@@ -39,6 +40,6 @@ def overview(request: HttpRequest) -> HttpResponse:
     return render(request, "web/overview.html", _facts(request))
 
 
-@login_required
+@live
 def overview_live(request: HttpRequest) -> HttpResponse:
     return render(request, "web/_overview_live.html", _facts(request))

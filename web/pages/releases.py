@@ -14,7 +14,9 @@ from accounts.core.access import Verb, may
 from registry.actions import grant_waiver
 from registry.models import Release
 from registry.queries import get_release, waivers_missing
-from registry.queries.file_headers import imports_of
+from registry.queries.file_headers import hidden_of, imports_of
+from rollouts.queries.rolled_back import rolled_back_before
+from serving.queries.routes import all_routes
 from validators.actions import request_gate_run
 from web.pages.forms import act, reason_in
 from web.pages.models import readable_model
@@ -45,10 +47,13 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "may_run_gates": may(actor, Verb.RUN_GATES, team),
             "waivers_missing": sorted(waivers_missing(found)),
             "imports": imports_of(found),
+            "hidden": hidden_of(found),
             "may_waive": found.is_code_bearing
             and may(actor, Verb.WAIVE_CODE, team)
             and found.author_id != actor.user_id,
             "may_start": may(actor, Verb.START_ROLLOUT, team),
+            "serves": [route.environment.slug for route in all_routes().filter(stable=found) if not route.candidate_bp],
+            "rolled_back": rolled_back_before(found),
         },
     )
 

@@ -17,31 +17,19 @@ from ledger.core.errors import DomainError, Invalid
 from registry.models import Release
 from registry.queries import get_release, newest_releases
 from rollouts import actions
-from rollouts.core.lifecycle import FINAL, LIVE, WITHOUT_TRAFFIC, RolloutState
+from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
 from rollouts.models import Rollout
 from rollouts.queries import get_rollout, view_of
-from rollouts.queries.approvals import excluded_from
 from rollouts.queries.replay import replayed
 from rollouts.queries.rollouts import rollouts_of
-from web.pages.forms import act, reason_in, refused, version_in
+from rollouts.queries.undo_window import is_closed
+from web.pages.forms import NO_REASON, optional_reason_in, reason_in, refused, version_in
 from web.pages.overview import visible_models
+from web.pages.rollout_verbs import OPENING, SHUTTING, opening_buttons, shutting_buttons
+from web.pages.session import live
 from web.pages.starting import CHOICES
 
 ROLLOUTS_PER_PAGE = 25
-
-#: What each button calls, what it takes, and in which states it makes sense.
-S = RolloutState
-_FORWARD = frozenset({S.SHADOWING, S.SHIFTING, S.BAKING})
-BUTTONS: tuple[tuple[str, str, Verb, frozenset[RolloutState]], ...] = (
-    ("approve", "Approve", Verb.APPROVE_ROLLOUT, WITHOUT_TRAFFIC | LIVE),
-    ("reject", "Reject", Verb.APPROVE_ROLLOUT, LIVE | {S.AWAITING_APPROVAL}),
-    ("pause", "Pause", Verb.PAUSE_ROLLOUT, _FORWARD),
-    ("resume", "Resume", Verb.RESUME_ROLLOUT, frozenset({S.PAUSED})),
-    ("advance", "Skip the wait", Verb.ADVANCE_ROLLOUT, _FORWARD - {S.BAKING}),
-    ("promote_now", "Promote now", Verb.PROMOTE_NOW, _FORWARD),
-    ("cancel", "Cancel", Verb.ABORT_ROLLOUT, WITHOUT_TRAFFIC),
-    ("abort", "Roll back", Verb.ROLL_BACK, LIVE | {S.STUCK}),
-)
 #: Releases that a rollout without traffic may be superseded by.
 NEWEST = 20
 
@@ -52,36 +40,25 @@ def _rollout(request: HttpRequest, pk: int) -> Rollout:
 
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
     actor, live = actor_of(request), view_of(rollout)
+    is_final = rollout.state in FINAL
     return {
         "rollout": rollout,
         "live": live,
-        "buttons": _buttons(actor, rollout, live),
-        "is_final": rollout.state in FINAL,
+        "is_final": is_final,
+        "is_polled": not is_final or live["undo_window"] is not None,
+        "shutting": [] if is_final else shutting_buttons(actor, rollout),
+        "opening": [] if is_final else opening_buttons(actor, rollout, live),
         "may_shut": may(actor, Verb.ROLL_BACK, rollout.model.team.slug),
+        "is_undo_closed": is_closed(rollout),
         "others": _others(actor, rollout),
+        "pressed": _pressed(request),
     }
 
 
-def _buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> list[tuple[str, str]]:
-    """(verb, label) of what the person may do now."""
-    found = []
-    gated = [one for one in live["approval_stages"] if one["is_ahead"]]
-    stage = next((one for one in gated if one["stage"] == live["next_approval"]), None)
-    for name, label, verb, states in BUTTONS:
-        if rollout.state not in states or not may(actor, verb, rollout.model.team.slug):
-            continue
-        if name == "approve":
-            if stage is None or actor.name in stage["by"] or actor.user_id in excluded_from(rollout):
-                continue
-            label = f"Approve {stage['stage']}"
-        if name == "abort":
-            label = f"Roll back to {rollout.stable.name}" if rollout.stable else "End the rollout"
-        if name == "reject" and rollout.state in LIVE and not gated:
-            continue
-        if name == "promote_now" and rollout.promote_now:
-            continue
-        found.append((name, label))
-    return found
+def _pressed(request: HttpRequest) -> str:
+    """Which button sent the form that is shown again, so that what was typed stands where it was typed."""
+    match = request.resolver_match
+    return match.kwargs.get("verb", "supersede") if request.method == "POST" and match is not None else ""
 
 
 def _others(actor: Actor, rollout: Rollout) -> list[Release]:
@@ -103,26 +80,29 @@ def rollout(request: HttpRequest, pk: int) -> HttpResponse:
     return render(request, "rollouts/rollout.html", _facts(request, _rollout(request, pk)))
 
 
-@login_required
+@live
 def rollout_live(request: HttpRequest, pk: int) -> HttpResponse:
-    return render(request, "rollouts/_live.html", _facts(request, _rollout(request, pk)))
+    return render(request, "rollouts/_live.html", {**_facts(request, _rollout(request, pk)), "is_fragment": True})
 
 
 @login_required
 def act_on(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     found = _rollout(request, pk)
     actor = actor_of(request)
-
-    def call() -> None:
-        if verb not in {name for name, *_ in BUTTONS}:
+    try:
+        if verb in SHUTTING:
+            reason = optional_reason_in(request) or NO_REASON
+            done = SHUTTING[verb](actor=actor, rollout=found, reason=reason)
+        elif verb in OPENING:
+            more = {"stage": request.POST.get("stage") or None} if verb == "approve" else {}
+            version, reason = version_in(request), reason_in(request)
+            done = OPENING[verb](actor=actor, rollout=found, expected_version=version, reason=reason, **more)
+        else:
             raise Invalid("no_such_verb", f"A rollout has no verb “{verb}”.")
-        more = {"stage": request.POST.get("stage") or None} if verb == "approve" else {}
-        getattr(actions, verb)(
-            actor=actor, rollout=found, expected_version=version_in(request), reason=reason_in(request), **more
-        )
-
-    then = reverse("rollout", args=[pk])
-    return act(request, call, done=f"Done: {verb.replace('_', ' ')}.", then=then, page=lambda: rollout(request, pk))
+    except DomainError as error:
+        return refused(request, error, lambda: rollout(request, pk))
+    messages.success(request, f"Done. The rollout is {done.outcome.replace('_', ' ')} now.")
+    return redirect(reverse("rollout", args=[pk]))
 
 
 @login_required

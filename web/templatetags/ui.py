@@ -55,6 +55,9 @@ WORDS: dict[str, tuple[str, str]] = {
     "stuck": ("bad", "!"),
     "rejected": ("idle", "–"),
     "superseded": ("idle", "–"),
+    "worse": ("bad", "✕"),
+    "over_the_limit": ("bad", "✕"),
+    "fine": ("ok", "✓"),
     "on": ("ok", "✓"),
     "off": ("idle", "–"),
     "pending": ("waiting", "…"),
@@ -73,6 +76,13 @@ def word(name: str) -> SafeString:
         icon,
         name.replace("_", " ") or "not judged yet",
     )
+
+
+@register.simple_tag
+def no_default() -> SafeString:
+    """First in a form whose buttons must be pressed themselves: the Enter key in a field sends what the form's first button
+    sends, and where that one cannot be pressed, nothing."""
+    return mark_safe('<button disabled hidden aria-hidden="true"></button>')
 
 
 @register.simple_tag
@@ -119,10 +129,24 @@ def short(digest: str | None) -> SafeString | str:
     )
 
 
+@register.simple_tag
+def weight_bar(weight_bp: int, candidate: str) -> SafeString:
+    """The candidate's share of the traffic (basis points) as a striped bar. Drawn, as the pages carry no inline style."""
+    return format_html(
+        '<svg class="bar" role="img" width="100%" height="20" aria-label="{} of the traffic goes to {}">'
+        '<pattern id="stripes" width="12" height="12" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect class="candidate" width="12" height="12"/><rect class="gap" width="6" height="12"/></pattern>'
+        '<rect class="stable" width="100%" height="20"/><rect fill="url(#stripes)" width="{}%" height="20"/></svg>',
+        weight_text(weight_bp),
+        candidate,
+        f"{weight_bp / 100:g}",
+    )
+
+
 @register.filter
-def width(basis_points: int) -> str:
-    """Basis points as the bare percentage that a style needs."""
-    return f"{basis_points / 100:g}"
+def spaced(name: str) -> str:
+    """A state as people write it."""
+    return name.replace("_", " ")
 
 
 @register.filter

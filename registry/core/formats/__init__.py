@@ -13,14 +13,16 @@ from urllib.parse import unquote_to_bytes
 from registry.core.file_rules import ending_of
 from registry.core.formats import gguf, jsons, onnx, pickles, safetensors, tensorrt, torchscript
 from registry.core.formats.findings import Findings, Malformed, shown
+from registry.core.formats.source import facts_of_source
 from registry.core.formats.tokenizers import LONGEST as LONGEST_JSON
 from registry.core.formats.tokenizers import facts_of, of_document
 from registry.core.formats.torchscript import MOST_READ, zipped_imports
 from registry.core.formats.window import Seekable, Window
 from registry.core.schema import Json, Problem
 
-#: Version of the readers' output: bump it when a reader's facts change, so that cached headers are read again.
-READER: Final = 2
+#: Version of a reader's output, by kind: bump it when its facts change, so that cached headers are read again.
+READERS: Final = {"python": 3}
+_FIRST_READER: Final = 2
 #: The first bytes, by which content is recognised.
 HEAD_BYTES: Final = 1 << 16
 _KINDS: Final[dict[str, str]] = {
@@ -57,6 +59,11 @@ _MAGICS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xca\xfe\xba\xbe", "a program (Mach-O or Java)"),
     (b"\xcf\xfa\xed\xfe", "a program (Mach-O)"),
 )
+
+
+def reader_of(kind: str) -> int:
+    """The version of the reader whose facts of this kind still hold."""
+    return READERS.get(kind, _FIRST_READER)
 
 
 def kind_of(path: str) -> str:
@@ -130,6 +137,11 @@ def _read_text(window: Window) -> dict[str, Any]:
     return {}
 
 
+def _read_source(window: Window) -> dict[str, Any]:
+    _read_text(window)
+    return facts_of_source(window)
+
+
 def _read_yaml(window: Window) -> dict[str, Any]:
     _read_text(window)
     text = window.head(LONGEST_JSON)
@@ -159,11 +171,11 @@ _READERS: Final[dict[str, Callable[[Window], dict[str, Any]]]] = {
     "tensorrt": tensorrt.read,
     "torchscript": torchscript.read,
     "json": _read_json,
-    "python": _read_text,
+    "python": _read_source,
     "text": _read_text,
     "yaml": _read_yaml,
     "raw": _read_raw,
     "pickle": _read_pickle,
 }
 
-__all__ = ["KINDS", "READER", "Findings", "disguise_of", "inspect", "kind_of"]
+__all__ = ["KINDS", "Findings", "disguise_of", "inspect", "kind_of", "reader_of"]

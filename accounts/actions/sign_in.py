@@ -1,0 +1,112 @@
+"""Passwords for entry, taken no faster than `accounts.core.throttle` allows. The page and the API share it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from threading import BoundedSemaphore
+
+from django.contrib.auth import authenticate
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.core import throttle
+from accounts.core.throttle import Tally, TallyKind
+from accounts.models import SignInTally, User
+from ledger.core.errors import Throttled, Unavailable, field_error
+
+log = logging.getLogger(__name__)
+#: A check of a password costs half a second of processor time. More than this many at once in a process wait, then are sent away.
+CHECKS_AT_ONCE = 4
+_CHECKS = BoundedSemaphore(CHECKS_AT_ONCE)
+_LONGEST_WAIT_S = 5.0
+
+
+def sign_in(*, username: str, password: str, address: str, now: datetime | None = None) -> User | None:
+    """Who signs in from this address (an IP address, as text); None when name and password do not belong together.
+
+    Every try is counted as a failure before the password is looked at, and taken back when it is right, so that many at once
+    are not many free ones. Raises Throttled with `retry_after_s`, Unavailable where too many try at once.
+    """
+    now = now or timezone.now()
+    named = throttle.keys(username, address)
+    _count_failure(named, now)
+    with _one_of_few():
+        user = authenticate(username=username, password=password)
+    if not isinstance(user, User):
+        log.warning("a wrong password from network %s", throttle.network_of(address))
+        return None
+    _count_success(named, now)
+    return user
+
+
+def prove_password(*, user: User, password: str, address: str, now: datetime | None = None) -> None:
+    """Raises Invalid unless it is the user's password; counted and slowed as a try to sign in, so that a stolen token cannot guess."""
+    if sign_in(username=user.username, password=password, address=address, now=now) is None:
+        raise field_error("old_password", "That is not the password.", "Type the one that you sign in with now.")
+
+
+@transaction.atomic
+def forget_failures(username: str) -> None:
+    """Nobody waits for this account any more from what is known of it as a whole."""
+    SignInTally.objects.filter(key=throttle.keys(username, "")[TallyKind.ACCOUNT]).delete()
+
+
+@transaction.atomic
+def _count_failure(named: Mapping[TallyKind, str], now: datetime) -> None:
+    tallies = _locked(named)
+    wait_s = throttle.wait_s(tallies, now)
+    if wait_s > 0:
+        seconds = math.ceil(wait_s)
+        raise Throttled(
+            "too_many_attempts",
+            f"Too many wrong passwords. Try again in {seconds} s; a token or a session that is there goes on.",
+            retry_after_s=seconds,
+        )
+    _write(named, {kind: throttle.failed(tally, now) for kind, tally in tallies.items()})
+
+
+@transaction.atomic
+def _count_success(named: Mapping[TallyKind, str], now: datetime) -> None:
+    tallies = _locked(named)
+    _write(named, {kind: throttle.succeeded(kind, tally, now) for kind, tally in tallies.items()})
+    _forget_old(now)
+
+
+def _locked(named: Mapping[TallyKind, str]) -> dict[TallyKind, Tally]:
+    """The tallies, made where there are none, and locked in one order until the transaction ends."""
+    SignInTally.objects.bulk_create([SignInTally(key=key) for key in sorted(named.values())], ignore_conflicts=True)
+    rows = {
+        row.key: row
+        for row in SignInTally.objects.select_for_update(no_key=True).filter(key__in=named.values()).order_by("key")
+    }
+    found = {kind: rows.get(key) or SignInTally(key=key) for kind, key in named.items()}
+    return {kind: Tally(row.failures, row.failed_at, row.known_at) for kind, row in found.items()}
+
+
+def _write(named: Mapping[TallyKind, str], tallies: Mapping[TallyKind, Tally]) -> None:
+    for kind, tally in tallies.items():
+        SignInTally.objects.filter(key=named[kind]).update(
+            failures=tally.failures, failed_at=tally.failed_at, known_at=tally.known_at
+        )
+
+
+def _forget_old(now: datetime) -> None:
+    """Rows that say nothing any more, a hundred at a time; those that somebody has locked stay for another time."""
+    old = SignInTally.objects.select_for_update(no_key=True, skip_locked=True).filter(
+        failed_at__lt=now - timedelta(days=1), known_at=None
+    )[:100]
+    SignInTally.objects.filter(key__in=[row.key for row in old]).delete()
+
+
+@contextmanager
+def _one_of_few() -> Iterator[None]:
+    if not _CHECKS.acquire(timeout=_LONGEST_WAIT_S):
+        raise Unavailable("busy", "Too many people sign in at this moment. Try again in a few seconds.")
+    try:
+        yield
+    finally:
+        _CHECKS.release()

@@ -1,0 +1,61 @@
+"""Who a request is from, by its headers alone, before its body is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.db import connection
+from django.http import HttpRequest
+from django.http.cookie import parse_cookie
+
+from accounts import actions
+from ledger.core.errors import DomainError, Refused
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Unknown(DomainError):
+    """Nobody is signed in."""
+
+    status = 401
+
+
+def require_known(headers: Headers) -> None:
+    """Raises Unknown unless a living token, or a living session, comes with the request.
+
+    Two queries at most, on a connection of their own, which is closed: this runs outside of Django's requests. What the sender
+    may do is for the view to say.
+    """
+    said = {name: value.decode("latin-1") for name, value in headers if name in {b"authorization", b"cookie"}}
+    words = said.get(b"authorization", "").split()
+    try:
+        if words and words[0].lower() == "bearer":
+            _require_token(words[1:])
+        elif not _has_session(said.get(b"cookie", "")):
+            raise Unknown(
+                "not_authenticated",
+                "Send `Authorization: Bearer <token>` with the body; `sluicegate login` gets one.",
+            )
+    finally:
+        connection.close()
+
+
+def _require_token(words: list[str]) -> None:
+    if len(words) != 1:
+        raise Unknown("authentication_failed", "The Authorization header must read `Bearer <token>`.")
+    try:
+        actions.user_of_token(words[0])
+    except Refused as error:
+        raise Unknown(error.code, error.message) from None
+
+
+def _has_session(cookies: str) -> bool:
+    key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME)
+    if not key:
+        return False
+    request = HttpRequest()
+    request.session = import_module(settings.SESSION_ENGINE).SessionStore(key)
+    return get_user(request).is_authenticated

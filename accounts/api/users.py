@@ -1,0 +1,183 @@
+"""Users: who there is, who may come in, by which password and tokens."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import transaction
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers, status
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts import actions, queries
+from accounts.api.people import RoleSerializer, TokenSerializer, UserSerializer
+from accounts.api.requests import PlainText, StrictSerializer, actor_of, client_address, read_body
+from accounts.api.responses import OnePage
+from accounts.core.access import Verb, require
+from accounts.models import Token, User
+from ledger.core.errors import NotFound, field_error
+
+
+class UserOut(serializers.Serializer[User]):
+    """A person or a robot, as administrators see it."""
+
+    username = serializers.CharField()
+    is_admin = serializers.BooleanField(source="is_superuser")
+    is_active = serializers.BooleanField(help_text="false: nothing lets this user in")
+    has_password = serializers.BooleanField(source="has_usable_password", help_text="false: only tokens let in")
+    last_login = serializers.DateTimeField(allow_null=True, help_text="by the page")
+    roles = RoleSerializer(source="memberships", many=True)
+
+
+class UserChange(StrictSerializer):
+    is_admin = serializers.BooleanField()
+
+
+class StandingChange(StrictSerializer):
+    reason = PlainText(default="", help_text="kept in the log")
+
+
+class PasswordIn(StrictSerializer):
+    password = PlainText(help_text="the new one")
+    old_password = PlainText(default="", help_text="needed for one's own")
+
+
+class NewTokenIn(StrictSerializer):
+    name = serializers.CharField(default="robot", max_length=120)
+    expires_at = serializers.DateTimeField(
+        default=None, allow_null=True, help_text="when it ends; left out: after SLUICEGATE_TOKEN_DAYS"
+    )
+
+
+class TokenRowSerializer(serializers.ModelSerializer[Token]):
+    class Meta:
+        model = Token
+        fields = ["name", "prefix", "created_at", "last_used_at", "expires_at", "revoked_at"]
+
+
+class TokensPage(OnePage):
+    results = TokenRowSerializer(many=True)
+
+
+class UsersView(ListAPIView[User]):
+    """Everybody, by name. For administrators."""
+
+    serializer_class = UserOut
+    pagination_ordering = "username"
+
+    def get_queryset(self) -> Any:
+        require(actor_of(self.request), Verb.ADMINISTER, "*")
+        return queries.users()
+
+    @extend_schema(request=UserSerializer, responses={201: UserSerializer})
+    def post(self, request: Request) -> Response:
+        data, actor = read_body(UserSerializer, request), actor_of(request)
+        with transaction.atomic():
+            user = actions.create_user(
+                actor=actor,
+                username=data["username"],
+                password=data.get("password"),
+                is_admin=data.get("is_superuser", False),
+            )
+            for membership in data.get("memberships", []):
+                actions.grant_role(
+                    actor=actor, username=user.username, team=membership["team"]["slug"], role=membership["role"]
+                )
+        return Response(UserSerializer(user).data, status=status.HTTP_201_CREATED)
+
+
+class UserView(APIView):
+    """One user, for oneself and administrators; an administrator makes others administrators, or ends that."""
+
+    @extend_schema(responses=UserOut)
+    def get(self, request: Request, username: str) -> Response:
+        return Response(UserOut(readable_user(request, username)).data)
+
+    @extend_schema(request=UserChange, responses=UserOut)
+    def patch(self, request: Request, username: str) -> Response:
+        require(actor_of(request), Verb.ADMINISTER, "*")
+        is_admin = read_body(UserChange, request)["is_admin"]
+        user = actions.set_administrator(actor=actor_of(request), username=username, is_admin=is_admin)
+        return Response(UserOut(user).data)
+
+
+class DeactivateUserView(APIView):
+    """Shuts a user out: sessions and tokens end at once."""
+
+    @extend_schema(request=StandingChange, responses=UserOut)
+    def post(self, request: Request, username: str) -> Response:
+        require(actor_of(request), Verb.ADMINISTER, "*")
+        reason = read_body(StandingChange, request)["reason"]
+        return Response(
+            UserOut(actions.deactivate_user(actor=actor_of(request), username=username, reason=reason)).data
+        )
+
+
+class ReactivateUserView(APIView):
+    """Lets a user in again. What ended stays ended."""
+
+    @extend_schema(request=StandingChange, responses=UserOut)
+    def post(self, request: Request, username: str) -> Response:
+        require(actor_of(request), Verb.ADMINISTER, "*")
+        reason = read_body(StandingChange, request)["reason"]
+        return Response(
+            UserOut(actions.reactivate_user(actor=actor_of(request), username=username, reason=reason)).data
+        )
+
+
+class PasswordView(APIView):
+    """A new password: one's own by the old one, that of others for administrators. Sessions and tokens of the user end."""
+
+    refusals: ClassVar = {"PUT": {429}}
+
+    @extend_schema(request=PasswordIn, responses={204: None})
+    def put(self, request: Request, username: str) -> Response:
+        user, actor = readable_user(request, username), actor_of(request)
+        given = read_body(PasswordIn, request)
+        if actor.user_id == user.pk:
+            if not given["old_password"]:
+                raise field_error("old_password", "Your own password is changed by the old one.", "Add it.")
+            actions.prove_password(user=user, password=given["old_password"], address=client_address(request))
+        actions.change_password(actor=actor, user=user, password=given["password"])
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class UserTokensView(APIView):
+    """A user's tokens: a list, a new one, and an end to those of a name. For oneself, or for administrators."""
+
+    @extend_schema(responses=TokensPage)
+    def get(self, request: Request, username: str) -> Response:
+        rows = readable_user(request, username).tokens.order_by("-pk")
+        return Response(TokensPage({"results": rows}).data)
+
+    @extend_schema(request=NewTokenIn, responses={201: TokenSerializer})
+    def post(self, request: Request, username: str) -> Response:
+        user = readable_user(request, username)
+        given = read_body(NewTokenIn, request)
+        token = actions.issue_token(
+            user=user, name=given["name"], actor=actor_of(request), expires_at=given["expires_at"]
+        )
+        return Response(TokenSerializer({"token": token}).data, status=status.HTTP_201_CREATED)
+
+    @extend_schema(parameters=[OpenApiParameter("name", str, required=True)], responses={204: None})
+    def delete(self, request: Request, username: str) -> Response:
+        user, name = readable_user(request, username), request.query_params.get("name", "")
+        tokens = list(user.tokens.filter(name=name, revoked_at__isnull=True))
+        if not tokens:
+            raise NotFound(
+                "no_such_token", f"{username} has no living token named {name!r}; list them to see their names."
+            )
+        for token in tokens:
+            actions.revoke_token(actor=actor_of(request), token=token)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def readable_user(request: Request, username: str) -> User:
+    """The user, for itself and for administrators. Raises Refused, also for names that nobody has; NotFound."""
+    actor = actor_of(request)
+    if actor.name != username:
+        require(actor, Verb.ADMINISTER, "*")
+    return queries.get_user(username)

@@ -1,0 +1,86 @@
+"""What a rollout cannot get past: found by the very checks that would refuse the next step, so that people are told before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from registry.models import Release
+from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
+from rollouts.models import Rollout
+from rollouts.queries.approvals import MOST_NAMES, newest_report, pinned_by
+from serving.models import Environment
+from validators.core.verdict import Verdict
+from validators.models import Report
+from validators.queries import is_authentic
+
+S = RolloutState
+_END_AND_START = "End this rollout, and start it again."
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """`code` is stable: `report_superseded`, `report_not_valid` or `nobody_may_approve`. Message and next step are sentences."""
+
+    code: str
+    message: str
+    next_step: str
+
+
+def report_problem(candidate: Release, environment: Environment, report: Report | None) -> str:
+    """Why this report does not admit the candidate here, as a sentence; empty when it does."""
+    if not environment.needs_passed_report:
+        return ""
+    if report is None:
+        return f"{candidate.name} has no report for its contents under the model's present gate policy. Run its gates first."
+    if report.manifest_digest != candidate.digest:
+        return f"The report {report.digest[:19]}… is about other contents than {candidate.name}. Run its gates."
+    if not is_authentic(report):
+        return f"The report {report.digest[:19]}… is not as this installation signed it. Run the gates of {candidate.name} again."
+    if report.verdict != Verdict.PASSED:
+        return f"The gates of {candidate.name} ended {report.verdict}. Fix the release and push it again, or run the gates again."
+    return ""
+
+
+def superseded_report(rollout: Rollout) -> tuple[str, str] | None:
+    """(digest of the newer report, the sentence that says so) where the pinned report is not the newest; None where it is."""
+    newest = newest_report(rollout)
+    if newest == pinned_by(rollout).report:
+        return None
+    return newest, (
+        f"{rollout.candidate.name} has a newer report ({newest[:19]}…) than the one that rollout {rollout.pk} rests on, so "
+        "nothing more of it can be approved."
+    )
+
+
+def obstacle_of(
+    rollout: Rollout, *, lacks: tuple[str, int] | None, given_by: Collection[str], able: Collection[str]
+) -> Obstacle | None:
+    """What keeps the rollout from ever going on as it is; None while it may.
+
+    `lacks`: the next stage that lacks approvals, and how many; `given_by`: who approved it; `able`: the names of those who
+    may approve, cut off at MOST_NAMES.
+    """
+    state = S(rollout.state)
+    if state in FINAL or state in {S.ROLLING_BACK, S.STUCK}:
+        return None
+    if state in WITHOUT_TRAFFIC:
+        problem = report_problem(rollout.candidate, rollout.environment, rollout.report)
+        if problem:
+            return Obstacle("report_not_valid", problem, "End this rollout; a new one needs a new report.")
+    if lacks is None:
+        return None
+    superseded = superseded_report(rollout)
+    if superseded is not None:
+        return Obstacle("report_superseded", superseded[1], f"Look at the newer report. {_END_AND_START}")
+    stage, count = lacks
+    others = set(able) - set(given_by)
+    if len(others) >= count or len(able) >= MOST_NAMES:
+        return None
+    who = f"only {', '.join(sorted(others))} may still give one" if others else "nobody may give one"
+    return Obstacle(
+        "nobody_may_approve",
+        f"{stage.capitalize()} needs {count} more approval{'s' if count > 1 else ''}, and {who}.",
+        f"Give somebody in team {rollout.model.team.slug} the role release_manager who neither made the release nor asked for "
+        "this rollout, or end it.",
+    )

@@ -1,0 +1,161 @@
+"""ASGI middleware that knows who sends a body, and how long it is, before a byte of it is read.
+
+Django reads a whole body, and spools it to disk, before it asks who sends it; so anybody could fill the disk under the database.
+Parts of uploads carry a signature in their address, which `UploadMiddleware` checks in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError
+
+from accounts.api.credentials import Headers, Unknown, require_known
+from accounts.core.addresses import API
+from ledger.core.errors import DomainError, Unavailable
+from registry.api import parts
+from sluicegate.asgi_messages import App, Message, Receive, Send, header, length_of, refuse
+
+log = logging.getLogger(__name__)
+
+FILE: Final = re.compile(API + r"/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
+#: A draft that announces the most files, with the longest names; a golden set.
+_LARGE: Final = re.compile(API + r"/models/[^/]+/(releases|golden-sets)")
+LARGE_BYTES: Final = 16 << 20
+#: Every other body: policies of a model are the longest, some 100 KiB.
+OTHER_BYTES: Final = 1 << 20
+#: What anybody may send where signing in begins, and to a page, which then sends its visitor to sign in. It stays in memory.
+STRANGERS_BYTES: Final = 64 << 10
+_OPEN: Final = f"{API}/tokens"
+#: A body must come without a pause of this length, and faster than this on the whole. Slower senders are told 408.
+SILENT_S: Final = 20.0
+WHOLE_S: Final = 30.0
+LEAST_BYTES_PER_S: Final = 32 << 10
+
+
+class LengthNeeded(DomainError):
+    """The body's length is not declared."""
+
+    status = 411
+
+
+class TooLarge(DomainError):
+    """The body is too large for this address."""
+
+    status = 413
+
+
+class TooSlow(DomainError):
+    """The body did not arrive in time."""
+
+    status = 408
+
+
+@dataclass(frozen=True)
+class _Rule:
+    most_bytes: int
+    strangers_bytes: int  # so much may come from nobody in particular
+    fix: str = "Send less at once."
+
+
+class BodyMiddleware:
+    """An ASGI application: refuses bodies without a length, over the bound, or of unknown senders; `app` gets the others.
+
+    `require_sender` takes a request's headers and raises `Unknown` unless they say who sends it; it runs in a thread.
+    """
+
+    def __init__(self, app: App, require_sender: Callable[[Headers], None] = require_known) -> None:
+        self.app = app
+        self._require_sender = require_sender
+        # A pool of its own: strangers wait for each other, and nobody else for them.
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="senders")
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        is_part = scope["type"] == "http" and scope["method"] == "PUT" and parts.PATH.fullmatch(scope["path"])
+        if scope["type"] != "http" or is_part:
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self._judge(scope)
+        except DomainError as error:
+            await refuse(error, scope["path"], send)
+            return
+        if length_of(scope):
+            await _hand_on(self.app, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _judge(self, scope: Message) -> None:
+        if header(scope, b"transfer-encoding"):  # the views behind would read it as empty
+            raise LengthNeeded(
+                "length_needed",
+                "The body comes in chunks, without a Content-Length. Send it with one, as curl does for a file.",
+            )
+        length, rule = length_of(scope) or 0, _rule_of(scope)
+        if length > rule.most_bytes:
+            raise TooLarge(
+                "too_large",
+                f"{length} bytes are more than the {rule.most_bytes} that one request to this address may carry. {rule.fix}",
+                max_bytes=rule.most_bytes,
+            )
+        if length > rule.strangers_bytes:
+            await self._ask_who(scope)
+
+    async def _ask_who(self, scope: Message) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._require_sender, scope["headers"])
+        except (OperationalError, InterfaceError) as error:
+            log.error("the database does not answer: %s", error)
+            raise Unavailable(
+                "database_unavailable", "The database does not answer. Nothing was changed; try again soon."
+            ) from None
+
+
+def _rule_of(scope: Message) -> _Rule:
+    path = scope["path"]
+    if scope["method"] == "PUT" and FILE.fullmatch(path):
+        fix = f"Upload the file in parts: POST {API}/uploads, see docs/uploads.md."
+        return _Rule(settings.MAX_SIMPLE_UPLOAD_BYTES, 0, fix)
+    if path == _OPEN:
+        return _Rule(STRANGERS_BYTES, STRANGERS_BYTES)
+    if path.startswith("/api/"):
+        return _Rule(LARGE_BYTES if _LARGE.fullmatch(path) else OTHER_BYTES, 0)
+    return _Rule(OTHER_BYTES, STRANGERS_BYTES)
+
+
+async def _hand_on(app: App, scope: Message, receive: Receive, send: Send) -> None:
+    """The request to `app`; one whose body comes too slowly ends for it as a broken connection, and is answered 408."""
+    loop = asyncio.get_running_loop()
+    latest = loop.time() + WHOLE_S + (length_of(scope) or 0) / LEAST_BYTES_PER_S
+    is_whole = is_late = is_answered = False
+
+    async def in_time() -> Message:
+        nonlocal is_whole, is_late
+        if is_whole:  # from here on it only waits for the connection's end
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), min(SILENT_S, latest - loop.time()))
+        except TimeoutError:
+            is_late = True
+            return {"type": "http.disconnect"}
+        is_whole = not message.get("more_body", False)
+        return message
+
+    async def noted(message: Message) -> None:
+        nonlocal is_answered
+        is_answered = True
+        await send(message)
+
+    await app(scope, in_time, noted)
+    if is_late and not is_answered:
+        await refuse(TooSlow("too_slow", "The body did not arrive in time. Send it again."), scope["path"], send)
+
+
+__all__ = ["BodyMiddleware", "Unknown"]

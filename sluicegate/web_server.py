@@ -1,0 +1,109 @@
+"""How the web process speaks HTTP: uvicorn's protocol, with a bound on each connection's head and on their number.
+
+uvicorn itself waits for ever for the rest of a head, and reads one of any length: `uvicorn --http sluicegate.web_server:BoundedHttp`.
+What comes after the head is `BodyMiddleware`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+#: Request line and headers together. The longest that a browser sends us are below 4 KiB; nginx takes 32 KiB as well.
+HEAD_BYTES: Final = 32 << 10
+MOST_HEADERS: Final = 100
+#: How long a connection may take over a head, from its first byte (or its own beginning). Source: Apache's RequestReadTimeout
+#: gives 20 s to one that keeps sending; ours come from a proxy beside us, or from this machine.
+HEAD_S: Final = 10.0
+#: Connections at once; most systems allow a process 1,024 files. At the bound the one that has been silent longest gives way.
+MOST_CONNECTIONS: Final = 512
+_WORDS: Final = {
+    408: (b"Request Timeout", b"The head of the request did not arrive in time. Send it at once."),
+    431: (b"Request Header Fields Too Large", b"The head of the request is too large. Send fewer and shorter headers."),
+}
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """Ends a connection whose head is too large (431) or too slow (408), or that waits for nothing while others cannot come in."""
+
+    _is_in_head = True
+    _is_refused = False
+    _head_bytes = 0
+    _since = 0.0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin_head()
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if self._is_in_head and self._head_timer is None:
+            self._begin_head()
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > HEAD_BYTES:
+            self._refuse(431)
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > HEAD_BYTES or len(self.headers) > MOST_HEADERS:
+            self._refuse(431)
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_head, self._head_bytes = True, 0  # that of the next request on this connection
+        if not self._is_refused:
+            super().on_message_complete()
+
+    def _begin_head(self) -> None:
+        self._since = self.loop.time()
+        self._head_timer = self.loop.call_later(HEAD_S, self._on_late)
+
+    def _end_head(self) -> None:
+        self._is_in_head, self._head_bytes = False, 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_late(self) -> None:
+        self._head_timer = None
+        if self._is_answering():  # half a request behind one that is being answered: it waits for that answer
+            self._begin_head()
+        else:
+            self._refuse(408)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse(self, status: int) -> None:
+        self._is_refused = True
+        self._end_head()
+        if self.transport.is_closing():
+            return
+        if not self._is_answering():  # else the answer would stand inside another one
+            title, said = _WORDS[status]
+            head = b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % (status, title, len(said)) + said)
+        self.transport.close()
+
+    def _make_room(self) -> None:
+        """Ends the connection that has been without a whole head for longest; this one where every other is being answered."""
+        waiting: list[Any] = [one for one in self.connections if getattr(one, "_is_in_head", False)]
+        idle = [one for one in waiting if not one._is_answering()]
+        min(idle, key=lambda one: one._since, default=self).transport.abort()

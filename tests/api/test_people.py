@@ -1,0 +1,128 @@
+"""People over REST and on the command line: shut out, let in, passwords changed, roles and tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from accounts.core.access import Role
+from accounts.models import Token, User
+from sluicegate.cli import exits, session
+from tests.api.test_cli import Run, run, tokens  # noqa: F401  # fixtures
+from tests.api.test_house import assert_problem
+from tests.factories import make_user
+
+# ruff: noqa: F811 - fixtures are named as they are used
+pytestmark = pytest.mark.django_db
+Api = Callable[..., APIClient]
+GOOD, BETTER = "a long pass phrase", "an even longer phrase"
+
+
+@pytest.fixture
+def root(api: Api) -> APIClient:
+    return api(make_user("root", is_admin=True, password=GOOD))
+
+
+def test_who_there_is(root: APIClient, api: Api) -> None:
+    anna = api(make_user("anna", team="search", role=Role.CI, password=GOOD))
+    mine = {
+        "username": "anna", "is_admin": False, "is_active": True, "has_password": True, "last_login": None,
+        "roles": [{"team": "search", "role": "ci"}],
+    }  # fmt: skip
+    assert anna.get("/api/v1/users/anna").json() == mine
+    assert [row["username"] for row in root.get("/api/v1/users").json()["results"]] == ["anna", "root"]
+    assert_problem(anna.get("/api/v1/users"), 403, "forbidden")
+    assert_problem(anna.get("/api/v1/users/root"), 403, "forbidden")
+    assert_problem(root.get("/api/v1/users/nobody"), 404, "no_such_user")
+    assert anna.get("/api/v1/teams/search/members").json()["results"] == [{"username": "anna", "role": "ci"}]
+
+
+def test_shut_out_and_let_in(root: APIClient, api: Api) -> None:
+    anna = api(make_user("anna", team="search"))
+    told = root.post("/api/v1/users/anna/deactivate", {"reason": "left"}, format="json")
+    assert (told.status_code, told.json()["is_active"]) == (200, False)
+    assert_problem(anna.get("/api/v1/me"), 401, "token_revoked")
+    assert root.post("/api/v1/users/anna/reactivate", {}, format="json").json()["is_active"] is True
+    assert_problem(anna.get("/api/v1/me"), 401, "token_revoked")
+    assert_problem(root.post("/api/v1/users/root/deactivate", {}, format="json"), 409, "last_administrator")
+    assert_problem(root.patch("/api/v1/users/root", {"is_admin": False}, format="json"), 409, "last_administrator")
+    assert root.patch("/api/v1/users/anna", {"is_admin": True}, format="json").json()["is_admin"] is True
+
+
+def test_a_role_is_taken_back(root: APIClient, api: Api) -> None:
+    anna = api(make_user("anna", team="search"))
+    assert anna.get("/api/v1/teams/search/members").status_code == 200
+    here = "/api/v1/teams/search/members?username=anna&role=model_team"
+    assert root.delete(here).status_code == 204
+    assert_problem(root.delete(here), 404, "no_such_member")
+    assert_problem(anna.get("/api/v1/teams/search/members"), 403, "forbidden")
+
+
+def test_one_changes_ones_own_password_by_the_old_one(root: APIClient, api: Api) -> None:
+    anna = api(make_user("anna", password=GOOD))
+    here = "/api/v1/users/anna/password"
+    lacks = assert_problem(anna.put(here, {"password": BETTER}, format="json"), 422, "invalid")
+    assert lacks["errors"][0]["field"] == "old_password"
+    wrong = anna.put(here, {"password": BETTER, "old_password": "wrong"}, format="json")
+    assert assert_problem(wrong, 422, "invalid")["errors"][0]["field"] == "old_password"
+    weak = anna.put(here, {"password": "password12", "old_password": GOOD}, format="json")
+    assert assert_problem(weak, 422, "invalid")["errors"][0]["field"] == "password"
+    assert anna.put(here, {"password": BETTER, "old_password": GOOD}, format="json").status_code == 204
+    assert_problem(anna.get("/api/v1/me"), 401, "token_revoked")
+    assert root.put(here, {"password": GOOD}, format="json").status_code == 204
+    assert_problem(root.put("/api/v1/users/root/password", {"password": BETTER}, format="json"), 422, "invalid")
+
+
+def test_a_token_has_the_end_that_was_asked_for(root: APIClient) -> None:
+    make_user("ci")
+    ask = {"name": "builds", "expires_at": "2020-01-01T00:00:00Z"}
+    assert_problem(root.post("/api/v1/users/ci/tokens", ask, format="json"), 422, "invalid")
+    assert root.post("/api/v1/users/ci/tokens", {"name": "builds"}, format="json").status_code == 201
+    row = root.get("/api/v1/users/ci/tokens").json()["results"][0]
+    assert row["expires_at"] > timezone.now().isoformat()
+
+
+def test_options_is_no_crash(root: APIClient) -> None:
+    for path in ("/api/v1/rollouts", "/api/v1/models", "/api/v1/users", "/api/v1/tokens"):
+        assert_problem(root.options(path), 405, "method_not_allowed")
+
+
+@pytest.mark.slow
+def test_on_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [row["username"] for row in run("admin", "user", "list")[1]] == ["ada", "admin", "mara", "robot"]
+    assert run("ada", "user", "list")[0] == exits.REFUSED
+    assert run("admin", "user", "grant", "ada", "--team", "demo", "--role", "ci")[0] == exits.OK
+    assert run("admin", "user", "take", "ada", "--team", "demo", "--role", "ci")[0] == exits.OK
+    assert run("admin", "user", "take", "ada", "--team", "demo", "--role", "ci")[0] == exits.REFUSED
+    assert run("admin", "user", "grant", "ada", "--role", "ci")[0] == exits.REFUSED  # in which team?
+    assert run("admin", "user", "grant", "ada", "--admin")[0] == exits.OK
+    monkeypatch.setattr("sys.stdin", StringIO(f"{GOOD}\n"))
+    assert run("admin", "user", "password", "mara", "--password-stdin")[0] == exits.OK
+    assert run("mara", "user", "list")[0] == exits.REFUSED and User.objects.get(username="mara").check_password(GOOD)
+    assert run("admin", "user", "deactivate", "mara", "--reason", "left")[1]["is_active"] is False
+    assert run("admin", "user", "reactivate", "mara")[1]["is_active"] is True
+    code, issued = run("admin", "user", "token", "robot", "--name", "builds", "--days", "7")
+    ends_at = Token.objects.get(name="builds").expires_at
+    assert code == exits.OK and issued["token"] and ends_at is not None
+    assert 6.9 < (ends_at - timezone.now()).total_seconds() / 86400 < 7.1
+
+
+@pytest.mark.slow
+def test_a_changed_password_leaves_the_command_line_signed_in(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ada = User.objects.get(username="ada")
+    ada.set_password(GOOD)
+    ada.save()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", StringIO(f"{GOOD}\n{BETTER}\n"))
+    code, told = run("ada", "password", "change", "--password-stdin")
+    assert code == exits.OK and told["username"] == "ada"
+    [saved] = json.loads(session.token_file().read_text()).values()
+    assert saved.startswith("sg_") and run("ada", "model", "list")[0] == exits.REFUSED

@@ -1,0 +1,252 @@
+"""Every operation of the API, asked by every kind of caller: who is let in is what the access table says, and nothing breaks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import Client
+
+from accounts.core.access import MAY, Verb
+from tests.api.route_world import DATA, MODEL, OURS, Caller, World, callers, upload_body, world
+from tests.api_schema import SCHEMA
+from tests.factories import OBJECTIVES
+from tests.registry_samples import release_yaml
+
+pytestmark = pytest.mark.django_db
+
+#: Rights that are no verb of the table: anybody; whoever signed in; the address is its own permission.
+OPEN, SIGNED_IN, BY_ADDRESS = "open", "signed in", "by address"
+V = Verb
+
+
+@dataclass(frozen=True)
+class Ask:
+    """An operation's right, and a request that is in order. `body` and `headers` get the world."""
+
+    right: Verb | str
+    body: Callable[[World], Any] = lambda world: None
+    headers: Callable[[World], dict[str, str]] = lambda world: {}
+    query: str = ""
+    kind: str = "application/json"
+    #: Who may not manage it is not told that it is there.
+    is_hidden: bool = False
+    #: Statuses of its own for those who may: what is named does not suffice here, whoever asks.
+    also: frozenset[int] = field(default_factory=frozenset)
+
+
+def if_match(of: str, *, is_needed: bool = True) -> Callable[[World], dict[str, str]]:
+    return lambda world: {"If-Match": f'"{getattr(world, of).version}"'}
+
+
+def reason(world: World) -> Any:
+    return {"reason": "tried"}
+
+
+def rollout_verb(right: Verb, **more: Any) -> Ask:
+    return Ask(right, reason, if_match("rollout"), **more)
+
+
+def start(world: World) -> Any:
+    return {"model": MODEL, "candidate": world.release.name, "environment": world.environment.slug}
+
+
+RELEASE = "/models/{slug}/releases/{name}"
+ROLLOUT = "/rollouts/{rollout_id}"
+HOOK = "/webhooks/{webhook_id}"
+USER = "/users/{username}"
+ASKS: dict[str, Ask] = {
+    "GET /audit": Ask(V.ADMINISTER),
+    "GET /environments": Ask(SIGNED_IN),
+    "GET /environments/{slug}": Ask(SIGNED_IN),
+    "GET /environments/{slug}/models/{model}/served": Ask(V.READ),
+    "GET /environments/{slug}/models/{model}/served/history": Ask(V.READ),
+    "GET /events": Ask(SIGNED_IN),
+    "GET /gate-runs/{id}": Ask(V.READ),
+    "POST /gate-runs/{id}/cancel": Ask(V.RUN_GATES, reason, if_match("gate_run")),
+    "GET /keys": Ask(SIGNED_IN),
+    "POST /keys": Ask(V.ADMINISTER, lambda w: {"use": "releases"}),
+    "GET /me": Ask(SIGNED_IN),
+    "GET /models": Ask(SIGNED_IN),
+    "POST /models": Ask(V.CREATE_MODEL, lambda w: {"slug": "another", "team": OURS, "objectives": OBJECTIVES}),
+    "GET /models/{slug}": Ask(V.READ),
+    "PATCH /models/{slug}": Ask(V.EDIT_MODEL, lambda w: {"title": "Another"}, lambda w: {"If-Match": '"1"'}),
+    "GET /models/{slug}/aliases": Ask(V.READ),
+    "GET /models/{slug}/aliases/{name}": Ask(V.READ, also=frozenset({404})),
+    "PUT /models/{slug}/aliases/{name}": Ask(V.SET_ALIAS, lambda w: {"release": w.release.name}),
+    "GET /models/{slug}/aliases/{name}/history": Ask(V.READ, also=frozenset({404})),
+    "GET /models/{slug}/golden-sets": Ask(V.READ),
+    "POST /models/{slug}/golden-sets": Ask(
+        V.EDIT_MODEL, lambda w: b'{"id": "1", "inputs": {"TEXT": "x"}, "label": 1}', kind="application/jsonl"
+    ),
+    "GET /models/{slug}/releases": Ask(V.READ),
+    "POST /models/{slug}/releases": Ask(V.PUSH_RELEASE, lambda w: release_yaml() | {"model": MODEL}),
+    f"GET {RELEASE}": Ask(V.READ),
+    f"GET {RELEASE}/attestations": Ask(V.READ),
+    f"GET {RELEASE}/diff": Ask(V.READ, query="against=r1"),
+    f"GET {RELEASE}/files/{{path}}": Ask(V.READ, also=frozenset({404, 410})),  # the bytes are nowhere
+    f"GET {RELEASE}/fit": Ask(V.READ),
+    f"POST {RELEASE}/fit": Ask(V.READ, lambda w: {"labels": {}}),
+    f"GET {RELEASE}/gate-runs": Ask(V.READ),
+    f"POST {RELEASE}/gate-runs": Ask(V.RUN_GATES, lambda w: {}),
+    f"GET {RELEASE}/headers": Ask(V.READ),
+    f"GET {RELEASE}/mlbom": Ask(V.READ),
+    f"POST {RELEASE}/restore": Ask(V.RETIRE_RELEASE, reason, if_match("release")),
+    f"POST {RELEASE}/retire": Ask(V.RETIRE_RELEASE, reason, if_match("release")),
+    f"GET {RELEASE}/signature": Ask(V.READ, also=frozenset({404})),  # sealed without one
+    f"POST {RELEASE}/signature": Ask(V.PUSH_RELEASE),
+    f"POST {RELEASE}/waivers": Ask(V.WAIVE_CODE, reason),
+    "POST /models/{slug}/rollback": Ask(
+        V.ROLL_BACK, lambda w: {"reason": "tried", "environment": w.environment.slug}, also=frozenset({404})
+    ),
+    "GET /registry/collection": Ask(V.ADMINISTER),
+    "POST /registry/collection": Ask(V.ADMINISTER),
+    "GET /releases/{release_id}": Ask(V.READ),
+    "DELETE /releases/{release_id}": Ask(V.PUSH_RELEASE),
+    "PUT /releases/{release_id}/files/{path}": Ask(
+        V.PUSH_RELEASE,
+        lambda w: DATA,
+        lambda w: {"X-Content-SHA256": hashlib.sha256(DATA).hexdigest()},
+        kind="application/octet-stream",
+    ),
+    "POST /releases/{release_id}/seal": Ask(V.PUSH_RELEASE),
+    "GET /reports/{digest}": Ask(V.READ),
+    "GET /rollouts": Ask(SIGNED_IN),
+    "POST /rollouts": Ask(V.START_ROLLOUT, start),
+    f"GET {ROLLOUT}": Ask(V.READ),
+    f"POST {ROLLOUT}/abort": rollout_verb(V.ABORT_ROLLOUT),
+    f"POST {ROLLOUT}/advance": rollout_verb(V.ADVANCE_ROLLOUT),
+    f"POST {ROLLOUT}/approve": rollout_verb(V.APPROVE_ROLLOUT),
+    f"POST {ROLLOUT}/cancel": rollout_verb(V.ABORT_ROLLOUT),
+    f"GET {ROLLOUT}/decisions": Ask(V.READ),
+    f"GET {ROLLOUT}/observations": Ask(V.READ),
+    f"POST {ROLLOUT}/pause": rollout_verb(V.PAUSE_ROLLOUT),
+    f"POST {ROLLOUT}/promote-now": rollout_verb(V.PROMOTE_NOW),
+    f"POST {ROLLOUT}/reject": rollout_verb(V.APPROVE_ROLLOUT),
+    f"GET {ROLLOUT}/replay": Ask(V.READ),
+    f"POST {ROLLOUT}/replay": Ask(V.READ, lambda w: {"policy": {}}),
+    f"POST {ROLLOUT}/resume": rollout_verb(V.RESUME_ROLLOUT),
+    f"POST {ROLLOUT}/roll-back": rollout_verb(V.ROLL_BACK),
+    f"POST {ROLLOUT}/supersede": Ask(
+        V.SUPERSEDE_ROLLOUT, lambda w: {"reason": "tried", "candidate": "r1"}, if_match("rollout")
+    ),
+    "POST /rollouts/preview": Ask(V.START_ROLLOUT, start),
+    "GET /runtimes": Ask(SIGNED_IN),
+    "GET /servers": Ask(SIGNED_IN),
+    "GET /teams": Ask(SIGNED_IN),
+    "POST /teams": Ask(V.ADMINISTER, lambda w: {"slug": "another"}),
+    "GET /teams/{slug}/members": Ask(V.READ),
+    "POST /teams/{slug}/members": Ask(V.ADMINISTER, lambda w: {"username": "target", "role": "ci"}),
+    "DELETE /teams/{slug}/members": Ask(V.ADMINISTER, query="username=target&role=model_team"),
+    "POST /tokens": Ask(OPEN, lambda w: {"username": "target", "password": "a long pass phrase"}),
+    "PUT /upload-parts/{upload}/{number}": Ask(BY_ADDRESS, lambda w: DATA, kind="application/octet-stream"),
+    "POST /uploads": Ask(V.PUSH_RELEASE, lambda w: upload_body(str(w.draft.pk))),
+    "GET /uploads/{upload_id}": Ask(V.READ),
+    "DELETE /uploads/{upload_id}": Ask(V.PUSH_RELEASE),
+    "POST /uploads/{upload_id}/parts:sign": Ask(
+        V.PUSH_RELEASE, lambda w: {"numbers": [1], "sha256": [hashlib.sha256(DATA).hexdigest()]}
+    ),
+    "POST /uploads/{upload_id}:complete": Ask(V.PUSH_RELEASE),
+    "GET /users": Ask(V.ADMINISTER),
+    "POST /users": Ask(V.ADMINISTER, lambda w: {"username": "another", "roles": [{"team": OURS, "role": "ci"}]}),
+    f"GET {USER}": Ask(V.ADMINISTER),
+    f"PATCH {USER}": Ask(V.ADMINISTER, lambda w: {"is_admin": True}),
+    f"POST {USER}/deactivate": Ask(V.ADMINISTER, reason),
+    f"POST {USER}/reactivate": Ask(V.ADMINISTER, reason),
+    f"PUT {USER}/password": Ask(V.ADMINISTER, lambda w: {"password": "another long pass phrase"}),
+    f"GET {USER}/tokens": Ask(V.ADMINISTER),
+    f"POST {USER}/tokens": Ask(V.ADMINISTER, lambda w: {"name": "tried"}),
+    f"DELETE {USER}/tokens": Ask(V.ADMINISTER, query="name=tried", also=frozenset({404})),
+    "GET /webhooks": Ask(SIGNED_IN),
+    "POST /webhooks": Ask(
+        V.MANAGE_WEBHOOKS, lambda w: {"team": OURS, "target": "https://example.com/a", "verbs": ["rollout.*"]}
+    ),
+    f"GET {HOOK}": Ask(V.MANAGE_WEBHOOKS, is_hidden=True),
+    f"PATCH {HOOK}": Ask(V.MANAGE_WEBHOOKS, lambda w: {"title": "x"}, if_match("webhook"), is_hidden=True),
+    f"DELETE {HOOK}": Ask(V.MANAGE_WEBHOOKS, headers=if_match("webhook"), is_hidden=True),
+    f"GET {HOOK}/deliveries": Ask(V.MANAGE_WEBHOOKS, is_hidden=True),
+    f"GET {HOOK}/deliveries/{{delivery_id}}": Ask(V.MANAGE_WEBHOOKS, is_hidden=True),
+    f"POST {HOOK}/deliveries/{{delivery_id}}/replay": Ask(V.MANAGE_WEBHOOKS, is_hidden=True),
+    f"POST {HOOK}/replay": Ask(V.MANAGE_WEBHOOKS, lambda w: {"since": "2026-01-01T00:00:00Z"}, is_hidden=True),
+    f"POST {HOOK}/rotate": Ask(V.MANAGE_WEBHOOKS, lambda w: {}, if_match("webhook"), is_hidden=True),
+    f"POST {HOOK}/test": Ask(V.MANAGE_WEBHOOKS, is_hidden=True),
+}
+
+
+def operations() -> list[str]:
+    return [
+        f"{method.upper()} {path.removeprefix('/api/v1')}" for path, told in SCHEMA["paths"].items() for method in told
+    ]
+
+
+def test_the_table_has_every_operation_and_no_other() -> None:
+    assert sorted(ASKS) == sorted(operations())
+
+
+def test_who_is_let_in_is_what_the_access_table_says(settings: Any) -> None:
+    settings.WEBHOOKS_ALLOW_PRIVATE, settings.WEBHOOK_TIMEOUT_S = True, 0.1
+    everybody = callers()
+    made = world(next(one.client for one in everybody if one.is_admin))
+    wrong, asked = [], 0
+    for operation, ask in ASKS.items():
+        for caller in everybody:
+            status, body = _send(operation, ask, made, caller.client)
+            asked += 1
+            if status not in _expected(ask, caller):
+                wrong.append(f"{operation} by {caller.name}: {status} {body[:200]!r}")
+            elif caller.kind == "outsider" and status < 300 and ask.right is not OPEN and _names_ours(body):
+                wrong.append(f"{operation} tells {caller.name} of {MODEL}")
+    assert wrong == [] and asked == len(ASKS) * len(everybody) and len(everybody) == 14
+
+
+def _send(operation: str, ask: Ask, made: World, client: Client) -> tuple[int, bytes]:
+    """(status, body) of the request, whose effects are undone."""
+    method, path = operation.split(" ")
+    body = ask.body(made)
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    address = f"/api/v1{_filled(path, made)}" + (f"?{ask.query}" if ask.query else "")
+    with transaction.atomic():
+        answer = client.generic(method, address, data, content_type=ask.kind, headers=ask.headers(made))
+        content = b"".join(answer.streaming_content) if answer.streaming else answer.content  # type: ignore[attr-defined]
+        transaction.set_rollback(True)
+    return answer.status_code, content
+
+
+def _filled(path: str, made: World) -> str:
+    values = {
+        "username": "target", "upload": uuid.uuid4().hex, "number": 1, "upload_id": made.upload_id,
+        "release_id": made.draft.pk, "webhook_id": made.webhook.pk, "delivery_id": made.delivery.pk,
+        "rollout_id": made.rollout.pk, "id": made.gate_run.pk, "digest": made.report.digest, "model": MODEL,
+        "name": "champion" if "/aliases/" in path else made.release.name, "path": "artifact/model.onnx",
+        "slug": made.environment.slug if path.startswith("/environments") else OURS if "/teams" in path else MODEL,
+    }  # fmt: skip
+    return re.sub(r"{(\w+)}", lambda found: str(values[found[1]]), path)
+
+
+def _expected(ask: Ask, caller: Caller) -> set[int]:
+    """The statuses that this caller may get. A refusal of the state is one for those who may: the door was open."""
+    let_in = ({200, 201, 202, 204, 409, 412, 422, 428} | ask.also) - {401, 403}
+    if ask.right is OPEN:
+        return {201}
+    if ask.right is BY_ADDRESS:
+        return {403}
+    if caller.kind == "unknown":
+        return {401}
+    if ask.right is SIGNED_IN:
+        return {200}
+    if caller.is_admin or (caller.role is not None and ask.right in MAY[caller.role]):
+        return let_in
+    if caller.kind == "outsider":
+        return {403, 404}
+    return {404} if ask.is_hidden else {403}
+
+
+def _names_ours(body: bytes) -> bool:
+    return MODEL.encode() in body
