@@ -182,8 +182,8 @@ def served(release: Path, more: str) -> Iterator[Served]:
         try:
             folder = launcher.folder_for(1, "sentiment", release.name)
             running = launcher.start(LaunchSpec(1, "sentiment", release.name, digest_of(manifest), manifest, folder))
+            launcher.await_loaded(running, "sentiment", timeout_s=60)
             client = TritonServer(running.host, running.http_port, running.grpc_port)
-            client.load("sentiment", timeout_s=60)
             yield Served(
                 lambda text: client.infer("sentiment", {"text": np.array([[text.encode()]], object)}, timeout_s=60),
                 lambda: model_process_s(folder),

@@ -35,7 +35,9 @@ class InferenceError(PortError):
 
 
 class LaunchError(PortError):
-    """`runtime_mismatch` · `fetch_failed` · `digest_mismatch` · `bad_config` · `load_failed` · `not_ready` · `warmup_failed`."""
+    """`runtime_mismatch` · `fetch_failed` · `digest_mismatch` · `bad_config` · `not_contained` · `load_failed` · `not_ready` ·
+    `warmup_failed`.
+    """
 
     REASONS = frozenset(
         {
@@ -43,6 +45,7 @@ class LaunchError(PortError):
             "fetch_failed",
             "digest_mismatch",
             "bad_config",
+            "not_contained",
             "load_failed",
             "not_ready",
             "warmup_failed",
@@ -78,7 +81,7 @@ class Inference:
 
 
 class InferenceServer(Protocol):
-    """One running inference server (Open Inference Protocol v2)."""
+    """One running inference server (Open Inference Protocol v2). It serves what it was started with: nothing is loaded later."""
 
     def is_live(self) -> bool: ...
 
@@ -89,12 +92,6 @@ class InferenceServer(Protocol):
     def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
         """One inference. BYTES tensors are object arrays of bytes or str. Raises InferenceError."""
         ...
-
-    def load(self, model: str, *, timeout_s: float) -> None:
-        """Loads over gRPC. Raises LaunchError("load_failed") with the server's own words."""
-        ...
-
-    def unload(self, model: str, *, timeout_s: float) -> None: ...
 
     def statistics(self, model: str) -> dict[str, Any]:
         """The server's own statistics of one model, as JSON. Raises InferenceError."""
@@ -131,7 +128,15 @@ class Launcher(Protocol):
         ...
 
     def start(self, spec: LaunchSpec) -> RunningServer:
-        """A live server with an empty model table, its model repository prepared from `spec`. Raises LaunchError."""
+        """A server that begins to load the release, its model repository prepared from `spec`. Raises LaunchError."""
+        ...
+
+    def await_loaded(self, server: RunningServer, model: str, *, timeout_s: float) -> None:
+        """Returns when the server has loaded the release and answers.
+
+        Raises LaunchError: `load_failed` with the server's own words, or because it took longer; `not_ready` for a server that
+        ended.
+        """
         ...
 
     def is_alive(self, server: RunningServer) -> bool: ...

@@ -22,6 +22,7 @@ def launcher() -> LocalLauncher:
         venv=settings.SERVING_VENV,
         blobs=blob_cache(),
         lock=lock if is_locked(lock) else None,
+        allows_uncontained_code=settings.ALLOW_UNCONTAINED_CODE,
     )
 
 

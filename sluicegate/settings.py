@@ -273,5 +273,7 @@ GATEWAY_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_TIMEOUT_S", 10.0, least=0.1, 
 GATEWAY_ATTEMPT_TIMEOUT_S = env.number("SLUICEGATE_GATEWAY_ATTEMPT_TIMEOUT_S", 2.0, least=0.1, most=GATEWAY_TIMEOUT_S)
 # This machine's agent.
 NODE_NAME = env.text("SLUICEGATE_NODE", "local")
+# Whether releases that bring code run on a machine that cannot shut them in.
+ALLOW_UNCONTAINED_CODE = env.flag("SLUICEGATE_ALLOW_UNCONTAINED_CODE", False)
 SERVING_VENV = Path(env.text("SLUICEGATE_SERVING_VENV", str(BASE_DIR / ".venv-serving")))
 ENVOY_BINARY = Path(env.text("SLUICEGATE_ENVOY_BINARY", str(BASE_DIR / ".venv-gateway" / "envoy" / "_bin" / "envoy")))

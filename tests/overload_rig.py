@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
@@ -67,12 +66,10 @@ def triton(folder: Path, model: Model) -> Iterator[Endpoint]:
         backend="python",
     )
     running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r1")))
-    client = TritonServer(running.host, running.http_port, running.grpc_port)
     try:
-        client.load(MODEL, timeout_s=60)
+        launcher.await_loaded(running, MODEL, timeout_s=60)
         yield Endpoint(running.host, running.http_port, running.grpc_port)
     finally:
-        client.close()
         launcher.stop(running, grace_s=0)
 
 

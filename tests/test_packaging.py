@@ -113,6 +113,7 @@ def without_server(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", [["--help"], ["push", "--help"], ["rollout", "start", "--help"]])
+@pytest.mark.slow
 def test_the_command_line_runs_without_the_service(command: list[str]) -> None:
     done = without_server(*command)
     assert done.returncode == 0, done.stderr
@@ -120,6 +121,7 @@ def test_the_command_line_runs_without_the_service(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["up", "demo"])
+@pytest.mark.slow
 def test_what_runs_the_service_says_what_to_install(command: str) -> None:
     done = without_server(command)
     assert done.returncode == 3

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 
 #: More would need more memory than a small machine has: each has a PostgreSQL, and some tests a whole stack.
 MOST_WORKERS = 4
-#: Folders in the order in which they are begun; what is not named comes after them.
-FIRST = ("tests/real", "tests/flows", "tests/kills", "tests/contracts")
-#: Each test there has processes and stores of its own, so its tests need not stay together.
-APART = ("tests/kills/test_kills.py",)
+#: Files and folders in the order in which they are begun, the files that take minutes first; what is not named comes after.
+FIRST = (
+    "tests/kills/test_kills.py",
+    "tests/flows/test_main_job.py",
+    "tests/flows/test_stack.py",
+    "tests/flows/test_upload_kills.py",
+    "tests/real",
+    "tests/flows",
+    "tests/kills",
+    "tests/contracts",
+)
 #: Files that compare rates and short times with what the machine can do, and what others beside them would spoil.
 ALONE = {
     "tests/real/test_overload.py": "measures a server's capacity, and what is left of it under three times the load",
@@ -43,16 +50,16 @@ def is_shared(config: pytest.Config) -> bool:
 
 
 def how_many() -> int:
-    """One for each processor core that this process may use. None at all, where there is one core or stores were named:
-    two runs on the same Redis would take each other's messages."""
+    """One more than there are processor cores for this process, since servers are mostly waited for. None at all, where there
+    is one core or stores were named: two runs on the same Redis would take each other's messages."""
     cores = len(os.sched_getaffinity(0))
     named = {"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"} & set(os.environ)
-    return 0 if cores == 1 or named else min(cores, MOST_WORKERS)
+    return 0 if cores == 1 or named else min(cores + 1, MOST_WORKERS)
 
 
 def begins_at(path: str) -> int:
     """The rank of a file, given by its path from the project's folder, in the order in which files are begun."""
-    ranks = [number for number, folder in enumerate(FIRST) if path.startswith(f"{folder}/")]
+    ranks = [number for number, name in enumerate(FIRST) if path == name or path.startswith(f"{name}/")]
     return len(FIRST) + 1 if path in ALONE else ranks[0] if ranks else len(FIRST)
 
 
@@ -72,8 +79,7 @@ class Files(LoadScopeScheduling):
     """Whole files to each worker; those of `ALONE`, which come last, one by one when the other workers are done."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return nodeid if file in APART else file
+        return nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if self._may_begin(node):

@@ -25,6 +25,7 @@ from registry.core.lifecycle import MOVES, FileRole, ReleaseState
 from registry.core.schema import Problem, Text
 from registry.core.spec import Spec, parse_spec, refuse
 from registry.core.uploads import UploadState
+from registry.hooks.code_runs import code_runs_of
 from registry.models import Release, ReleaseFile, ServedModel, Waiver
 from registry.queries import require_sealed, unverified_uploads, waivers_missing, waivers_needed
 from registry.queries.file_headers import hidden_of
@@ -196,6 +197,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
     if not needed:
         raise Invalid("no_waiver_needed", f"{release.name} carries no code and needs no waiver. Roll it out as it is.")
     refuse("invalid_waiver", "The waiver", [*_reason_problems(reason), *_kind_problems(kind, needed)])
+    told = {run.node: run.containment for run in code_runs_of(release)}  # what was known of where it would run
     hidden = hidden_of(release)
     waiver = Waiver.objects.create(
         release=release,
@@ -216,6 +218,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
             "digest": release.digest,
             "kind": waiver.kind,
             "author": author,
+            "containment": told,
             **({"hidden": dict(hidden)} if hidden else {}),
         },
     )

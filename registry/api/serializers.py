@@ -11,7 +11,8 @@ from accounts.api.requests import DocumentField, DocumentSerializer, DocumentTex
 from accounts.core.addresses import API
 from registry.core.lifecycle import FileRole
 from registry.core.uploads import UploadState
-from registry.models import Release, ServedModel, Upload
+from registry.hooks.code_runs import code_runs_of
+from registry.models import Release, ServedModel, Upload, Waiver
 from registry.queries import has_code_waiver, manifest_of, missing_files, unverified_uploads, waivers_missing
 from registry.queries.file_headers import hidden_of, imports_of
 
@@ -105,12 +106,33 @@ class DraftIn(DocumentSerializer):
     )
 
 
+class CodeRunOut(serializers.Serializer[Any]):
+    """What a release's code may do on one node that offers its runtime."""
+
+    node = serializers.CharField()
+    containment = serializers.ChoiceField(
+        choices=["own_user", "namespaces", "landlock", "seccomp", "none", "unknown"],
+        help_text="how the node shuts code in, best first; what its agent found out by trying",
+    )
+    says = serializers.CharField(help_text="the same as a sentence")
+    may_run = serializers.BooleanField(
+        help_text="false: the node cannot shut code in, and its owner did not allow it without"
+    )
+
+
 class WaiverOut(serializers.Serializer[Any]):
     kind = serializers.CharField()
     manifest_digest = serializers.CharField()
     reason = serializers.CharField()
     granted_by = serializers.CharField(source="granted_by.username", allow_null=True)
     granted_at = serializers.DateTimeField()
+    code_runs = serializers.SerializerMethodField(
+        help_text="what it allows: what the code may do on each node, as of now"
+    )
+
+    @extend_schema_field(CodeRunOut(many=True))
+    def get_code_runs(self, waiver: Waiver) -> Any:
+        return CodeRunOut(code_runs_of(waiver.release), many=True).data
 
 
 class WaiverIn(StrictSerializer):
@@ -174,6 +196,9 @@ class ReleaseOut(ReleaseBrief):
     manifest = serializers.SerializerMethodField()
     files = serializers.SerializerMethodField()
     waivers = serializers.SerializerMethodField()
+    code_runs = serializers.SerializerMethodField(
+        help_text="what its own code may do on each node that offers its runtime; empty for a release without code"
+    )
     _manifest: dict[str, Any] | None = None
 
     def get_has_code_waiver(self, release: Release) -> bool:
@@ -202,6 +227,10 @@ class ReleaseOut(ReleaseBrief):
     @extend_schema_field(WaiverOut(many=True))
     def get_waivers(self, release: Release) -> Any:
         return WaiverOut(release.waivers.select_related("granted_by").order_by("granted_at"), many=True).data
+
+    @extend_schema_field(CodeRunOut(many=True))
+    def get_code_runs(self, release: Release) -> Any:
+        return CodeRunOut(code_runs_of(release), many=True).data
 
 
 class QuarantinedFile(serializers.Serializer[Any]):

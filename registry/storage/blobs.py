@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from django.conf import settings
 
 from ledger.core.errors import NotFound
 from registry.storage.folder import FolderStore
 from registry.storage.port import BlobStore, Readable, split_key
-from registry.storage.s3 import S3Store, bucket_of
+
+if TYPE_CHECKING:
+    from registry.storage.s3 import S3Store
 
 #: Concurrent HEAD requests while looking for missing keys.
 _ASKERS = 16
@@ -40,6 +42,8 @@ def adapter() -> BlobStore:
 def _s3(
     place: str, endpoint: str, public: str, region: str, access: str, secret: str, max_bytes: int, copies: Path
 ) -> S3Store:
+    from registry.storage.s3 import S3Store, bucket_of  # boto3 is a quarter of what a process imports, and most need none
+
     bucket, prefix = bucket_of(place)
     return S3Store(
         bucket, prefix=prefix, endpoint=endpoint, public_endpoint=public, region=region, access_key=access,

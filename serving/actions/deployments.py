@@ -16,10 +16,11 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from ledger.core.errors import StateChanged, Unavailable
+from ledger.core.errors import Refused, StateChanged, Unavailable
 from registry.models import Release
 from registry.queries import manifest_of, require_runnable
 from serving.actions.routes import lock_routes, notify_routes
+from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.drift import Drift
 from serving.core.lifecycle import MOVES, DeploymentState
 from serving.models import Deployment, Environment, Node, Route, Server
@@ -44,6 +45,7 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
     Raises:
         Refused: the actor may not, or the release carries code that no release manager waived.
         StateChanged: the release is a draft or retired, or its last deployment is still draining.
+        Refused: no node with the release's runtime image may run its code, as none can shut it in.
         Unavailable: no node has the release's runtime image.
     """
     require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
@@ -223,7 +225,12 @@ def _node_for(release: Release) -> Node:
     wanted = manifest_of(release)["runtime"]
     nodes = list(Node.objects.order_by(F("seen_at").desc(nulls_last=True)))
     if found := nodes_for(release, nodes):
-        return found[0]
+        best = found[0]  # one that refuses the release's code comes after all that do not
+        if release.is_code_bearing and not may_run_code(best.facts):
+            tier = of_facts(best.facts) or Containment.NONE
+            message = not_contained(release.model.slug, release.name, tier)
+            raise Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
+        return best
     known = sorted({own["image"] for node in nodes for own in node.runtimes})
     raise Unavailable(
         "no_node_for_runtime",

@@ -14,21 +14,27 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
-from serving.adapters.triton import TritonServer, redacted
-from serving.agent import model_repository, runtime_image, server_shim
-from serving.ports import LaunchError, LaunchSpec, RunningServer
+from registry.core.file_rules import waivers_needed
+from serving.adapters.triton import TritonServer, control_restrictions, redacted
+from serving.agent import containment, model_repository, runtime_image, server_shim
+from serving.agent.sandbox.spec import Spec
+from serving.core.containment import not_contained
+from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
 HOST = "127.0.0.1"
 #: Below the range from which the kernel takes ports for outgoing connections, so that none of those is met.
 _PORTS = range(20_000, 32_000)
 START_TIMEOUT_S = 30.0
 _EXIT_TIMEOUT_S = 3
-_TRIES = 3
+_LOOK_EVERY_S = 0.03
+_PRIVATE = 0o600
 _PROJECT = Path(__file__).resolve().parents[2]
 _PORT_TAKEN = re.compile(
     r"address already in use|failed to (?:bind|start).*(?:port|listen|service)|unable to .*listen", re.IGNORECASE
@@ -44,11 +50,34 @@ class LocalLauncher:
         blobs: puts releases' files where they are wanted.
         lock: a file that the supervisor keeps locked for as long as the stack lives, or None when there is no stack
             and servers live until they are stopped.
+        layers: what servers are shut in with; None for the best that this machine grants.
+        allows_uncontained_code: whether releases that bring code run here though the machine cannot shut them in.
     """
 
-    def __init__(self, *, servers: Path, venv: Path, blobs: model_repository.Blobs, lock: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        servers: Path,
+        venv: Path,
+        blobs: model_repository.Blobs,
+        lock: Path | None = None,
+        layers: tuple[str, ...] | None = None,
+        allows_uncontained_code: bool = True,
+    ) -> None:
         self.servers, self._venv, self._blobs, self._lock = servers, venv, blobs, lock
+        self._layers, self._allows_uncontained_code = layers, allows_uncontained_code
         self._shims: dict[Path, subprocess.Popen[bytes]] = {}
+
+    @cached_property
+    def granted(self) -> containment.Granted:
+        """How servers are shut in here. Found out at the first question, which takes 0.1 s for each way that is tried."""
+        if self._layers is not None:
+            return containment.Granted(self._layers)
+        return containment.find_granted(self._venv, self.servers)
+
+    def containment(self) -> dict[str, Any]:
+        """For the node's facts."""
+        return self.granted.facts(allows_uncontained_code=self._allows_uncontained_code)
 
     def runtimes(self) -> list[dict[str, Any]]:
         """Empty when the serving environment is missing; `missing()` then says why."""
@@ -71,17 +100,11 @@ class LocalLauncher:
 
     def start(self, spec: LaunchSpec) -> RunningServer:
         self._check_runtime(spec)
+        self._check_code(spec)
         try:
             spec.folder.mkdir(parents=True, mode=0o700)
             model_repository.write(spec, self._blobs, spec.folder / "repository")
-            for _ in range(_TRIES):
-                started = self._launch(spec)
-                if started:
-                    return started
-            raise LaunchError(
-                "not_ready",
-                f"No free ports were found for the server of {spec.model} {spec.release_name} in {_TRIES} tries; try again.",
-            )
+            return self._launch(spec)
         except OSError as error:
             self._clear(spec.folder)
             raise LaunchError(
@@ -90,6 +113,32 @@ class LocalLauncher:
         except BaseException:
             self._clear(spec.folder)
             raise
+
+    def await_loaded(self, server: RunningServer, model: str, *, timeout_s: float) -> None:
+        """The server opens its ports when all is loaded, or when it knows why not."""
+        deadline = time.monotonic() + timeout_s
+        while not all(_listens(port) for port in (server.grpc_port, server.http_port)):
+            if not self.is_alive(server):
+                raise self._death(server.folder, model)
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    "load_failed",
+                    f"{model} was still loading after {timeout_s:g} s; make its start faster, or raise its time. "
+                    f"{self.log_tail(server.folder)}",
+                )
+            time.sleep(_LOOK_EVERY_S)
+        client = TritonServer(server.host, server.http_port, server.grpc_port)
+        try:
+            why = client.why_not_loaded(model, control_secret=_read(server.folder / server_shim.LAUNCH_FILE)["secret"])
+        except (InferenceError, KeyError) as error:  # it ended just now, or another listens where it should
+            raise LaunchError(
+                "not_ready",
+                f"The server of {model} does not say what it loaded: {error}. {self.log_tail(server.folder)}",
+            ) from error
+        finally:
+            client.close()
+        if why:
+            raise LaunchError("load_failed", why)
 
     def is_alive(self, server: RunningServer) -> bool:
         record = _record(server.folder)
@@ -136,25 +185,31 @@ class LocalLauncher:
                 "Push the release again for this runtime, so that its gates run on it.",
             )
 
-    def _launch(self, spec: LaunchSpec) -> RunningServer | None:
-        """None when another process took one of the chosen ports first."""
-        ports = free_ports()
+    def _check_code(self, spec: LaunchSpec) -> None:
+        tier = self.granted.tier
+        if tier.holds_code or self._allows_uncontained_code:
+            return
+        if waivers_needed(file["path"] for file in spec.manifest["files"]):
+            raise LaunchError("not_contained", not_contained(spec.model, spec.release_name, tier))
+
+    def _launch(self, spec: LaunchSpec) -> RunningServer:
+        """The server, as soon as its shim has told its process id."""
+        ports, secret = free_ports(), secrets.token_hex(32)
         prefix = f"sg{spec.folder.name.rpartition('-')[2]}_"
         launch = {
-            "argv": self._argv(spec.folder, ports, prefix),
-            "env": self._environment(spec.folder),
             "host": HOST,
             "ports": ports,
+            "secret": secret,
             "shm_prefix": prefix,
             "lock": str(self._lock or ""),
             "deployment_id": spec.deployment_id,
             "digest": spec.digest,
         }
-        for name in ("home", "tmp"):
-            (spec.folder / name).mkdir(exist_ok=True)
-        write_whole(spec.folder / server_shim.LAUNCH_FILE, json.dumps(launch, indent=1))
-        (spec.folder / server_shim.SHIM_FILE).unlink(missing_ok=True)
-        with (spec.folder / server_shim.LOG_FILE).open("wb") as output:
+        sandbox = self._sandbox(spec, self._argv(spec.folder, ports, prefix), control_restrictions(secret), ports)
+        containment.make_folders(sandbox, spec.folder)
+        for name, told in ((server_shim.SANDBOX_FILE, sandbox.as_json()), (server_shim.LAUNCH_FILE, launch)):
+            write_whole(spec.folder / name, json.dumps(told, indent=1), mode=_PRIVATE)
+        with open(os.open(spec.folder / server_shim.LOG_FILE, os.O_WRONLY | os.O_CREAT, _PRIVATE), "wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "serving.agent.server_shim", str(spec.folder)],
                 cwd=_PROJECT,
@@ -165,35 +220,35 @@ class LocalLauncher:
                 env={"PATH": os.defpath, "PYTHONPATH": str(_PROJECT)},
             )
         self._shims[spec.folder] = process
-        return self._await_live(spec, process, ports)
-
-    def _await_live(
-        self, spec: LaunchSpec, process: subprocess.Popen[bytes], ports: dict[str, int]
-    ) -> RunningServer | None:
-        client = TritonServer(HOST, ports["http"], ports["grpc"])
         deadline = time.monotonic() + START_TIMEOUT_S
-        try:
-            while time.monotonic() < deadline:
-                if process.poll() is not None:
-                    self._explain_death(spec)
-                    return None
-                if client.is_live() and (server := self.adopt(spec.folder)):
-                    return server
-                time.sleep(0.05)
-        finally:
-            client.close()
+        while time.monotonic() < deadline:
+            if server := self.adopt(spec.folder):
+                return server
+            if process.poll() is not None:
+                raise self._death(spec.folder, f"{spec.model} {spec.release_name}")
+            time.sleep(_LOOK_EVERY_S)
         raise LaunchError(
             "not_ready",
-            f"The server of {spec.model} {spec.release_name} was not live after {START_TIMEOUT_S:g} s. {self.log_tail(spec.folder)}",
+            f"The server of {spec.model} {spec.release_name} had not begun after {START_TIMEOUT_S:g} s. {self.log_tail(spec.folder)}",
         )
 
-    def _explain_death(self, spec: LaunchSpec) -> None:
-        """Raises LaunchError("not_ready") unless a port was taken, which another try heals."""
-        words = self.log_tail(spec.folder, lines=40)
-        if not _PORT_TAKEN.search(words):
-            raise LaunchError(
-                "not_ready", f"The server of {spec.model} {spec.release_name} ended while it started. {words}"
-            )
+    def _death(self, folder: Path, name: str) -> LaunchError:
+        words = self.log_tail(folder, lines=40)
+        hint = " Another try takes other ports." if _PORT_TAKEN.search(words) else ""
+        return LaunchError("not_ready", f"The server of {name} ended while it started.{hint} {words}")
+
+    def _sandbox(self, spec: LaunchSpec, argv: list[str], hidden: list[str], ports: dict[str, int]) -> Spec:
+        layers = self.granted.layers
+        built = containment.spec_for(
+            spec.folder,
+            self._venv,
+            layers,
+            argv=(*argv, *hidden),
+            env=self._environment(),
+            bounds=containment.bounds_of(spec.manifest.get("envelope") or {}, layers),
+        )
+        places = range(len(argv), len(argv) + len(hidden))
+        return replace(built, ports=tuple(ports.values()), hidden=dict(zip(places, hidden, strict=True)))
 
     def _argv(self, folder: Path, ports: dict[str, int], prefix: str) -> list[str]:
         parts = runtime_image.binaries(self._venv)
@@ -207,7 +262,9 @@ class LocalLauncher:
             str(parts.server.resolve()),
             f"--model-repository={folder / 'repository'}",
             f"--backend-directory={backends.parent}",
-            "--model-control-mode=explicit",
+            # What is in the repository is loaded at the start, and nothing else ever: nobody can load code through the ports.
+            "--model-control-mode=none",
+            "--exit-on-error=false",  # a model that cannot load is told by the index, with its reason
             "--disable-auto-complete-config",
             "--metrics-interval-ms=500",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
@@ -219,14 +276,14 @@ class LocalLauncher:
             ),
         ]
 
-    def _environment(self, folder: Path) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         """Nothing of the agent's own environment goes to a server: a release's code must not find secrets there."""
         parts = runtime_image.binaries(self._venv)
         libraries = [parts.libraries.resolve(), *([parts.python_library] if parts.python_library else [])]
         return {
             "PATH": f"{self._venv.absolute() / 'bin'}:{os.defpath}",
-            "HOME": str(folder / "home"),
-            "TMPDIR": str(folder / "tmp"),
+            "USER": "release",  # there is no /etc/passwd to look it up in
+            "LOGNAME": "release",
             "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
             "PYTHONNOUSERSITE": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -246,7 +303,9 @@ class LocalLauncher:
             for pid, ticks in ((record["pid"], record["ticks"]), (record["server_pid"], record["server_ticks"])):
                 if is_running(pid, ticks):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL) if pid == record["pid"] else os.killpg(pid, signal.SIGKILL)
+                        os.kill(pid, signal.SIGKILL) if pid == record["pid"] else os.killpg(
+                            os.getpgid(pid), signal.SIGKILL
+                        )
         self._clear(folder)
 
     def _wait_for_end(self, folder: Path, record: dict[str, Any], grace_s: float) -> None:
@@ -285,10 +344,20 @@ def free_ports() -> dict[str, int]:
     )
 
 
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False
+
+
 def _record(folder: Path) -> dict[str, Any]:
     """What the shim wrote, or {} when there is none."""
+    return _read(folder / server_shim.SHIM_FILE)
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
-        read: dict[str, Any] = json.loads((folder / server_shim.SHIM_FILE).read_text())
+        read: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
     return read

@@ -181,6 +181,7 @@ def facts(launcher: NodeLauncher) -> dict[str, Any]:
         "cpu_count": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "tensorrt": tensorrt.availability(),
+        "containment": launcher.containment(),
         **hardware(),
         **({"missing": why} if (why := launcher.missing()) else {}),
     }

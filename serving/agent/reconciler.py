@@ -7,7 +7,6 @@ above all, a server that does not answer is taken out of the gateways first and 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -52,6 +51,8 @@ class NodeLauncher(Launcher, Protocol):
 
     def missing(self) -> str: ...
 
+    def containment(self) -> dict[str, Any]: ...
+
 
 class ClosableServer(InferenceServer, Protocol):
     def close(self) -> None: ...
@@ -95,7 +96,6 @@ class DeploymentReconciler:
         self._server: Server | None = None
         self._running: RunningServer | None = None
         self._client: ClosableServer | None = None
-        self._can_revive = False
         self._seen = HealthTracker()
         self._setbacks = 0
         self._since = time.monotonic()  # in this state
@@ -125,10 +125,7 @@ class DeploymentReconciler:
 
     def _bring_up(self, deployment: Deployment) -> float:
         try:
-            if self._can_revive:
-                self._revive(deployment)
-            else:
-                self._begin(deployment)
+            self._begin(deployment)
             deployment = self._load_and_warm(deployment)
         except (LaunchError, InferenceError) as error:
             return self._setback(error.reason, error.message)
@@ -155,21 +152,12 @@ class DeploymentReconciler:
             reason = _loudly(deployment, "its files are here and right")
             self._move(deployment, S.LOADING, reason, timings={"fetch_s": round(fetch_s, 3)})
 
-    def _revive(self, deployment: Deployment) -> None:
-        """Unload and load: a model process that died comes back only so. Source: Triton 2.51; a bare load does nothing.
-
-        Triton may say "unloading" for ever about a model whose process died while requests were in it; a load
-        succeeds all the same, so the wait for the unload is short and its time-out means nothing.
-        """
-        self._can_revive = False  # the next try is a fresh server
-        with contextlib.suppress(InferenceError):
-            self._attached_client().unload(deployment.release.model.slug, timeout_s=1.0)
-
     def _load_and_warm(self, deployment: Deployment) -> Deployment:
         timings = dict(deployment.timings)
         began = time.monotonic()
         load_timeout_s = self._lifecycle(deployment).get("load_timeout_s", self._pace.load_timeout)
-        self._attached_client().load(deployment.release.model.slug, timeout_s=load_timeout_s)
+        assert self._running is not None
+        self._launcher.await_loaded(self._running, deployment.release.model.slug, timeout_s=load_timeout_s)
         timings["load_s"] = round(time.monotonic() - began, 3)
         if deployment.state == S.LOADING:
             self._move(deployment, S.WARMING, _loudly(deployment, "the server loaded it"), timings=timings)
@@ -273,22 +261,18 @@ class DeploymentReconciler:
         )
 
     def _lose(self, deployment: Deployment, why: str) -> float:
-        """Takes the server out of the gateways first, then restarts it."""
+        """Takes the server out of the gateways first; the next step starts another in its place."""
         why = _loudly(deployment, why)
         with transaction.atomic():
             self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
             if self._server is not None:
                 actions.mark_serving(actor=self._actor, server=self._server, is_serving=False, reason=why)
-        # A server that is frozen as a whole would keep its own reload waiting for as long as a load may take.
-        is_alive = self._running is not None and self._launcher.is_alive(self._running)
-        self._can_revive = is_alive and self._attached_client().is_live()
         self._seen, self._setbacks = HealthTracker(), self._setbacks + 1
         if self._setbacks > len(self._pace.backoff) and not _is_indispensable(deployment):
             return self._give_up(deployment, why)
         return self._pause(self._setbacks - 1)
 
     def _give_up(self, deployment: Deployment, why: str) -> float:
-        self._can_revive = False
         self._end_servers(deployment, why)
         self._move(
             deployment,
@@ -355,7 +339,6 @@ class DeploymentReconciler:
         if self._client:
             self._client.close()
         self._server = self._running = self._client = None
-        self._can_revive = False
         self._seen = HealthTracker()
 
     def _attached_client(self) -> ClosableServer:

@@ -64,9 +64,9 @@ class Binaries:
         return next(self.libraries.glob("libtritonserver-*.so"))
 
     @property
-    def python_library(self) -> Path | None:
-        """The folder of libpython that the stub links to, where it is not the system's."""
-        home = next(
+    def python_home(self) -> Path | None:
+        """The folder of the Python that the environment was made with, where it is not the system's."""
+        told = next(
             (
                 line.partition("=")[2].strip()
                 for line in (self.venv / "pyvenv.cfg").read_text().splitlines()
@@ -74,8 +74,14 @@ class Binaries:
             ),
             "",
         )
-        folder = Path(home).parent / "lib"
-        return folder if home and any(folder.glob(f"lib{self.site.parent.name}.so*")) else None
+        home = Path(told).parent
+        return home if told and home not in (Path("/"), Path("/usr")) else None
+
+    @property
+    def python_library(self) -> Path | None:
+        """The folder of libpython that the stub links to, where it is not the system's."""
+        folder = self.python_home / "lib" if self.python_home else None
+        return folder if folder and any(folder.glob(f"lib{self.site.parent.name}.so*")) else None
 
 
 def binaries(venv: Path) -> Binaries:

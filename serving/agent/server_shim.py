@@ -8,7 +8,8 @@ the child of a shim, a small process in a session of its own:
 - shim killed             → the kernel ends the server (PR_SET_PDEATHSIG), the next agent sweeps the folder;
 - server died             → the shim clears up after it, notes how it ended in `shim.json`, and goes.
 
-Nothing but the standard library is loaded here: a shim is a few megabytes that wait.
+Between the two stands the server's sandbox (`serving.agent.sandbox`), which ends as the server ends. Nothing but the standard
+library is loaded here: a shim is a few megabytes that wait.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import adopt_orphans, die_with_parent, started_at_ticks
+from serving.agent.sandbox.spec import ENVIRONMENT, command
 
 LAUNCH_FILE = "launch.json"
+SANDBOX_FILE = "sandbox.json"
 SHIM_FILE = "shim.json"
 LOG_FILE = "server.log"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
@@ -68,47 +70,53 @@ def keep(folder: Path) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     adopt_orphans()  # a dead server's own children come here, to be ended
     clear_shared_memory(launch["shm_prefix"])
-    server = _start(folder, launch)
+    sandbox, server_pid = _start(folder)
     record = {
         "pid": os.getpid(),
         "ticks": started_at_ticks(os.getpid()),
-        "server_pid": server.pid,
-        "server_ticks": started_at_ticks(server.pid) or 0,
+        "server_pid": server_pid,
+        "server_ticks": started_at_ticks(server_pid) or 0,
         "started_at": time.time(),
         **{key: launch[key] for key in ("host", "ports", "shm_prefix", "deployment_id", "digest")},
     }
     write_whole(folder / SHIM_FILE, json.dumps(record, indent=1))
     if launch["lock"]:
         threading.Thread(target=_watch_lock, args=(Path(launch["lock"]),), daemon=True).start()
-    was_asked = _wait(server)
-    _end(server)
+    was_asked = _wait(sandbox)
+    _end(sandbox)
     clear_shared_memory(launch["shm_prefix"])
     if was_asked:
         shutil.rmtree(folder, ignore_errors=True)
         return 0
     with contextlib.suppress(OSError):  # the folder may be gone: an agent swept it
-        write_whole(folder / SHIM_FILE, json.dumps({**record, "exit_code": server.returncode}, indent=1))
+        write_whole(folder / SHIM_FILE, json.dumps({**record, "exit_code": sandbox.returncode}, indent=1))
     return 1
 
 
-def _start(folder: Path, launch: dict[str, Any]) -> subprocess.Popen[bytes]:
+def _start(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """The sandbox, and the id of the server in it: 0 if there is none, and the log says why."""
     tie = die_with_parent(signal.SIGTERM)  # SIGTERM: the server ends its model processes with it
 
     def before_exec() -> None:
         tie()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 
+    told, tell = os.pipe()
     with (folder / LOG_FILE).open("ab") as log:
-        return subprocess.Popen(  # there is one thread yet, so a function before exec is safe
-            launch["argv"],
-            env=launch["env"],
+        sandbox = subprocess.Popen(  # there is one thread yet, so a function before exec is safe
+            command(folder / SANDBOX_FILE, report=tell),
+            env=ENVIRONMENT,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             preexec_fn=before_exec,
+            pass_fds=[tell],
         )
+    os.close(tell)
+    with os.fdopen(told, "rb") as report:
+        return sandbox, int(report.read() or 0)
 
 
 def _watch_lock(path: Path) -> None:
@@ -118,37 +126,37 @@ def _watch_lock(path: Path) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait(server: subprocess.Popen[bytes]) -> bool:
+def _wait(sandbox: subprocess.Popen[bytes]) -> bool:
     """True when asked to stop, False when the server ended by itself."""
     while True:
         received = signal.sigwaitinfo(_WAITED_FOR)
         if received.si_signo != signal.SIGCHLD:
             return True
-        if server.poll() is not None:
+        if sandbox.poll() is not None:
             return False
-        _reap_others(server.pid)
+        _reap_others(sandbox.pid)
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
-    if server.poll() is None:
+def _end(sandbox: subprocess.Popen[bytes]) -> None:
+    if sandbox.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            server.terminate()
+            sandbox.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(EXIT_GRACE_S)
+            sandbox.wait(EXIT_GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(server.pid, signal.SIGKILL)  # the server if it hangs, and the model processes it left
-    server.wait()
+        os.killpg(sandbox.pid, signal.SIGKILL)  # the server if it hangs, and the model processes it left
+    sandbox.wait()
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline and _reap_others(0):
         time.sleep(0.02)
 
 
-def _reap_others(server_pid: int) -> bool:
-    """Collects orphans that came to this process; whether any child is left."""
+def _reap_others(sandbox_pid: int) -> bool:
+    """Collects orphans that came to this process; whether any child is left. Only `subprocess` may collect the sandbox."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None or found.si_pid == server_pid:
+            if found is None or found.si_pid == sandbox_pid:
                 return True
             os.waitpid(found.si_pid, os.WNOHANG)
         except ChildProcessError:

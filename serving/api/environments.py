@@ -14,6 +14,7 @@ from accounts.api.requests import actor_of
 from accounts.api.responses import OnePage
 from registry.queries import visible_models
 from serving import queries
+from serving.core.containment import of_facts, sentence_of
 from serving.models import Environment, Route, Server
 
 
@@ -25,6 +26,10 @@ class RuntimeOut(serializers.Serializer[Any]):
     backends = serializers.ListField(child=serializers.CharField())
     versions = serializers.DictField(child=serializers.CharField())
     node = serializers.CharField()
+    containment = serializers.CharField(
+        help_text="how the node shuts a release's code in: own_user, namespaces, landlock, …"
+    )
+    contained = serializers.CharField(help_text="the same as a sentence")
     seen_at = serializers.DateTimeField(allow_null=True, help_text="when the node's agent last said that it is there")
 
 
@@ -142,6 +147,14 @@ class RuntimesView(APIView):
     def get(self, request: Request) -> Response:
         """Every runtime image of every node: a handful, so there is one page."""
         found = [
-            {**own, "node": node.name, "seen_at": node.seen_at} for node in queries.nodes() for own in node.runtimes
+            {
+                **own,
+                "node": node.name,
+                "containment": str(of_facts(node.facts) or "unknown"),
+                "contained": sentence_of(node.facts),
+                "seen_at": node.seen_at,
+            }
+            for node in queries.nodes()
+            for own in node.runtimes
         ]
         return Response(RuntimesPage({"results": found}).data)

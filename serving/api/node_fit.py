@@ -35,6 +35,8 @@ class NodeFitOut(FitOut):
     node = serializers.CharField()
     has_runtime = serializers.BooleanField(help_text="whether it offers the release's runtime image and backend")
     seen_at = serializers.DateTimeField(allow_null=True)
+    containment = serializers.CharField(help_text="how it shuts a release's code in: own_user, namespaces, landlock, …")
+    contained = serializers.CharField(help_text="the same as a sentence")
 
 
 class NodesFitPage(OnePage):

@@ -9,6 +9,7 @@ from registry.core.fit import SEVERITY, Fit, fit
 from registry.core.node_facts import from_agent, from_labels
 from registry.models import Release
 from registry.queries import manifest_of
+from serving.core.containment import may_run_code, of_facts, sentence_of
 from serving.models import Node
 from serving.queries.deployments import nodes
 
@@ -23,7 +24,7 @@ def fit_of(release: Release, node: Node) -> Fit:
 
 
 def fits_of(release: Release) -> list[dict[str, Any]]:
-    """Every node by name: [{"node", "has_runtime", "seen_at", "verdict", "reasons"}]."""
+    """Every node by name: [{"node", "has_runtime", "seen_at", "containment", "contained", "verdict", "reasons"}]."""
     manifest = manifest_of(release)
     image, backend = manifest["runtime"]["image"], manifest["runtime"]["backend"]
     return [
@@ -31,6 +32,8 @@ def fits_of(release: Release) -> list[dict[str, Any]]:
             "node": node.name,
             "has_runtime": any(own["image"] == image and backend in own["backends"] for own in node.runtimes),
             "seen_at": node.seen_at,
+            "containment": str(of_facts(node.facts) or "unknown"),
+            "contained": sentence_of(node.facts),
             **fit_of(release, node).as_json(),
         }
         for node in nodes().order_by("name")
@@ -38,17 +41,23 @@ def fits_of(release: Release) -> list[dict[str, Any]]:
 
 
 def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
-    """Those of the nodes that offer the release's image and backend: the ones that it fits first, then as they came.
+    """Those of the nodes that offer the release's image and backend: the ones that may run its code and that it fits first.
 
-    One that contradicts the envelope comes last and is not left out: who declared too much would have nowhere to go.
+    One that contradicts the envelope comes last and is not left out: who declared too much would have nowhere to go. Nor is one
+    that does not run code that it cannot shut in: its launcher refuses with the reason.
     """
     wanted = manifest_of(release)["runtime"]
+
+    def rank(node: Node) -> tuple[bool, int]:
+        refuses = release.is_code_bearing and not may_run_code(node.facts)
+        return refuses, SEVERITY.index(fit_of(release, node).verdict)
+
     found = [
         node
         for node in among
         if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes)
     ]
-    return sorted(found, key=lambda node: SEVERITY.index(fit_of(release, node).verdict)) if len(found) > 1 else found
+    return sorted(found, key=rank) if len(found) > 1 else found
 
 
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:

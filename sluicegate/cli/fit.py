@@ -56,4 +56,5 @@ def read_labels(path: Path) -> dict[str, Any]:
 def _lines(one: dict[str, Any]) -> list[str]:
     lacks = "" if one["has_runtime"] else "; it does not offer the runtime image"
     told = [f"  {reason['verdict']} {reason['field']}: {reason['message']}" for reason in one["reasons"]]
-    return [f"{one['node']}: {one['verdict']}{lacks}", *told]
+    contained = [f"  containment {one['containment']}: {one['contained']}"] if "containment" in one else []
+    return [f"{one['node']}: {one['verdict']}{lacks}", *told, *contained]

@@ -62,12 +62,18 @@ def waive(client: Client, release: str, reason: str, kind: str | None = None) ->
 def run_waive(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         granted = waive(client, arguments.release, arguments.reason, arguments.kind)
-        missing = client.get(release_path(arguments.release))["waivers_missing"]
+        release = client.get(release_path(arguments.release))
+    missing = release["waivers_missing"]
     lines = [f"{arguments.release} may run its own code: {arguments.reason}"]
     if missing:
         lines = [f"Waived: {granted['kind']}. {arguments.release} still needs a waiver of kind {', '.join(missing)}."]
-    output.result(granted, lines)
+    output.result(granted, [*lines, *_code_runs(release)])
     return exits.OK
+
+
+def _code_runs(release: dict[str, Any]) -> list[str]:
+    """What the release's own code may do on each node."""
+    return [f"on node {run['node']} ({run['containment']}): {run['says']}" for run in release.get("code_runs", [])]
 
 
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
@@ -99,6 +105,7 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
     lines += [f"{path} holds what is not seen: {', '.join(found)}" for path, found in release.get("hidden", {}).items()]
     lines += [f"needs a waiver of kind {kind}" for kind in release.get("waivers_missing", [])]
     lines += [f"waived by {w.get('granted_by')}: {w.get('reason')}" for w in release.get("waivers", [])]
+    lines += _code_runs(release)
     lines.append(
         f"gates {verdict}" + (f": sluicegate gates {arguments.release} --wait" if verdict == "not run" else "")
     )

@@ -78,6 +78,8 @@ def prepare(options: Options) -> Machine:
         "SLUICEGATE_PROBER_ADDRESS": f"127.0.0.1:{ports['prober']}",
         # Everything here listens on this machine alone, so an administrator's receivers may too.
         "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": os.environ.get("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE", "1"),
+        # Whoever starts the stack owns all of it: code that this machine cannot shut in is told of, and may run.
+        "SLUICEGATE_ALLOW_UNCONTAINED_CODE": os.environ.get("SLUICEGATE_ALLOW_UNCONTAINED_CODE", "1"),
         **options.env,
     }
     env = {**_inherited(ours), **ours, "PYTHONUNBUFFERED": "1"}

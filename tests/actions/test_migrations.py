@@ -34,6 +34,7 @@ def state_of(rollout: Rollout) -> str:
         return str(cursor.fetchone()[0])
 
 
+@pytest.mark.slow
 def test_a_promotion_that_was_undone_is_reverted_and_promoted_again_on_the_way_back() -> None:
     undone, _ = promoted()
     actions.roll_back_model(actor=make_admin(), model=undone.model, environment=undone.environment, reason="Wrong.")

@@ -93,6 +93,7 @@ def test_the_cursor_does_not_pass_a_number_that_is_not_readable_yet(receiver: Re
     assert list(Delivery.objects.order_by("event_id").values_list("event_id", flat=True)) == [start + 2, start + 3]
 
 
+@pytest.mark.slow
 def test_every_committed_event_is_one_delivery_whoever_collects(receiver: Receiver) -> None:
     rows = [subscribe(f"{receiver.url}/{n}") for n in range(3)]
     over = threading.Event()

@@ -94,7 +94,6 @@ class World:
         make_server(deployment, http_port=port, grpc_port=port + 1)
         model = FakeModel(serving(), double)
         fake = FakeInferenceServer({MODEL: model})
-        fake.load(MODEL, timeout_s=1)
         self.fakes[Endpoint("127.0.0.1", port, port + 1)] = _noting(fake, release.name, self.asked)
         return model
 

@@ -510,6 +510,7 @@ def _race(*calls: Any) -> list[Any]:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.slow
 def test_drafts_are_made_beside_seals_of_their_model() -> None:
     """A draft's row names its model, and a seal holds that row: neither may wait for the other for ever."""
     dev = developer()

@@ -17,6 +17,7 @@ from accounts.models import Team
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.core.errors import DomainError, Refused, StateChanged, Unavailable
 from ledger.models import Event
+from registry.hooks.code_runs import code_runs_of
 from registry.models import Release, ServedModel, Waiver
 from serving import actions, queries
 from serving.agent.reconciler import AgentTimings, DeploymentReconciler
@@ -152,6 +153,46 @@ def test_code_needs_a_waiver_of_just_these_contents(model: ServedModel, staging:
     assert caught.value.code == "code_not_waived"
     Waiver.objects.create(release=release, manifest_digest=release.digest, reason="read and understood")
     assert ensure(release, staging).state == S.FETCHING
+
+
+UNCONTAINED = {"containment": {"tier": "seccomp", "allows_uncontained_code": False}}
+
+
+def waived(model: ServedModel) -> Release:
+    release = sealed(model, code=True)
+    Waiver.objects.create(release=release, manifest_digest=release.digest, reason="read and understood")
+    return release
+
+
+def test_code_runs_only_where_it_is_shut_in_or_the_owner_of_the_node_allows_it(
+    model: ServedModel, staging: Environment, node: Node
+) -> None:
+    Node.objects.filter(pk=node.pk).update(facts=UNCONTAINED)
+    release = waived(model)
+    with pytest.raises(Refused, match="SLUICEGATE_ALLOW_UNCONTAINED_CODE") as caught:
+        ensure(release, staging)
+    assert caught.value.code == "not_contained" and caught.value.facts["containment"] == "seccomp"
+    assert ensure(sealed(model), staging).node == node  # without code it runs there
+    allowed = {"containment": {"tier": "none", "allows_uncontained_code": True}}
+    Node.objects.filter(pk=node.pk).update(facts=allowed)
+    assert ensure(release, staging).node == node
+
+
+def test_code_goes_to_the_node_that_shuts_it_in(model: ServedModel, staging: Environment, node: Node) -> None:
+    Node.objects.filter(pk=node.pk).update(facts=UNCONTAINED, seen_at=timezone.now())
+    safe = Node.objects.create(name="safe", runtimes=[RUNTIME], facts={"containment": {"tier": "namespaces"}})
+    assert ensure(waived(model), staging).node == safe
+
+
+def test_what_code_may_do_is_told_for_every_node_that_it_could_run_on(model: ServedModel, node: Node) -> None:
+    Node.objects.filter(pk=node.pk).update(facts=UNCONTAINED)
+    Node.objects.create(name="old", runtimes=[RUNTIME])  # its agent tells nothing yet
+    Node.objects.create(name="other", runtimes=[])
+    local, old = code_runs_of(sealed(model, code=True))
+    assert (local.node, local.containment, local.may_run) == ("local", "seccomp", False)
+    assert local.says.startswith("This code will run with the service's rights")
+    assert (old.node, old.containment, old.may_run) == ("old", "unknown", True) and "service's rights" in old.says
+    assert code_runs_of(sealed(model)) == []
 
 
 def test_a_runtime_that_no_node_has_is_refused_with_those_that_are_there(
@@ -357,7 +398,7 @@ def test_a_failed_deployment_is_tried_again_when_asked_for(
 
 
 @pytest.mark.takes("deployment: ready → loading")
-def test_a_dead_model_process_is_brought_back_on_the_same_server(
+def test_a_dead_model_process_is_brought_back_on_a_new_server(
     world: World, release: Release, staging: Environment
 ) -> None:
     world.until(S.READY)
@@ -366,7 +407,8 @@ def test_a_dead_model_process_is_brought_back_on_the_same_server(
     world.reconciler.step()  # one probe is enough: the server itself says that the process died
     assert world.state == S.LOADING and queries.ready_server(release, staging) is None
     row = world.until(S.READY)
-    assert queries.ready_server(release, staging) == before and row.recoveries == 1
+    assert queries.ready_server(release, staging) != before and row.recoveries == 1
+    assert queries.current_servers().count() == 1 and len(world.launcher.running) == 1
     assert Event.objects.filter(subject_type="server", verb="server.lost").count() == 1
     assert Event.objects.filter(subject_type="server", verb="server.recovered").count() == 1
 

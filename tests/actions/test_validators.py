@@ -87,9 +87,7 @@ class Stage:
         self.asked.append(release.name)
         slug = release.model.slug
         serving = json.loads(release.manifest)["serving"]
-        fake = FakeInferenceServer({slug: self.behaviour.get(release.name) or FakeModel(serving, judge_text)})
-        fake.load(slug, timeout_s=1)
-        return fake
+        return FakeInferenceServer({slug: self.behaviour.get(release.name) or FakeModel(serving, judge_text)})
 
     def behave(self, release: Release, compute: Callable[[Arrays], Arrays] = judge_text, **how: Any) -> FakeModel:
         model = FakeModel(json.loads(release.manifest)["serving"], compute, **how)

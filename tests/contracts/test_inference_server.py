@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from serving.adapters.triton import TritonServer, redacted
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
-from serving.ports import Inference, InferenceError, InferenceServer, LaunchError, TensorSpec
+from serving.ports import Inference, InferenceError, InferenceServer, TensorSpec
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from tests.fakes.ports import FakeInferenceServer, FakeModel
@@ -66,6 +65,7 @@ def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
                 fake, lambda: setattr(fake.models[model], "is_dead", True), lambda: setattr(fake, "is_down", True)
             )
         running = launcher.start(launch_spec(manifest, launcher.folder_for(1, model, "r1")))
+        launcher.await_loaded(running, model, timeout_s=30)
         client = TritonServer(running.host, running.http_port, running.grpc_port)
         started.append((running, client))
 
@@ -93,21 +93,18 @@ def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
 @pytest.fixture(scope="module")
 def doubling(subjects: Any) -> InferenceServer:
     server: InferenceServer = subjects("doubling").server
-    server.load("doubling", timeout_s=30)
     return server
 
 
 @pytest.fixture(scope="module")
 def words(subjects: Any) -> InferenceServer:
     server: InferenceServer = subjects("words").server
-    server.load("words", timeout_s=30)
     return server
 
 
 @pytest.fixture
 def misbehaving(subjects: Any) -> Subject:
     subject: Subject = subjects("misbehaving")
-    subject.server.load("misbehaving", timeout_s=30)
     return subject
 
 
@@ -204,23 +201,12 @@ def test_an_exception_in_the_model_is_a_server_error_and_the_next_request_is_fin
     assert ask(misbehaving.server, row(1), "misbehaving").outputs["y"].tolist() == [[2, 2, 2, 2]]
 
 
-def test_a_dead_model_process_fails_until_unload_and_load(misbehaving: Subject) -> None:
-    server = misbehaving.server
+def test_a_dead_model_process_fails_for_good(misbehaving: Subject) -> None:
     misbehaving.kill_model()
-    with pytest.raises(InferenceError) as caught:
-        ask(server, row(1), "misbehaving")
-    assert "is not healthy" in caught.value.message
-    with contextlib.suppress(InferenceError):  # Triton may never end this unload; loading works all the same
-        server.unload("misbehaving", timeout_s=1)
-    server.load("misbehaving", timeout_s=30)
-    assert ask(server, row(3), "misbehaving").outputs["y"].tolist() == [[6, 6, 6, 6]]
-
-
-def test_an_unloaded_model_is_gone_when_unload_returns(misbehaving: Subject) -> None:
-    misbehaving.server.unload("misbehaving", timeout_s=10)
-    with pytest.raises(InferenceError) as caught:
-        ask(misbehaving.server, row(1), "misbehaving")
-    assert caught.value.reason == "rejected"
+    for _ in range(2):
+        with pytest.raises(InferenceError) as caught:
+            ask(misbehaving.server, row(1), "misbehaving")
+        assert "is not healthy" in caught.value.message
 
 
 def test_a_server_that_is_gone_is_unreachable(misbehaving: Subject) -> None:
@@ -234,19 +220,11 @@ def test_a_server_that_is_gone_is_unreachable(misbehaving: Subject) -> None:
 
 def test_an_answer_that_takes_too_long_is_a_timeout(subjects: Any, kind: str) -> None:
     subject = subjects("misbehaving")
-    subject.server.load("misbehaving", timeout_s=30)
     if kind == "fake":
         subject.server.models["misbehaving"].latency_s = 0.5
     with pytest.raises(InferenceError) as caught:
         ask(subject.server, row(60), "misbehaving", timeout_s=0.2)
     assert caught.value.reason == "timeout"
-
-
-def test_loading_what_is_not_there_fails_clearly(doubling: InferenceServer) -> None:
-    with pytest.raises(LaunchError) as caught:
-        doubling.load("nobody", timeout_s=10)
-    assert caught.value.reason == "load_failed"
-    assert "nobody" in caught.value.message
 
 
 def test_a_traceback_keeps_files_and_lines_but_no_folders() -> None:
@@ -274,7 +252,6 @@ def test_a_bad_request_does_not_poison_its_batch(kind: str, subjects: Any) -> No
     if kind == "fake":
         pytest.skip("the runner is part of the real runtime only")
     subject = subjects("words", dynamic_batching={"preferred_batch_size": [4], "max_queue_delay_us": 400_000})
-    subject.server.load("words", timeout_s=30)
     outcomes: dict[int, str] = {}
 
     def work(number: int, text: bytes) -> None:
@@ -300,7 +277,6 @@ def test_texts_of_all_lengths_that_share_a_batch_get_their_own_answers(kind: str
     if kind == "fake":
         pytest.skip("the runner is part of the real runtime only")
     subject = subjects("words", dynamic_batching={"preferred_batch_size": [8], "max_queue_delay_us": 400_000})
-    subject.server.load("words", timeout_s=30)
     counts = [[1], [100], [2, 90], [3], [40], [1], [5]]
     got: dict[int, Any] = {}
 
@@ -329,6 +305,7 @@ def test_redaction_leaves_the_last_part_of_a_path(path: Path) -> None:
         ("RESOURCE_EXHAUSTED", "too many requests are in flight", "full"),
         ("INTERNAL", "CUDA out of memory", "server_error"),
         ("UNAVAILABLE", "failed to connect to all addresses", "unreachable"),
+        ("UNAVAILABLE", "This protocol is restricted, expecting header 'triton-grpc-protocol-x'", "rejected"),
     ],
 )
 def test_only_a_refusal_for_being_full_is_told_as_one(status: str, words: str, reason: str) -> None:

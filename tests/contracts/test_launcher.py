@@ -82,13 +82,17 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def shared_memory_of(running: RunningServer) -> list[str]:
-    return [path.name for path in Path("/dev/shm").glob(f"sg{running.folder.name.rpartition('-')[2]}_*")]
+    """The machine's, and the server's own where it has one; each region is its owner's alone."""
+    places = (Path("/dev/shm"), Path(f"/proc/{running.pid}/root/dev/shm"))
+    found = {path for place in places for path in place.glob(f"sg{running.folder.name.rpartition('-')[2]}_*")}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in found)
+    return [path.name for path in found]
 
 
-def double(running: RunningServer, model: str = "doubling") -> list[float]:
+def double(launcher: LocalLauncher, running: RunningServer, model: str = "doubling") -> list[float]:
+    launcher.await_loaded(running, model, timeout_s=30)
     client = TritonServer(running.host, running.http_port, running.grpc_port)
     try:
-        client.load(model, timeout_s=30)
         answered: list[float] = (
             client.infer(model, {"x": np.ones((1, 4), np.float32)}, timeout_s=5).outputs["y"][0].tolist()
         )
@@ -211,13 +215,15 @@ def test_a_change_of_the_runner_is_another_runtime(tmp_path: Path, monkeypatch: 
 # a life of a server
 
 
-def test_a_server_starts_empty_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+def test_a_server_serves_and_leaves_nothing(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.doubling(blobs))
+    assert double(launcher, running) == [2, 2, 2, 2]
     client = TritonServer(running.host, running.http_port, running.grpc_port)
     assert client._client.get_server_metadata(client_timeout=5).version == launcher.runtimes()[0]["versions"]["triton"]
-    assert double(running) == [2, 2, 2, 2]
     assert launcher.is_alive(running) and shared_memory_of(running)
-    assert stat.S_IMODE(running.folder.stat().st_mode) == 0o700
+    assert running.folder.stat().st_mode & 0o007 == 0  # nobody else's, whoever the server runs as
+    told = (server_shim.LAUNCH_FILE, server_shim.SANDBOX_FILE, server_shim.LOG_FILE)
+    assert {stat.S_IMODE((running.folder / name).stat().st_mode) for name in told} == {0o600}
     client.close()
     launcher.stop(running, grace_s=10)
     assert not launcher.is_alive(running) and not running.folder.exists()
@@ -240,7 +246,7 @@ def test_instances_and_threads_are_those_of_the_release(launcher: LocalLauncher,
         start(launcher, made.doubling(blobs, instance_group=[{"kind": "cpu", "count": count}], parameters=parameters))
         for count, parameters in ((1, {}), (2, {"intra_op_threads": "3"}))
     )
-    assert double(plain) == double(wide) == [2, 2, 2, 2]
+    assert double(launcher, plain) == double(launcher, wide) == [2, 2, 2, 2]
     (alone,) = model_threads(plain)
     assert model_threads(wide) == [alone + 2, alone + 2]  # a graph's own threads, beside the one that asks it
 
@@ -268,7 +274,7 @@ def test_a_server_listens_on_loopback_only_and_has_no_secrets(
 def test_a_model_that_cannot_start_says_why(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.misbehaving(blobs, parameters={"fail": "load"}))
     with pytest.raises(LaunchError) as caught:
-        double(running, "misbehaving")
+        double(launcher, running, "misbehaving")
     assert caught.value.reason == "load_failed"
     assert "the weights are not what they should be" in caught.value.message
     assert str(running.folder) not in caught.value.message
@@ -277,12 +283,12 @@ def test_a_model_that_cannot_start_says_why(launcher: LocalLauncher, blobs: Memo
 def test_a_graph_that_lacks_a_declared_output_says_which(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.doubling(blobs, outputs=[{"name": "wanted", "data_type": "FP32", "dims": [4]}]))
     with pytest.raises(LaunchError, match="'wanted'"):
-        double(running)
+        double(launcher, running)
 
 
 def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.doubling(blobs))
-    double(running)
+    double(launcher, running)
     os.kill(running.pid, signal.SIGKILL)
     assert eventually(lambda: not launcher.is_alive(running))
     assert eventually(lambda: processes_of(running.folder) == [] and shared_memory_of(running) == [])
@@ -295,7 +301,7 @@ def test_a_killed_shim_takes_its_server_along_and_a_sweep_clears_up(
     launcher: LocalLauncher, blobs: MemoryBlobs
 ) -> None:
     running = start(launcher, made.doubling(blobs))
-    double(running)
+    double(launcher, running)
     os.kill(json.loads((running.folder / server_shim.SHIM_FILE).read_text())["pid"], signal.SIGKILL)
     assert eventually(lambda: processes_of(running.folder) == [])
     other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=BlobCache(launcher.servers / "../cache", blobs))
@@ -314,8 +320,8 @@ def test_freeing_the_stacks_lock_ends_every_server_and_leaves_nothing(
         lock=tmp_path / "stack.lock",
     )
     one, two = (start(launcher, manifest) for manifest in (made.doubling(blobs), made.misbehaving(blobs)))
-    double(one)
-    double(two, "misbehaving")
+    double(launcher, one)
+    double(launcher, two, "misbehaving")
     assert launcher.is_alive(one) and launcher.is_alive(two)
     lock.close()  # as the kernel does when the supervisor dies, however it dies
     for running in (one, two):
@@ -355,7 +361,7 @@ def test_a_server_survives_its_starter_and_is_adopted(launcher: LocalLauncher) -
         starter.kill()
     running = launcher.adopt(folder)
     assert running and launcher.is_alive(running)
-    assert double(running) == [2, 2, 2, 2]
+    assert double(launcher, running) == [2, 2, 2, 2]
     assert launcher.sweep({folder}) == []  # wanted: it stays
     launcher.stop(running, grace_s=10)
     assert processes_of(folder) == [] and not folder.exists()

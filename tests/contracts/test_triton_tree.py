@@ -47,8 +47,8 @@ def test_a_real_tritonserver_loads_and_answers(tmp_path: Path, monkeypatch: pyte
     launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=BlobCache(tmp_path / "cache", blobs))
     running = launcher.start(launch_spec(made, launcher.folder_for(1, "tripling", "r7")))
     try:
+        launcher.await_loaded(running, "tripling", timeout_s=60)
         client = TritonServer(running.host, running.http_port, running.grpc_port)
-        client.load("tripling", timeout_s=60)
         answer = client.infer("tripling", {"x": np.ones((2, 4), np.float32)}, timeout_s=20)
         client.close()
     finally:

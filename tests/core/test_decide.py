@@ -279,6 +279,7 @@ FORWARD = {Action.ADVANCE, Action.BAKE, Action.PROMOTE}
 
 @given(snapshots())
 @settings(max_examples=600, deadline=None)
+@pytest.mark.slow
 def test_decide_is_total_and_sound(s: Snapshot) -> None:
     done = decide(s)
     assert done.reason.strip() and done.reason[-1] in ".!"

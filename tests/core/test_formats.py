@@ -384,6 +384,7 @@ def test_any_bytes_give_facts_or_one_problem(path: str, data: bytes, size: int) 
 
 @settings(deadline=None, max_examples=400)
 @given(ANY_PATH, ANY_PATH, st.data())
+@pytest.mark.slow
 def test_spoilt_files_give_facts_or_one_problem(path: str, content: str, draw: st.DataObject) -> None:
     data = bytearray(GOOD[content])
     for _ in range(draw.draw(st.integers(1, 4))):

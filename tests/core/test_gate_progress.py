@@ -24,7 +24,6 @@ ITEMS = tuple(GoldenItem(str(i), {"x": [float(i)]}, i % 2) for i in range(6))
 
 def context(told: list[tuple[int, int]], **over: Any) -> gates.GateContext:
     server = FakeInferenceServer({"m": FakeModel(SERVING, lambda tensors: {"y": tensors["x"]})})
-    server.load("m", timeout_s=1)
     values: dict[str, Any] = {
         "model": "m", "release": "r2", "serving": SERVING, "envelope": {}, "contract": {}, "timings": {},
         "policy": parse_policy({"load": {"rate_per_s": 20, "duration_s": 8, "slo_ms": 100}}), "server": server,

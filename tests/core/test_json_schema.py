@@ -67,6 +67,7 @@ ODD = st.sampled_from(SCALARS) | st.just([]) | st.just({}) | st.just([1]) | st.j
 
 @settings(deadline=None, max_examples=500)
 @given(st.data())
+@pytest.mark.slow
 def test_schema_and_reader_agree_on_a_spoilt_envelope(data: st.DataObject) -> None:
     envelope = json.loads(json.dumps(FULL))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -116,6 +116,7 @@ def test_a_mutant_knows_the_outermost_function_whose_code_it_changes() -> None:
     }
 
 
+@pytest.mark.slow
 def test_every_mutant_of_the_cores_is_python_and_another_program() -> None:
     """Of a sixth of the modules, the longest among them: that reads all the ways in which the product writes an operator."""
     paths = sorted(suite.modules(), key=lambda path: -(suite.ROOT / path).stat().st_size)[::6]
@@ -126,6 +127,7 @@ def test_every_mutant_of_the_cores_is_python_and_another_program() -> None:
             assert ast.dump(ast.parse(one.applied(source))) != same, str(one)
 
 
+@pytest.mark.slow
 def test_tests_reach_modules_through_others_and_the_near_ones_come_first() -> None:
     reaching = suite.reaching("rollouts/core/evidence.py")
     assert "tests/core/test_simulation.py" in reaching

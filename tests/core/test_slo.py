@@ -111,6 +111,7 @@ def test_the_run_length_to_a_verdict_is_the_measured_one(share: float, verdict: 
     assert low <= float(np.median([n for _, n in runs])) <= high
 
 
+@pytest.mark.slow
 def test_looking_at_every_request_stays_within_the_stated_error() -> None:
     rng = np.random.default_rng(11)
     runs = [_first_verdict(0.01, rng, 3000, 20, 0.95)[0] for _ in range(200)]

@@ -167,6 +167,7 @@ def test_not_even_a_rollout_that_is_blind_every_other_tick_grows() -> None:
     assert sum(one.ticks for one in back(block)) == 900
 
 
+@pytest.mark.slow
 def test_a_week_of_blocks_stays_fine_where_it_is_young() -> None:
     kept: list[tuple[int, int]] = []
     most, week = 120, 604_800

@@ -97,7 +97,7 @@ def test_no_two_workers_choose_a_port_of_each_other(count: int) -> None:
 def test_stores_that_were_named_are_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"):
         monkeypatch.delenv(name, raising=False)
-    for cores, count in ((1, 0), (2, 2), (4, 4), (64, 4)):
+    for cores, count in ((1, 0), (2, 3), (3, 4), (64, 4)):
         monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert workers.how_many() == count
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
@@ -107,4 +107,4 @@ def test_stores_that_were_named_are_for_one_process(monkeypatch: pytest.MonkeyPa
 def test_every_file_that_is_named_is_there() -> None:
     from tests.parts import ROOT
 
-    assert [file for file in (*ALONE, *workers.APART, *workers.FIRST) if not (ROOT / file).exists()] == []
+    assert [file for file in (*ALONE, *workers.FIRST) if not (ROOT / file).exists()] == []

@@ -1,8 +1,8 @@
 """Honest stand-ins for an inference server, a launcher and a metrics server, in this process.
 
 "Honest": they refuse what the real ones refuse, join requests to batches as the real ones do, let one bad request
-spoil its batch as user code does, and forget a dead model process only after unload and load. The same contract
-tests run on these and on the real ones.
+spoil its batch as user code does, and never get a dead model process back. The same contract tests run on these and on the
+real ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class FakeModel:
     """What a model does, and how badly.
 
     `compute` gets a whole batch. `latency_s` is per batch. `breaks` is the error that every request meets;
-    `is_dead` is a model process that died: every request fails until the model is unloaded and loaded.
+    `is_dead` is a model process that died: every request fails until another server is started.
+    `load_error` is why it cannot be loaded.
     `is_hung` is code that never returns: no request is answered and none finishes.
     """
 
@@ -73,7 +74,6 @@ class _Waiting:
 class _Loaded:
     instance: threading.Lock = field(default_factory=threading.Lock)  # one instance: one batch at a time
     queue: list[_Waiting] = field(default_factory=list)
-    was_unloaded: bool = False
     batches: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -85,7 +85,10 @@ class FakeInferenceServer:
     def __init__(self, models: dict[str, FakeModel]) -> None:
         self.models = models
         self.is_down = False
-        self._loaded: dict[str, _Loaded] = {}
+        self._errors = {name: model.load_error for name, model in models.items()}
+        self._loaded = {name: _Loaded() for name, error in self._errors.items() if not error}
+        for name in self._loaded:
+            models[name].is_dead = False  # a new server has new model processes
 
     def close(self) -> None:
         """Nothing is held."""
@@ -127,21 +130,8 @@ class FakeInferenceServer:
         found = waiting.outputs or {}
         return Inference({name: value for name, value in found.items() if not outputs or name in outputs}, latency_s)
 
-    def load(self, model: str, *, timeout_s: float) -> None:
-        if self.is_down:
-            raise LaunchError("load_failed", "failed to connect to all addresses")
-        if model not in self.models:
-            raise LaunchError("load_failed", f"failed to load '{model}', failed to poll from model repository")
-        if self.models[model].load_error:
-            raise LaunchError("load_failed", self.models[model].load_error)
-        if model not in self._loaded:  # loading what is loaded does nothing, also when its process is dead
-            self._loaded[model] = _Loaded()
-            self.models[model].is_dead = False
-
-    def unload(self, model: str, *, timeout_s: float) -> None:
-        if self.is_down:
-            raise InferenceError("unreachable", "failed to connect to all addresses")
-        self._loaded.pop(model, None)
+    def why_not_loaded(self, model: str) -> str:
+        return self._errors.get(model, f"the server knows no {model}")
 
     def statistics(self, model: str) -> dict[str, Any]:
         loaded = self._find(model)
@@ -255,6 +245,7 @@ class FakeLauncher:
         self.running: dict[Path, tuple[RunningServer, FakeInferenceServer]] = {}
         self.fail: list[LaunchError] = []
         self.started: list[LaunchSpec] = []
+        self.contained: dict[str, Any] = {"tier": "own_user", "layers": ["user"], "allows_uncontained_code": False}
 
     def runtimes(self) -> list[dict[str, Any]]:
         return self._runtimes
@@ -278,6 +269,16 @@ class FakeLauncher:
 
     def connect(self, server: RunningServer) -> FakeInferenceServer:
         return self.running[server.folder][1]
+
+    def await_loaded(self, server: RunningServer, model: str, *, timeout_s: float) -> None:
+        found = self.connect(server)
+        if found.is_down:
+            raise LaunchError("not_ready", f"The server of {model} ended while it started.")
+        if why := found.why_not_loaded(model):
+            raise LaunchError("load_failed", why)
+
+    def containment(self) -> dict[str, Any]:
+        return self.contained
 
     def is_alive(self, server: RunningServer) -> bool:
         return server.folder in self.running and not self.running[server.folder][1].is_down

@@ -46,7 +46,9 @@ def _said() -> argparse.Namespace:
     parser.add_argument(
         "--torn", action="store_true", help="kill an engine with broken transactions: this must go wrong"
     )
-    parser.add_argument("--most", type=int, default=10**9, help="no more runs than these, the first ones drawn")
+    parser.add_argument(
+        "--most", type=int, default=10**9, help="no more runs of a kind of victim than these, the first ones drawn"
+    )
     parser.add_argument("--sites", action="store_true", help="list every site")
     parser.add_argument(
         "--takeover", type=int, default=0, help="kill the leader of two engines so often, freeze it once"
@@ -86,7 +88,8 @@ def _campaign(said: argparse.Namespace, folder: Path) -> int:
     def choose(points: campaigns.PointsOf) -> list[campaigns.Target]:
         picked = pick({name: [point for point in its if said.site in point.site] for name, its in points.items()})
         picked = campaigns.changed_first(picked, changed_modules() if said.changed else ())
-        return (campaigns.frozen(picked) if said.freeze else picked)[: said.most] * said.times
+        picked = campaigns.frozen(picked) if said.freeze else picked
+        return campaigns.first_of_each_kind(picked, chosen, said.most) * said.times
 
     campaign.run(choose)
     found = campaigns.report(campaign)

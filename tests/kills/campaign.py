@@ -160,6 +160,17 @@ def changed_first(chosen: list[Target], modules: Iterable[str]) -> list[Target]:
     return sorted(chosen, key=lambda target: not any(mark in target[1].site for mark in marks))
 
 
+def first_of_each_kind(chosen: list[Target], victims: Iterable[Victim], most: int) -> list[Target]:
+    """The same without those of a kind of victim that come after its first `most`."""
+    kinds, seen = {victim.name: victim.kind for victim in victims}, Counter[str]()
+    kept = []
+    for name, point in chosen:
+        seen[kinds[name]] += 1
+        if seen[kinds[name]] <= most:
+            kept.append((name, point))
+    return kept
+
+
 def frozen(chosen: list[Target]) -> list[Target]:
     """The same writes with the victim frozen instead of killed, once each: the instant after a write is that before the next."""
     return [

@@ -28,6 +28,8 @@ LONGEST_S = 25.0
 LOOK_S = 0.02
 #: The time that the last engine gets to do something that it should not, once all is over.
 AFTERMATH_S = 0.12
+#: An engine with torn transactions ends a rollout in several of them, and a busy machine lets time pass in between.
+TORN_AFTERMATH_S = 1.0
 
 
 def engine(trace: Path, at: Point | None, *, is_torn: bool = False) -> None:
@@ -90,7 +92,7 @@ class Telling(Stage):
         self.gateway.told(arms={str(Rollout.objects.get().candidate.digest): self.story.candidate})
         first = self._start_engine("first", self.engine_dies_at)
         self._until_the_end(first)
-        time.sleep(AFTERMATH_S)
+        time.sleep(TORN_AFTERMATH_S if self.is_torn else AFTERMATH_S)
         self.played.trace = sites_in(self.place / "first")
         if self.lines_when_frozen is not None:
             late = late_in(self._lines(), self.lines_when_frozen, self.at)

@@ -55,9 +55,7 @@ def golden_lines(count: int = 24) -> bytes:
 def client(server: Server) -> FakeInferenceServer:
     """The server that every deployment gets here."""
     release = server.deployment.release
-    fake = FakeInferenceServer({release.model.slug: FakeModel(json.loads(release.manifest)["serving"], judge_text)})
-    fake.load(release.model.slug, timeout_s=1)
-    return fake
+    return FakeInferenceServer({release.model.slug: FakeModel(json.loads(release.manifest)["serving"], judge_text)})
 
 
 def comes_up(deployment: Deployment) -> None:

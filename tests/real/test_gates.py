@@ -80,9 +80,9 @@ def clients() -> Iterator[list[TritonServer]]:
 
 def context(launcher: LocalLauncher, clients: list[TritonServer], manifest: dict[str, Any], **over: Any) -> GateContext:
     running = launcher.start(launch_spec(manifest, launcher.folder_for(1, manifest["model"], "r1")))
+    launcher.await_loaded(running, manifest["model"], timeout_s=60)
     server = TritonServer(running.host, running.http_port, running.grpc_port)
     clients.append(server)
-    server.load(manifest["model"], timeout_s=60)
     values: dict[str, Any] = {
         "model": manifest["model"], "release": "r1", "serving": manifest["serving"], "envelope": {}, "contract": {},
         "policy": POLICY, "server": server, "timings": {"fetch_s": 0.1, "load_s": 1.0, "warmup_s": 0.1},

@@ -18,7 +18,6 @@ from tritonclient.grpc import service_pb2
 
 from serving.adapters.envoy_bootstrap import FLUSH_S
 from serving.adapters.envoy_counters import EnvoyCounters
-from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
@@ -90,14 +89,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     serving = made.serving(queue_policy=queue, max_batch_size=1)
     document = made.manifest(blobs, MODEL, {"artifact/model.py": SAYS.encode()}, serving, backend="python")
     running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r2")))
-    client = TritonServer(running.host, running.http_port, running.grpc_port)
     try:
-        client.load(MODEL, timeout_s=60)
+        launcher.await_loaded(running, MODEL, timeout_s=60)
         with rig(tmp_path_factory.mktemp("gateway")) as parts:
             triton = Endpoint(running.host, running.http_port, running.grpc_port)
             yield World(parts, triton)
     finally:
-        client.close()
         launcher.stop(running, grace_s=10)
 
 

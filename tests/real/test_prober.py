@@ -29,7 +29,6 @@ from registry.models import Release
 from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
-from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint, Prober
@@ -79,9 +78,7 @@ def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Runn
     for number, (name, manifest) in enumerate(manifests.items()):
         spec = made.launch_spec(manifest, launcher.folder_for(number, MODEL, name), deployment_id=number)
         started[name] = launcher.start(spec)
-        client = TritonServer("127.0.0.1", started[name].http_port, started[name].grpc_port)
-        client.load(MODEL, timeout_s=60)
-        client.close()
+        launcher.await_loaded(started[name], MODEL, timeout_s=60)
     yield started
     for server in started.values():
         launcher.stop(server, grace_s=10)

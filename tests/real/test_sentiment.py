@@ -79,8 +79,8 @@ def serve(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
         folder = launcher.folder_for(1, "sentiment", name)
         server = launcher.start(LaunchSpec(1, "sentiment", name, digest_of(document), document, folder))
         running.append(server)
+        launcher.await_loaded(server, "sentiment", timeout_s=60)
         triton = TritonServer(server.host, server.http_port, server.grpc_port)
-        triton.load("sentiment", timeout_s=60)
 
         def ask(texts: list[str]) -> Any:
             inputs = {"text": np.array([[t.encode()] for t in texts], dtype=object)}

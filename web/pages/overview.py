@@ -13,7 +13,8 @@ from registry.models import ServedModel
 from registry.queries import visible_models as readable_models
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.queries.rollouts import rollouts_of
-from serving.queries import environments
+from serving.core.containment import of_facts, sentence_of
+from serving.queries import environments, nodes
 from web.pages.session import live
 
 
@@ -32,6 +33,15 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
         "moving": [r for r in active if r.state != RolloutState.AWAITING_APPROVAL],
         "ended": list(rollouts.exclude(state__in=ACTIVE)[:5]),
         "environments": environments(models).filter(is_routed=True),
+        "nodes": [
+            {
+                "name": node.name,
+                "seen_at": node.seen_at,
+                "containment": of_facts(node.facts) or "unknown",
+                "contained": sentence_of(node.facts),
+            }
+            for node in nodes()
+        ],
     }
 
 

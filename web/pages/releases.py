@@ -12,6 +12,7 @@ from django.urls import reverse
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, may
 from registry.actions import grant_waiver
+from registry.hooks.code_runs import code_runs_of
 from registry.models import Release
 from registry.queries import get_release, waivers_missing
 from registry.queries.file_headers import hidden_of, imports_of
@@ -47,6 +48,7 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
             "may_run_gates": may(actor, Verb.RUN_GATES, team),
             "waivers_missing": sorted(waivers_missing(found)),
             "imports": imports_of(found),
+            "code_runs": code_runs_of(found),
             "hidden": hidden_of(found),
             "may_waive": found.is_code_bearing
             and may(actor, Verb.WAIVE_CODE, team)

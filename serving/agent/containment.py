@@ -1,0 +1,240 @@
+"""Finds out how far this machine can shut a server in, and says what one server may reach."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from serving.agent import runtime_image
+from serving.agent.sandbox.spec import (
+    DEVICES,
+    ENVIRONMENT,
+    LANDLOCK,
+    NAMESPACES,
+    PROC,
+    SECCOMP,
+    SYSTEM,
+    USER,
+    Bounds,
+    Spec,
+    command,
+)
+from serving.agent.sandbox.system_calls import ARCHITECTURE
+from serving.core.containment import Containment
+
+_MIB = 1 << 20
+#: User ids for servers where root starts them: above the ranges that systemd hands out, and below 2^31, which some programs take
+#: for the end. Source: systemd's UIDS-GIDS.md.
+_FIRST_UID, _UIDS = 0x7000_0000, 0x0800_0000
+_TRIAL_S = 20.0
+#: Two models on Triton hold about 105 threads; a runtime starts some for each core.
+_PROCESSES, _PROCESSES_PER_CPU = 512, 32
+_OPEN_FILES = 8192  # a connection is one
+_LEAST_MEMORY, _LEAST_SHARED, _SCRATCH, _LONGEST_FILE = 2048 * _MIB, 256 * _MIB, 1024 * _MIB, 4096 * _MIB
+#: Best first: what the kernel refuses of one is missing in a later one.
+AS_ROOT = (
+    (USER, NAMESPACES, PROC, LANDLOCK, SECCOMP),
+    (USER, NAMESPACES, LANDLOCK, SECCOMP),
+    (USER, NAMESPACES, PROC, SECCOMP),
+    (USER, LANDLOCK, SECCOMP),
+    (USER, SECCOMP),
+)
+AS_ANYBODY = (
+    (NAMESPACES, PROC, LANDLOCK, SECCOMP),
+    (NAMESPACES, LANDLOCK, SECCOMP),
+    (NAMESPACES, PROC, SECCOMP),
+    (LANDLOCK, SECCOMP),
+    (SECCOMP,),
+)
+#: What programs look at beside the folders of the system; read-only, and left out where it is not there.
+_ALSO_SEEN = (
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/alternatives",
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
+)
+_GPU_SEEN = ("/proc/driver/nvidia", "/sys/module/nvidia", "/sys/module/nvidia_uvm")
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What this machine grants: the layers of its sandboxes, and why a better one was refused (empty for the best)."""
+
+    layers: tuple[str, ...]
+    refused: str = ""
+
+    @property
+    def tier(self) -> Containment:
+        ordered = ((USER, Containment.OWN_USER), (NAMESPACES, Containment.NAMESPACES), (LANDLOCK, Containment.LANDLOCK))
+        known = (*ordered, (SECCOMP, Containment.SECCOMP))
+        return next((tier for layer, tier in known if layer in self.layers), Containment.NONE)
+
+    def facts(self, *, allows_uncontained_code: bool) -> dict[str, Any]:
+        """For the node's facts."""
+        return {
+            "tier": str(self.tier),
+            "says": self.tier.sentence,
+            "layers": list(self.layers),
+            "allows_uncontained_code": allows_uncontained_code,
+            **({"refused": self.refused} if self.refused else {}),
+        }
+
+
+def find_granted(venv: Path, servers: Path) -> Granted:
+    """Found out by trying, best first: neither a kernel's version nor one call that succeeds tells what the others do.
+
+    Args:
+        venv: the serving environment, whose Python is what is tried.
+        servers: where servers' folders lie, as a user of its own must be able to pass there.
+    """
+    if platform.machine() != ARCHITECTURE:
+        return Granted((), f"the sandbox is written for {ARCHITECTURE}, and this machine is {platform.machine()}")
+    refused = ""
+    for layers in AS_ROOT if os.getuid() == 0 else AS_ANYBODY:
+        trouble = try_layers(layers, venv, servers)
+        if not trouble:
+            return Granted(layers, refused)
+        refused = refused or trouble
+    return Granted((), refused)
+
+
+def try_layers(layers: tuple[str, ...], venv: Path, servers: Path) -> str:
+    """Starts a Python in such a sandbox: an empty string, or what was refused."""
+    servers.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=servers) as name:
+        folder = Path(name).resolve()
+        python = venv.absolute() / "bin" / "python"
+        argv = (str(python), "-I", "-S", "-c", "pass") if python.exists() else ("/bin/true", "hidden")
+        spec = spec_for(folder, venv, layers, argv=argv, env={"PATH": os.defpath}, bounds=bounds_of({}, layers))
+        make_folders(spec, folder)
+        file = folder / "spec.json"
+        file.write_text(json.dumps(replace(spec, hidden={len(argv) - 1: argv[-1]}).as_json()))
+        try:
+            ended = subprocess.run(
+                command(file, report=1),
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TRIAL_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no end within {_TRIAL_S:g} s"
+    if ended.returncode == 0:
+        return ""
+    words = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("sandbox: ")
+    return words or f"exit status {ended.returncode}"
+
+
+def spec_for(
+    folder: Path, venv: Path, layers: tuple[str, ...], *, argv: tuple[str, ...], env: dict[str, str], bounds: Bounds
+) -> Spec:
+    """The sandbox of the server in this folder, but for its ports and secrets. `make_folders` makes what it needs."""
+    has_namespaces = NAMESPACES in layers
+    gpus = sorted(str(path) for path in Path("/dev").glob("nvidia*"))
+    # Nothing of the server's folder is seen but what it serves: what it was started with and its log stay outside.
+    seen = [*_runtime_paths(venv), *_ALSO_SEEN, *(_GPU_SEEN if gpus else ())]
+    home, tmp = folder / "home", folder / "tmp"
+    return Spec(
+        layers=layers,
+        argv=argv,
+        env={**env, "HOME": str(home), "TMPDIR": "/tmp" if has_namespaces else str(tmp)},  # noqa: S108 - its own
+        home=str(home),
+        tmp="/tmp" if has_namespaces else str(tmp),  # noqa: S108 - its own
+        root=str(folder / "root"),
+        bounds=bounds,
+        read_only=(str(folder / "repository"), str(folder / "backends"), *seen),
+        devices=(*DEVICES, *gpus),
+        uid=uid_of(folder) if USER in layers else 0,
+    )
+
+
+def make_folders(spec: Spec, folder: Path) -> None:
+    """The folders that the spec names, open to the user that the server will be and to no other."""
+    for path in (spec.home, spec.root, str(folder / "tmp")):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    if not spec.has(USER):
+        return
+    for seen in (folder / "repository", folder / "backends"):
+        for below in (seen, *seen.rglob("*")) if seen.exists() else ():
+            if below.is_dir() and not below.is_symlink():
+                below.chmod(0o755)
+            elif below.is_file() and not below.is_symlink() and below.stat().st_mode & 0o004 == 0:
+                below.chmod(0o444)
+    if not spec.has(NAMESPACES):  # with them, what it sees is put in place before it becomes that user
+        folder.parent.chmod(0o711)
+        os.chown(folder, -1, spec.uid)
+        folder.chmod(0o710)
+        for path in (spec.home, spec.tmp):
+            os.chown(path, spec.uid, spec.uid)
+
+
+def bounds_of(envelope: dict[str, Any], layers: tuple[str, ...]) -> Bounds:
+    """What a release's server may take: by its envelope where that declares it, otherwise generously.
+
+    The declared least is what the release needs to work at all, so the bound is twice that. Without a declaration a process may
+    take half of the machine's memory: enough for one model, and not enough to take the machine down by itself.
+    """
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    host = envelope.get("host") or {}
+    memory, shared, disk = (
+        host.get(f"{name}_mib{least}") for name, least in (("memory", "_min"), ("shm", "_min"), ("disk", ""))
+    )
+    # Without a user or a user namespace of its own, a server's processes are counted with all of this user's.
+    counted = 0 if USER in layers or NAMESPACES in layers else threads_of(os.getuid())
+    has_gpu = any(Path("/dev").glob("nvidia*"))  # CUDA reserves far more addresses than memory: a bound would stop it
+    return Bounds(
+        processes=_PROCESSES + _PROCESSES_PER_CPU * (os.cpu_count() or 1) + counted,
+        open_files=_OPEN_FILES,
+        memory=0 if has_gpu else max(2 * memory * _MIB, _LEAST_MEMORY) if memory else machine // 2,
+        shared_memory=max(2 * shared * _MIB, _LEAST_SHARED) if shared else max(machine // 4, _LEAST_SHARED),
+        scratch=max(2 * disk * _MIB, _SCRATCH) if disk else _SCRATCH,
+        file=_LONGEST_FILE,
+    )
+
+
+def threads_of(uid: int) -> int:
+    """How many threads of this user run now."""
+    count = 0
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_uid == uid:
+                count += sum(1 for _ in (path / "task").iterdir())
+    return count
+
+
+def uid_of(folder: Path) -> int:
+    """A user for one server: by its folder's name, which no other server has."""
+    mapped = _mapped_users()
+    number = int.from_bytes(hashlib.sha256(folder.name.encode()).digest()[:8], "big")
+    if mapped > _FIRST_UID + _UIDS:
+        return _FIRST_UID + number % _UIDS
+    return mapped // 2 + number % (mapped // 2) if mapped > 1 else 0
+
+
+def _mapped_users() -> int:
+    """How many user ids there are from 0 on: fewer in a container that has a user namespace of its own."""
+    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return next((int(count) for first, _, count in ranges if first == "0"), 0)
+
+
+def _runtime_paths(venv: Path) -> list[str]:
+    """The serving environment and the Python that it was made with, under each name that they go by."""
+    found = [venv.absolute(), venv.resolve()]
+    with contextlib.suppress(OSError, runtime_image.RuntimeMissing):
+        home = runtime_image.binaries(venv).python_home
+        found += [home, home.resolve()] if home else []
+    system = tuple(Path(path) for path in SYSTEM)
+    return sorted(
+        {str(path) for path in found if path != Path("/") and not any(path.is_relative_to(one) for one in system)}
+    )

@@ -1,0 +1,80 @@
+"""What one sandbox is made of, as the launcher writes it and the sandbox reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_PROJECT = Path(__file__).resolve().parents[3]
+
+#: What a sandbox may be made of; `serving.core.containment` says in words what each is good for.
+USER, NAMESPACES, PROC, LANDLOCK, SECCOMP = "user", "namespaces", "proc", "landlock", "seccomp"
+#: What every program of the system needs to start. Those that are links (as on a merged /usr) stay links.
+SYSTEM = ("/usr", "/lib", "/lib64", "/bin")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+#: Exit status of a sandbox whose layers this machine does not grant; env(1) and sh(1) use it alike for what cannot be run.
+NOT_GRANTED = 126
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most that a server may take. Sizes in bytes."""
+
+    processes: int  # threads count as processes do. Source: setrlimit(2), RLIMIT_NPROC
+    open_files: int  # of one process
+    memory: int  # writable private memory of one process; 0 for no bound. Source: setrlimit(2), RLIMIT_DATA
+    shared_memory: int  # in /dev/shm, where that is its own
+    scratch: int  # in its home folder, where that is its own; the longest single file where it is not
+    file: int  # the longest file, its log among them
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One program and what it sees. All paths are absolute, and the same inside as outside.
+
+    `home` and `tmp` are all that it may write. `hidden` has arguments that no other user may read, by their place in `argv`.
+    `root` is an empty folder on which a file system of its own is put together. `uid` is who it runs as, 0 for no change.
+    """
+
+    layers: tuple[str, ...]
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    home: str
+    tmp: str
+    root: str
+    bounds: Bounds
+    read_only: tuple[str, ...] = ()
+    devices: tuple[str, ...] = DEVICES
+    ports: tuple[int, ...] = ()
+    uid: int = 0
+    hidden: dict[int, str] = field(default_factory=dict)
+
+    def has(self, layer: str) -> bool:
+        return layer in self.layers
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def read(text: str) -> Spec:
+    """The spec that `Spec.as_json` gave. Raises ValueError, KeyError, TypeError for anything else."""
+    told = json.loads(text)
+    for name in ("layers", "argv", "read_only", "devices", "ports"):
+        told[name] = tuple(told[name])
+    told["bounds"] = Bounds(**told["bounds"])
+    told["hidden"] = {int(place): value for place, value in told["hidden"].items()}
+    return Spec(**told)
+
+
+def command(spec_file: Path, report: int) -> list[str]:
+    """How to start the sandbox of a spec, in `ENVIRONMENT`. `report` is a descriptor that it inherits."""
+    return [sys.executable, "-S", "-m", "serving.agent.sandbox", str(spec_file), str(report)]
+
+
+#: All that a sandbox inherits. Without `site` (-S) it starts in half the time.
+ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(_PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}

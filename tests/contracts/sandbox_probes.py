@@ -1,0 +1,207 @@
+"""What hostile code tries, told as JSON: for each try "yes" if it got through, otherwise the error's name. Standard library only.
+
+`python sandbox_probes.py '{"secret": PATH, "pid": N, "port": N, …}'` runs inside a sandbox and inside a server's model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MIB = 1 << 20
+_FASTOPEN = 0x20000000  # Source: linux/socket.h
+#: System calls of x86-64 with arguments that ask for something harmless.
+_CALLS: dict[str, tuple[int, ...]] = {
+    "ptrace": (101, 16, 1, 0, 0),  # attach to the first process
+    "unshare": (272, 0x10000000),
+    "keyctl": (250, 0, -3, 0),
+    "bpf": (321, 0, 0, 0),
+    "userfaultfd": (323, 0),
+    "io_uring": (425, 1, 0),
+    "perf_event_open": (298, 0, 0, -1, -1, 0),
+    "mount": (165, 0, 0, 0, 0, 0),
+    "setns": (308, 0, 0),
+    "process_vm_readv": (310, 1, 0, 0, 0, 0, 0),
+}
+
+
+def run(given: dict[str, Any]) -> dict[str, Any]:
+    """Every probe's outcome by its name."""
+    found = {name: _outcome(lambda probe=probe: probe(given)) for name, probe in _PROBES.items()}
+    found |= {name: _outcome(lambda call=call: _call(*call)) for name, call in _CALLS.items()}
+    return {**found, "pids": _outcome(lambda: sum(name.isdigit() for name in os.listdir("/proc")))}
+
+
+def bounds(given: dict[str, Any]) -> dict[str, int]:
+    """How much could be had: open files, processes, MiB of memory in one process, MiB in /dev/shm."""
+    return {
+        "open_files": _open_files(),
+        "processes": _forks(given["most_processes"]),
+        "memory": _memory(),
+        "shared_memory": _shared(given),
+    }
+
+
+def _outcome(probe: Callable[[], Any]) -> Any:
+    try:
+        found = probe()
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, "no errno")
+    return "yes" if found is None or found is True else found
+
+
+def _call(number: int, *arguments: int) -> None:
+    if _LIBC.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+
+
+def _read(path: str) -> None:
+    Path(path).read_bytes()
+
+
+def _write(path: str) -> None:
+    Path(path).write_bytes(b"x")
+
+
+def _connect(family: int, kind: int, address: Any, protocol: int = 0) -> None:
+    with socket.socket(family, kind, protocol) as one:
+        one.settimeout(2)
+        one.connect(address)
+
+
+def _fast_open(given: dict[str, Any]) -> None:
+    with socket.socket() as one:
+        one.settimeout(2)
+        one.sendto(b"x", _FASTOPEN, ("127.0.0.1", given["port"]))
+
+
+def _datagram(given: dict[str, Any]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.sendto(b"x", ("127.0.0.1", given["port"]))
+
+
+def _listen(port: int) -> None:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+
+
+def _raw_socket() -> None:
+    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
+
+
+def _pair() -> None:
+    for one in socket.socketpair():
+        one.close()
+
+
+def _execute_own_file(given: dict[str, Any]) -> None:
+    path = Path(given["home"]) / "own.sh"
+    path.write_text("#!/bin/sh\nexit 0\n")
+    path.chmod(0o700)
+    _spawn(str(path))
+
+
+def _spawn(program: str, *arguments: str) -> None:
+    pid = os.posix_spawn(program, [program, *arguments], {"PATH": os.defpath})
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise OSError(errno.EACCES, "it did not run")
+
+
+_PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "read a secret": lambda given: _read(given["secret"]),
+    "list the secrets": lambda given: os.listdir(os.path.dirname(given["secret"])) and None,
+    "write a secret": lambda given: os.close(os.open(given["secret"], os.O_WRONLY)),
+    "write beside the secrets": lambda given: _write(given["secret"] + ".new"),
+    "read another's environment": lambda given: _read(f"/proc/{given['pid']}/environ"),
+    "read another's arguments": lambda given: _read(f"/proc/{given['pid']}/cmdline"),
+    "signal another": lambda given: os.kill(given["pid"], 0),
+    "read another's shared memory": lambda given: _read(given["region"]),
+    "connect": lambda given: _connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", given["port"])),
+    "connect to itself": lambda given: _connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", given["own_port"])),
+    "fast open": _fast_open,
+    "datagram": _datagram,
+    "unix socket": lambda given: _connect(socket.AF_UNIX, socket.SOCK_STREAM, given["unix"]),
+    "abstract socket": lambda given: _connect(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + given["unix"]),
+    "netlink": lambda given: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close(),
+    "raw socket": lambda given: _raw_socket(),
+    "sctp": lambda given: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132).close(),
+    "vsock": lambda given: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close(),
+    "listen elsewhere": lambda given: _listen(given["free_port"]),
+    "listen": lambda given: _listen(given["own_port"]),
+    "write what it is served from": lambda given: _write(given["served"]),
+    "write to /tmp": lambda given: _write(given["in_tmp"]),
+    "execute what it wrote": _execute_own_file,
+    "write at home": lambda given: _write(f"{given['home']}/x"),
+    "run a shell": lambda given: _spawn("/bin/sh", "-c", "exit 0"),
+    "talk to a child": lambda given: _pair(),
+    "memory file": lambda given: os.close(os.memfd_create("x")),
+}
+
+
+def _open_files() -> int:
+    held: list[int] = []
+    try:
+        while len(held) < 100_000:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for one in held:
+        os.close(one)
+    return len(held)
+
+
+def _forks(most: int) -> int:
+    children: list[int] = []
+    try:
+        while len(children) < most:
+            pid = os.fork()
+            if not pid:
+                signal.pause()
+            children.append(pid)
+    except OSError:
+        pass
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return len(children)
+
+
+def _memory() -> int:
+    soft = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    most = 4096 if soft == resource.RLIM_INFINITY else soft // _MIB + 256
+    held: list[bytearray] = []
+    try:
+        while len(held) * 64 < most:
+            held.append(bytearray(64 * _MIB))
+    except MemoryError:
+        pass
+    return len(held) * 64
+
+
+def _shared(given: dict[str, Any]) -> int:
+    path, written = Path("/dev/shm") / given["own_region"], 0
+    try:
+        with path.open("wb", buffering=0) as file:
+            while written < given["most_shared"] and file.write(bytes(_MIB)) == _MIB:
+                written += 1
+    except OSError:
+        pass
+    path.unlink(missing_ok=True)
+    return written
+
+
+if __name__ == "__main__":
+    told = json.loads(sys.argv[1])
+    answer = bounds(told) if told.get("bounds") else run(told)
+    sys.stdout.write(json.dumps(answer))

@@ -1,0 +1,347 @@
+"""The sandbox, attacked from inside: what each way of shutting a server in keeps from it, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.agent import containment
+from serving.agent.sandbox import spec as specs
+from serving.agent.sandbox.landlock import version
+from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, PROC, SECCOMP, USER, Bounds, Spec
+from serving.core.containment import Containment
+
+NOBODY = 65_534
+_MIB = 1 << 20
+PROBES = Path(__file__).with_name("sandbox_probes.py")
+BOUNDS = Bounds(
+    processes=80, open_files=128, memory=512 * _MIB, shared_memory=32 * _MIB, scratch=16 * _MIB, file=64 * _MIB
+)
+#: How each is asked for, and whether root asks for it.
+WAYS = {
+    "own user": ((USER, NAMESPACES, PROC, LANDLOCK, SECCOMP), True),
+    "own user, no landlock": ((USER, NAMESPACES, PROC, SECCOMP), True),
+    "own user, no namespaces": ((USER, LANDLOCK, SECCOMP), True),
+    "namespaces": ((NAMESPACES, PROC, LANDLOCK, SECCOMP), False),
+    "namespaces, no proc": ((NAMESPACES, LANDLOCK, SECCOMP), False),
+    "landlock": ((LANDLOCK, SECCOMP), False),
+    "seccomp": ((SECCOMP,), False),
+    "none": ((), False),
+}
+
+
+@cache
+def ordinary_python() -> str:
+    """A Python that an ordinary user can start, which root's own need not be. Empty where there is none."""
+    if os.getuid():
+        return os.path.realpath(sys.executable)
+    for python in (os.path.realpath(sys.executable), "/usr/bin/python3"):
+        with contextlib.suppress(OSError):
+            if not subprocess.run([python, "-c", "pass"], user=NOBODY, group=NOBODY, check=False).returncode:
+                return python
+    return ""
+
+
+@dataclass
+class Ground:
+    """What is worth having on a machine: a secret, another process, another server's memory, doors that are open."""
+
+    folder: Path
+    is_root: bool
+    facts: dict[str, Any]
+    python: str
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Who starts the sandbox."""
+        return {} if self.is_root or os.getuid() else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+
+    def spec(self, layers: tuple[str, ...], argv: tuple[str, ...], **changes: Any) -> Spec:
+        folder = self.folder / "server"
+        has_own = NAMESPACES in layers
+        counted = 0 if has_own or USER in layers else containment.threads_of(NOBODY if self.identity else os.getuid())
+        made = Spec(
+            layers=layers,
+            argv=argv,
+            env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
+            home=str(folder / "home"),
+            tmp="/tmp" if has_own else str(folder / "tmp"),
+            root=str(folder / "root"),
+            bounds=replace(BOUNDS, processes=BOUNDS.processes + counted),
+            read_only=(str(folder / "repository"), str(Path(self.python).resolve().parents[1])),
+            ports=(self.facts["own_port"],),
+            uid=containment.uid_of(folder) if USER in layers else 0,
+        )
+        return replace(made, **changes)
+
+    def start(self, spec: Spec, **how: Any) -> subprocess.Popen[str]:
+        containment.make_folders(spec, self.folder / "server")
+        file = self.folder / "spec.json"
+        file.write_text(json.dumps(spec.as_json()))
+        file.chmod(0o644)
+        if self.identity:
+            for name in ("home", "root", "tmp"):
+                os.chown(self.folder / "server" / name, NOBODY, NOBODY)
+        command = [self.python, *specs.command(file, how.pop("report", 2))[1:]]
+        return subprocess.Popen(command, env=specs.ENVIRONMENT, text=True, **how, **self.identity)
+
+    def run(self, spec: Spec) -> subprocess.CompletedProcess[str]:
+        with self.start(spec, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            said, complained = process.communicate(timeout=60)
+        return subprocess.CompletedProcess([], process.returncode, said, complained)
+
+    def probe(self, layers: tuple[str, ...], **more: Any) -> dict[str, Any]:
+        program = str(self.folder / "server" / "repository" / PROBES.name)
+        told = json.dumps({**self.facts, **more})
+        ended = self.run(self.spec(layers, (self.python, "-I", "-S", program, told)))
+        assert ended.returncode == 0, ended.stderr
+        answer: dict[str, Any] = json.loads(ended.stdout)
+        return answer
+
+
+@contextlib.contextmanager
+def ground(is_root: bool) -> Iterator[Ground]:
+    python = ordinary_python() or (os.path.realpath(sys.executable) if is_root else "")
+    if not python:
+        pytest.skip("there is no Python that an ordinary user can start")
+    # Not in /tmp: what has a name there can be listed through Landlock, since Triton must have rights on /tmp itself.
+    folder = Path(tempfile.mkdtemp(prefix="sluicegate-ground-", dir="/var/tmp"))
+    owner = NOBODY if os.getuid() == 0 and not is_root else os.getuid()
+    folder.chmod(0o711)
+    region = Path("/dev/shm") / f"sgother_{folder.name}"
+    (folder / "secrets").mkdir(mode=0o700)
+    (folder / "server" / "repository").mkdir(parents=True)
+    (folder / "secrets" / "key").write_text("the key")
+    region.write_text("what another release was asked")
+    shutil.copy(PROBES, folder / "server" / "repository")
+    for path in (folder / "secrets", folder / "secrets" / "key", region, *(folder / "server").rglob("*")):
+        os.chown(path, owner, owner)
+    for path in (folder / "secrets" / "key", region):
+        path.chmod(0o600)
+    os.chown(folder / "server", owner, owner)
+    with contextlib.ExitStack() as held:
+        as_owner = {"user": owner, "group": owner} if os.getuid() != owner else {}
+        victim = subprocess.Popen(["/bin/sleep", "600"], env={"SECRET": "x"}, **as_owner)  # type: ignore[call-overload]
+        held.callback(lambda: (victim.kill(), victim.wait()))
+        doors = {name: held.enter_context(socket.socket()) for name in ("port", "own_port", "free_port")}
+        for door in doors.values():
+            door.bind(("127.0.0.1", 0))
+        facts: dict[str, Any] = {name: door.getsockname()[1] for name, door in doors.items()}
+        doors["port"].listen()
+        for name in ("own_port", "free_port"):
+            doors[name].close()
+        unix = str(folder / "socket")
+        for address in (unix, "\0" + unix):
+            listener = held.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(address)
+            listener.listen()
+        os.chmod(unix, 0o777)
+        facts |= {
+            "secret": str(folder / "secrets" / "key"),
+            "pid": victim.pid,
+            "region": str(region),
+            "unix": unix,
+            "served": str(folder / "server" / "repository" / "model.py"),
+            "in_tmp": f"/tmp/sluicegate-probe-{folder.name}",
+            "home": str(folder / "server" / "home"),
+            "own_region": f"sgown_{folder.name}",
+            "most_shared": 48,
+            "most_processes": 1000,
+        }
+        held.callback(lambda: Path(facts["in_tmp"]).unlink(missing_ok=True))
+        try:
+            yield Ground(folder, is_root, facts, python)
+        finally:
+            region.unlink()
+            shutil.rmtree(folder)
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def shut_in(way: str) -> Iterator[tuple[Ground, tuple[str, ...]]]:
+    """The ground, and the layers of the way; left out where this machine does not grant them."""
+    layers, is_root = WAYS[way]
+    if is_root and os.getuid():
+        pytest.skip("only root starts servers as other users")
+    with ground(is_root) as found:
+        ended = found.run(found.spec(layers, ("/bin/true",)))
+        if ended.returncode == specs.NOT_GRANTED:
+            pytest.skip(f"this machine does not grant {way}: {ended.stderr.strip()}")
+        assert ended.returncode == 0, ended.stderr
+        yield found, layers
+
+
+REFUSED_BY_SECCOMP = {
+    **dict.fromkeys(("connect", "connect to itself", "fast open"), "EPERM"),
+    **dict.fromkeys(("datagram", "unix socket", "abstract socket", "netlink", "raw socket", "sctp", "vsock"), "EACCES"),
+    **dict.fromkeys(("ptrace", "unshare", "keyctl", "bpf", "userfaultfd", "io_uring", "perf_event_open"), "EPERM"),
+    **dict.fromkeys(("mount", "setns", "process_vm_readv"), "EPERM"),
+}
+ALWAYS = dict.fromkeys(("listen", "write at home", "run a shell", "talk to a child", "memory file"), "yes")
+
+
+def expected(layers: tuple[str, ...]) -> dict[str, set[str]]:
+    """What each probe must meet. Landlock's rules for ports and signals came with later kernels than those for files."""
+    has_ports, has_signals = version() >= 4, version() >= 6
+    found = {name: {answer} for name, answer in ALWAYS.items()}
+    if SECCOMP in layers:
+        found |= {name: {answer} for name, answer in REFUSED_BY_SECCOMP.items()}
+    files = ("read a secret", "list the secrets", "write a secret", "write beside the secrets")
+    others = ("read another's environment", "read another's arguments")
+    if NAMESPACES in layers:
+        found |= {name: {"ENOENT"} for name in (*files, *others, "read another's shared memory")}
+        found |= {
+            "signal another": {"ESRCH"},
+            "write what it is served from": {"EROFS"},
+            "execute what it wrote": {"EACCES"},
+        }
+        found |= {"write to /tmp": {"yes"}}  # its own
+    elif LANDLOCK in layers:
+        found |= {name: {"EACCES"} for name in (*files, *others, "write to /tmp", "execute what it wrote")}
+        found |= {"write what it is served from": {"EACCES"}}
+        found |= {"signal another": {"EPERM"} if has_signals or USER in layers else {"yes"}}
+        found |= {"read another's shared memory": {"EACCES"} if USER in layers else {"yes"}}
+    else:  # what is written down as the danger must be one, or the sentence on the waiver says too much
+        found |= {name: {"yes"} for name in (*files, *others, "signal another", "read another's shared memory")}
+    if LANDLOCK in layers and has_ports:
+        found |= {"listen elsewhere": {"EACCES"}}
+    return found
+
+
+def test_what_hostile_code_reaches(shut_in: tuple[Ground, tuple[str, ...]]) -> None:
+    found, layers = shut_in
+    answers = found.probe(layers)
+    wanted = expected(layers)
+    assert {name: answers[name] for name in wanted if answers[name] not in wanted[name]} == {}
+    if PROC in layers:
+        assert answers["pids"] <= 3
+    if NAMESPACES in layers:
+        assert not Path(found.facts["in_tmp"]).exists()
+        assert list((found.folder / "server" / "home").iterdir()) == []  # its home was memory
+    assert Path(found.facts["secret"]).read_text() == ("the key")
+
+
+def test_how_much_hostile_code_takes(shut_in: tuple[Ground, tuple[str, ...]]) -> None:
+    found, layers = shut_in
+    got = found.probe(layers, bounds=True)
+    assert got["open_files"] < BOUNDS.open_files and got["memory"] <= BOUNDS.memory // _MIB
+    assert (
+        got["processes"] <= BOUNDS.processes + 50
+    )  # without a count of its own, the user's other processes come and go
+    if NAMESPACES in layers:
+        assert got["processes"] < BOUNDS.processes and got["shared_memory"] <= BOUNDS.shared_memory // _MIB
+
+
+def test_hidden_arguments_arrive_and_nobody_sees_them(shut_in: tuple[Ground, tuple[str, ...]]) -> None:
+    found, layers = shut_in
+    code = "import sys, time; print(sys.argv[1:], flush=True); time.sleep(60)"
+    spec = found.spec(layers, (found.python, "-I", "-S", "-c", code, "open", "s3cret", "end"), hidden={6: "s3cret"})
+    read, write = os.pipe()
+    with found.start(spec, stdout=subprocess.PIPE, report=write, pass_fds=[write]) as process:
+        os.close(write)
+        assert process.stdout and process.stdout.readline() == "['open', 's3cret', 'end']\n"
+        pid = int(os.read(read, 20))
+        os.close(read)
+        shown = Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert b"s3cret" not in shown and b"(hidden)\0end" in shown
+        process.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while Path(f"/proc/{pid}").exists() and not _is_over(pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert _is_over(pid)  # whoever starts a server takes it along
+
+
+def _is_over(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_as_its_program_ends(shut_in: tuple[Ground, tuple[str, ...]], number: signal.Signals) -> None:
+    found, layers = shut_in
+    assert found.run(found.spec(layers, ("/bin/sh", "-c", "exit 7"))).returncode == 7
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(3)); print(1, flush=True); time.sleep(60)"
+    read, write = os.pipe()
+    spec = found.spec(layers, (found.python, "-I", "-S", "-c", code))
+    with found.start(spec, stdout=subprocess.PIPE, report=write, pass_fds=[write]) as process:
+        os.close(write)
+        assert process.stdout and process.stdout.readline() == "1\n"
+        pid = int(os.read(read, 20))
+        os.close(read)
+        if number == signal.SIGTERM:
+            process.terminate()  # handed on
+        else:
+            os.kill(pid, number)
+        assert process.wait(10) == (3 if number == signal.SIGTERM else -signal.SIGKILL)
+
+
+DENIES = """
+import ctypes, errno, os, struct, sys
+step = lambda code, value, yes=0, no=0: struct.pack("HBBI", code, yes, no, value)
+code = [step(0x20, 0)]
+for number in map(int, sys.argv[1].split(",")):
+    code += [step(0x15, number, 0, 1), step(6, 0x50000 | errno.EPERM)]
+code.append(step(6, 0x7FFF0000))
+text = ctypes.create_string_buffer(b"".join(code))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+if libc.prctl(22, 2, struct.pack("HxxxxxxQ", len(code), ctypes.addressof(text)), 0, 0):
+    sys.exit("no seccomp here")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+FINDS = """
+import sys
+from pathlib import Path
+from serving.agent import containment
+found = containment.find_granted(Path(sys.argv[1]), Path(sys.argv[2]))
+print(found.tier, found.refused)
+"""
+_UNSHARE, _MOUNT, _LANDLOCK, _PTRACE = "272", "165", "444,445,446", "101"
+
+
+@pytest.mark.parametrize(
+    ("denied", "wanted"),
+    [
+        (_UNSHARE, Containment.LANDLOCK),  # a container's seccomp profile
+        (_MOUNT, Containment.LANDLOCK),  # Ubuntu 24.04: the user namespace is granted, and no right in it
+        (f"{_UNSHARE},{_LANDLOCK}", Containment.SECCOMP),  # an old kernel in a container
+        (_LANDLOCK, Containment.NAMESPACES),
+        (_PTRACE, Containment.NAMESPACES),  # the secrets of Triton's control are then to be seen; nothing else changes
+    ],
+)
+def test_a_poorer_machine_is_known_for_what_it_is(denied: str, wanted: Containment, tmp_path: Path) -> None:
+    """Simulated by a filter that refuses what such a machine refuses. As an ordinary user: root has ways of its own."""
+    python = ordinary_python()
+    if not python:
+        pytest.skip("there is no Python that an ordinary user can start")
+    who: dict[str, Any] = {} if os.getuid() else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        told = [python, "-c", DENIES, denied, python, "-S", "-c", FINDS, "/nowhere", f"{name}/servers"]
+        ended = subprocess.run(
+            told, capture_output=True, text=True, env=specs.ENVIRONMENT, cwd="/", timeout=60, check=False, **who
+        )
+    tier, _, refused = ended.stdout.strip().partition(" ")
+    assert tier == wanted, ended.stderr
+    assert bool(refused) == (denied != _PTRACE)
