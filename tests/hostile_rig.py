@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import numpy as np
 
 from serving.adapters.envoy_bootstrap import FLUSH_S
 from serving.adapters.envoy_counters import EnvoyCounters
-from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
@@ -58,7 +56,7 @@ class Servers:
 
     def processes(self) -> dict[str, frozenset[int]]:
         """Every process of each server, by release: the server itself and its models'."""
-        return {name: _group(one.pid) for name, one in self.running.items()}
+        return {name: _family(one.pid) for name, one in self.running.items()}
 
     def asked(self) -> int:
         """Attempts on the servers so far, over HTTP and gRPC."""
@@ -117,13 +115,15 @@ def told(channel: grpc.Channel, request: bytes, **options: Any) -> grpc.StatusCo
     return grpc.StatusCode.OK
 
 
-def _group(leader: int) -> frozenset[int]:
-    found = set()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getpgid(int(entry.name)) == leader:
-                    found.add(int(entry.name))
+def _family(eldest: int) -> frozenset[int]:
+    """The process and all that came of it, in whichever namespace."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = {eldest} & parents.keys()
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
     return frozenset(found)
 
 
@@ -146,9 +146,7 @@ def servers(folder: Path) -> Iterator[Servers]:
         number = len(all_started) + 1
         one = launcher.start(launch_spec(document, launcher.folder_for(number, MODEL, name), deployment_id=number))
         all_started.append(one)
-        client = TritonServer(one.host, one.http_port, one.grpc_port)
-        client.load(MODEL, timeout_s=60)
-        client.close()
+        launcher.await_loaded(one, MODEL, timeout_s=60)
         return one
 
     (folder / "servers").mkdir(parents=True)

@@ -140,7 +140,7 @@ def _model_route(
     )
 
 
-class Bounds(NamedTuple):
+class RequestBounds(NamedTuple):
     """What gateways let through to one release: see `serving.core.routes.Arm`."""
 
     max_in_flight: int
@@ -149,14 +149,14 @@ class Bounds(NamedTuple):
 
 
 @lru_cache(maxsize=1000)
-def bounds_of(manifest: str) -> Bounds:
+def bounds_of(manifest: str) -> RequestBounds:
     """The release's own `envelope.limits`: `max_concurrency`, else so many for each of its model instances; `max_request_bytes`, within
     what a gateway can hold; `streaming`. Read from what was sealed, so they never change for a release.
     """
     document = json.loads(manifest) if manifest else {}
     limits = (document.get("envelope") or {}).get("limits") or {}
     instances = max(instances_of(document.get("serving") or {}), 1)
-    return Bounds(
+    return RequestBounds(
         int(limits.get("max_concurrency") or IN_FLIGHT_PER_INSTANCE * instances),
         min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
         limits.get("streaming") is True,
