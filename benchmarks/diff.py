@@ -31,8 +31,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as folder:
         postgres = Postgres(Path(folder), is_durable=True)
+        postgres.start()
         os.environ |= {
-            "DATABASE_URL": postgres.start(),
+            "DATABASE_URL": postgres.owner_url,
             "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
             "SLUICEGATE_STATE_DIR": folder,
             "SLUICEGATE_LOG_LEVEL": "ERROR",

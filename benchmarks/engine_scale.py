@@ -59,8 +59,9 @@ def database(*, is_durable: bool) -> Iterator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix="sluicegate-scale-"))
     postgres = Postgres(folder, is_durable=is_durable)
     try:
+        postgres.start()
         os.environ.update(
-            DATABASE_URL=postgres.start(),
+            DATABASE_URL=postgres.owner_url,
             SLUICEGATE_STATE_DIR=str(folder),
             DJANGO_SETTINGS_MODULE="sluicegate.settings",
         )

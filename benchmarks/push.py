@@ -61,7 +61,8 @@ def _stores() -> Iterator[tuple[Path, Any, Any]]:
     ending: list[Callable[[], Any]] = [lambda: shutil.rmtree(folder, ignore_errors=True)]
     try:
         ending.append(postgres.remove)
-        os.environ.update(DATABASE_URL=postgres.start(), SLUICEGATE_STATE_DIR=str(folder))
+        postgres.start()
+        os.environ.update(DATABASE_URL=postgres.owner_url, SLUICEGATE_STATE_DIR=str(folder))
         ending.append(valkey.stop)
         os.environ.update(REDIS_URL=valkey.start(), DJANGO_SETTINGS_MODULE="sluicegate.settings")
         from tests.s3_rig import SeaweedFS

@@ -20,7 +20,9 @@ from typing import Any
 
 import httpx
 import numpy as np
+from django.utils.crypto import salted_hmac
 
+from ledger.adapters.deadline_http import DeadlineConnection
 from sluicegate.cli import rollout
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import ENVIRONMENT, Shop, Users
@@ -82,8 +84,11 @@ class Watch:
         self.stack, self.users = stack, users
 
     def status(self) -> dict[str, int]:
-        address = self.stack.env["SLUICEGATE_PROBER_ADDRESS"]
-        found: dict[str, int] = httpx.get(f"http://{address}/status", trust_env=False).json()["seen"]
+        secret = Path(self.stack.env["SLUICEGATE_SECRET_KEY_FILE"]).read_text().strip()
+        known = salted_hmac("sluicegate.mirror", "gateway", secret=secret, algorithm="sha256").hexdigest()
+        with DeadlineConnection(self.stack.env["SLUICEGATE_PROBER_ADDRESS"], time.monotonic() + 5) as line:
+            _, body = line.ask("GET", "/status", headers={"x-sluicegate-mirror-secret": known})
+        found: dict[str, int] = json.loads(body)["seen"]
         return found
 
     def over(self, seconds: float) -> dict[str, Any]:

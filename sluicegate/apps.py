@@ -8,6 +8,8 @@ class SluicegateConfig(AppConfig):
         # Every process that can enqueue must know the Celery app, not only workers.
         import sluicegate.celery
         import sluicegate.checks  # noqa: F401
+        from ledger.adapters.files import keep_private
         from sluicegate.logs import configure
 
+        keep_private()  # whoever starts this process: uploads, logs and servers' folders are no other user's business
         configure()

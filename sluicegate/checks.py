@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import Error, Tags, register
+from django.core.checks import Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connection
 
 #: Known to everyone who can read the source.
 INSECURE_PREFIX = "insecure-"
@@ -25,6 +26,37 @@ def secret_key_is_secret(app_configs: Any = None, **_: Any) -> list[Error]:
             hint="Set SLUICEGATE_SECRET_KEY, or SLUICEGATE_SECRET_KEY_FILE, to at least 32 random characters. "
             "`sluicegate up` makes one by itself.",
             id="sluicegate.E001",
+        )
+    ]
+
+
+#: Whether this role could switch off what triggers refuse: by being a superuser, or by being (a member of) the tables' owner.
+_COULD_DROP_TRIGGERS = """
+SELECT rolsuper, EXISTS (
+    SELECT FROM pg_class WHERE relname = 'ledger_event' AND relkind = 'r' AND pg_has_role(current_user, relowner, 'MEMBER')
+) FROM pg_roles WHERE rolname = current_user
+"""
+
+
+@register(Tags.security, deploy=True)
+def database_role_is_plain(app_configs: Any = None, **_: Any) -> list[Warning]:
+    """A warning where the services' role could drop the triggers that protect releases and the log; silent without a database."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_COULD_DROP_TRIGGERS)
+            is_superuser, owns = cursor.fetchone()
+    except DatabaseError:
+        return []
+    if not (is_superuser or owns):
+        return []
+    what = "a superuser of PostgreSQL" if is_superuser else "the owner of the tables"
+    return [
+        Warning(
+            f"The services log in as {connection.settings_dict['USER']}, {what}: whoever has their password can drop the triggers "
+            "that keep releases, reports and the log from being changed.",
+            hint="Let another role own the tables: DATABASE_OWNER_URL for `manage.py migrate`, a plain role in DATABASE_URL "
+            "(docs/operations.md).",
+            id="sluicegate.W001",
         )
     ]
 

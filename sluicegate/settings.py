@@ -13,6 +13,7 @@ from notifications.core.delivery import DeliveryState, ReceiverKind
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from rollouts.core.lifecycle import RolloutState
+from serving.core.addresses import TlsFiles
 from sluicegate import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -121,6 +122,8 @@ def _database(url: str) -> dict[str, object]:
 
 
 DATABASES = {"default": _database(env.text("DATABASE_URL", "postgresql://sluicegate@127.0.0.1:5432/sluicegate"))}
+#: The role that owns the tables, for `manage.py migrate` alone; None: the services' own role does that too, and may drop triggers.
+DATABASE_OWNER = _database(owner_url) if (owner_url := env.text("DATABASE_OWNER_URL")) else None
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 
@@ -264,6 +267,17 @@ ENGINE_TICK_S = env.number("SLUICEGATE_ENGINE_TICK_S", 1.0, least=0.05, most=60)
 ENGINE_LEASE_S = env.number("SLUICEGATE_ENGINE_LEASE_S", 3.0, least=0.5, most=60)
 # The control plane that gateways connect to.
 XDS_ADDRESS = env.text("SLUICEGATE_XDS_ADDRESS", "127.0.0.1:18000")
+# From machine to machine both sides show a certificate: PEM files of this control plane's own, and of who signed the gateways'.
+_XDS_FILES = (
+    env.text("SLUICEGATE_XDS_CERTIFICATE_FILE"),
+    env.text("SLUICEGATE_XDS_KEY_FILE"),
+    env.text("SLUICEGATE_XDS_CA_FILE"),
+)
+if any(_XDS_FILES) and not all(_XDS_FILES):
+    raise ImproperlyConfigured(
+        "SLUICEGATE_XDS_CERTIFICATE_FILE, SLUICEGATE_XDS_KEY_FILE and SLUICEGATE_XDS_CA_FILE go together; set all three, or none."
+    )
+XDS_TLS = TlsFiles(*_XDS_FILES) if all(_XDS_FILES) else None
 # Where gateways send copies of requests, to be asked of both releases of a rollout; host:port, none without a prober.
 PROBER_ADDRESS = env.text("SLUICEGATE_PROBER_ADDRESS")
 # Comparisons a second of one rollout, at most: each asks its candidate once and its stable release twice.

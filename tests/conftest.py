@@ -60,9 +60,10 @@ def _start_stores(state: Path) -> None:
     if "DATABASE_URL" not in os.environ and "DATABASE_URL_FILE" not in os.environ:
         from sluicegate.stack.postgres import Postgres
 
-        postgres = Postgres(state, is_durable=False)
+        postgres = Postgres(state, is_durable=False, is_for_tests=True)
         _STOP.append(postgres.remove)
-        os.environ["DATABASE_URL"] = postgres.start()
+        postgres.start()
+        os.environ["DATABASE_URL"] = postgres.owner_url  # tests make databases and empty tables
     if "REDIS_URL" not in os.environ and "REDIS_URL_FILE" not in os.environ:
         from sluicegate.stack.valkey import Valkey
 
@@ -158,7 +159,7 @@ def _arrows(request: pytest.FixtureRequest) -> Iterator[None]:
 def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
     """Between tests with real transactions Django empties every table, which the log's triggers rightly refuse.
 
-    So emptying, and nothing else, runs with triggers off; that takes a superuser, which the test run's own role is.
+    So emptying, and nothing else, runs with triggers off; the test run's own role may do that, a service's may not.
     """
     from django.core.management.color import no_style
     from django.db import connection

@@ -26,6 +26,7 @@ from serving.adapters.envoy_bootstrap import bootstrap
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.control_plane.stream import StreamAck
+from serving.core.addresses import TlsFiles
 from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
 from sluicegate.stack import tcp_ports
 
@@ -210,6 +211,7 @@ class Plane:
         self._snapshot: Snapshot | None = None
         self._wakes: set[asyncio.Event] = set()
         self.acks: list[tuple[float, StreamAck]] = []
+        self.refusals: list[str] = []
 
     def gateway(self, name: str) -> GatewayIdentity | None:
         return self._gateway if name == self._gateway.name else None
@@ -225,6 +227,9 @@ class Plane:
 
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None:
         self.acks += [(time.monotonic(), one) for one in acks]
+
+    def record_refusal(self, gateway: GatewayIdentity, peer: str, reason: str) -> None:
+        self.refusals.append(reason)
 
     def publish(self, table: RoutingTable) -> None:
         self._snapshot = compile_table(table, self._snapshot)
@@ -245,10 +250,21 @@ class Answer:
 class Envoy:
     """A gateway process."""
 
-    def __init__(self, folder: Path, xds_port: int, name: str = "gateway-1", port: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        xds: int | str,
+        name: str = "gateway-1",
+        port: int | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        """`xds`: the control plane's port of this machine, or its address. With `tls` its counters can be read over TLS as well."""
         self.name, self.port, self.admin_port = name, port or free_port(), free_port()
+        counters = f"127.0.0.1:{free_port()}" if tls else ""
+        self.counters_url = f"https://{counters}"
+        address = xds if isinstance(xds, str) else f"127.0.0.1:{xds}"
         self.config = folder / f"{name}.json"
-        self.config.write_text(json.dumps(bootstrap(name, f"127.0.0.1:{xds_port}", self.admin_port)))
+        self.config.write_text(json.dumps(bootstrap(name, address, f"127.0.0.1:{self.admin_port}", tls, counters)))
         self.log = (folder / f"{name}.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -439,14 +455,22 @@ class Rig:
 
 
 @contextlib.contextmanager
-def rig(folder: Path, port: int | None = None) -> Iterator[Rig]:
-    """`port`: where the gateway is to listen, whoever else is there; any free port by default."""
+def rig(
+    folder: Path,
+    port: int | None = None,
+    *,
+    xds: str = "",
+    tls: TlsFiles | None = None,
+    gateway_tls: TlsFiles | None = None,
+) -> Iterator[Rig]:
+    """`port`: where the gateway is to listen, whoever else is there; any free port by default. `xds`: where the control plane is to,
+    with `tls` if its gateway is to show a certificate, `gateway_tls`."""
     loop, port = Loop(), port or free_port()
     plane = Plane(GatewayIdentity(1, "gateway-1", "production", (("127.0.0.1", port),)))
     ads = AdsServer(plane)
-    xds_port = free_port()
-    loop.run(_start(ads, xds_port))
-    envoy = Envoy(folder, xds_port, port=port)
+    xds = xds or f"127.0.0.1:{free_port()}"
+    loop.run(ads.start(xds, tls))
+    envoy = Envoy(folder, xds, port=port, tls=gateway_tls)
     built = Rig(loop, envoy, plane, ads, Backend(loop, "stable").start(), Backend(loop, "candidate").start())
     try:
         envoy.start()
@@ -458,7 +482,3 @@ def rig(folder: Path, port: int | None = None) -> Iterator[Rig]:
         for backend in (built.stable, built.candidate):
             backend.stop()
         loop.close()
-
-
-async def _start(ads: AdsServer, port: int) -> None:
-    await ads.start(f"127.0.0.1:{port}")

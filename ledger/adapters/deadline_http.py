@@ -14,6 +14,9 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+#: The scheme of a URL that names a socket file of this machine: unix:/path.
+UNIX = "unix"
+
 
 class TooLong(Exception):
     """The answer has more bytes than were allowed."""
@@ -26,17 +29,21 @@ def addresses_of(host: str, port: int) -> Sequence[str]:
 
 @dataclass
 class DeadlineConnection:
-    """One connection to `url` (http or https, user and password in it if need be), kept open for several requests.
+    """One connection to `url` (http or https, user and password in it if need be; or unix:/path, a socket file), kept open for several
+    requests.
 
     `deadline` is in monotonic seconds and holds for all that is asked until another is set. http.client's own time-out begins
     anew with every piece that arrives, so that a byte a second would hold its caller for hours. `addresses` resolves the host:
-    what it returns, and nothing else, is connected to. `connections` counts those that were made.
+    what it returns, and nothing else, is connected to. `connections` counts those that were made. `context`: for https with certificates
+    of one's own; with `identity`, a URI, the server's certificate must name that instead of the host.
     """
 
     url: str
     deadline: float
     most_bytes: int = 16 * 2**20
     addresses: Callable[[str, int], Sequence[str]] = addresses_of
+    context: ssl.SSLContext | None = field(default=None, repr=False)
+    identity: str = ""
     connections: int = field(default=0, init=False)
     _line: http.client.HTTPConnection | None = field(default=None, init=False, repr=False)
 
@@ -73,7 +80,8 @@ class DeadlineConnection:
         parts = urlsplit(self.url)
         try:
             line = self._line or self._connect(parts)
-            line.request(method, parts.path.rstrip("/") + path, body, {**_login(parts), **(headers or {})})
+            base = "" if parts.scheme == UNIX else parts.path.rstrip("/")
+            line.request(method, base + path, body, {**_login(parts), **(headers or {})})
             return line.getresponse()
         except BaseException:
             self.close()
@@ -85,17 +93,16 @@ class DeadlineConnection:
         return isinstance(sock, _TimedSocket) and sock.is_quiet()
 
     def _connect(self, parts: SplitResult) -> http.client.HTTPConnection:
-        is_secure, host = parts.scheme == "https", parts.hostname or ""
+        is_secure, is_file = parts.scheme == "https", parts.scheme == UNIX
+        host = "localhost" if is_file else parts.hostname or ""
         line = http.client.HTTPConnection(host, parts.port or (443 if is_secure else 80))
         line.default_port = 443 if is_secure else 80  # which the Host header leaves out
-        sock = self._reached(host, line.port)
+        sock = self._reached_file(parts.path) if is_file else self._reached(host, line.port)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not is_file:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if is_secure:
-                context = ssl.create_default_context()
-                sock = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-                sock.settimeout(self.left_s())
-                sock.do_handshake()
+                sock = self._secured(sock, host)
         except BaseException:
             sock.close()
             raise
@@ -103,6 +110,28 @@ class DeadlineConnection:
         self._line = line
         self.connections += 1
         return line
+
+    def _secured(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
+        context = self.context or ssl.create_default_context()
+        context.check_hostname = not self.identity
+        secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+        secured.settimeout(self.left_s())
+        secured.do_handshake()
+        names = (secured.getpeercert() or {}).get("subjectAltName", ())
+        if self.identity and ("URI", self.identity) not in names:
+            secured.close()
+            raise ssl.SSLCertVerificationError(f"the certificate is not that of {self.identity}")
+        return secured
+
+    def _reached_file(self, path: str) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.left_s())
+            sock.connect(path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     def _reached(self, host: str, port: int) -> socket.socket:
         """A connection to the first address that takes one. Each has its share of the time that is left."""

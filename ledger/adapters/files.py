@@ -8,6 +8,11 @@ import threading
 from pathlib import Path
 
 
+def keep_private() -> None:
+    """What this process and its children make from now on is for its own user alone: files 0600, folders 0700."""
+    os.umask(0o077)
+
+
 def write_whole(
     path: Path, data: str | bytes, *, mode: int = 0o666, is_durable: bool = False, keeps_first: bool = False
 ) -> None:

@@ -35,6 +35,7 @@ class EventVerb(StrEnum):
     # serving
     NODE_REGISTERED = "node.registered"
     GATEWAY_REGISTERED = "gateway.registered"
+    GATEWAY_STREAM_REFUSED = "gateway.stream_refused"
     DEPLOYMENT_REQUESTED = "deployment.requested"
     DEPLOYMENT_FETCHED = "deployment.fetched"
     DEPLOYMENT_LOADED = "deployment.loaded"

@@ -42,10 +42,8 @@ def adapter() -> BlobStore:
 def _s3(
     place: str, endpoint: str, public: str, region: str, access: str, secret: str, max_bytes: int, copies: Path
 ) -> S3Store:
-    from registry.storage.s3 import (
-        S3Store,
-        bucket_of,
-    )  # boto3 is a quarter of what a process imports, and most need none
+    # boto3 is a quarter of what a process imports, and most need none.
+    from registry.storage.s3 import S3Store, bucket_of
 
     bucket, prefix = bucket_of(place)
     return S3Store(

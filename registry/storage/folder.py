@@ -295,7 +295,7 @@ def _read_marker(path: Path) -> str:
 
 def _settle(handle: int) -> None:
     os.fsync(handle)
-    os.fchmod(handle, 0o444)
+    os.fchmod(handle, 0o400)
 
 
 def _sync_folder(path: Path) -> None:

@@ -193,7 +193,7 @@ class S3Store:
                 for chunk in chunks_of(source):
                     digest.update(chunk)
                     file.write(chunk)
-                os.fchmod(file.fileno(), 0o444)
+                os.fchmod(file.fileno(), 0o400)
             if digest.hexdigest() != sha256:
                 raise digest_mismatch(sha256, digest.hexdigest())
             Path(name).replace(copy)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from hmac import compare_digest
 from typing import Any
 
 from rollouts.prober.prober import Prober
 from rollouts.prober.requests import MAX_BODY_BYTES
-from serving.control_plane.virtual_hosts import MIRROR_HEADER
+from serving.control_plane.virtual_hosts import MIRROR_HEADER, MIRROR_SECRET_HEADER
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -17,18 +18,25 @@ STATUS_PATH = "/status"
 
 
 class MirrorEndpoint:
-    """`GET /status` shows the counts of the requests so far; everything else is a mirrored request, answered 204."""
+    """`GET /status` shows the counts of the requests so far; everything else is a mirrored request, answered 204.
 
-    def __init__(self, prober: Prober) -> None:
-        self._prober = prober
+    Who does not know `secret` gets 403 for either, unread and uncounted: a copy that no gateway sent is no evidence.
+    """
+
+    def __init__(self, prober: Prober, secret: str) -> None:
+        self._prober, self._secret = prober, secret.encode()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        raw = dict(scope["headers"])
+        if not compare_digest(raw.pop(MIRROR_SECRET_HEADER.encode(), b""), self._secret):
+            await _answer(send, 403)
+            return
         if scope["method"] == "GET" and scope["path"] == STATUS_PATH:
             await _answer(send, 200, json.dumps(self._prober.status()).encode())
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw.items()}
         body = await _body(receive)
         await _answer(send, 204)
         route = headers.get(MIRROR_HEADER, "")

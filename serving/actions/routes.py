@@ -14,6 +14,7 @@ from ledger.core.errors import Invalid, Stale
 from ledger.core.verbs import EventVerb
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
+from serving.core.addresses import UNIX, Address
 from serving.core.lifecycle import LIVE
 from serving.core.routes import CHANGE_CHANNEL, WHOLE_BP
 from serving.models import Deployment, Environment, Gateway, Route
@@ -154,6 +155,21 @@ def register_gateway(
     return gateway
 
 
+def record_refused_stream(gateway_id: int, *, actor: Actor, peer: str, reason: str) -> None:
+    """An event for somebody who came to the control plane as a gateway and was turned away. `peer`: from where."""
+    with transaction.atomic():
+        gateway = Gateway.objects.filter(pk=gateway_id).first()
+        if gateway is not None:
+            append_event(
+                verb=EventVerb.GATEWAY_STREAM_REFUSED,
+                subject_type="gateway",
+                subject_id=gateway.pk,
+                actor=actor,
+                reason=reason,
+                facts={"name": gateway.name, "peer": peer},
+            )
+
+
 def _check(model: ServedModel, stable: Release, candidate: Release | None, candidate_bp: int, mirror_bp: int) -> None:
     for release in (stable, candidate):
         if release is not None and (release.model_id != model.pk or release.state == ReleaseState.DRAFT):
@@ -171,10 +187,17 @@ def _check(model: ServedModel, stable: Release, candidate: Release | None, candi
 
 
 def _check_addresses(admin_url: str, http_url: str, grpc_address: str) -> None:
+    if admin_url.startswith(UNIX):
+        try:
+            Address.at(admin_url)
+        except ValueError as error:
+            raise Invalid("gateway_address", f"admin_url: {error}.", field="admin_url") from None
+        admin_url = http_url
     for field, value in (("admin_url", admin_url), ("http_url", http_url), ("grpc_address", f"//{grpc_address}")):
         try:
             parts = urlsplit(value)
-            is_right = bool(parts.hostname and parts.port) and (field == "grpc_address" or parts.scheme == "http")
+            schemes = {"admin_url": {"http", "https"}, "http_url": {"http"}, "grpc_address": {""}}[field]
+            is_right = bool(parts.hostname and parts.port) and parts.scheme in schemes
         except ValueError:
             is_right = False
         if not is_right:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import ssl
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from ledger.adapters.deadline_http import DeadlineConnection, TooLong
 from serving.adapters.envoy_stats import Counted, Series, parse
+from serving.core.addresses import TlsFiles, gateway_identity
 from serving.ports import GatewayCounters, GatewayError
 
 MAX_ANSWER_BYTES = 64 * 2**20
@@ -30,18 +32,19 @@ class EnvoyCounters:
     Requests and attempts are counted when they end, and each first attempt has a latency, in whole milliseconds:
     an edge that is not whole, such as 7500 µs, counts what took less than the next whole one.
 
-    Connections are kept from reading to reading. `now` is the clock that readings are dated by.
+    Connections are kept from reading to reading. `now` is the clock that readings are dated by. `tls`: what is shown to gateways of other
+    machines, whose `admin_url` begins with https (`envoy_bootstrap`, `counters_address`).
     """
 
-    def __init__(self, now: Callable[[], datetime] = timezone.now) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], datetime] = timezone.now, tls: TlsFiles | None = None) -> None:
+        self._now, self._context = now, _context(tls) if tls else None
         self._kept: dict[tuple[str, str], _Admin] = {}
 
     def read(
         self, *, gateway: str, admin_url: str, timeout_s: float, models: Collection[str] | None = None
     ) -> dict[str, GatewayCounters]:
         """Never older than `envoy_bootstrap.FLUSH_S`, or dated back. Raises GatewayError."""
-        admin = self._kept.pop((gateway, admin_url), None) or _Admin(gateway, admin_url)
+        admin = self._kept.pop((gateway, admin_url), None) or _Admin(gateway, admin_url, self._context)
         try:
             page, read_at = self._page(admin, time.monotonic() + timeout_s, models)
         except GatewayError:
@@ -74,6 +77,13 @@ class EnvoyCounters:
         return page, self._now() - timedelta(seconds=admin.age_s(int(found[1])))
 
 
+def _context(tls: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.authority)
+    context.load_cert_chain(tls.certificate, tls.key)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
 def _pattern(models: Collection[str] | None) -> str:
     """Of the names of the statistics that are asked for."""
     if models is None or not 0 < len(models) <= _NAMED_AT_MOST:
@@ -84,11 +94,17 @@ def _pattern(models: Collection[str] | None) -> str:
 class _Admin:
     """Envoy's admin interface over one connection, and what is remembered of the process at its other end."""
 
-    def __init__(self, gateway: str, url: str) -> None:
+    def __init__(self, gateway: str, url: str, context: ssl.SSLContext | None = None) -> None:
         self.gateway, self.url = gateway, url
         self.epoch = ""
         self.series: dict[str, Series] = {}
-        self._line = DeadlineConnection(url, deadline=0.0, most_bytes=MAX_ANSWER_BYTES)
+        self._line = DeadlineConnection(
+            url,
+            deadline=0.0,
+            most_bytes=MAX_ANSWER_BYTES,
+            context=context,
+            identity=gateway_identity(gateway) if context else "",
+        )
         self._uptime, self._uptime_since = -1, 0.0
 
     def page(self, path: str, deadline: float) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Any
 
 from registry.core.envelope import LARGEST_REQUEST_BYTES
@@ -87,13 +86,13 @@ def _prober_cluster(prober: Prober) -> dict[str, Any]:
     """
     return {
         "name": PROBER_CLUSTER,
-        "type": "STATIC" if _is_ip(prober.host) else "STRICT_DNS",
+        "type": "STATIC" if prober.address.is_ip else "STRICT_DNS",
         "wait_for_warm_on_init": False,
         "connect_timeout": "0.25s",
         "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
         "load_assignment": {
             "cluster_name": PROBER_CLUSTER,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(prober.host, prober.port)}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": prober.address.to_envoy()}}]}],
         },
         "circuit_breakers": {
             "thresholds": [
@@ -113,14 +112,6 @@ def _prober_cluster(prober: Prober) -> dict[str, Any]:
             }
         },
     }
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _release_cluster(name: str, route: ModelRoute, arm: Arm, protocol: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ from serving.control_plane import store
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.control_plane.stream import StreamAck
+from serving.core.addresses import TlsFiles
 from serving.core.routes import RouteProblem, RoutingTable, TableRefused, admit
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,8 @@ POLL_S = 2.0
 #: Connected gateways are marked as seen this often.
 HEARTBEAT_S = 2.0
 RETRY_S = 0.5
+#: An event tells of refused streams, and of those that follow on one gateway's name not again before this time is over.
+TELL_EVERY_S = 600.0
 
 
 class ControlPlane:
@@ -41,17 +46,21 @@ class ControlPlane:
         self._acks: dict[tuple[int, int], store.AckRow] = {}
         self._has_acks = asyncio.Event()
         self._said: dict[str, str] = {}
+        self._refused_at: dict[int, float] = {}
+        self._refusals: list[tuple[int, str, str]] = []
         self._clock = DatabaseClock()
         # Reading and writing have a thread each: a slow read must not delay an acknowledgement.
         self._reader = ThreadPoolExecutor(1, "routes")
         self._writer = ThreadPoolExecutor(1, "acks")
 
-    async def run(self, address: str, *, on_open: Callable[[int], None] = lambda port: None) -> None:
+    async def run(
+        self, address: str, tls: TlsFiles | None = None, *, on_open: Callable[[int], None] = lambda port: None
+    ) -> None:
         """Serves until cancelled. The port opens after the first whole reading of the database, never before."""
         while not await self._refresh():
             await asyncio.sleep(RETRY_S)
         server = AdsServer(self)
-        on_open(await server.start(address))
+        on_open(await server.start(address, tls))
         try:
             async with asyncio.TaskGroup() as tasks:
                 for job in (self._follow, self._write_acks, self._heartbeat):
@@ -82,6 +91,15 @@ class ControlPlane:
                 gateway.id, one.route_id, one.generation, one.error, at, one.follows
             )
         self._has_acks.set()
+
+    def record_refusal(self, gateway: GatewayIdentity, peer: str, reason: str) -> None:
+        """Told in the log of events at most once in `TELL_EVERY_S` for each gateway: who was refused comes again each second."""
+        now = time.monotonic()
+        if now - self._refused_at.get(gateway.id, -math.inf) < TELL_EVERY_S:
+            return
+        self._refused_at[gateway.id] = now
+        self._refusals.append((gateway.id, peer, reason))
+        log.warning("gateway %s: a stream from %s is refused: %s", gateway.name, peer, reason)
 
     # -- the database -----------------------------------------------------------------------------------------------
 
@@ -152,9 +170,12 @@ class ControlPlane:
     async def _heartbeat(self) -> None:
         while True:
             seen = {gateway.id for streams in self._streams.values() for gateway, _ in streams}
-            if seen:
-                with contextlib.suppress(db.Error):
+            refusals, self._refusals = self._refusals, []
+            with contextlib.suppress(db.Error):
+                if seen:
                     await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
+                for refusal in refusals:
+                    await self._in_thread(self._writer, store.write_refusal, *refusal)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -15,6 +16,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from serving.control_plane.snapshot import Snapshot, compile_listeners
 from serving.control_plane.stream import GatewayStream, StreamAck
+from serving.core.addresses import UNIX, TlsFiles, gateway_identity
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +54,27 @@ class Plane(Protocol):
     def subscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
     def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None: ...
+    def record_refusal(self, gateway: GatewayIdentity, peer: str, reason: str) -> None: ...
 
 
 class AdsServer:
+    """One stream for each gateway at a time. Who comes second under the same name is turned away: whoever it is, the words of two
+    peers about one gateway's routes are worth nothing. A gateway that was restarted is let in as soon as its dead stream has ended.
+    """
+
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
         self._server: grpc.aio.Server | None = None
-        self._is_stopping = False
+        self._is_stopping = self._wants_certificates = False
         self._wakes: set[asyncio.Event] = set()
+        self._live: set[str] = set()
 
-    async def start(self, address: str) -> int:
-        """Opens the port and returns it. Raises RuntimeError when it is taken."""
+    async def start(self, address: str, tls: TlsFiles | None = None) -> int:
+        """Opens host:port, and returns the port, or unix:/path, for this process's user alone.
+
+        With `tls` a gateway needs a certificate of the authority that names it (`addresses.gateway_identity`). Raises RuntimeError
+        when the port is taken, OSError when a file cannot be read.
+        """
         self._server = grpc.aio.server(options=list(OPTIONS))
         handler: Any = grpc.stream_stream_rpc_method_handler(
             self._stream,
@@ -72,7 +84,11 @@ class AdsServer:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {"DeltaAggregatedResources": handler}),)
         )
-        port = self._server.add_insecure_port(address)
+        self._wants_certificates = tls is not None
+        add = self._server.add_insecure_port
+        port = add(address) if tls is None else self._server.add_secure_port(address, _credentials(tls))
+        if address.startswith(UNIX):
+            Path(address.removeprefix(UNIX)).chmod(0o600)
         await self._server.start()
         return port
 
@@ -92,10 +108,12 @@ class AdsServer:
         if first is None:
             return
         gateway = self.plane.gateway(first.node.id)
-        if gateway is None:
-            message = f"no gateway named {first.node.id!r} is registered; register it for an environment first"
-            log.warning(message)
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, message)
+        refusal = self._refusal(first.node.id, gateway, context)
+        if refusal is not None or gateway is None:
+            code, message = refusal or (grpc.StatusCode.PERMISSION_DENIED, "")
+            if gateway is not None:
+                self.plane.record_refusal(gateway, context.peer(), message)
+            await context.abort(code, message)
             return
         log.info("gateway %s connected", gateway.name)
         wake = asyncio.Event()
@@ -103,6 +121,7 @@ class AdsServer:
         stream.receive(first)
         wake.set()
         self._wakes.add(wake)
+        self._live.add(gateway.name)
         self.plane.subscribe(gateway, wake)
         reader = asyncio.create_task(_read(incoming, stream, wake))
         try:
@@ -111,8 +130,23 @@ class AdsServer:
         finally:
             reader.cancel()
             self._wakes.discard(wake)
+            self._live.discard(gateway.name)
             self.plane.unsubscribe(gateway, wake)
             log.info("gateway %s disconnected", gateway.name)
+
+    def _refusal(
+        self, name: str, gateway: GatewayIdentity | None, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> tuple[grpc.StatusCode, str] | None:
+        """Why a peer that says it is the gateway of this name is turned away; None where it is let in."""
+        if self._wants_certificates and gateway_identity(name).encode() not in (context.peer_identities() or ()):
+            return grpc.StatusCode.PERMISSION_DENIED, f"the certificate is not that of gateway {name!r}"
+        if gateway is None:
+            message = f"no gateway named {name!r} is registered; register it for an environment first"
+            log.warning(message)
+            return grpc.StatusCode.PERMISSION_DENIED, message
+        if name in self._live:
+            return grpc.StatusCode.ALREADY_EXISTS, f"gateway {name} is connected already, and has one stream at a time"
+        return None
 
     async def _feed(
         self, gateway: GatewayIdentity, stream: GatewayStream, wake: asyncio.Event, reader: asyncio.Task[None]
@@ -145,3 +179,9 @@ async def _read(
             wake.set()
     finally:
         wake.set()
+
+
+def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    own = (Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes())
+    authority = Path(tls.authority).read_bytes()
+    return grpc.ssl_server_credentials([own], root_certificates=authority, require_client_auth=True)

@@ -15,10 +15,13 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.db import connection, transaction
 
+from accounts.core.access import Actor
 from ledger.queries import clock
 from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.core.serving import instances_of
 from registry.models import Release, ServedModel
+from serving.actions.routes import record_refused_stream
+from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane.server import GatewayIdentity
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import (
@@ -167,7 +170,7 @@ def bounds_of(manifest: str) -> RequestBounds:
 def _prober_at(address: str) -> Prober | None:
     """The settings' prober. An invalid address disables mirroring; traffic goes on. Logged once."""
     try:
-        return Prober.at(address)
+        return Prober.at(address, mirror_secret())
     except ValueError as error:
         log.warning("%s; nothing is mirrored", error)
         return None
@@ -235,3 +238,7 @@ def write_acks(rows: Iterable[AckRow]) -> None:
 
 def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:
     Gateway.objects.filter(pk__in=list(gateway_ids)).update(seen_at=at)
+
+
+def write_refusal(gateway_id: int, peer: str, reason: str) -> None:
+    record_refused_stream(gateway_id, actor=Actor.system("control_plane"), peer=peer, reason=reason)

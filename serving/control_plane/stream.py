@@ -101,9 +101,12 @@ class GatewayStream:
             )
         if not kind.is_asked:
             kind.is_asked = True
-            # A reconnecting gateway lists what it still has: that is not sent again, and counts as accepted.
+            # A reconnecting gateway lists what it still has: that is not sent again, and counts as accepted. But a route counts as
+            # acknowledged only by an answer to what this stream was sent, so virtual hosts are all sent again.
             kind.sent = dict(request.initial_resource_versions)
-            kind.accepted = dict(kind.sent)
+            kind.accepted = {} if request.type_url == VHOST else dict(kind.sent)
+            if request.type_url == VHOST:
+                kind.sent = dict.fromkeys(kind.sent, "")
             kind.is_wildcard = request.type_url in (CLUSTER, LISTENER, VHOST) and not request.resource_names_subscribe
         else:
             for name in request.resource_names_subscribe:
@@ -141,7 +144,7 @@ class GatewayStream:
         out += self._offer(CLUSTER, changed, now)
         out += self._offer(ENDPOINTS, self._changed(ENDPOINTS, snapshot.endpoints), now)
         ready = {name: model for name, model in snapshot.models.items() if self._is_ready(model)}
-        if len(ready) == len(snapshot.models) or now - self._began > START_S or self._kinds[VHOST].accepted:
+        if len(ready) == len(snapshot.models) or now - self._began > START_S or self._kinds[VHOST].sent:
             out += self._offer(LISTENER, self._changed(LISTENER, self.listeners), now)
             out += self._offer(ROUTES, self._changed(ROUTES, snapshot.routes), now)
             out += self._offer_vhosts(ready, snapshot, now)

@@ -14,6 +14,8 @@ ROUTE_CONFIG = "gateway"
 RELEASE_HEADER = "x-sluicegate-release"
 #: On a mirrored request: the number of the route that it was split by.
 MIRROR_HEADER = "x-sluicegate-mirror"
+#: Beside it, what the prober knows the gateway by. Both replace whatever a caller sent under these names.
+MIRROR_SECRET_HEADER = "x-sluicegate-mirror-secret"
 
 _TYPES = "type.googleapis.com/"
 _SERVICE = r"/inference\.GRPCInferenceService/"
@@ -200,18 +202,21 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
 
 def _mirrors(route: ModelRoute) -> list[dict[str, Any]]:
     """Of what the split answers, whichever release answers it. Forced requests and streams are never mirrored."""
-    if not route.is_mirrored:
+    if not route.is_mirrored or route.prober is None:
         return []
-    tell = {
-        "header": {"key": MIRROR_HEADER, "value": str(route.route_id)},
-        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-    }
+    told = {MIRROR_HEADER: str(route.route_id)}
+    if route.prober.secret:
+        told[MIRROR_SECRET_HEADER] = route.prober.secret
+    mutations = [
+        {"append": {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
+        for key, value in told.items()
+    ]
     share = {"numerator": route.mirror_bp, "denominator": "TEN_THOUSAND"}
     return [
         {
             "cluster": PROBER_CLUSTER,
             "runtime_fraction": {"default_value": share},
-            "request_headers_mutations": [{"append": tell}],
+            "request_headers_mutations": mutations,
         }
     ]
 

@@ -7,8 +7,10 @@ lost everything, or went back in time, is refused; a stable release that lost it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
+
+from serving.core.addresses import Address
 
 #: Requests that one server may have in flight for each of its model instances, where its release declares no bound of its
 #: own. Source: `python -m benchmarks.overload`, whose table is in docs/operations.md.
@@ -94,20 +96,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class Prober:
-    """Where the prober takes mirrored requests, HTTP and gRPC on one port."""
+    """Where the prober takes mirrored requests, HTTP and gRPC alike, and the secret that it knows a gateway by."""
 
-    host: str
-    port: int
+    address: Address
+    secret: str = field(default="", repr=False)
 
     @classmethod
-    def at(cls, address: str) -> Prober | None:
-        """From host:port; None where there is none. Raises ValueError for anything else."""
+    def at(cls, address: str, secret: str = "") -> Prober | None:
+        """From host:port or unix:/path; None where there is none. Raises ValueError for anything else."""
         if not address:
             return None
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise ValueError(f"the prober's address {address!r} is not host:port")
-        return cls(host.strip("[]"), int(port))
+        try:
+            return cls(Address.at(address), secret)
+        except ValueError as error:
+            raise ValueError(f"the prober's address {error}") from None
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ def admit(
 def _unmirrored(route: ModelRoute) -> RouteProblem:
     message = (
         f"{route.model}: {route.mirror_bp / 100:g} % of its requests should be mirrored, and this control plane knows no "
-        "prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port."
+        "prober; nothing is mirrored. Set SLUICEGATE_PROBER_ADDRESS to the prober's host:port, or unix:/path."
     )
     return RouteProblem(route.route_id, route.model, route.generation, message, is_withheld=False)
 

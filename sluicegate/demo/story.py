@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import time
@@ -9,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from ledger.adapters.deadline_http import DeadlineConnection
 from sluicegate.cli import exits, gates, model, release, rollout
 from sluicegate.cli.client import Client
 from sluicegate.cli.documents import read_yaml
@@ -301,8 +301,9 @@ def _report(tale: Tale, problem: str) -> dict[str, Any]:
 def _envoy_version(stack: Stack) -> str:
     """`1.38.0`, as the running gateway states it; empty when it does not answer."""
     try:
-        stated = httpx.get(f"{stack.gateway_admin}/server_info", timeout=5, trust_env=False).json()["version"]
-    except (httpx.HTTPError, ValueError, KeyError):
+        with DeadlineConnection(stack.gateway_admin, time.monotonic() + 5) as line:
+            stated = json.loads(line.ask("GET", "/server_info")[1])["version"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
         return ""
     parts = str(stated).split("/")
     return parts[1] if len(parts) > 1 else parts[0]

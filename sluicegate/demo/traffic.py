@@ -30,6 +30,7 @@ import grpc
 import httpx
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from ledger.adapters.files import keep_private
 from sluicegate.demo.corpus import Text, read_sentences, write_one
 
 TIMEOUT_S = 15.0
@@ -211,6 +212,7 @@ async def measure(
 
 
 async def _main(arguments: argparse.Namespace) -> None:
+    keep_private()  # the log quotes what users asked
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -18,6 +18,7 @@ from django.core.management import call_command
 from django.db import transaction
 from django.utils import timezone
 
+from ledger.adapters.files import write_whole
 from sluicegate.stack import secrets
 from sluicegate.stack.machine import ADMIN_TOKEN, FIRST_PASSWORD
 
@@ -38,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sluicegate.stack.bootstrap")
     parser.add_argument("--gateway-http-port", type=int, required=True)
     parser.add_argument("--gateway-grpc-port", type=int, required=True)
-    parser.add_argument("--gateway-admin-port", type=int, required=True)
+    parser.add_argument("--gateway-admin", required=True, metavar="unix:/PATH")
     parser.add_argument("--envoy-config", type=Path, required=True)
     said = parser.parse_args()
     django.setup()
@@ -46,10 +47,8 @@ def main() -> None:
     with transaction.atomic():
         ensure_administrator(settings.STATE_DIR)
         ensure_environments()
-        ensure_gateway(
-            http_port=said.gateway_http_port, grpc_port=said.gateway_grpc_port, admin_port=said.gateway_admin_port
-        )
-    write_gateway_config(said.envoy_config, admin_port=said.gateway_admin_port)
+        ensure_gateway(http_port=said.gateway_http_port, grpc_port=said.gateway_grpc_port, admin_url=said.gateway_admin)
+    write_gateway_config(said.envoy_config, admin_address=said.gateway_admin)
     print("The database is ready for the services.")
 
 
@@ -82,7 +81,7 @@ def ensure_environments() -> None:
         ensure_environment(slug=slug, rules=rules)
 
 
-def ensure_gateway(*, http_port: int, grpc_port: int, admin_port: int) -> None:
+def ensure_gateway(*, http_port: int, grpc_port: int, admin_url: str) -> None:
     from accounts.core.access import Actor
     from serving.actions.routes import register_gateway
     from serving.queries import get_environment
@@ -91,16 +90,16 @@ def ensure_gateway(*, http_port: int, grpc_port: int, admin_port: int) -> None:
         actor=Actor.system("setup"),
         environment=get_environment("production"),
         name=GATEWAY_NAME,
-        admin_url=f"http://127.0.0.1:{admin_port}",
+        admin_url=admin_url,
         http_url=f"http://127.0.0.1:{http_port}",
         grpc_address=f"127.0.0.1:{grpc_port}",
     )
 
 
-def write_gateway_config(file: Path, *, admin_port: int) -> None:
+def write_gateway_config(file: Path, *, admin_address: str) -> None:
     from serving.adapters.envoy_bootstrap import bootstrap
 
-    file.write_text(json.dumps(bootstrap(GATEWAY_NAME, settings.XDS_ADDRESS, admin_port), indent=1))
+    write_whole(file, json.dumps(bootstrap(GATEWAY_NAME, settings.XDS_ADDRESS, admin_address), indent=1))
 
 
 if __name__ == "__main__":

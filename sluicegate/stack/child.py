@@ -12,6 +12,9 @@ from typing import IO
 
 from ledger.adapters.linux_processes import die_with_parent
 
+#: The environment of a part that is not ours: it needs nothing of what our own processes are told, secrets least of all.
+BARE: Mapping[str, str] = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+
 
 def group_of(user: str | None) -> int | None:
     """The id of the user's own group; None for None."""

@@ -44,6 +44,11 @@ class StackLock:
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         self._handle = handle
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether it is this object that holds it."""
+        return self._handle is not None
+
     def release(self) -> None:
         if self._handle is not None:
             os.close(self._handle)

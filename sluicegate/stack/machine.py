@@ -6,13 +6,16 @@ import http.client
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from accounts.core.addresses import API
-from sluicegate.stack import secrets
+from ledger.adapters.deadline_http import DeadlineConnection
+from serving.adapters.listening import takes_connections
+from sluicegate.stack import child, secrets, sockets
 from sluicegate.stack.postgres import Postgres
 from sluicegate.stack.processes import Process, output_since_start
 from sluicegate.stack.tcp_ports import Ports
@@ -53,8 +56,8 @@ class Machine:
     base_url: str
     gateway_http: str
     gateway_grpc: str  # host:port
-    gateway_admin: str
-    xds_address: str
+    gateway_admin: str  # unix:/path
+    xds_address: str  # unix:/path
     env: dict[str, str]
     warnings: tuple[str, ...] = ()  # for the operator who starts the stack, one sentence each
 
@@ -67,28 +70,29 @@ def prepare(options: Options) -> Machine:
     ports, warnings = _choose_ports(options)
     postgres, valkey = Postgres(state), Valkey(state)
     postgres_argv, valkey_argv = postgres.prepare(), valkey.prepare()
-    xds_address = f"127.0.0.1:{ports['control_plane']}"
+    run = sockets.make_folder(state)
     ours = {
-        "DATABASE_URL": postgres.url,
-        "REDIS_URL": valkey.url,
+        "DATABASE_URL_FILE": secrets.kept(state / "secrets" / "database-url", postgres.url),
+        "REDIS_URL_FILE": secrets.kept(state / "secrets" / "redis-url", valkey.url),
         "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
         "SLUICEGATE_STATE_DIR": str(state),
         "SLUICEGATE_SECRET_KEY_FILE": str(state / "secrets" / "django"),
-        "SLUICEGATE_XDS_ADDRESS": xds_address,
-        "SLUICEGATE_PROBER_ADDRESS": f"127.0.0.1:{ports['prober']}",
+        "SLUICEGATE_XDS_ADDRESS": f"unix:{run / sockets.CONTROL_PLANE}",
+        "SLUICEGATE_PROBER_ADDRESS": f"unix:{run / sockets.PROBER}",
         # Everything here listens on this machine alone, so an administrator's receivers may too.
         "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": os.environ.get("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE", "1"),
         # Whoever starts the stack owns all of it: code that this machine cannot shut in is told of, and may run.
         "SLUICEGATE_ALLOW_UNCONTAINED_CODE": os.environ.get("SLUICEGATE_ALLOW_UNCONTAINED_CODE", "1"),
         **options.env,
     }
-    env = {**_inherited(ours), **ours, "PYTHONUNBUFFERED": "1"}
+    owner = {"DATABASE_OWNER_URL_FILE": secrets.kept(state / "secrets" / "database-owner-url", postgres.owner_url)}
+    env = {**_inherited({**ours, **owner}), **ours, "PYTHONUNBUFFERED": "1"}
     stores = [
         Process(
             "postgres",
             STORES,
             postgres_argv,
-            env=env,
+            env=child.BARE,
             is_ready=postgres.is_ready,
             user=postgres.user,
             cwd=Path("/"),
@@ -96,15 +100,18 @@ def prepare(options: Options) -> Machine:
             death_signal=postgres.stop_signal,
             grace_s=15,
         ),
-        Process("valkey", STORES, valkey_argv, env=env, is_ready=valkey.is_ready, death_signal=signal.SIGTERM),
+        Process("valkey", STORES, valkey_argv, env=child.BARE, is_ready=valkey.is_ready, death_signal=signal.SIGTERM),
     ]
+    bootstrap = Process(
+        "bootstrap", BOOTSTRAP, _bootstrap(state, run, ports), env={**env, **owner}, cwd=BASE_DIR, runs_once=True
+    )
     return Machine(
-        processes=[*stores, *_services(state, ports, env)],
+        processes=[*stores, bootstrap, *_services(state, run, ports, env)],
         base_url=f"http://127.0.0.1:{ports['web']}",
         gateway_http=f"http://127.0.0.1:{ports['gateway_http']}",
         gateway_grpc=f"127.0.0.1:{ports['gateway_grpc']}",
-        gateway_admin=f"http://127.0.0.1:{ports['gateway_admin']}",
-        xds_address=xds_address,
+        gateway_admin=f"unix:{run / sockets.GATEWAY_ADMIN}",
+        xds_address=ours["SLUICEGATE_XDS_ADDRESS"],
         env=ours,
         warnings=warnings,
     )
@@ -114,7 +121,8 @@ def _choose_ports(options: Options) -> tuple[dict[str, int], tuple[str, ...]]:
     """The port of every server, and a sentence for each that people know and that is not where it was or should be."""
     ports = Ports(options.state_dir / "ports.json")
     friendly = FRIENDLY_PORTS if options.wants_friendly_ports else {}
-    names = ["web", "gateway_http", "gateway_grpc", "gateway_admin", "control_plane", "prober"]
+    names = ["web", "gateway_http", "gateway_grpc"]
+    ports.keep({*names, "postgres", "valkey"})
     if options.port:
         ports.require("web", options.port)
     chosen = {name: ports.choose(name, preferred=friendly.get(name)) for name in names}
@@ -132,18 +140,18 @@ def _inherited(ours: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in contradicting}
 
 
-def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> list[Process]:
+def _services(state: Path, run: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> list[Process]:
     manage = [sys.executable, str(BASE_DIR / "manage.py")]
 
     def process(
         name: str, level: int, argv: list[str], is_ready: Callable[[], bool] | None = None, **more: Any
     ) -> Process:
         # Without a sign of readiness a process must live for about as long as the others take to become ready.
-        settles_s = 0.0 if is_ready or more.get("ports") or more.get("runs_once") else 2.5
-        return Process(name, level, argv, env=env, cwd=BASE_DIR, is_ready=is_ready, settles_s=settles_s, **more)
+        settles_s = 0.0 if is_ready or more.get("ports") else 2.5
+        ours = {"env": env, "cwd": BASE_DIR, "is_ready": is_ready, "settles_s": settles_s}
+        return Process(name, level, argv, **{**ours, **more})
 
     return [
-        process("bootstrap", BOOTSTRAP, _bootstrap(state, ports), runs_once=True),
         process(
             "web",
             SERVICES,
@@ -155,23 +163,28 @@ def _services(state: Path, ports: Mapping[str, int], env: Mapping[str, str]) -> 
         process("scheduler", SERVICES, [*manage, "scheduler"]),
         process("agent", SERVICES, [*manage, "agent"], grace_s=10),
         process("engine", SERVICES, [*manage, "engine"]),
-        process("prober", SERVICES, [*manage, "run_prober"], ports=(ports["prober"],)),
-        process("control_plane", SERVICES, [*manage, "control_plane"], ports=(ports["control_plane"],)),
+        process("prober", SERVICES, [*manage, "run_prober"], lambda: takes_connections(run / sockets.PROBER)),
+        process(
+            "control_plane",
+            SERVICES,
+            [*manage, "control_plane"],
+            lambda: takes_connections(run / sockets.CONTROL_PLANE),
+        ),
         process(
             "envoy",
             GATEWAY,
             _envoy(state, env),
-            lambda: _answers(ports["gateway_admin"], "/ready", exactly=200),
-            ports=tuple(ports[name] for name in ("gateway_admin", "gateway_http", "gateway_grpc")),
+            env=child.BARE,
+            is_ready=lambda: _is_open(run / sockets.GATEWAY_ADMIN),
+            ports=tuple(ports[name] for name in ("gateway_http", "gateway_grpc")),
         ),
     ]
 
 
-def _bootstrap(state: Path, ports: Mapping[str, int]) -> list[str]:
-    told = [
-        f"--{name.replace('_', '-')}-port={ports[name]}" for name in ("gateway_http", "gateway_grpc", "gateway_admin")
-    ]
-    return [sys.executable, "-m", "sluicegate.stack.bootstrap", f"--envoy-config={state / 'envoy.json'}", *told]
+def _bootstrap(state: Path, run: Path, ports: Mapping[str, int]) -> list[str]:
+    told = [f"--{name.replace('_', '-')}-port={ports[name]}" for name in ("gateway_http", "gateway_grpc")]
+    told += [f"--gateway-admin=unix:{run / sockets.GATEWAY_ADMIN}", f"--envoy-config={state / 'envoy.json'}"]
+    return [sys.executable, "-m", "sluicegate.stack.bootstrap", *told]
 
 
 def _web(port: int) -> list[str]:
@@ -206,14 +219,22 @@ def _envoy(state: Path, env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _answers(port: int, path: str, *, exactly: int | None = None) -> bool:
-    """Whether an HTTP server on this port answers without an error of its own (or with exactly this status)."""
+def _answers(port: int, path: str) -> bool:
+    """Whether an HTTP server on this port answers without an error of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", path)
-        status = connection.getresponse().status
+        return connection.getresponse().status < 500
     except (OSError, http.client.HTTPException):
         return False
     finally:
         connection.close()
-    return status == exactly if exactly else status < 500
+
+
+def _is_open(admin: Path) -> bool:
+    """Whether a gateway with this admin interface has what it needs to serve."""
+    try:
+        with DeadlineConnection(f"unix:{admin}", time.monotonic() + 2) as line:
+            return line.ask("GET", "/ready")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False

@@ -13,19 +13,27 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_urlsafe
 
 import psycopg
 
-from sluicegate.stack import child, secrets
+from sluicegate.stack import child, postgres_roles, secrets
 from sluicegate.stack.tcp_ports import Ports
 
-NAME = "sluicegate"  # of the role and of the database
+DATABASE = "sluicegate"
+SUPERUSER = "sluicegate_superuser"  # in a cluster of an older version it is "sluicegate"
 UNPRIVILEGED = "nobody"
+#: Of root's data that the unprivileged user could not reach in the state folder.
+LIBRARY = Path("/var/lib/sluicegate")
+#: A server of a run that was killed writes what it holds before it lets another one at its data.
+OTHER_SERVER_ENDS_S = 15.0
 
 
 def installation() -> Path:
@@ -41,24 +49,30 @@ def _is_reachable(folder: Path) -> bool:
     return all(above.stat().st_mode & 0o001 for above in folder.resolve().parents if above.exists())
 
 
+def _options(settings: Mapping[str, object]) -> list[str]:
+    return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+
+
 class Postgres:
     """One PostgreSQL server on loopback TCP (scram, generated password, no socket file).
 
-    `is_durable=False` trades crash safety for speed; only for tests.
+    `is_durable=False` trades crash safety for speed; `is_for_tests` lets the tables' owner make databases and switch triggers off. Both
+    are only for tests.
     """
 
     stop_signal = signal.SIGINT  # "fast": open sessions are ended, everything is written
 
-    def __init__(self, state_dir: Path, *, is_durable: bool = True) -> None:
+    def __init__(self, state_dir: Path, *, is_durable: bool = True, is_for_tests: bool = False) -> None:
         self.state_dir = state_dir
-        self.is_durable = is_durable
+        self.is_durable, self.is_for_tests = is_durable, is_for_tests
         self.user = UNPRIVILEGED if os.geteuid() == 0 else None
         self.log_file = state_dir / "logs" / "postgres.log"
         self._ports = Ports(state_dir / "ports.json")
         self._secret_file = state_dir / "secrets" / "postgres"
+        self._owner_secret_file = state_dir / "secrets" / "postgres-owner"
         self._location_file = state_dir / "postgres" / "location"
         self.port = 0
-        self.url = ""
+        self.url = self.owner_url = ""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,36 +81,31 @@ class Postgres:
         if self._location_file.exists():
             return Path(self._location_file.read_text().strip())
         own = self.state_dir / "postgres"
-        if self.user is None or _is_reachable(own):
+        if self.user is None or _is_reachable(self.state_dir):  # the state folder itself is ours to open
             return own
         temporary = Path(tempfile.gettempdir()).resolve()
         key = hashlib.sha256(str(self.state_dir.resolve()).encode()).hexdigest()[:12]
         if temporary in self.state_dir.resolve().parents:
             return temporary / f"sluicegate-postgres-{key}"
-        return Path("/var/lib/sluicegate") / f"postgres-{key}"
+        return LIBRARY / f"postgres-{key}"
 
     def prepare(self) -> list[str]:
-        """The command line of a server that may be started now, any number of times. Sets `port` and `url`.
+        """The command line of a server that may be started now, any number of times. Sets `port`, `url` and `owner_url`.
 
-        Makes the data folder on the first call. Raises RuntimeError when the data belongs to another major version.
+        Makes the data folder on the first call, and the roles (`postgres_roles`) on each: no server may be using the data. Raises
+        RuntimeError when one does, or when the data belongs to another major version.
         """
-        self.state_dir.mkdir(parents=True, exist_ok=True)
-        self.log_file.parent.mkdir(exist_ok=True)
-        (self.state_dir / "postgres").mkdir(exist_ok=True)
-        if self.user is not None and self.home.parent == self.state_dir:
-            self.state_dir.chmod(self.state_dir.stat().st_mode | 0o011)  # ours: passable, still not listable
-        home = self.home
-        if home.parent != self.state_dir:
-            home.mkdir(parents=True, exist_ok=True, mode=0o755)
-            self._location_file.write_text(f"{home}\n")
+        home = self._make_folders()
         bin_dir, data = self._programs(home), home / "data"
-        password = secrets.remembered(self._secret_file)
         if data.exists():
             self._refuse_another_major(bin_dir, data)
         else:
-            self._initialise(bin_dir, data, password)
+            self._initialise(bin_dir, data)
         self.port = self._ports.choose("postgres")
-        self.url = f"postgresql://{NAME}:{password}@127.0.0.1:{self.port}/{NAME}"
+        passwords = self._make_roles(bin_dir, data)
+        self.owner_url, self.url = (
+            f"postgresql://{role}:{password}@127.0.0.1:{self.port}/{DATABASE}" for role, password in passwords.items()
+        )
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -105,16 +114,58 @@ class Postgres:
             "shared_buffers": "64MB",
             "dynamic_shared_memory_type": "mmap",
             "log_min_messages": "warning",
-            "fsync": "on" if self.is_durable else "off",
-            "synchronous_commit": "on" if self.is_durable else "off",
-            "full_page_writes": "on" if self.is_durable else "off",
+            **postgres_roles.QUIET_LOG,
+            **dict.fromkeys(("fsync", "synchronous_commit", "full_page_writes"), "on" if self.is_durable else "off"),
         }
-        return [
-            str(bin_dir / "postgres"),
-            "-D",
-            str(data),
-            *(part for k, v in settings.items() for part in ("-c", f"{k}={v}")),
-        ]
+        return [str(bin_dir / "postgres"), "-D", str(data), *_options(settings)]
+
+    def _make_folders(self) -> Path:
+        """The folder with the data, which root's unprivileged user may pass through and nobody else may list."""
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        self.log_file.parent.mkdir(exist_ok=True)
+        home, own = self.home, self.state_dir / "postgres"
+        own.mkdir(exist_ok=True)
+        if home != own:
+            home.mkdir(parents=True, exist_ok=True)
+            self._location_file.write_text(f"{home}\n")
+        if self.user is not None:
+            passed = [home, home.parent] if home.parent in (self.state_dir, LIBRARY) else [home]
+            for folder in passed:
+                folder.chmod(stat.S_IMODE(folder.stat().st_mode) & 0o700 | 0o011)
+        return home
+
+    def _make_roles(self, bin_dir: Path, data: Path) -> dict[str, str]:
+        """The password of each role that may log in, the owner first; the server in its single-user form sets them."""
+        found = {
+            postgres_roles.OWNER: secrets.remembered(self._owner_secret_file),
+            postgres_roles.SERVICE: secrets.remembered(self._secret_file),
+        }
+        said = postgres_roles.statements(
+            database=DATABASE,
+            owner_password=found[postgres_roles.OWNER],
+            service_password=found[postgres_roles.SERVICE],
+            is_for_tests=self.is_for_tests,
+        )
+        self._say_alone(bin_dir, data, DATABASE, said)
+        return found
+
+    def _say_alone(self, bin_dir: Path, data: Path, database: str, said: str) -> None:
+        """Runs statements, one a line, as the superuser on a stopped server's data. Raises RuntimeError."""
+        settings = {
+            "exit_on_error": "on",
+            "dynamic_shared_memory_type": "mmap",
+            "fsync": "on" if self.is_durable else "off",
+            **postgres_roles.QUIET_LOG,  # what is said here has passwords in it
+        }
+        deadline = time.monotonic() + OTHER_SERVER_ENDS_S
+        while True:
+            try:
+                self._run([bin_dir / "postgres", "--single", "-D", data, *_options(settings), database], said=said)
+                return
+            except RuntimeError as error:
+                if "postmaster.pid" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def _programs(self, home: Path) -> Path:
         """Where the server's programs are, copied beside the data when the unprivileged user cannot reach the installed ones."""
@@ -126,6 +177,8 @@ class Postgres:
         copied, ours = copy.parent / "copied", f"{facts.st_size} {facts.st_mtime_ns}"
         if not copied.exists() or copied.read_text() != ours:
             shutil.rmtree(copy.parent, ignore_errors=True)
+            copy.parent.mkdir(mode=0o700)
+            shutil.chown(copy.parent, self.user)
             shutil.copytree(
                 installed, copy, ignore=shutil.ignore_patterns("include", "doc", "*.a", "*.py", "__pycache__")
             )
@@ -135,16 +188,15 @@ class Postgres:
             copied.write_text(ours)
         return copy / "pginstall" / "bin"
 
-    def _initialise(self, bin_dir: Path, data: Path, password: str) -> None:
+    def _initialise(self, bin_dir: Path, data: Path) -> None:
         draft = data.with_name("data.new")  # it becomes the data folder only when it is whole
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
         password_file = data.with_name("password")
-        secrets.write(password_file, password)
+        secrets.write(password_file, token_urlsafe(36))  # initdb insists on one; it is taken away with the login
         if self.user is not None:
             shutil.chown(draft, self.user)
             shutil.chown(password_file, self.user)
-            password_file.parent.chmod(0o711)
         try:
             self._run(
                 [
@@ -152,7 +204,7 @@ class Postgres:
                     "-D",
                     draft,
                     "-U",
-                    NAME,
+                    SUPERUSER,
                     f"--pwfile={password_file}",
                     "--auth=scram-sha-256",
                     "--encoding=UTF8",
@@ -164,7 +216,7 @@ class Postgres:
                 ]
             )
             # The database is made before anyone can connect, by the server in its single-user form.
-            self._run([bin_dir / "postgres", "--single", "-D", draft, "postgres"], said=f"create database {NAME}\n")
+            self._say_alone(bin_dir, draft, "postgres", f"CREATE DATABASE {DATABASE}\n")
             draft.rename(data)
         finally:
             password_file.unlink(missing_ok=True)
@@ -176,7 +228,8 @@ class Postgres:
             capture_output=True,
             text=True,
             cwd="/",
-            timeout=60,
+            timeout=300,  # the log of a server that was killed is read first
+            env=child.BARE,
             user=self.user,
             group=child.group_of(self.user),
             extra_groups=[] if self.user else None,
@@ -210,7 +263,9 @@ class Postgres:
             return self.url
         argv = self.prepare()
         with self.log_file.open("ab") as log:
-            self.process = child.start(argv, log=log, user=self.user, cwd=Path("/"), death_signal=self.stop_signal)
+            self.process = child.start(
+                argv, log=log, env=child.BARE, user=self.user, cwd=Path("/"), death_signal=self.stop_signal
+            )
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if self.is_ready():

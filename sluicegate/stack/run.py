@@ -9,10 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+from ledger.adapters.files import keep_private
 from sluicegate.stack import machine, secrets
 from sluicegate.stack.lock import AlreadyRunning, StackLock
 from sluicegate.stack.machine import Machine, Options
+from sluicegate.stack.modes import tighten
 from sluicegate.stack.processes import StartFailed, Supervisor
+from sluicegate.stack.sockets import remove_folder
 
 EXIT_INFRASTRUCTURE = 2
 
@@ -20,11 +23,13 @@ EXIT_INFRASTRUCTURE = 2
 def up(options: Options) -> int:
     """Runs the whole stack until Ctrl-C or SIGTERM; the exit code is 0 then, and 2 when it could not come up."""
     began = time.monotonic()
+    keep_private()
     state = options.state_dir.resolve()
     state.mkdir(parents=True, exist_ok=True)
     lock = StackLock(state)
     try:
         lock.acquire()
+        tighten(state)
         is_new = not (state / "ports.json").exists()
         _say("sluicegate", f"starts on {state}" + (", for the first time: it makes a database" if is_new else ""))
         prepared = machine.prepare(_with_state(options, state))
@@ -35,6 +40,8 @@ def up(options: Options) -> int:
         print(f"sluicegate up: {problem}", file=sys.stderr, flush=True)
         return EXIT_INFRASTRUCTURE
     finally:
+        if lock.is_locked:
+            remove_folder(state)
         lock.release()
     return 0
 

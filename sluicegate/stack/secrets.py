@@ -15,6 +15,12 @@ def remembered(file: Path) -> str:
     return file.read_text().strip()
 
 
+def kept(file: Path, secret: str) -> str:
+    """The file's path, as NAME_FILE wants it, once it holds this secret: environments are copied into more places than files."""
+    write(file, secret)
+    return str(file)
+
+
 def write(file: Path, secret: str) -> None:
     """Puts the secret in place in one step; nobody but the owner may read the file or list its folder."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

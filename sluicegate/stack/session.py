@@ -37,6 +37,11 @@ class Stack:
         """A bearer token of the administrator."""
         return (self.state_dir / ADMIN_TOKEN).read_text().strip()
 
+    @property
+    def database_url(self) -> str:
+        """The database, as its services see it."""
+        return Path(self.env["DATABASE_URL_FILE"]).read_text().strip()
+
     def pid_of(self, name: str, *, unlike: int = 0, within_s: float = 20.0) -> int:
         """The pid of a running process of the stack, and a new one where `unlike` names the old. Raises TimeoutError."""
         deadline = time.monotonic() + within_s

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from ledger.adapters.files import write_whole
@@ -89,6 +90,12 @@ class Ports:
 
     def read(self) -> dict[str, int]:
         return json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forgets the ports of all others, such as of a server that an older version had."""
+        known = self.read()
+        if not known.keys() <= set(names):
+            self._remember({name: port for name, port in known.items() if name in names})
 
     def choose(self, name: str, *, preferred: int | None = None) -> int:
         """A free port for `name`: the remembered one, else the preferred one, else any; the choice is remembered."""

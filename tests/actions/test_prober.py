@@ -31,6 +31,7 @@ from rollouts.prober.requests import MAX_BODY_BYTES
 from rollouts.prober.tallies import MOST_EXAMPLES
 from rollouts.prober.targets import Targets, rule_of
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
+from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from serving.core.routes import Endpoint
 from serving.models import Route, Server
 from serving.ports import InferenceError
@@ -555,11 +556,14 @@ def test_one_odd_rollout_does_not_blind_the_others(world: World) -> None:
 # -- endpoint ------------------------------------------------------------------------------------------------------------
 
 
-def through_the_door(world: World, method: str, path: str, headers: dict[str, str], body: bytes) -> httpx.Response:
+def through_the_door(
+    world: World, method: str, path: str, headers: dict[str, str], body: bytes, secret: str | None = "s3cret"
+) -> httpx.Response:
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app=MirrorEndpoint(world.prober))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(app=MirrorEndpoint(world.prober, "s3cret"))  # type: ignore[arg-type]
+        known = {} if secret is None else {MIRROR_SECRET_HEADER: secret}
         async with httpx.AsyncClient(transport=transport, base_url="http://prober") as client:
-            return await client.request(method, path, headers=headers, content=body)
+            return await client.request(method, path, headers={**headers, **known}, content=body)
 
     return asyncio.run(send())
 
@@ -569,6 +573,14 @@ def test_the_door_takes_a_request_and_answers_with_nothing(world: World) -> None
     assert (answer.status_code, answer.content) == (204, b"")
     until(lambda: world.seen.get("shadow_compared"))
     assert world.tally() == (1, 0, 1, 0)
+
+
+@pytest.mark.parametrize("secret", [None, "", "s3cre", "s3crets", "S3CRET"])
+def test_a_copy_that_no_gateway_sent_is_refused_and_counts_nothing(world: World, secret: str | None) -> None:
+    forged = {"x-sluicegate-mirror": str(world.route.pk)}
+    assert through_the_door(world, "POST", PATH, forged, body_of(3), secret).status_code == 403
+    assert through_the_door(world, "GET", "/status", {}, b"", secret).status_code == 403
+    assert world.seen == {} and world.open() == 0
 
 
 @pytest.mark.parametrize(

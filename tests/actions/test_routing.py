@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import psycopg
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
@@ -22,9 +24,11 @@ from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.actions import routes as routing
 from serving.actions.routes import register_gateway, set_route
+from serving.adapters.mirror_secret import mirror_secret
 from serving.control_plane import plane as plane_module
 from serving.control_plane import store
 from serving.control_plane.snapshot import Snapshot
+from serving.core.addresses import Address
 from serving.core.lifecycle import DeploymentState
 from serving.core.routes import IN_FLIGHT_PER_INSTANCE, REQUEST_BYTES, Limits, Prober, RoutingTable, admit
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
@@ -285,7 +289,8 @@ def test_registering_again_updates_and_the_same_changes_nothing(world: World) ->
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("admin_url", "127.0.0.1:1"), ("http_url", "http://127.0.0.1"), ("grpc_address", "localhost"),
+    [("admin_url", "127.0.0.1:1"), ("admin_url", "unix:admin.sock"), ("admin_url", "unix:/" + "a" * 107),
+     ("http_url", "http://127.0.0.1"), ("grpc_address", "localhost"),
      ("http_url", "http://127.0.0.1:99999")],
 )  # fmt: skip
 def test_an_address_without_host_or_port_is_refused(world: World, field: str, value: str) -> None:
@@ -302,6 +307,54 @@ def test_only_administrators_register_gateways(world: World) -> None:
             actor=Actor(name="eve", roles=(("nlp", Role.RELEASE_MANAGER),)), environment=world.environment, name="g",
             admin_url="http://127.0.0.1:1", http_url="http://127.0.0.1:2", grpc_address="127.0.0.1:2",
         )  # fmt: skip
+
+
+def test_a_gateway_of_this_machine_may_be_asked_through_a_socket_file(world: World) -> None:
+    gateway = register_gateway(
+        actor=ENGINE, environment=world.environment, name="g", admin_url="unix:/run/admin.sock",
+        http_url="http://127.0.0.1:2", grpc_address="127.0.0.1:2",
+    )  # fmt: skip
+    assert gateway.admin_url == "unix:/run/admin.sock"
+
+
+def test_the_command_registers_a_gateway_and_prints_what_its_envoy_is_started_with(world: World) -> None:
+    said = StringIO()
+    about = [
+        "--environment",
+        world.environment.slug,
+        "--http-url",
+        "http://10.0.0.9:80",
+        "--grpc-address",
+        "10.0.0.9:81",
+    ]
+    far = ["--control-planes", "10.0.0.1:18000,10.0.0.2:18000", "--counters", "10.0.0.9:9902"]
+    with pytest.raises(CommandError, match="spiffe://sluicegate/gateway/far"):
+        call_command("register_gateway", "far", *about, *far, stdout=said)
+    files = ["--certificate", "/etc/gw.crt", "--key", "/etc/gw.key", "--authority", "/etc/ca.crt"]
+    call_command("register_gateway", "far", *about, *far, *files, stdout=said)
+    gateway = Gateway.objects.get(name="far")
+    assert (gateway.admin_url, gateway.http_url) == ("https://10.0.0.9:9902", "http://10.0.0.9:80")
+    static = json.loads(said.getvalue())["static_resources"]
+    assert static["clusters"][0]["transport_socket"]["name"] == "envoy.transport_sockets.tls"
+    assert (
+        static["listeners"][0]["filter_chains"][0]["transport_socket"]["typed_config"]["require_client_certificate"]
+        is True
+    )
+    call_command("register_gateway", "near", *about, "--admin", "unix:/run/admin.sock", stdout=StringIO())
+    assert Gateway.objects.get(name="near").admin_url == "unix:/run/admin.sock"
+
+
+def test_a_refused_stream_is_told_once_in_a_while(world: World) -> None:
+    plane = plane_module.ControlPlane()
+    gateway = store.load().gateways["gateway-1"]
+    for _ in range(3):
+        plane.record_refusal(gateway, "ipv4:127.0.0.1:5", "it is connected already")
+    ((gateway_id, peer, reason),) = plane._refusals
+    store.write_refusal(gateway_id, peer, reason)
+    (event,) = events("gateway.stream_refused")
+    assert event.facts == {"name": "gateway-1", "peer": peer} and event.reason == reason
+    store.write_refusal(0, peer, reason)  # of a gateway that is gone meanwhile
+    assert len(events("gateway.stream_refused")) == 1
 
 
 # -- what the control plane reads --------------------------------------------------------------------------------------
@@ -347,7 +400,7 @@ def test_the_settings_say_where_the_prober_is(world: World, settings: Any) -> No
     world.route(0, mirror_bp=2000)
     settings.PROBER_ADDRESS = "127.0.0.1:18010"
     (route,) = published(world).models
-    assert (route.mirror_bp, route.prober) == (2000, Prober("127.0.0.1", 18010))
+    assert (route.mirror_bp, route.prober) == (2000, Prober(Address("127.0.0.1", 18010), mirror_secret()))
     for none in ("", "nonsense"):
         settings.PROBER_ADDRESS = none
         (route,) = published(world).models

@@ -208,7 +208,7 @@ def test_a_folder_holds_read_only_files_by_name_and_no_leftovers(tmp_path: Path)
         folder.put_stream(io.BytesIO(b"hello"), "0" * 64)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files == [tmp_path / sha256[:2] / sha256[2:4] / sha256]
-    assert stat.S_IMODE(files[0].stat().st_mode) == 0o444
+    assert stat.S_IMODE(files[0].stat().st_mode) == 0o400
 
 
 def test_a_full_disk_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

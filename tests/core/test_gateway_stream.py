@@ -136,7 +136,7 @@ def test_an_empty_snapshot_takes_nothing_away() -> None:
     assert peer.removed == []
 
 
-def test_a_gateway_that_comes_back_is_sent_nothing_that_it_has() -> None:
+def test_a_gateway_that_comes_back_is_sent_its_routes_again_and_no_cluster_that_it_has() -> None:
     current = snapshot(route())
     held = {
         CLUSTER: {name: one.version for name, one in current.clusters.items()},
@@ -145,9 +145,33 @@ def test_a_gateway_that_comes_back_is_sent_nothing_that_it_has() -> None:
     peer = Peer(held)
     peer.ask(ENDPOINTS, tuple(current.endpoints))
     peer.ask(VHOST)
+    assert peer.stream.acks(current) == []
     sent = peer.settle(current)
-    assert "CDS-" not in sent
+    assert "CDS-" not in sent and "VHDS" in sent
     assert peer.removed == []
+    assert StreamAck(9, 1) in peer.stream.acks(current)
+
+
+def test_what_a_stream_was_not_sent_it_cannot_acknowledge() -> None:
+    current = snapshot(route(bp=0))
+    knows = {
+        CLUSTER: {name: one.version for name, one in current.clusters.items()},
+        LISTENER: {name: one.version for name, one in compile_listeners((("127.0.0.1", 8000),)).items()},
+        ROUTES: {name: one.version for name, one in current.routes.items()},
+        VHOST: {name: model.vhost.version for name, model in current.models.items()},
+    }
+    peer = Peer(knows)
+    for type_url in knows:
+        peer.ask(type_url)
+    peer.ask(ENDPOINTS, tuple(current.endpoints))
+    for error in ("", "no"):
+        for nonce in range(50):
+            guess = discovery_pb2.DeltaDiscoveryRequest(type_url=VHOST, response_nonce=str(nonce))
+            if error:
+                guess.error_detail.message = error
+            peer.stream.receive(guess)
+        assert peer.stream.acks(current) == []
+    assert "VHDS" in peer.settle(current)
     assert StreamAck(9, 1) in peer.stream.acks(current)
 
 

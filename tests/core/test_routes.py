@@ -8,6 +8,7 @@ import pytest
 
 from serving.control_plane.clusters import PROBER_CLUSTER, clusters, endpoints
 from serving.control_plane.virtual_hosts import vhost
+from serving.core.addresses import Address
 from serving.core.buckets import is_failure
 from serving.core.routes import Arm, Endpoint, Limits, ModelRoute, Prober, RoutingTable, TableRefused, admit
 
@@ -52,15 +53,33 @@ def test_a_mirrored_share_that_makes_no_sense_is_refused(candidate: Arm | None, 
 
 @pytest.mark.parametrize(
     ("address", "expected"),
-    [("", None), ("127.0.0.1:18010", Prober("127.0.0.1", 18010)), ("[::1]:5", Prober("::1", 5)), ("p.example:1", Prober("p.example", 1))],
-)  # fmt: skip
+    [
+        ("", None),
+        ("127.0.0.1:18010", Prober(Address("127.0.0.1", 18010))),
+        ("[::1]:5", Prober(Address("::1", 5))),
+        ("p.example:1", Prober(Address("p.example", 1))),
+        ("unix:/run/p.sock", Prober(Address(path="/run/p.sock"))),
+    ],
+)
 def test_a_probers_address_is_read(address: str, expected: Prober | None) -> None:
     assert Prober.at(address) == expected
 
 
-@pytest.mark.parametrize("address", ["prober", ":18010", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:65536"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "prober",
+        ":18010",
+        "127.0.0.1:",
+        "127.0.0.1:x",
+        "127.0.0.1:0",
+        "127.0.0.1:65536",
+        "unix:p.sock",
+        "unix:/" + "p" * 107,
+    ],
+)
 def test_an_address_that_makes_no_sense_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="is not host:port"):
+    with pytest.raises(ValueError, match="the prober's address .*unix:"):
         Prober.at(address)
 
 
@@ -76,7 +95,7 @@ def mirrors_by_route(route: ModelRoute) -> dict[str, list[int]]:
 
 
 def test_only_what_the_split_answers_is_mirrored() -> None:
-    mirrored = dataclasses.replace(route(), mirror_bp=2000, prober=Prober("127.0.0.1", 9999))
+    mirrored = dataclasses.replace(route(), mirror_bp=2000, prober=Prober(Address("127.0.0.1", 9999)))
     assert mirrors_by_route(mirrored) == {"forced unary": [], "split unary": [2000, 2000], "split stream": []}
     cluster = clusters(mirrored)[PROBER_CLUSTER]
     address = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]
@@ -85,7 +104,7 @@ def test_only_what_the_split_answers_is_mirrored() -> None:
     assert PROBER_CLUSTER not in endpoints(mirrored)
 
 
-@pytest.mark.parametrize("changes", [{"mirror_bp": 2000}, {"prober": Prober("127.0.0.1", 9999)}])
+@pytest.mark.parametrize("changes", [{"mirror_bp": 2000}, {"prober": Prober(Address("127.0.0.1", 9999))}])
 def test_without_a_share_or_without_a_prober_nothing_is_mirrored(changes: dict[str, object]) -> None:
     plain = dataclasses.replace(route(), **changes)  # type: ignore[arg-type]
     assert PROBER_CLUSTER not in clusters(plain)
@@ -118,7 +137,7 @@ def test_a_release_is_forced_only_where_the_environment_says_so() -> None:
 
 
 def test_the_least_share_is_mirrored_too() -> None:
-    assert dataclasses.replace(route(), mirror_bp=1, prober=Prober("127.0.0.1", 9999)).is_mirrored
+    assert dataclasses.replace(route(), mirror_bp=1, prober=Prober(Address("127.0.0.1", 9999))).is_mirrored
 
 
 def test_a_healthy_table_is_published_as_it_is() -> None:

@@ -23,6 +23,7 @@ import pytest
 from sluicegate.cli.client import Client
 from sluicegate.stack import Stack, running
 from tests.flows.tiny import ENVIRONMENT, FAILS_ON_LARGE, Shop, Users
+from tests.other_user import trespasses
 
 pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(600)]
 #: Everything that is ours and may die at any moment. The gateway and the servers are what users reach: see tests/real.
@@ -31,11 +32,19 @@ MORTALS = ("engine", "worker", "scheduler", "agent", "control_plane", "prober", 
 ENV = {"SLUICEGATE_JOB_LEASE_S": "3"}
 
 
+@contextlib.contextmanager
+def passable_folder() -> Iterator[Path]:
+    """Everybody may pass through it: whoever is to be kept out of the state folder is kept out by its own modes."""
+    with tempfile.TemporaryDirectory(prefix="sluicegate-flow-") as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     with (
-        tempfile.TemporaryDirectory(prefix="sluicegate-flow-") as folder,
-        running(Path(folder) / "state", env=ENV) as up,
+        passable_folder() as folder,
+        running(folder / "state", env=ENV) as up,
     ):
         yield up
 
@@ -47,6 +56,7 @@ def test_promoted_and_rolled_back_though_every_process_is_killed_in_every_phase(
         shop.until_acknowledged(first)
         with Users(stack) as users:
             assert "absolute" in " ".join(d["reason"] for d in shop.until(first, "promoted")["decisions"])
+            assert trespasses(stack.state_dir) == []  # uploads, servers' folders, logs of real traffic
 
             with killed_at(
                 stack, "worker", lambda: rows.verdicts() == 4
@@ -79,7 +89,7 @@ class Rows:
     """The database itself, which tells of a state sooner than the API and lives on when the web process does not."""
 
     def __init__(self, stack: Stack) -> None:
-        self._session = psycopg.connect(stack.env["DATABASE_URL"], autocommit=True)
+        self._session = psycopg.connect(stack.database_url, autocommit=True)
 
     def __enter__(self) -> Rows:
         return self

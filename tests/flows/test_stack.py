@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -21,8 +22,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ledger.adapters.deadline_http import DeadlineConnection
 from sluicegate.stack import Stack, running
+from sluicegate.stack.sockets import make_folder, remove_folder
 from sluicegate.stack.tcp_ports import is_bound_by, is_free
+from tests.other_user import as_stranger, everything_in, trespasses
 
 pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(240)]
 KEPT = ["postgres", "valkey", "web", "worker", "scheduler", "agent", "engine", "prober", "control_plane", "envoy"]
@@ -94,8 +98,16 @@ def assert_nothing_is_left(state_dir: Path, pids: set[int]) -> None:
     assert [name for name, port in ports.items() if not is_free(port)] == []
 
 
+def is_gateway_ready(stack: Stack) -> bool:
+    try:
+        with DeadlineConnection(stack.gateway_admin, time.monotonic() + 5) as admin:
+            return admin.ask("GET", "/ready")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 def is_healthy(stack: Stack) -> bool:
-    return get(f"{stack.base_url}/api/v1/me", stack.admin_token) == 200 and get(f"{stack.gateway_admin}/ready") == 200
+    return get(f"{stack.base_url}/api/v1/me", stack.admin_token) == 200 and is_gateway_ready(stack)
 
 
 def test_it_comes_up_and_says_where(stack: Stack) -> None:
@@ -137,6 +149,68 @@ def test_secrets_are_for_their_owner_only(stack: Stack) -> None:
     command_lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(stack.supervisor_pid)]
     assert len(command_lines) > len(KEPT)
     assert not [line for line in command_lines for file in secrets.iterdir() if file.read_text().strip() in line]
+    passwords = [
+        (secrets / name).read_text().strip() for name in ("postgres", "postgres-owner", "valkey", "admin-token")
+    ]
+    for name in KEPT:  # our own are told where the secrets are, the others not even that
+        environment = Path(f"/proc/{stack.pid_of(name)}/environ").read_text()
+        assert not [one for one in passwords if one in environment], name
+        if name in ("postgres", "valkey", "envoy"):
+            assert str(secrets) not in environment and "SLUICEGATE" not in environment, name
+
+
+def test_another_user_of_the_machine_gets_at_nothing_but_the_public_ports(stack: Stack) -> None:
+    until(lambda: is_healthy(stack), "healthy")
+    assert get(f"{stack.gateway_http}/v2/models/sentiment/infer") == 404
+    assert get(f"{stack.base_url}/api/v1/teams", stack.admin_token) == 200
+    walked = everything_in(stack.state_dir)
+    assert {"gateway-admin.sock", "control-plane.sock", "prober.sock"} <= {
+        path.name for path in walked if path.is_socket()
+    }
+    assert {"envoy.log", "ready.json", "envoy.json", "ports.json", "up.log"} <= {path.name for path in walked}
+    assert trespasses(stack.state_dir) == []
+    assert {stat.S_IMODE(path.lstat().st_mode) for path in walked if path.is_socket()} == {0o600}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_sees_no_more_of_the_processes_than_everybody_must(stack: Stack) -> None:
+    until(lambda: is_healthy(stack), "healthy")
+    pids = descendants(stack.supervisor_pid)
+    secret = [file.read_text().strip() for file in (stack.state_dir / "secrets").iterdir()]
+
+    def look() -> Iterator[str]:
+        for pid in pids:
+            for name in ("environ", "mem", "maps", "fd"):
+                with contextlib.suppress(OSError):
+                    found = (
+                        os.listdir(f"/proc/{pid}/{name}") if name == "fd" else Path(f"/proc/{pid}/{name}").read_bytes()
+                    )
+                    if found:
+                        yield f"{name} of {pid}"
+            with contextlib.suppress(OSError):
+                said = Path(f"/proc/{pid}/cmdline").read_text()
+                yield from (f"a secret in the command line of {pid}" for one in secret if one in said)
+
+    assert as_stranger(look) == []
+
+
+def test_a_state_folder_with_a_long_path_has_its_sockets_elsewhere(tmp_path: Path) -> None:
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    folder = make_folder(long)
+    try:
+        assert long not in folder.parents and stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert make_folder(long) == folder  # what a killed stack left is taken over
+    finally:
+        remove_folder(long)
+    assert not folder.exists()
+    folder.symlink_to(tmp_path)
+    try:
+        with pytest.raises(RuntimeError, match="is not a folder of this user"):
+            make_folder(long)
+    finally:
+        folder.unlink()
+    assert make_folder(tmp_path) == tmp_path / "run"
 
 
 def test_a_second_stack_on_the_same_folder_is_refused(stack: Stack) -> None:
@@ -186,6 +260,7 @@ def test_a_stop_or_a_killed_supervisor_leaves_nothing_and_the_next_start_finds_e
         assert_nothing_is_left(folder, pids)
         assert not (folder / "ready.json").exists()
         assert not (folder / "processes.json").exists()
+        assert not (folder / "run").exists()
 
         with running(folder) as second:
             pids = descendants(second.supervisor_pid)

@@ -24,11 +24,12 @@ def stores() -> Iterator[Path]:
     memory = Path("/dev/shm")
     is_roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
     folder = Path(tempfile.mkdtemp(prefix="sluicegate-kills-", dir=memory if is_roomy else None))
-    postgres, valkey = Postgres(folder, is_durable=False), Valkey(folder)
+    postgres, valkey = Postgres(folder, is_durable=False, is_for_tests=True), Valkey(folder)
     (folder / "static").mkdir()
     try:
+        postgres.start()
         os.environ.update(
-            DATABASE_URL=postgres.start(),
+            DATABASE_URL=postgres.owner_url,
             REDIS_URL=valkey.start(),
             SLUICEGATE_STATE_DIR=str(folder),
             SLUICEGATE_BLOB_STORE=str(folder / "blobs"),

@@ -120,6 +120,10 @@ def test_events_name_releases_link_their_subjects_and_leave_out_what_did_not_cha
     assert "sealed → retired" in page and "sealed → sealed" not in page
     found = signed_in(admin).get(reverse("events"), {"subject": "sentiment/r2"}).content.decode()
     assert "release.retired" in found and "rollout.paused" not in found
+    append_event(verb="webhook.changed", subject_type="webhook", subject_id=shifting.pk, actor=actor)
+    for wanted, seen in ((f"rollout {shifting.pk}", False), (str(shifting.pk), True)):
+        found = signed_in(admin).get(reverse("events"), {"subject": wanted}).content.decode()
+        assert "rollout.paused" in found and ("webhook.changed" in found) == seen
 
 
 def test_the_contract_is_a_table_and_no_model_without_rollouts_lacks_a_first_step(member: User) -> None:
@@ -150,6 +154,17 @@ def test_the_gate_page_says_sentences_and_numbers_before_the_json(shifting: Roll
     page = signed_in(member).get(reverse("gate_run", args=[run.pk])).content.decode()
     assert "The accuracy is 83 % of 800 items." in page.split("<details>")[0]
     assert "80 % to 86 %" in page and "fetch 0.62 s, load 1 s" in page and page.count("All of it, as JSON") == 2
+
+
+def test_a_gate_runs_page_loads_its_evidence_once_the_run_has_ended(shifting: Rollout, member: User) -> None:
+    columns = {"release": shifting.candidate, "environment": shifting.environment, "policy": {}, "policy_digest": ""}
+    run = GateRun.objects.create(state="running", requested_by="t", **columns)
+    page, live = reverse("gate_run", args=[run.pk]), reverse("gates_live", args=[run.pk])
+    client, on_page = signed_in(member), {"HX-Current-URL": f"http://testserver{page}"}
+    assert "HX-Refresh" not in client.get(live, headers=on_page)
+    GateRun.objects.filter(pk=run.pk).update(state="finished")
+    assert client.get(live, headers=on_page)["HX-Refresh"] == "true"
+    assert "HX-Refresh" not in client.get(live, headers={"HX-Current-URL": "http://testserver/models/sentiment/r/2/"})
 
 
 def test_a_final_rollout_stops_polling(shifting: Rollout, member: User) -> None:

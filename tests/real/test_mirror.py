@@ -23,6 +23,7 @@ import pytest
 from serving.adapters.envoy_bootstrap import FLUSH_S
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane.clusters import MAX_MIRRORED, MIRROR_TIMEOUT_S, PROBER_CLUSTER
+from serving.core.addresses import Address
 from serving.core.routes import Arm, Limits, Prober
 from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
@@ -66,7 +67,7 @@ class Sink:
 
     @property
     def address(self) -> Prober:
-        return Prober("127.0.0.1", self.port)
+        return Prober(Address("127.0.0.1", self.port))
 
     def copies(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -230,7 +231,7 @@ def test_traffic_through_a_freezing_prober_is_never_lost(parts: Rig, sink: Sink)
 
 
 def test_a_name_that_does_not_resolve_holds_up_no_route(parts: Rig) -> None:
-    parts.apply(5000, mirror_bp=10_000, prober=Prober("prober.invalid", 18010))
+    parts.apply(5000, mirror_bp=10_000, prober=Prober(Address("prober.invalid", 18010)))
     seconds(parts, 20)
     parts.apply(0, stable=Arm("r2", Rig.CANDIDATE, (parts.candidate.endpoint,)), candidate=None)
     assert parts.envoy.http().release == "r2"

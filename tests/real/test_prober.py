@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from django.db import connection
 from django.utils import timezone
 from tritonclient import grpc as triton_grpc
 
+from ledger.adapters.deadline_http import DeadlineConnection
 from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Lease
 from registry.core.lifecycle import ReleaseState
@@ -29,14 +31,16 @@ from registry.models import Release
 from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
+from serving.adapters.mirror_secret import mirror_secret
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
+from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from serving.core.routes import Arm, Endpoint, Prober
 from serving.models import Route
 from serving.ports import RunningServer
 from tests.contracts import serving_models as made
 from tests.factories import make_actor, make_deployment, make_environment, make_model, make_server
-from tests.gateway_rig import Rig, free_port, rig, wait_until
+from tests.gateway_rig import Rig, rig, wait_until
 from validators.actions import add_golden_set
 
 pytestmark = [
@@ -88,7 +92,7 @@ class ProberProcess:
     """`manage.py run_prober` on the test's database."""
 
     def __init__(self, folder: Path) -> None:
-        self.port, self.log = free_port(), folder / "prober.log"
+        self.address, self.log = f"unix:{folder / 'prober.sock'}", folder / "prober.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -100,7 +104,7 @@ class ProberProcess:
         ours = {
             "SLUICEGATE_BLOB_STORE": settings.BLOB_STORE, "SLUICEGATE_ENGINE_LEASE_S": "2", "SLUICEGATE_PROBER_PER_S": "100",
         }  # fmt: skip
-        argv = [sys.executable, "manage.py", "run_prober", "--address", f"127.0.0.1:{self.port}"]
+        argv = [sys.executable, "manage.py", "run_prober", "--address", self.address]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 argv, cwd=settings.BASE_DIR, env={**env, **ours, "DATABASE_URL": url}, stdout=log, stderr=log
@@ -109,9 +113,12 @@ class ProberProcess:
 
     def status(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = httpx.get(f"http://127.0.0.1:{self.port}/status", timeout=2, trust_env=False).json()
-        except httpx.HTTPError:
+            with DeadlineConnection(self.address, time.monotonic() + 2) as line:
+                status, body = line.ask("GET", "/status", headers={MIRROR_SECRET_HEADER: mirror_secret()})
+        except (OSError, http.client.HTTPException):
             return {}
+        assert status == 200
+        found: dict[str, Any] = json.loads(body)
         return found
 
     def seen(self, what: str) -> int:
@@ -172,7 +179,7 @@ class World:
         stable, candidate = self.arms
         self.parts.apply(
             candidate_bp, model=MODEL, route_id=self.route.pk, stable=stable, candidate=candidate, mirror_bp=mirror_bp,
-            prober=Prober("127.0.0.1", self.prober.port),
+            prober=Prober.at(self.prober.address, mirror_secret()),
         )  # fmt: skip
 
     def tally(self) -> ProbeTally:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
@@ -28,17 +29,18 @@ def events(request: HttpRequest) -> HttpResponse:
     wanted = request.GET.get("subject", "").replace("\x00", "").strip()
     rows = visible_events(actor_of(request)).order_by("-seq")
     if wanted:
-        rows = rows.filter(subject_id__in=_ids(wanted))
+        rows = rows.filter(_named(wanted))
     page = Paginator(rows, EVENTS_PER_PAGE).get_page(request.GET.get("page"))
     facts = {"page": page, "rows": _with_subjects(page), "subject": wanted}
     return render(request, "audit/events.html", facts)
 
 
-def _ids(wanted: str) -> list[str]:
-    """What events may call the subject: `sentiment/r2` is a release, which they know by its id."""
+def _named(wanted: str) -> Q:
+    """The events of a subject as the page writes it: `rollout 3`, `sentiment/r2` (a release, known by its id), or its bare name."""
     named = re.fullmatch("(.+)/r([0-9]{1,9})", wanted)
     release = find_release(named[1], named[2]) if named else None
-    return [wanted, str(release.pk)] if release else [wanted]
+    kind, _, name = wanted.partition(" ")
+    return Q(subject_id__in=[wanted, *([str(release.pk)] if release else [])]) | Q(subject_type=kind, subject_id=name)
 
 
 def _with_subjects(found: Iterable[Event]) -> list[tuple[Event, str, str]]:

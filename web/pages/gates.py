@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 
 from accounts.api.requests import actor_of
 from validators.core.gate_diff import metrics_of
+from validators.core.lifecycle import GateRunState
 from validators.models import GateRun
 from validators.queries import visible_gate_run
 from web.pages.session import live
@@ -27,4 +31,10 @@ def gate_run(request: HttpRequest, pk: int) -> HttpResponse:
 
 @live
 def gates_live(request: HttpRequest, pk: int) -> HttpResponse:
-    return render(request, "validators/_gates.html", {"gate_run": _gate_run(request, pk)})
+    """The gates as they are. Once the run has ended, the run's own page is loaded anew, as its evidence is there then."""
+    found = _gate_run(request, pk)
+    answer = render(request, "validators/_gates.html", {"gate_run": found})
+    asking = urlsplit(request.headers.get("HX-Current-URL", "")).path
+    if found.state not in {GateRunState.QUEUED, GateRunState.RUNNING} and asking == reverse("gate_run", args=[pk]):
+        answer["HX-Refresh"] = "true"
+    return answer

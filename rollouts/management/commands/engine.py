@@ -33,7 +33,7 @@ class Command(BaseCommand):
         _resign_when_frozen(settings.ENGINE_LEASE_S)
         clock = DatabaseClock()
         engine = Engine(
-            EnvoyCounters(now=clock.now),
+            EnvoyCounters(now=clock.now, tls=settings.XDS_TLS),
             clock=clock,
             external=PrometheusReader(external_metrics()),
             pace_file=settings.STATE_DIR / PACE_FILE,
@@ -42,7 +42,9 @@ class Command(BaseCommand):
 
         stopping = threading.Event()
         # The lease itself is asked: one that slept believes to lead until its next turn.
-        tests = AATests(EnvoyCounters(now=clock.now), leads=lambda s: holder(LEASE, for_s=s) == engine.owner)
+        tests = AATests(
+            EnvoyCounters(now=clock.now, tls=settings.XDS_TLS), leads=lambda s: holder(LEASE, for_s=s) == engine.owner
+        )
         threading.Thread(target=tests.run, args=(stopping,), name="aa-tests", daemon=True).start()
 
         def on_signal(number: int, frame: FrameType | None) -> None:

@@ -13,7 +13,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 from rollouts.prober.endpoint import MirrorEndpoint
 from rollouts.prober.prober import Prober
-from serving.core.routes import Prober as Address
+from serving.adapters.listening import bound
+from serving.adapters.mirror_secret import mirror_secret
+from serving.core.addresses import Address
 
 #: Where it listens when no setting says so: golden items are asked in any case.
 DEFAULT_ADDRESS = "127.0.0.1:18010"
@@ -26,22 +28,18 @@ class Command(BaseCommand):
         parser.add_argument(
             "--address",
             default=settings.PROBER_ADDRESS or DEFAULT_ADDRESS,
-            help="host:port to listen on for mirrored requests (default: %(default)s)",
+            help="host:port or unix:/path to listen on for mirrored requests (default: %(default)s)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         try:
-            address = Address.at(options["address"])
-        except ValueError as error:
-            raise CommandError(f"{error}; give --address as host:port") from None
-        if address is None:
-            raise CommandError("give --address as host:port")
+            listening = bound(Address.at(options["address"]))
+        except (ValueError, OSError) as error:
+            raise CommandError(f"The prober cannot listen: {error}.") from None
         prober = Prober()
         config = uvicorn.Config(
-            MirrorEndpoint(prober),
-            host=address.host,
-            port=address.port,
+            MirrorEndpoint(prober, mirror_secret()),
             loop="uvloop",
             http="httptools",
             lifespan="off",
@@ -52,9 +50,9 @@ class Command(BaseCommand):
         # The server ends on these and raises them again when it has ended; without handlers that would end the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: None)
-        self.stdout.write(f"prober {prober.owner} listens on {address.host}:{address.port}")
+        self.stdout.write(f"prober {prober.owner} listens on {options['address']}")
         prober.start()
         try:
-            uvicorn.Server(config).run()
+            uvicorn.Server(config).run(sockets=[listening])
         finally:
             prober.stop()

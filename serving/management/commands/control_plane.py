@@ -10,10 +10,11 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from serving.control_plane import change_listener
 from serving.control_plane.plane import ControlPlane
+from serving.core.addresses import Address
 
 
 class Command(BaseCommand):
@@ -21,11 +22,22 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--address", default=settings.XDS_ADDRESS, help="host:port to listen on (default: %(default)s)"
+            "--address",
+            default=settings.XDS_ADDRESS,
+            help="host:port or unix:/path to listen on (default: %(default)s)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        try:
+            is_open = not Address.at(options["address"]).is_of_this_machine
+        except ValueError as error:
+            raise CommandError(f"The control plane cannot listen: {error}.") from None
+        if is_open and settings.XDS_TLS is None:
+            raise CommandError(
+                f"The control plane listens on {options['address']}, where other machines reach it, and would believe any of them. Set "
+                "SLUICEGATE_XDS_CERTIFICATE_FILE, SLUICEGATE_XDS_KEY_FILE and SLUICEGATE_XDS_CA_FILE, or listen on this machine alone."
+            )
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(self._serve(options["address"]))
 
@@ -37,4 +49,6 @@ class Command(BaseCommand):
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, task.cancel)
-        await plane.run(address, on_open=lambda port: self.stdout.write(f"control plane listens on port {port}"))
+        await plane.run(
+            address, settings.XDS_TLS, on_open=lambda port: self.stdout.write(f"control plane listens on {address}")
+        )

@@ -1,0 +1,82 @@
+"""`manage.py register_gateway NAME …`: a gateway for an environment, and the configuration to start its Envoy with."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts.core.access import Actor
+from ledger.core.errors import DomainError
+from serving.actions.routes import register_gateway
+from serving.adapters.envoy_bootstrap import bootstrap
+from serving.core.addresses import Address, TlsFiles, gateway_identity
+from serving.queries import get_environment
+
+
+class Command(BaseCommand):
+    help = "Registers a gateway and prints the JSON to start its Envoy with (envoy -c FILE)."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="its name, which its certificate must carry")
+        parser.add_argument("--environment", required=True, metavar="SLUG")
+        parser.add_argument(
+            "--http-url", required=True, metavar="URL", help="where it listens for HTTP: http://host:port"
+        )
+        parser.add_argument("--grpc-address", required=True, metavar="HOST:PORT", help="where it listens for gRPC")
+        parser.add_argument(
+            "--admin",
+            default="127.0.0.1:9901",
+            metavar="ADDRESS",
+            help="where Envoy's admin interface listens (%(default)s)",
+        )
+        parser.add_argument(
+            "--counters",
+            default="",
+            metavar="HOST:PORT",
+            help="where engines on other machines read its counters, over TLS",
+        )
+        parser.add_argument("--control-planes", default=settings.XDS_ADDRESS, metavar="ADDRESSES", help="(%(default)s)")
+        parser.add_argument(
+            "--certificate", default="", metavar="FILE", help="on the gateway's machine, as the two below"
+        )
+        parser.add_argument("--key", default="", metavar="FILE")
+        parser.add_argument(
+            "--authority", default="", metavar="FILE", help="who signed the control plane's certificate"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        name, files = options["name"], (options["certificate"], options["key"], options["authority"])
+        if any(files) and not all(files):
+            raise CommandError("--certificate, --key and --authority go together.")
+        tls = TlsFiles(*files) if all(files) else None
+        try:
+            planes = [Address.at(one.strip()) for one in options["control_planes"].split(",")]
+            if tls is None and not all(one.is_of_this_machine for one in planes):
+                raise CommandError(
+                    f"A control plane on another machine wants to know who calls: give --certificate (for {gateway_identity(name)}), "
+                    "--key and --authority."
+                )
+            configuration = bootstrap(name, options["control_planes"], options["admin"], tls, options["counters"])
+            admin = Address.at(options["admin"])
+            register_gateway(
+                actor=Actor.system("setup"),
+                environment=get_environment(options["environment"]),
+                name=name,
+                admin_url=_url(options["counters"], options["admin"], is_file=bool(admin.path)),
+                http_url=options["http_url"],
+                grpc_address=options["grpc_address"],
+            )
+        except (ValueError, DomainError) as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(json.dumps(configuration, indent=1))
+
+
+def _url(counters: str, admin: str, *, is_file: bool) -> str:
+    """Where engines read what the gateway counted."""
+    if counters:
+        return f"https://{counters}"
+    return admin if is_file else f"http://{admin}"

@@ -1,0 +1,49 @@
+"""The folder where the stack's parts meet at socket files: closed to every other user, so whoever gets in is one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from serving.core.addresses import LONGEST_PATH_BYTES
+
+CONTROL_PLANE, PROBER, GATEWAY_ADMIN = "control-plane.sock", "prober.sock", "gateway-admin.sock"
+_LONGEST_NAME = max(len(name) for name in (CONTROL_PLANE, PROBER, GATEWAY_ADMIN))
+
+
+def make_folder(state: Path) -> Path:
+    """`<state folder>/run`, or a folder with a short path where that one's is too long for a socket. Raises RuntimeError.
+
+    Under the system's temporary folder anybody may have made it before us: then it is refused.
+    """
+    folder = _place(state)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise RuntimeError(
+            f"{folder} is not a folder of this user. Remove it, or choose a state folder with a shorter path."
+        )
+    folder.chmod(0o700)
+    return folder
+
+
+def remove_folder(state: Path) -> None:
+    """What a stack that has ended leaves. Only for who made it."""
+    folder = _place(state)
+    with suppress(OSError):
+        if folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder)
+
+
+def _place(state: Path) -> Path:
+    own = state / "run"
+    if len(os.fsencode(own)) + 1 + _LONGEST_NAME <= LONGEST_PATH_BYTES:
+        return own
+    key = hashlib.sha256(os.fsencode(state)).hexdigest()[:16]
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"sluicegate-{key}"

@@ -1,0 +1,262 @@
+"""Our own PostgreSQL lets its services work with rows, and nobody do more: on a new cluster, and on one of an older version."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from psycopg import errors, sql
+
+from sluicegate.stack import child
+from sluicegate.stack.postgres import Postgres
+from sluicegate.stack.postgres_roles import OWNER, SERVICE
+
+SECRET = "pbkdf2_sha256$1000000$a-hash-that-no-log-may-hold"
+#: What whoever has a service's password might try against the triggers, the log, or the machine.
+FORBIDDEN = [
+    "DROP TRIGGER ledger_event_refuses_update_delete_truncate ON ledger_event",
+    "ALTER TABLE ledger_event DISABLE TRIGGER ALL",
+    "ALTER TABLE ledger_event OWNER TO sluicegate_service",
+    "SET session_replication_role = replica",
+    "DROP FUNCTION ledger_event_refuses_update_delete_truncate() CASCADE",
+    "CREATE OR REPLACE FUNCTION ledger_event_refuses_update_delete_truncate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    "TRUNCATE ledger_job",
+    "DROP TABLE ledger_job",
+    "CREATE TABLE mine (n int)",
+    "CREATE TEMP TABLE mine (n int)",
+    "CREATE SCHEMA mine",
+    f"SET ROLE {OWNER}",
+    f"SET SESSION AUTHORIZATION {OWNER}",
+    f"GRANT {OWNER} TO {SERVICE}",
+    f"ALTER ROLE {SERVICE} SUPERUSER",
+    f"ALTER ROLE {OWNER} PASSWORD 'mine'",
+    "CREATE ROLE other SUPERUSER",
+    "CREATE DATABASE mine",
+    "COPY (SELECT 1) TO PROGRAM 'true'",
+    "COPY ledger_job FROM '/etc/passwd'",
+    "SELECT pg_read_file('/etc/passwd')",
+    "SELECT * FROM pg_authid",
+    "ALTER SYSTEM SET log_statement = 'all'",
+    "SET log_statement = 'all'",
+    "SET log_error_verbosity = verbose",
+]
+
+
+@contextmanager
+def state_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="sluicegate-test-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def manage(*words: str, **env: str) -> str:
+    """What `manage.py` says. Raises AssertionError where it fails."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("DATABASE_")}
+    done = subprocess.run(
+        [sys.executable, "manage.py", *words], cwd=settings.BASE_DIR, env={**inherited, **env},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def migrated(postgres: Postgres) -> None:
+    postgres.start()
+    manage("migrate", "--verbosity=0", DATABASE_URL=postgres.url, DATABASE_OWNER_URL=postgres.owner_url)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with state_folder() as folder:
+        server = Postgres(folder)
+        try:
+            migrated(server)
+            yield server
+        finally:
+            server.remove()
+
+
+def query(url: str, statement: str) -> Any:
+    with psycopg.connect(url, autocommit=True) as session:
+        found = session.execute(sql.SQL(statement))
+        return found.fetchall() if found.description else None
+
+
+@pytest.mark.parametrize("statement", FORBIDDEN)
+def test_a_services_password_does_not_open(postgres: Postgres, statement: str) -> None:
+    with pytest.raises(errors.InsufficientPrivilege):
+        query(postgres.url, statement)
+
+
+def test_a_services_password_opens_rows_and_no_other_database(postgres: Postgres) -> None:
+    query(postgres.url, "INSERT INTO ledger_lease (name, owner, token, expires_at) VALUES ('test', 'me', 1, now())")
+    query(postgres.url, "UPDATE ledger_lease SET owner = 'you' WHERE name = 'test'")
+    assert query(postgres.url, "SELECT owner FROM ledger_lease WHERE name = 'test' FOR UPDATE") == [("you",)]
+    query(postgres.url, "DELETE FROM ledger_lease WHERE name = 'test'")
+    query(postgres.url, "LISTEN something")
+    query(postgres.url, "SELECT pg_advisory_lock(1)")
+    for other in ("postgres", "template1"):
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            query(postgres.url.rpartition("/")[0] + f"/{other}", "SELECT 1")
+    assert "No planned migration operations" in manage("migrate", "--plan", DATABASE_URL=postgres.url)
+
+
+def test_nobody_logs_in_as_superuser(postgres: Postgres) -> None:
+    roles = query(
+        postgres.url,
+        "SELECT rolname, rolcanlogin FROM pg_roles WHERE rolsuper OR rolname LIKE 'sluicegate%' ORDER BY 1",
+    )
+    assert roles == [(OWNER, True), (SERVICE, True), ("sluicegate_superuser", False)]
+    assert query(postgres.url, "SELECT rolname FROM pg_roles WHERE rolsuper") == [("sluicegate_superuser",)]
+
+
+def test_the_deployment_check_warns_of_a_role_that_could_drop_triggers(postgres: Postgres) -> None:
+    key = {"SLUICEGATE_SECRET_KEY": "k" * 40}
+    assert "sluicegate.W001" not in manage("check", "--deploy", DATABASE_URL=postgres.url, **key)
+    said = manage("check", "--deploy", DATABASE_URL=postgres.owner_url, **key)
+    assert "sluicegate.W001" in said and f"{OWNER}, the owner of the tables" in said
+    nowhere = "postgresql://nobody@127.0.0.1:1/none"
+    assert "sluicegate.W001" not in manage("check", "--deploy", DATABASE_URL=nowhere, **key)
+
+
+@pytest.mark.parametrize("binding", [psycopg.ClientCursor, psycopg.Cursor])
+@pytest.mark.parametrize(
+    ("statement", "refusal"),
+    [
+        ("INSERT INTO ledger_lease (name, owner, token, expires_at) VALUES (%(secret)s, '', 1, now()), (%(secret)s, '', 1, now())",
+         errors.UniqueViolation),
+        ("INSERT INTO ledger_lease (name, owner) VALUES (%(secret)s, NULL)", errors.NotNullViolation),
+        ("INSERT INTO no_such_table VALUES (%(secret)s)", errors.UndefinedTable),
+        ("INSERT INTO ledger_lease VALUES (%(secret)s", errors.SyntaxError),
+    ],
+)  # fmt: skip
+def test_the_log_tells_of_an_error_and_not_what_was_said(
+    postgres: Postgres, binding: type[Any], statement: str, refusal: type[psycopg.Error]
+) -> None:
+    before = len(postgres.log_file.read_bytes())
+    with psycopg.connect(postgres.url, cursor_factory=binding) as session, pytest.raises(refusal):
+        session.execute(statement, {"secret": SECRET})
+    deadline = time.monotonic() + 5
+    while b"ERROR:" not in (said := postgres.log_file.read_bytes()[before:]):
+        assert time.monotonic() < deadline, "the log notes the error"
+        time.sleep(0.02)
+    assert SECRET.encode() not in said
+
+
+def test_a_password_that_a_service_changed_is_set_back_at_the_next_start(postgres: Postgres) -> None:
+    url = postgres.url
+    query(url, f"ALTER ROLE {SERVICE} PASSWORD 'mine alone'")
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        query(url, "SELECT 1")
+    postgres.stop()
+    postgres.start()
+    assert query(url, "SELECT 1") == [(1,)]
+
+
+# -- a cluster of an older version -------------------------------------------------------------------------------------
+
+
+def older_cluster(postgres: Postgres, password: str) -> None:
+    """As they were made before there were roles: the services are PostgreSQL's superuser, and everything is theirs."""
+    from sluicegate.stack import secrets
+
+    home = postgres._make_folders()
+    programs, data = postgres._programs(home), home / "data"
+    data.mkdir(mode=0o700)
+    secrets.write(postgres.state_dir / "secrets" / "postgres", password)
+    file = home / "password"
+    file.write_text(password)
+    if postgres.user is not None:
+        shutil.chown(data, postgres.user)
+        shutil.chown(file, postgres.user)
+    locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    postgres._run(
+        [programs / "initdb", "-D", data, "-U", "sluicegate", f"--pwfile={file}", "--auth=scram-sha-256", *locale]
+    )
+    postgres._run([programs / "postgres", "--single", "-D", data, "postgres"], said="create database sluicegate\n")
+    file.unlink()
+
+
+@contextmanager
+def served_as_before(postgres: Postgres, password: str) -> Iterator[str]:
+    """A server on the cluster as it is; yields the superuser's URL."""
+    home = postgres.home
+    port = postgres._ports.choose("postgres")
+    argv = [
+        postgres._programs(home) / "postgres",
+        "-D",
+        home / "data",
+        "-c",
+        f"port={port}",
+        "-c",
+        "unix_socket_directories=",
+    ]
+    url = f"postgresql://sluicegate:{password}@127.0.0.1:{port}/sluicegate"
+    with (postgres.state_dir / "older.log").open("ab") as log:
+        server = child.start(argv, log=log, user=postgres.user, cwd=Path("/"), death_signal=signal.SIGINT)
+    try:
+        deadline = time.monotonic() + 20
+        while not _answers(url):
+            assert time.monotonic() < deadline, (postgres.state_dir / "older.log").read_text()
+            time.sleep(0.05)
+        yield url
+    finally:
+        child.stop(server, stop_signal=signal.SIGINT)
+
+
+def _answers(url: str) -> bool:
+    try:
+        query(url, "SELECT 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def counts(url: str) -> Mapping[str, int]:
+    tables = query(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    return {table: query(url, f'SELECT count(*) FROM "{table}"')[0][0] for (table,) in tables}
+
+
+def test_an_older_cluster_changes_hands_and_keeps_its_rows() -> None:
+    with state_folder() as folder:
+        postgres, password = Postgres(folder), "an-older-password"
+        try:
+            older_cluster(postgres, password)
+            with served_as_before(postgres, password) as url:
+                manage("migrate", "--verbosity=0", DATABASE_URL=url)
+                query(url, "CREATE SEQUENCE of_nobody")
+                assert query(url, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") == [(True,)]
+                before = counts(url)
+            for _ in range(2):  # the second start finds all as it should be
+                migrated(postgres)
+                assert counts(postgres.url) == before
+                postgres.stop()
+            postgres.start()
+            with pytest.raises(
+                psycopg.OperationalError, match="not permitted to log in|password authentication failed"
+            ):
+                query(postgres.url.replace(SERVICE, "sluicegate"), "SELECT 1")
+            others = (
+                "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relowner <> %s::regrole"
+            )
+            with psycopg.connect(postgres.url) as session:
+                assert session.execute(others, [OWNER]).fetchone() == (0,)
+            for statement in ("ALTER TABLE ledger_event DISABLE TRIGGER ALL", "SELECT pg_read_file('/etc/passwd')"):
+                with pytest.raises(errors.InsufficientPrivilege):
+                    query(postgres.url, statement)
+        finally:
+            postgres.remove()
