@@ -85,8 +85,12 @@ class Installation:
 
     def body_bytes(self, method: str = "PUT") -> int:
         """Bytes of request bodies that reached the web process's application, of requests that ended."""
+        return sum(count for verb, count, _ in self.requests() if verb == method)
+
+    def requests(self) -> list[tuple[str, int, int]]:
+        """(method, bytes of the body that reached the application, status) of every request that ended."""
         lines = [line.split() for line in self.count_file.read_text().splitlines()]
-        return sum(int(count) for verb, _, count in lines if verb == method)
+        return [(verb, int(count), int(status)) for verb, _, count, status in lines]
 
     def stop(self) -> None:
         for one in reversed(self._started):

@@ -53,7 +53,7 @@ def recover_administrator(*, actor: Actor, username: str, password: str) -> User
         facts = {"team": EVERY_TEAM, "role": ADMINISTRATOR}
         append_event(verb="role.granted", subject_type="user", subject_id=username, actor=actor, facts=facts)
     change_password(actor=actor, user=user, password=password)
-    forget_failures(username)
+    forget_failures()
     return get_user(username)
 
 

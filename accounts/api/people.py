@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.authentication import BaseAuthentication
@@ -20,7 +21,7 @@ from accounts.api.requests import StrictSerializer, actor_of, client_address, re
 from accounts.api.responses import OnePage
 from accounts.core.access import Role, Verb, require
 from accounts.models import Team, User
-from accounts.queries import members_of
+from accounts.queries import members_of, visible_teams
 
 
 class LoginSerializer(StrictSerializer):
@@ -91,11 +92,13 @@ class MeView(APIView):
 
 
 class TeamsView(ListAPIView[Team]):
-    """Every team, by name."""
+    """The teams that one has a role in, by name; every team for administrators."""
 
-    queryset = Team.objects.all()
     serializer_class = TeamSerializer
     pagination_ordering = "slug"
+
+    def get_queryset(self) -> QuerySet[Team]:
+        return visible_teams(actor_of(self.request))
 
     @extend_schema(request=TeamSerializer, responses={201: TeamSerializer})
     def post(self, request: Request) -> Response:

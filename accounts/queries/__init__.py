@@ -7,12 +7,19 @@ from datetime import datetime
 
 from django.db.models import Q, QuerySet
 
+from accounts.core.access import Actor
 from accounts.models import Membership, Team, Token, User
 from ledger.core.errors import NotFound
 
 
 def teams() -> QuerySet[Team]:
     return Team.objects.order_by("slug")
+
+
+def visible_teams(actor: Actor) -> QuerySet[Team]:
+    """The teams in which the actor has a role; every team for an administrator."""
+    mine = {team for team, _ in actor.roles}
+    return teams() if actor.is_admin or actor.is_system else teams().filter(slug__in=mine)
 
 
 def find_team(slug: str) -> Team | None:

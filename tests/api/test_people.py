@@ -16,7 +16,7 @@ from accounts.models import Token, User
 from sluicegate.cli import exits, session
 from tests.api.test_cli import Run, run, tokens  # noqa: F401  # fixtures
 from tests.api.test_house import assert_problem
-from tests.factories import make_user
+from tests.factories import make_team, make_user
 
 # ruff: noqa: F811 - fixtures are named as they are used
 pytestmark = pytest.mark.django_db
@@ -37,6 +37,11 @@ def test_who_there_is(root: APIClient, api: Api) -> None:
     }  # fmt: skip
     assert anna.get("/api/v1/users/anna").json() == mine
     assert [row["username"] for row in root.get("/api/v1/users").json()["results"]] == ["anna", "root"]
+    make_team("ads")
+    assert [row["slug"] for row in anna.get("/api/v1/teams").json()["results"]] == ["search"]
+    assert [row["slug"] for row in root.get("/api/v1/teams").json()["results"]] == ["ads", "search"]
+    assert api(make_user("norole")).get("/api/v1/teams").json()["results"] == []
+    User.objects.filter(username="norole").delete()
     assert_problem(anna.get("/api/v1/users"), 403, "forbidden")
     assert_problem(anna.get("/api/v1/users/root"), 403, "forbidden")
     assert_problem(root.get("/api/v1/users/nobody"), 404, "no_such_user")
