@@ -89,7 +89,8 @@ class BlobCache:
         read = self._blobs.reader_of(sha256)
         self._make_room(size_bytes)
         incoming, final, digest = self.folder / "incoming", self._name(sha256), hashlib.sha256()
-        incoming.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # copies are readable to all who pass it
+        incoming.mkdir(exist_ok=True)
         final.parent.mkdir(exist_ok=True)
         handle, name = tempfile.mkstemp(dir=incoming, prefix=f"{sha256[:12]}-")
         try:

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ _MIB = 1 << 20
 #: User ids for servers where root starts them: above the ranges that systemd hands out, and below 2^31, which some programs take
 #: for the end. Source: systemd's UIDS-GIDS.md.
 _FIRST_UID, _UIDS = 0x7000_0000, 0x0800_0000
-_TRIAL_S = 20.0
+_TRIAL, _TRIAL_S = ".trial-", 20.0
 #: Two models on Triton hold about 105 threads; a runtime starts some for each core.
 _PROCESSES, _PROCESSES_PER_CPU = 512, 32
 _OPEN_FILES = 8192  # a connection is one
@@ -110,7 +111,7 @@ def find_granted(venv: Path, servers: Path) -> Granted:
 def try_layers(layers: tuple[str, ...], venv: Path, servers: Path) -> str:
     """Starts a Python in such a sandbox: an empty string, or what was refused."""
     servers.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".trial-", dir=servers) as name:
+    with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=servers) as name:
         folder = Path(name).resolve()
         python = venv.absolute() / "bin" / "python"
         argv = (str(python), "-I", "-S", "-c", "pass") if python.exists() else ("/bin/true", "hidden")
@@ -134,6 +135,13 @@ def try_layers(layers: tuple[str, ...], venv: Path, servers: Path) -> str:
         return ""
     words = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("sandbox: ")
     return words or f"exit status {ended.returncode}"
+
+
+def is_trial(folder: Path) -> bool:
+    """Whether an agent tries a sandbox there just now; what a killed one left is no trial any more."""
+    with contextlib.suppress(FileNotFoundError):
+        return folder.name.startswith(_TRIAL) and time.time() - folder.stat().st_mtime < 3 * _TRIAL_S
+    return False
 
 
 def spec_for(

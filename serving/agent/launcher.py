@@ -160,7 +160,11 @@ class LocalLauncher:
     def sweep(self, keep: set[Path]) -> list[Path]:
         """Ends and removes what earlier agents left in the folder, but for `keep`; what was removed."""
         self._blobs.sweep()
-        left = [folder for folder in sorted(self.servers.glob("*")) if folder.is_dir() and folder not in keep]
+        left = [
+            folder
+            for folder in sorted(self.servers.glob("*"))
+            if folder.is_dir() and folder not in keep and not containment.is_trial(folder)
+        ]
         for folder in left:
             self._end(folder, grace_s=server_shim.EXIT_GRACE_S + 3)
         self._shims = {folder: process for folder, process in self._shims.items() if process.poll() is None}

@@ -155,7 +155,7 @@ class DeploymentReconciler:
     def _load_and_warm(self, deployment: Deployment) -> Deployment:
         timings = dict(deployment.timings)
         began = time.monotonic()
-        load_timeout_s = self._lifecycle(deployment).get("load_timeout_s", self._pace.load_timeout)
+        load_timeout_s = load_timeout_of(self._manifest_of(deployment)["envelope"], default_s=self._pace.load_timeout)
         assert self._running is not None
         self._launcher.await_loaded(self._running, deployment.release.model.slug, timeout_s=load_timeout_s)
         timings["load_s"] = round(time.monotonic() - began, 3)
@@ -359,6 +359,13 @@ class DeploymentReconciler:
     def _move(self, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any) -> None:
         actions.record_state(actor=self._actor, deployment=deployment, to=to, reason=reason, **changes)
         self._since = time.monotonic()
+
+
+def load_timeout_of(envelope: dict[str, Any], *, default_s: float) -> float:
+    """How long a server may load, in seconds: as declared, otherwise twice the longest declared load, but no less than usual."""
+    declared = (envelope.get("lifecycle") or {}).get("load_timeout_s")
+    loads_s = [(one.get("cold_start_s") or {}).get("load") or 0.0 for one in envelope.get("performance") or []]
+    return float(declared) if declared else max(default_s, 2 * max(loads_s, default=0.0))
 
 
 def _is_indispensable(deployment: Deployment) -> bool:

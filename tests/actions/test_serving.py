@@ -20,7 +20,7 @@ from ledger.models import Event
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release, ServedModel, Waiver
 from serving import actions, queries
-from serving.agent.reconciler import AgentTimings, DeploymentReconciler
+from serving.agent.reconciler import AgentTimings, DeploymentReconciler, load_timeout_of
 from serving.agent.warmup import array
 from serving.control_plane import store
 from serving.core.lifecycle import DeploymentState
@@ -579,6 +579,19 @@ def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable:
     stable.launcher.start = lambda spec: dataclasses.replace(start(spec), http_port=77)  # type: ignore[method-assign]
     stable.until(S.READY)
     assert ports(admitted(meanwhile)) == [77] and ports(admitted(None)) == [77]
+
+
+@pytest.mark.parametrize(
+    ("envelope", "wanted_s"),
+    [
+        ({}, 120),
+        ({"performance": [{"cold_start_s": {"load": 90}}, {"cold_start_s": None}, {}]}, 180),
+        ({"performance": [{"cold_start_s": {"load": 3}}]}, 120),
+        ({"performance": [{"cold_start_s": {"load": 90}}], "lifecycle": {"load_timeout_s": 30}}, 30),
+    ],
+)
+def test_a_server_may_load_as_long_as_its_release_declares(envelope: dict[str, Any], wanted_s: float) -> None:
+    assert load_timeout_of(envelope, default_s=120) == wanted_s
 
 
 # what breaks again and again, what leaves, and who takes over

@@ -20,7 +20,7 @@ from accounts.core.access import Role
 from ledger.models import Event
 from registry.models import Blob, Release, ReleaseFile, ServedModel
 from sluicegate.api import FIXES
-from tests.factories import make_user
+from tests.factories import make_node, make_user
 from tests.model_files import onnx_file
 from tests.registry_samples import CONTRACT, ONNX, announced, person, release_yaml, served_model, sha256
 
@@ -413,8 +413,16 @@ def test_a_waiver_is_granted_over_the_api(dev: Any, api: Api) -> None:
     refused(send_json(dev, "post", url, {"reason": "mine"}), 403, "forbidden")
     manager = api(person("rm", Role.RELEASE_MANAGER))
     assert "reason" in refused(send_json(manager, "post", url, {}), 422, "invalid_waiver")
+    image = dev.get("/api/v1/models/sentiment/releases/r1").json()["manifest"]["runtime"]["image"]
+    runtime = {"image": image, "server": "triton", "backends": ["python"], "versions": {}}
+    make_node("weak", runtimes=[runtime], facts={"containment": {"tier": "none", "allows_uncontained_code": False}})
     granted = send_json(manager, "post", url, {"reason": "Read it."})
     assert granted.status_code == 201 and granted.json()["granted_by"] == "rm"
+    says = "This code will run with the service's rights, keys and all."
+    wanted = [{"node": "weak", "containment": "none", "says": says, "may_run": False}]
+    assert granted.json()["code_runs"] == wanted
+    assert dev.get("/api/v1/models/sentiment/releases/r1").json()["code_runs"] == wanted
+    assert Event.objects.get(verb="release.waived").facts["containment"] == {"weak": "none"}
     read = dev.get("/api/v1/models/sentiment/releases/r1").json()
     assert read["has_code_waiver"] is True and read["waivers"] == [granted.json()]
 

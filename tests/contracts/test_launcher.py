@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import pytest
 
 from ledger.adapters.linux_processes import is_running, started_at_ticks
 from serving.adapters.triton import TritonServer
-from serving.agent import model_repository, runtime_image, server_shim
+from serving.agent import containment, model_repository, runtime_image, server_shim
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
+from serving.agent.sandbox.spec import LANDLOCK, SECCOMP
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
@@ -278,6 +280,17 @@ def test_a_model_that_cannot_start_says_why(launcher: LocalLauncher, blobs: Memo
     assert caught.value.reason == "load_failed"
     assert "the weights are not what they should be" in caught.value.message
     assert str(running.folder) not in caught.value.message
+
+
+def test_a_sandbox_that_cannot_be_had_says_what_was_refused(
+    launcher: LocalLauncher, blobs: MemoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = containment.spec_for
+    monkeypatch.setattr(containment, "spec_for", lambda *args, **kw: replace(own(*args, **kw), home="/nowhere/home"))
+    monkeypatch.setattr(containment, "make_folders", lambda spec, folder: (folder / "root").mkdir())
+    launcher._layers = (LANDLOCK, SECCOMP)  # which makes no folder of its own
+    error = refusal(launcher, made.doubling(blobs))
+    assert error.reason == "not_ready" and "sandbox: [Errno 2]" in error.message
 
 
 def test_a_graph_that_lacks_a_declared_output_says_which(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:

@@ -21,7 +21,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
 from serving.models import Environment
-from tests.factories import make_environment, make_model, make_release, make_team, make_user
+from tests.factories import make_environment, make_model, make_node, make_release, make_team, make_user
 from tests.pages.markup import squeezed
 from validators.models import GateRun
 
@@ -68,6 +68,20 @@ def shifting(member: User) -> Rollout:
         reason="Holding at 25 %: 12 more samples.",
         requested_by=member,
     )
+
+
+def test_how_nodes_shut_code_in_is_told_and_beside_the_waiver_too(member: User) -> None:
+    release = make_release(make_model("sentiment", team=make_team("search")), is_code_bearing=True)
+    make_node("weak", facts={"containment": {"tier": "seccomp", "allows_uncontained_code": True}})
+    make_node("old")
+    overview = squeezed(signed_in(member).get(reverse("overview")).content.decode())
+    assert "Shuts code in: <strong>seccomp</strong>" in overview and "<strong>unknown</strong>" in overview
+    page = signed_in(make_user("mara", team="search", role=Role.RELEASE_MANAGER)).get(
+        reverse("release", args=["sentiment", release.number])
+    )
+    text = squeezed(page.content.decode())
+    assert "Record the waiver" in text
+    assert "On node <strong>weak</strong>: <strong>This code will run with the service&#x27;s rights" in text
 
 
 @pytest.mark.parametrize("name", ["overview", "overview_live", "models", "rollouts", "events"])
