@@ -42,6 +42,7 @@ def main() -> int:
     install()
     total, broken, differs = 0, 0, False
     with _installation() as (folder, installation, callers):
+        shutil.copy(ROOT / "docs" / "openapi.json", folder)  # what is committed meanwhile is not what runs
         for name, (token, known) in callers.items():
             config = folder / f"{name}.toml"
             config.write_text(config_text(known))
@@ -77,7 +78,7 @@ def config_text(known: dict[str, dict[str, Any]]) -> str:
 def run(url: str, token: str, config: Path, folder: Path, examples: int, seed: int) -> tuple[int, str]:
     """(cases, what it printed)."""
     argv = [
-        FUZZ / "bin" / "schemathesis", "--config-file", config, "--no-color", "run", ROOT / "docs" / "openapi.json",
+        FUZZ / "bin" / "schemathesis", "--config-file", config, "--no-color", "run", "openapi.json",
         "--url", url, "--header", f"Authorization: Bearer {token}", "--checks", CHECKS, "--exclude-path-regex", LEFT_OUT,
         "--max-examples", str(examples), "--seed", str(seed), "--suppress-health-check", "all", "--max-redirects", "0",
         "--workers", "2", "--continue-on-failure", "--no-shrink", "--generation-database", "none", "--warnings", "off",
@@ -103,7 +104,9 @@ def _installation() -> Iterator[tuple[Path, Any, dict[str, tuple[str, dict[str, 
     (folder / "static").mkdir()
     try:
         ending.append(postgres.remove)
+        # the web process has no more than the service's role, as in use
         os.environ.update(DATABASE_URL=postgres.start(), SLUICEGATE_STATE_DIR=str(folder))
+        os.environ.update(DATABASE_OWNER_URL=postgres.owner_url)
         ending.append(valkey.stop)
         os.environ.update(REDIS_URL=valkey.start(), DJANGO_SETTINGS_MODULE="sluicegate.settings")
         os.environ.update(SLUICEGATE_LOG_LEVEL="ERROR", SLUICEGATE_BLOB_STORE=str(folder / "blobs"))

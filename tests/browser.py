@@ -38,6 +38,7 @@ class Browser:
         target = self._send("Target.createTarget", {"url": "about:blank"})["targetId"]
         self._session = self._send("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         self.send("Network.enable")
+        self.send("Page.enable")
 
     def _send(self, method: str, params: dict[str, Any], session: str = "") -> dict[str, Any]:
         self._number += 1

@@ -21,7 +21,7 @@ from tests.browser import Browser, chromium
 from tests.factories import make_admin, make_user
 from tests.rollout_setup import promoted, put, with_stable
 
-pytestmark = [pytest.mark.real("chromium"), pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +143,12 @@ def test_an_ended_session_offers_to_sign_in_and_leaves_the_page(browser: Browser
 
 
 def test_the_undo_window_counts_down_and_goes(browser: Browser, live_server: Any) -> None:
-    rollout, stable = promoted(warm_s=7)
+    rollout, stable = promoted(warm_s=12)
     see(browser, live_server, manager(), "rollout", rollout.pk)
     first = browser.js("document.querySelector('form.notice time').innerText")
     assert first.startswith("in ") and f"Roll back to {stable.name}" in browser.text()
     browser.wait_for(f"document.querySelector('form.notice time')?.innerText !== {first!r}")
-    browser.wait_for("document.body.innerText.includes('The undo window has closed')")
+    browser.wait_for("document.body.innerText.includes('The undo window has closed')", within_s=40)
     assert f"Roll back to {stable.name}" not in browser.text()
     assert f"start a rollout of {stable.name}" in browser.text()
     assert not browser.js("document.querySelector('#rollout-live').hasAttribute('hx-get')")
@@ -168,3 +168,28 @@ def test_a_policy_of_its_own_can_be_written_once_it_is_chosen(browser: Browser, 
     assert browser.js("document.querySelector('#policy_json').offsetParent === null")
     browser.js("document.querySelector('#policy').value = 'json'")
     assert browser.js("document.querySelector('#policy_json').offsetParent !== null")
+
+
+def test_the_policy_of_the_pages_leaves_out_nothing_of_theirs(browser: Browser, live_server: Any) -> None:
+    rollout, _ = with_stable(approvals={"bake": 1})
+    listen = (
+        "window.left_out = []; addEventListener('securitypolicyviolation', e => left_out.push(e.violatedDirective))"
+    )
+    browser.send("Page.addScriptToEvaluateOnNewDocument", source=listen)
+    slug = rollout.model.slug
+    names = {
+        "overview": [],
+        "model": [slug],
+        "release": [slug, 2],
+        "release_rollout": [slug, 2],
+        "rollout": [rollout.pk],
+    }
+    for name, args in names.items():
+        see(browser, live_server, manager(), name, *args)
+        asked = "fetch(location.href).then(answer => answer.headers.get('Content-Security-Policy'))"
+        assert "script-src 'self'" in browser.js(asked) and browser.js("left_out") == [], name
+    browser.click("[popovertarget=sheet-promote_now]")
+    browser.wait_for("document.querySelector('#sheet-promote_now').hasAttribute('hx-morph-skip')")  # our script runs
+    actions.pause(actor=make_admin(), rollout=rollout, expected_version=None, reason="A spike.")
+    browser.wait_for("document.body.innerText.includes('A spike.')")  # and so does htmx
+    assert browser.js("left_out") == []
