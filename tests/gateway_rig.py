@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 from django.conf import settings
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from serving.adapters.envoy_bootstrap import bootstrap
 from serving.control_plane.server import AdsServer, GatewayIdentity
@@ -338,14 +338,19 @@ class Envoy:
 
 
 def grpc_infer(
-    channel: grpc.Channel, model: str = MODEL, metadata: tuple[tuple[str, str], ...] = (), timeout_s: float = 15.0
+    channel: grpc.Channel,
+    model: str = MODEL,
+    metadata: tuple[tuple[str, str], ...] = (),
+    timeout_s: float = 15.0,
+    request: bytes = b"",
 ) -> tuple[grpc.StatusCode, str | None, str | None]:
-    """(status, release header, the backend's name) of one call."""
-    request = service_pb2.ModelInferRequest(model_name=model)
+    """(status, release header, the backend's name) of one call. `request` is a message that is sent as it is."""
+    sent = request or service_pb2.ModelInferRequest(model_name=model).SerializeToString()
+    ask = channel.unary_unary(
+        "/inference.GRPCInferenceService/ModelInfer", response_deserializer=service_pb2.ModelInferResponse.FromString
+    )
     try:
-        answer, call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.with_call(
-            request, timeout=timeout_s, metadata=metadata
-        )
+        answer, call = ask.with_call(sent, timeout=timeout_s, metadata=metadata)
         return grpc.StatusCode.OK, dict(call.initial_metadata()).get("x-sluicegate-release"), answer.id
     except grpc.RpcError as error:
         found = {**dict(error.initial_metadata() or ()), **dict(error.trailing_metadata() or ())}
@@ -355,8 +360,12 @@ def grpc_infer(
 class Traffic:
     """Clients that call over and over, HTTP and gRPC, each on a connection of its own, until stopped."""
 
-    def __init__(self, envoy: Envoy, clients: int = 4, pause_s: float = 0.005) -> None:
+    def __init__(
+        self, envoy: Envoy, clients: int = 4, pause_s: float = 0.005, *, body: bytes = b"{}", message: bytes = b""
+    ) -> None:
+        """`body` and `message` are what is asked: any request of this model's by default."""
         self._stop = threading.Event()
+        self._body, self._message = body, message or service_pb2.ModelInferRequest(model_name=MODEL).SerializeToString()
         self.calls: list[tuple[float, str, str]] = []  # (when it began, release or "", what went wrong or "")
         self._pause_s = pause_s
         self._pool = ThreadPoolExecutor(clients)
@@ -375,7 +384,7 @@ class Traffic:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                line.request("POST", f"/v2/models/{MODEL}/infer", b"{}")
+                line.request("POST", f"/v2/models/{MODEL}/infer", self._body)
                 answer = line.getresponse()
                 answer.read()
                 release = answer.getheader("x-sluicegate-release") or ""
@@ -390,7 +399,7 @@ class Traffic:
         with envoy.channel() as channel:
             while not self._stop.is_set():
                 began = time.monotonic()
-                code, release, _ = grpc_infer(channel)
+                code, release, _ = grpc_infer(channel, request=self._message)
                 self.calls.append((began, release or "", "" if code is grpc.StatusCode.OK else code.name))
                 self._stop.wait(self._pause_s)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from registry.core.schema import Field, Flag, Integer, Json, ListOf, Number, Object, Record, SchemaType, Text, may, need
 from registry.core.serving import LARGEST_BATCH
 
+#: What a gateway holds of one request, so that it can be read before a server is asked and sent again when that server fails.
+LARGEST_REQUEST_BYTES = 64 * 2**20
 _MIB = Integer(0, 2**31, unit="MiB")
 _VERSION = Text(40, pattern=r"[0-9]+(\.[0-9]+){0,3}", like='"12.4"', says="a version number")
 _CAPABILITY = Text(8, pattern=r"[0-9]{1,2}\.[0-9]", like='"8.9"', says="a compute capability")
@@ -70,7 +72,7 @@ _ENGINE = _record(
     ),
 )
 _LIMITS = _record(
-    max_request_bytes=Integer(1, 2**40, unit="bytes"),
+    max_request_bytes=Integer(1, LARGEST_REQUEST_BYTES, unit="bytes"),
     max_batch_size=Integer(0, LARGEST_BATCH, unit="items"),
     instances=Integer(1, 2048, unit="model instances on one server"),
     max_concurrency=Integer(1, 1_000_000, unit="requests at once on one server"),

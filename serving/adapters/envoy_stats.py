@@ -21,6 +21,8 @@ SHED_FLAGS = frozenset({"UO", "RL"})
 LATE_FLAG = "UT"
 #: The caller went away.
 GONE_FLAG = "DC"
+#: Nothing came or went for too long.
+IDLE_FLAG = "SI"
 #: How a gateway answers what it sheds, and what a server's own full queue reads as (`response_filters`), without any flag.
 SHED_CODES, SHED_GRPC = frozenset({429, 503}), frozenset({8, 14})
 FULL_CODE, FULL_GRPC = 429, 8
@@ -31,7 +33,7 @@ LATE_CODE, LATE_GRPC = 504, 4
 GRPC_REFUSED = frozenset({3, 7, 9, 11, 16})
 
 _NAME = re.compile(
-    r"sli\.(?P<stat>latency|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
+    r"sli\.(?P<stat>latency|latency_late|request|size)\.model\.(?P<model>.+)\.digest\.(?P<digest>[^.]*)\.entry\.(?P<entry>[^.]*)"
     r"(?:\.try\.(?P<try>[^.]*))?(?:\.slot\.(?P<slot>[^.]*))?(?:\.by\.(?P<by>[^.]*)\.tries\.(?P<tries>[^.]*))?"
     r"(?:\.code\.(?P<code>[^.]*)\.grpc\.(?P<grpc>[^.]*))?(?:\.flags\.(?P<flags>.*))?"
 )
@@ -187,10 +189,14 @@ def _series_of(name: str) -> Series:
     about = (stat, found["model"], found["digest"], slot)
     if stat == "size":
         return Series(*about)
+    if stat == "latency_late":
+        return Series("latency", *about[1:])
     answer = _Answer.of(found["code"] or "", found["grpc"] or "", found["flags"] or "")
     if stat == "latency":  # what no server saw, or none took, is no measure of how fast they are
         return Series(*about) if found["try"] == "1" and not answer.is_shed else _UNCOUNTED
     tries = int(found["tries"]) if (found["tries"] or "").isdigit() else 0
+    if tries == 0 and answer.is_turned_away:
+        return Series(*about)
     outcome = _outcome(answer, tries, is_diverted=tries == 1 and found["by"] != found["digest"])
     return Series(*about, is_error=answer.is_failed or answer.is_shed, outcome=outcome)
 
@@ -225,6 +231,13 @@ class _Answer:
             return True
         return not SHED_FLAGS.isdisjoint(self.flags) and (
             self.code == 0 or self.code in SHED_CODES or self.grpc in SHED_GRPC
+        )
+
+    @property
+    def is_turned_away(self) -> bool:
+        """Whether a request that was tried nowhere was refused by the gateway for what its caller sent, or stopped sending."""
+        return SHED_FLAGS.isdisjoint(self.flags) and (
+            IDLE_FLAG in self.flags or 400 <= self.code < 500 or self.grpc in {*GRPC_REFUSED, FULL_GRPC}
         )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from registry.core.envelope import LARGEST_REQUEST_BYTES
 from serving.core.routes import Arm, ModelRoute, Prober
 
 #: The namespace of Sluicegate's own metadata in xDS messages.
@@ -11,8 +12,8 @@ NAMESPACE = "sluicegate"
 PROTOCOLS = ("http", "grpc")
 #: Of what no bound of a release's own holds: connections, streams, and what a broken candidate hands back at once.
 MAX_CONCURRENT = 4096
-#: Bodies up to this size can be sent again to stable, searched for their model's name, and mirrored.
-MAX_BODY_BYTES = 64 * 2**20
+#: Bodies up to this size can be read, sent again to stable, and mirrored; a model may take less.
+MAX_BODY_BYTES = LARGEST_REQUEST_BYTES
 #: Never the name of a release's cluster.
 PROBER_CLUSTER = "prober"
 #: Copies on their way to the prober at once; what comes on top is not copied.

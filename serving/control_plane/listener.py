@@ -5,43 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
-from serving.control_plane.response_filters import upstream_filters
-from serving.control_plane.virtual_hosts import MODEL_HEADER, ROUTE_CONFIG, unknown_model_vhost
+from serving.control_plane.request_guard import MODEL_HEADER, request_guard
+from serving.control_plane.response_filters import is_late, upstream_filters
+from serving.control_plane.virtual_hosts import ROUTE_CONFIG, unknown_model_vhost
 
 #: Every stat of ours begins with this.
 STAT_PREFIX = "sli"
-
-#: Fills the model header where the caller did not: from the REST path, from the first field of a gRPC message, else
-#: from the authority. `body()` waits for the whole message, so a stream must name its model by header or authority.
-_LUA = """
-local header = "MODEL_HEADER"
-
-local function from_body(handle)
-  local body = handle:body(true)
-  local size = body:length()
-  if size < 7 then return nil end
-  local bytes = body:getBytes(0, math.min(size, 140))
-  -- 5 bytes of frame (the first says "compressed"), then field 1, model_name or name, as a short string
-  local is_name = bytes:byte(1) == 0 and bytes:byte(6) == 10 and bytes:byte(7) < 128
-  if not is_name or size < 7 + bytes:byte(7) then return nil end
-  return bytes:sub(8, 7 + bytes:byte(7))
-end
-
-function envoy_on_request(handle)
-  local given = handle:headers():get(header)
-  if given and given ~= "" then return end
-  local path = handle:headers():get(":path") or ""
-  local authority = handle:headers():get(":authority") or ""
-  local model = path:match("^/v2/models/([^/?]+)")
-  local call = path:match("^/inference%.GRPCInferenceService/(Model%a+)")
-  if not model and call and call ~= "ModelStreamInfer" then
-    model = from_body(handle)
-  end
-  if not model or model == "" then model = authority:match("^([^:]+)") or "-" end
-  handle:headers():replace(header, model)
-end
-"""
-MODEL_LUA = _LUA.replace("MODEL_HEADER", MODEL_HEADER)
+#: A request's head, in KiB and in lines; the largest that are in use carry a token of some kilobytes.
+MAX_HEAD_KIB, MAX_HEAD_LINES = 32, 100
+#: Seconds in which a head, and in which a whole request, must have come: what stalls holds memory here, and no server.
+#: 64 MiB in a minute are nine megabits a second.
+HEAD_WITHIN_S, REQUEST_WITHIN_S = 10, 60
 
 
 def route_configuration() -> dict[str, Any]:
@@ -81,16 +55,13 @@ def _connection_manager() -> dict[str, Any]:
         "merge_slashes": True,
         "path_with_escaped_slashes_action": "REJECT_REQUEST",
         "stream_idle_timeout": "310s",
-        "request_headers_timeout": "10s",
+        "request_headers_timeout": f"{HEAD_WITHIN_S}s",
+        "request_timeout": f"{REQUEST_WITHIN_S}s",  # ends with the first answer of a stream
+        "max_request_headers_kb": MAX_HEAD_KIB,
+        "common_http_protocol_options": {"max_headers_count": MAX_HEAD_LINES},
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
-            {
-                "name": "lua",
-                "typed_config": {
-                    "@type": f"{prefix}.http.lua.v3.Lua",
-                    "default_source_code": {"inline_string": MODEL_LUA},
-                },
-            },
+            request_guard(MAX_BODY_BYTES),
             {
                 "name": "router",
                 "typed_config": {
@@ -100,21 +71,30 @@ def _connection_manager() -> dict[str, Any]:
                 },
             },
         ],
-        "access_log": [_request_log()],
+        "access_log": [_request_log(), _late_log()],
     }
 
 
 def _own_words() -> list[dict[str, Any]]:
     """How the gateway's own answers read: as a gRPC message, or as the JSON error of the Open Inference Protocol."""
     is_grpc = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
-    is_error = {
-        "status_code_filter": {
-            "comparison": {"op": "GE", "value": {"default_value": 400, "runtime_key": "sluicegate.own_words"}}
-        }
-    }
+    is_error = _status(400, "GE")
     is_shed = {"response_flag_filter": {"flags": ["UO", "RL"]}}
     words = "too many requests are in flight on this release; try again in a second"
     again = _header("retry-after", "1")
+    refused = [
+        {
+            "filter": {
+                "and_filter": {"filters": [is_grpc, {"or_filter": {"filters": [_status(code) for code in codes]}}]}
+            },
+            "headers_to_add": [_header("grpc-status", status)],
+            "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}},
+        }
+        for codes, status in (
+            ((400, 408, 415), "3"),
+            ((413, 431), "8"),
+        )  # Envoy has UNKNOWN or INTERNAL for most of these
+    ]
     return [
         {
             "filter": {"and_filter": {"filters": [is_shed, is_grpc]}},
@@ -129,9 +109,15 @@ def _own_words() -> list[dict[str, Any]]:
             "headers_to_add": [again],
             "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
+        *refused,
         {"filter": is_grpc, "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}}},
         {"filter": is_error, "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}},
     ]
+
+
+def _status(code: int, op: str = "EQ") -> dict[str, Any]:
+    compared = {"op": op, "value": {"default_value": code, "runtime_key": f"sluicegate.status_{op}_{code}"}}
+    return {"status_code_filter": {"comparison": compared}}
 
 
 def _header(name: str, value: str) -> dict[str, Any]:
@@ -155,14 +141,7 @@ def _attempt_log() -> dict[str, Any]:
 
 def _not_full() -> dict[str, Any]:
     """What reads neither 429 nor RESOURCE_EXHAUSTED: see `serving.control_plane.response_filters`."""
-    below, above = (
-        {
-            "status_code_filter": {
-                "comparison": {"op": op, "value": {"default_value": code, "runtime_key": f"sluicegate.{op}"}}
-            }
-        }
-        for op, code in (("LE", 428), ("GE", 430))
-    )
+    below, above = _status(428, "LE"), _status(430, "GE")
     is_room = {"grpc_status_filter": {"statuses": ["RESOURCE_EXHAUSTED"], "exclude": True}}
     return {"and_filter": {"filters": [{"or_filter": {"filters": [below, above]}}, is_room]}}
 
@@ -180,6 +159,15 @@ def _request_log() -> dict[str, Any]:
     }
     tried = {"by": f"%METADATA(UPSTREAM_HOST:{NAMESPACE}:digest)%", "tries": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%"}
     return _stats_log([_took("request", {**tags, **drawn, **tried, **_OUTCOME}), size])
+
+
+def _late_log() -> dict[str, Any]:
+    """How long first attempts took that were late, for the release that the split picked: as long as their requests, beside whose
+    second attempts they went on. The log of attempts has them with the number of the attempt that followed.
+    """
+    tags = {"model": f"%METADATA(VIRTUAL_HOST:{NAMESPACE}:model)%", "digest": f"%METADATA(CLUSTER:{NAMESPACE}:digest)%"}
+    drawn = {"entry": _OUTCOME["entry"], "slot": _SLOT}
+    return {**_stats_log([_took("latency_late", {**tags, **drawn})]), "filter": is_late()}
 
 
 #: The weight under which a request began: metadata of the route that it was matched to.

@@ -19,6 +19,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from serving.control_plane.clusters import NAMESPACE
+
+#: The name of the filter, under which a virtual host tells it how long an attempt may take.
+FILTER = "answers"
 #: How long, in bytes, an answer may be that is read. A traceback of the model's own is the longest that matters.
 LONGEST = 16 * 1024
 
@@ -61,8 +65,24 @@ local function meant(status, said, is_front)
   return is_front and begins(said, MISTAKES) and "400"
 end
 
+local ABOUT = "{NAMESPACE}"
+
+-- Marks a request whose first attempt was late: the second began because the time of one was over, and not because the first
+-- had an answer or no connection. What is set here lasts as long as the request, over all its attempts.
+function envoy_on_request(handle)
+  local about = handle:streamInfo():dynamicMetadata()
+  if handle:headers():get("x-envoy-attempt-count") == "1" then
+    return about:set(ABOUT, "began_at", tostring(handle:timestamp()))
+  end
+  local known = about:get(ABOUT) or {{}}
+  local most = tonumber(handle:virtualHost():metadata():get("attempt_timeout_ms"))
+  local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
+  if most and took >= most and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
+end
+
 function envoy_on_response(handle)
   local head = handle:headers()
+  handle:streamInfo():dynamicMetadata():set(ABOUT, "is_answered", "yes")
   local status = head:get("grpc-status")
   if status then
     if status ~= "0" then grpc(head, status) end
@@ -93,7 +113,7 @@ def upstream_filters() -> list[dict[str, Any]]:
     prefix = "type.googleapis.com/envoy.extensions.filters.http"
     return [
         {
-            "name": "answers",
+            "name": FILTER,
             "typed_config": {"@type": f"{prefix}.lua.v3.Lua", "default_source_code": {"inline_string": ANSWERS_LUA}},
         },
         {
@@ -101,3 +121,14 @@ def upstream_filters() -> list[dict[str, Any]]:
             "typed_config": {"@type": f"{prefix}.upstream_codec.v3.UpstreamCodec"},
         },
     ]
+
+
+def attempt_metadata(attempt_timeout_s: float) -> dict[str, dict[str, Any]]:
+    """The metadata by which a virtual host tells the filter how long an attempt may take."""
+    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}"}}
+
+
+def is_late() -> dict[str, Any]:
+    """The access log's filter for requests whose first attempt was late."""
+    about = {"filter": NAMESPACE, "path": [{"key": "is_late"}], "value": {"string_match": {"exact": "yes"}}}
+    return {"metadata_filter": {"matcher": about, "match_if_key_not_found": False}}

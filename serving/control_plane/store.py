@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -16,6 +17,7 @@ from django.db import connection, transaction
 
 from accounts.core.access import Actor
 from ledger.queries import clock
+from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.core.serving import instances_of
 from registry.models import Release, ServedModel
 from serving.actions.routes import record_refused_stream
@@ -25,6 +27,7 @@ from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import (
     IN_FLIGHT_PER_INSTANCE,
     LONGEST_S,
+    REQUEST_BYTES,
     Arm,
     Endpoint,
     Limits,
@@ -120,7 +123,7 @@ def _model_route(
 ) -> ModelRoute:
     def arm(release: Release) -> Arm:
         digest = str(release.digest)
-        return Arm(release.name, digest, serving.get(digest, ()), max_in_flight(release.manifest))
+        return Arm(release.name, digest, serving.get(digest, ()), *bounds_of(release.manifest))
 
     split = {route.stable_id, route.candidate_id}
     others = [one for one in forceable if one.model_id == route.model_id and one.pk not in split]
@@ -140,15 +143,27 @@ def _model_route(
     )
 
 
+class RequestBounds(NamedTuple):
+    """What gateways let through to one release: see `serving.core.routes.Arm`."""
+
+    max_in_flight: int
+    max_request_bytes: int
+    has_streams: bool
+
+
 @lru_cache(maxsize=1000)
-def max_in_flight(manifest: str) -> int:
-    """Requests that one server may have at once: the release's own `envelope.limits.max_concurrency`, else so many for each
-    of its model instances. Read from what was sealed, so it never changes for a release.
+def bounds_of(manifest: str) -> RequestBounds:
+    """The release's own `envelope.limits`: `max_concurrency`, else so many for each of its model instances; `max_request_bytes`, within
+    what a gateway can hold; `streaming`. Read from what was sealed, so they never change for a release.
     """
     document = json.loads(manifest) if manifest else {}
-    declared = ((document.get("envelope") or {}).get("limits") or {}).get("max_concurrency")
+    limits = (document.get("envelope") or {}).get("limits") or {}
     instances = max(instances_of(document.get("serving") or {}), 1)
-    return int(declared) if declared else IN_FLIGHT_PER_INSTANCE * instances
+    return RequestBounds(
+        int(limits.get("max_concurrency") or IN_FLIGHT_PER_INSTANCE * instances),
+        min(int(limits.get("max_request_bytes") or REQUEST_BYTES), LARGEST_REQUEST_BYTES),
+        limits.get("streaming") is True,
+    )
 
 
 @cache

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
+from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_name, entry_name
+from serving.control_plane.request_guard import MODEL_HEADER, model_metadata
+from serving.control_plane.response_filters import attempt_metadata
 from serving.core.buckets import GRPC_FAILURES
 from serving.core.routes import Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
-MODEL_HEADER = "x-sluicegate-model"
 RELEASE_HEADER = "x-sluicegate-release"
 #: On a mirrored request: the number of the route that it was split by.
 MIRROR_HEADER = "x-sluicegate-mirror"
@@ -31,6 +32,13 @@ PROTOCOLS = ("grpc", "http")
 #: What a server says of a model that it has lost, for some seconds after the model's process died. No failure of the server
 #: for counting, since a caller may have asked for a version that does not exist; but worth a retry on stable.
 HTTP_NOT_FOUND, GRPC_NOT_FOUND = 404, 5
+GRPC_UNIMPLEMENTED = 12
+
+#: What a server answered may be tried on stable, and what never reached a server. Never a request whose connection broke after it
+#: was sent: it may be what ended the server, and would end the next one. `5xx` and `gateway-error` take a broken connection for a
+#: server's error, so the errors are named one by one.
+RETRY_ON = "connect-failure,refused-stream,reset-before-request,retriable-headers,retriable-status-codes"
+SERVER_ERRORS = range(500, 512)
 
 #: A retry goes where none of the attempts went before it: from the candidate to stable.
 _ELSEWHERE = {
@@ -54,14 +62,21 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
             routes += [_forced(route, arm, name, protocol) for name in (arm.name, arm.digest) for protocol in PROTOCOLS]
         missing = f"this release of {route.model} has no server here"
         routes += refusals({"headers": [{"name": RELEASE_HEADER, "present_match": True}]}, missing, name="no_release")
+    if not route.has_streams:
+        # Nobody reads the messages of a stream before a server does: docs/decisions/0014-the-request-guard.md
+        why = f"{route.model} takes no gRPC streams; its releases declare none (envelope.limits.streaming). Ask by ModelInfer."
+        path = {"safe_regex": {"regex": STREAM_PATHS["grpc"]}}
+        routes += refusals(path, why, name="no_streams", grpc_status=GRPC_UNIMPLEMENTED)
     for protocol in PROTOCOLS:
-        routes += [_split(route, protocol), _stream(route, protocol)]
+        routes.append(_split(route, protocol))
+        if protocol == "http" or route.has_streams:
+            routes.append(_stream(route, protocol))
     routes += refusals({}, "the gateway passes on inference and metadata calls only", name="not_offered")
     return {
         "name": vhost_name(route.model),
         "domains": [route.model],
         "routes": routes,
-        "request_body_buffer_limit": str(MAX_BODY_BYTES),
+        "request_body_buffer_limit": str(route.max_request_bytes),
         "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
         "response_headers_to_add": [
             # From the endpoint, not from the split: after a retry on stable it still names the one that answered.
@@ -70,7 +85,13 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
                 "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
             }
         ],
-        "metadata": {"filter_metadata": {NAMESPACE: {"model": route.model, "generation": str(route.generation)}}},
+        "metadata": {
+            "filter_metadata": {
+                NAMESPACE: {"model": route.model, "generation": str(route.generation)},
+                **model_metadata(route.max_request_bytes),
+                **attempt_metadata(route.limits.attempt_timeout_s),
+            }
+        },
     }
 
 
@@ -97,18 +118,19 @@ def unknown_model_vhost() -> dict[str, Any]:
     }
 
 
-def refusals(match: dict[str, Any], message: str, *, name: str) -> list[dict[str, Any]]:
-    """404 over HTTP and NOT_FOUND over gRPC for what matches."""
+def refusals(
+    match: dict[str, Any], message: str, *, name: str, grpc_status: int = GRPC_NOT_FOUND
+) -> list[dict[str, Any]]:
+    """404 over HTTP and `grpc_status` over gRPC for what matches, on any path if `match` names none."""
     body = {"status": 404, "body": {"inline_string": message}}
-    not_found = {"header": {"key": "grpc-status", "value": "5"}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    match = match if "safe_regex" in match else {"prefix": "/", **match}
+    status = {
+        "header": {"key": "grpc-status", "value": str(grpc_status)},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
     return [
-        {
-            "name": name,
-            "match": {"prefix": "/", "grpc": {}, **match},
-            "direct_response": body,
-            "response_headers_to_add": [not_found],
-        },
-        {"name": name, "match": {"prefix": "/", **match}, "direct_response": body},
+        {"name": name, "match": {**match, "grpc": {}}, "direct_response": body, "response_headers_to_add": [status]},
+        {"name": name, "match": match, "direct_response": body},
     ]
 
 
@@ -136,6 +158,18 @@ def _label(route: ModelRoute) -> dict[str, Any]:
     return {"filter_metadata": {NAMESPACE: {"slot": str(route.slot)}}}
 
 
+def _whole(timeout_s: float, protocol: str) -> dict[str, Any]:
+    """The time of a whole request, of which a gRPC call may want less. Envoy ignores `timeout` where `max_stream_duration` stands."""
+    if protocol == "http":
+        return {"timeout": _seconds(timeout_s)}
+    return {
+        "max_stream_duration": {
+            "max_stream_duration": _seconds(timeout_s),
+            "grpc_timeout_header_max": _seconds(timeout_s),
+        }
+    }
+
+
 def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
     limits = route.limits
     return {
@@ -143,23 +177,25 @@ def _split(route: ModelRoute, protocol: str) -> dict[str, Any]:
         "metadata": _label(route),
         "match": _match(protocol, UNARY_PATHS),
         "route": {
-            "timeout": _seconds(limits.timeout_s),
-            "max_stream_duration": {"grpc_timeout_header_max": _seconds(limits.timeout_s)},
+            **_whole(limits.timeout_s, protocol),
             "weighted_clusters": _weighted(route, protocol),
             "request_mirror_policies": _mirrors(route),
             "retry_policy": {
                 # gRPC failures that have no word of their own here are matched by the header of a trailers-only answer.
-                "retry_on": "5xx,reset,connect-failure,refused-stream,retriable-headers,retriable-status-codes",
+                "retry_on": RETRY_ON,
                 "retriable_headers": [
                     {"name": "grpc-status", "string_match": {"exact": str(status)}}
                     for status in sorted({*GRPC_FAILURES, GRPC_NOT_FOUND})
                 ],
-                "retriable_status_codes": [HTTP_NOT_FOUND],
+                "retriable_status_codes": [HTTP_NOT_FOUND, *SERVER_ERRORS],
                 "num_retries": 1,
                 "per_try_timeout": _seconds(limits.attempt_timeout_s),
                 "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.010s"},
                 "retry_priority": _ELSEWHERE,
             },
+            # Without this an attempt that is late counts as one that was cut, which is never tried again. It goes on until there
+            # is an answer, and the user gets the first one.
+            "hedge_policy": {"hedge_on_per_try_timeout": True},
         },
     }
 

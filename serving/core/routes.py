@@ -21,6 +21,9 @@ WELL_WITHIN_S = 0.125
 MOST_TIMES = 16
 #: HTTP and gRPC: a release has a cluster for each, and Envoy counts what is in flight by cluster.
 _PROTOCOLS = 2
+#: Bytes of one request to a model whose releases declare nothing: a batch of 25 RGB images of 224 × 224 in FP32, and small enough
+#: that a hundred callers who send all but the last byte hold no more than 1.6 GB of a gateway's memory.
+REQUEST_BYTES = 16 * 2**20
 
 #: Weights are basis points and always sum to this. With the candidate first and a constant sum, a sticky share that
 #: grows keeps the callers it had.
@@ -50,16 +53,21 @@ class Arm:
     """A release and the servers that answer for it. `name` is r14; `digest` is sha256:<64 hex>.
 
     `max_in_flight`: requests that one of its servers may have at once, from all gateways and over both protocols.
+    `max_request_bytes`: of the body of one. `has_streams`: whether its model is asked over gRPC streams.
     """
 
     name: str
     digest: str
     endpoints: tuple[Endpoint, ...] = ()
     max_in_flight: int = IN_FLIGHT_PER_INSTANCE
+    max_request_bytes: int = REQUEST_BYTES
+    has_streams: bool = False
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
             raise ValueError(f"{self.name}: with {self.max_in_flight} requests in flight it would never be asked")
+        if self.max_request_bytes < 1:
+            raise ValueError(f"{self.name}: with {self.max_request_bytes} bytes it would never be asked")
 
     @property
     def digest12(self) -> str:
@@ -150,6 +158,17 @@ class ModelRoute:
     def arms(self) -> tuple[Arm, ...]:
         """Every release that a request can reach, each once."""
         return (*(arm for arm, _ in self.split), *self.others)
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Of any request of this model: the largest that one of its releases takes. What is too large for the candidate alone is
+        answered by stable as before, and is the candidate's failure, not its callers'."""
+        return max(arm.max_request_bytes for arm in self.arms)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether every release that the split picks asks for gRPC streams."""
+        return all(arm.has_streams for arm, _ in self.split)
 
     def in_flight(self, arm: Arm) -> int:
         """Requests that one gateway may have in flight on `arm` over one protocol, at least 1.

@@ -26,10 +26,16 @@ def tighten(state: Path) -> None:
     _close(state, keeps=passed)
     for entry in sorted(state.iterdir()):
         was_open = _close(entry, keeps=passed if entry.name in _PASSED_AS_ROOT else 0)
-        if was_open and entry.is_dir() and not entry.is_symlink() and entry.name not in _THEIR_OWN_BELOW:
-            for above, folders, files in os.walk(entry, followlinks=False):
-                for name in (*folders, *files):
-                    _close(Path(above, name))
+        if not was_open or not entry.is_dir() or entry.is_symlink():
+            continue
+        if entry.name in _THEIR_OWN_BELOW:  # files in it are ours, such as the lock that agents take turns by
+            for file in entry.iterdir():
+                if file.is_file():
+                    _close(file)
+            continue
+        for above, folders, files in os.walk(entry, followlinks=False):
+            for name in (*folders, *files):
+                _close(Path(above, name))
 
 
 def _close(path: Path, *, keeps: int = 0) -> bool:

@@ -19,6 +19,7 @@ from accounts.models import Team
 from ledger.core.errors import Invalid, Refused, Stale
 from ledger.models import Event
 from ledger.queries import clock
+from registry.core.envelope import LARGEST_REQUEST_BYTES
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from serving.actions import routes as routing
@@ -29,7 +30,7 @@ from serving.control_plane import store
 from serving.control_plane.snapshot import Snapshot
 from serving.core.addresses import Address
 from serving.core.lifecycle import DeploymentState
-from serving.core.routes import IN_FLIGHT_PER_INSTANCE, Limits, Prober, RoutingTable, admit
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, REQUEST_BYTES, Limits, Prober, RoutingTable, admit
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
 from serving.queries.routes import SEEN_WITHIN_S, acknowledged
 from tests.fakes.gateway import FakeGateway
@@ -509,6 +510,27 @@ def test_a_releases_bound_comes_from_what_was_sealed(world: World, manifest: dic
     (route,) = published(world).models
     assert route.stable.max_in_flight == expected
     assert route.candidate is not None and route.candidate.max_in_flight == IN_FLIGHT_PER_INSTANCE
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, (REQUEST_BYTES, False)),
+        ({"max_request_bytes": 1000, "streaming": True}, (1000, True)),
+        (
+            {"max_request_bytes": 2**40, "streaming": False},
+            (LARGEST_REQUEST_BYTES, False),
+        ),  # sealed before there was a largest
+    ],
+)
+def test_a_releases_largest_request_and_its_streams_come_from_what_was_sealed(
+    world: World, limits: dict[str, Any], expected: tuple[int, bool]
+) -> None:
+    world.route(0, stable=release(world.model, 9, json.dumps({"envelope": {"limits": limits}})))
+    (route,) = published(world).models
+    assert (route.stable.max_request_bytes, route.stable.has_streams) == expected
+    assert route.max_request_bytes == max(expected[0], REQUEST_BYTES)  # the candidate says nothing
+    assert not route.has_streams
 
 
 def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> None:

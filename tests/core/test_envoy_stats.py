@@ -73,7 +73,26 @@ def test_a_second_attempt_tells_whether_it_was_saved_or_fails_everywhere(
     assert (one.routed, one.decided, one.failed, one.shed) == (7, 7, 7, 0)
 
 
-@pytest.mark.parametrize(("code", "flags"), [(500, "-"), (504, "UT"), (429, "UO"), (429, "-")])
+@pytest.mark.parametrize(
+    ("code", "grpc", "flags"),
+    [(400, "", "-"), (408, "", "-"), (408, "", "SI"), (413, "", "-"), (415, "", "-"), (431, "", "-"), (200, "3", "-"),
+     (200, "3", "SI"), (200, "8", "-")],
+)  # fmt: skip
+def test_what_the_guard_refused_is_nobodys_failure(code: int, grpc: str, flags: str) -> None:
+    line = request(0, code, grpc, flags).replace(f"by.{DRAWN}", "by.")
+    one = arm(line)
+    assert (one.routed, one.decided, one.failed, one.shed) == (7, 0, 0, 0)
+    assert parse(line, {})["m"].user_errors == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "grpc", "flags"), [(503, "", "UH"), (200, "14", "UH"), (429, "", "UO"), (200, "8", "UO")]
+)
+def test_what_was_tried_nowhere_for_want_of_a_server_is_an_error_for_its_user(code: int, grpc: str, flags: str) -> None:
+    assert parse(request(0, code, grpc, flags), {})["m"].user_errors == 7
+
+
+@pytest.mark.parametrize(("code", "flags"), [(500, "-"), (504, "UT"), (429, "UO"), (429, "-"), (408, "SI")])
 def test_a_user_who_gets_no_answer_sees_an_error(code: int, flags: str) -> None:
     assert parse(request(1, code, "", flags), {})["m"].user_errors == 7
 
@@ -85,3 +104,11 @@ def test_attempts_are_timed_however_they_ended_unless_they_were_shed() -> None:
 
     one = arm(line(1, "-", 5, 10), line(1, "UT", 0, 3), line(1, "UO", 40, 40), line(2, "-", 6, 6))
     assert (one.timed, one.latency_us[1_000_000], one.latency_us[2_000_000]) == (13, 5, 13)
+
+
+def test_a_late_first_attempt_is_timed_once_and_not_by_the_log_of_attempts() -> None:
+    """It ends with its request, when the number of the attempt is that of the second one."""
+    late = f"sli.latency_late.{LABELS}.slot.0: B250(0,0) B3000(0,7) B1e+09(0,7)"
+    attempt = f"sli.latency.{LABELS}.try.2.slot.0.flags.UT: B250(0,0) B3000(0,7) B1e+09(0,7)"
+    one = arm(late, attempt, request(2, 200))
+    assert (one.timed, one.latency_us[250_000], one.latency_us[3_000_000]) == (7, 0, 7)

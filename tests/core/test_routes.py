@@ -89,7 +89,7 @@ def mirrors_by_route(route: ModelRoute) -> dict[str, list[int]]:
     for one in vhost(route, allows_forced=True)["routes"]:
         if "route" in one:
             policies = one["route"].get("request_mirror_policies", [])
-            key = f"{one['name']} {'stream' if one['route']['timeout'] == '0s' else 'unary'}"
+            key = f"{one['name']} {'stream' if one['route'].get('timeout') == '0s' else 'unary'}"
             found.setdefault(key, []).extend(two["runtime_fraction"]["default_value"]["numerator"] for two in policies)
     return found
 
@@ -256,6 +256,37 @@ def test_what_may_be_in_flight_is_shared_by_protocols_and_gateways(
     assert bounds["HIGH"][0] > 1000  # a stream that stays open holds no request's place
 
 
+def test_a_model_takes_what_the_roomiest_of_its_releases_takes() -> None:
+    small, large = dataclasses.replace(A, max_request_bytes=1000), dataclasses.replace(B, max_request_bytes=5000)
+    for stable, candidate in ((small, large), (large, small)):
+        told = vhost(route(stable, candidate), allows_forced=False)
+        assert told["request_body_buffer_limit"] == "5000"
+        assert told["metadata"]["filter_metadata"]["request_guard"] == {"max_request_bytes": "5000"}
+    with pytest.raises(ValueError, match="never be asked"):
+        dataclasses.replace(A, max_request_bytes=0)
+
+
+def test_grpc_streams_have_a_route_where_every_release_of_the_split_asks_for_them() -> None:
+    def is_routed(stable: bool, candidate: bool) -> bool:
+        arms = dataclasses.replace(A, has_streams=stable), dataclasses.replace(B, has_streams=candidate)
+        routes = vhost(route(*arms), allows_forced=False)["routes"]
+        (first, *_) = [
+            one for one in routes if "ModelStreamInfer" in one["match"].get("safe_regex", {}).get("regex", "")
+        ]
+        return "route" in first
+
+    assert [is_routed(*both) for both in ((True, True), (True, False), (False, True), (False, False))] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_what_a_server_answered_is_tried_again_and_what_broke_is_not() -> None:
+    for one in vhost(route(), allows_forced=True)["routes"]:
+        policy = one.get("route", {}).get("retry_policy")
+        if policy:
+            assert not {"5xx", "gateway-error", "reset"} & set(policy["retry_on"].split(","))
+
+
 def test_all_shares_together_are_at_most_one_more_each_than_the_servers_may_have() -> None:
     for max_in_flight in range(1, 20):
         for gateways in range(1, 8):
@@ -287,5 +318,5 @@ def test_a_bound_that_lets_nothing_through_is_refused(changes: dict[str, int], m
 
 def test_streams_take_their_places_from_a_pool_of_their_own() -> None:
     routes = [one for one in vhost(route(), allows_forced=True)["routes"] if "route" in one]
-    pools = {one["route"]["timeout"] == "0s": one["route"].get("priority", "DEFAULT") for one in routes}
+    pools = {one["route"].get("timeout") == "0s": one["route"].get("priority", "DEFAULT") for one in routes}
     assert pools == {True: "HIGH", False: "DEFAULT"}

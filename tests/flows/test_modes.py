@@ -28,7 +28,8 @@ def state(tmp_path: Path) -> Path:
     state = tmp_path / "state"
     for name in (
         "traffic.jsonl", "envoy.json", "logs/postgres.log", "blobs/ab/cd/abcd", "valkey/appendonlydir/appendonly.aof.1.incr.aof",
-        "blob-cache/ab/abcd", "postgres/data/PG_VERSION", "servers/sentiment-r1-1-00/repository/model.py",
+        "blob-cache/ab/abcd", "postgres/data/PG_VERSION",
+        "postgres/location", "servers/agent.lock", "servers/sentiment-r1-1-00/repository/model.py",
     ):  # fmt: skip
         open_file(state / name)
     for folder in (state, *(path for path in state.rglob("*") if path.is_dir())):
@@ -46,7 +47,14 @@ def test_what_was_open_is_closed(state: Path, uid: int, monkeypatch: pytest.Monk
     )
     for name in ("logs", "blobs", "blobs/ab", "blobs/ab/cd", "valkey", "valkey/appendonlydir", "blob-cache"):
         assert mode(state / name) == 0o700, name
-    for name in ("traffic.jsonl", "envoy.json", "logs/postgres.log", "blobs/ab/cd/abcd"):
+    for name in (
+        "traffic.jsonl",
+        "envoy.json",
+        "logs/postgres.log",
+        "blobs/ab/cd/abcd",
+        "postgres/location",
+        "servers/agent.lock",
+    ):
         assert mode(state / name) == 0o600, name
     # theirs, below a folder that is closed to others or has modes of its own
     assert mode(state / "blob-cache/ab/abcd") == 0o644

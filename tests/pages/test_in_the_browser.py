@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,25 +16,11 @@ from accounts.models import User
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.models import Route
-from tests.browser import Browser, chromium
+from tests.browser import Browser
 from tests.factories import make_admin, make_user
 from tests.rollout_setup import promoted, put, with_stable
 
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture(scope="module")
-def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium") / "profile") as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(one_browser: Browser, live_server: Any) -> Iterator[Browser]:
-    one_browser.block()
-    yield one_browser
-    one_browser.send("Page.navigate", url="about:blank")  # nothing is polled while the database is emptied
-    one_browser.wait_for("location.href === 'about:blank'")
 
 
 def see(browser: Browser, live_server: Any, user: User, name: str, *args: Any) -> None:
@@ -168,28 +153,3 @@ def test_a_policy_of_its_own_can_be_written_once_it_is_chosen(browser: Browser, 
     assert browser.js("document.querySelector('#policy_json').offsetParent === null")
     browser.js("document.querySelector('#policy').value = 'json'")
     assert browser.js("document.querySelector('#policy_json').offsetParent !== null")
-
-
-def test_the_policy_of_the_pages_leaves_out_nothing_of_theirs(browser: Browser, live_server: Any) -> None:
-    rollout, _ = with_stable(approvals={"bake": 1})
-    listen = (
-        "window.left_out = []; addEventListener('securitypolicyviolation', e => left_out.push(e.violatedDirective))"
-    )
-    browser.send("Page.addScriptToEvaluateOnNewDocument", source=listen)
-    slug = rollout.model.slug
-    names = {
-        "overview": [],
-        "model": [slug],
-        "release": [slug, 2],
-        "release_rollout": [slug, 2],
-        "rollout": [rollout.pk],
-    }
-    for name, args in names.items():
-        see(browser, live_server, manager(), name, *args)
-        asked = "fetch(location.href).then(answer => answer.headers.get('Content-Security-Policy'))"
-        assert "script-src 'self'" in browser.js(asked) and browser.js("left_out") == [], name
-    browser.click("[popovertarget=sheet-promote_now]")
-    browser.wait_for("document.querySelector('#sheet-promote_now').hasAttribute('hx-morph-skip')")  # our script runs
-    actions.pause(actor=make_admin(), rollout=rollout, expected_version=None, reason="A spike.")
-    browser.wait_for("document.body.innerText.includes('A spike.')")  # and so does htmx
-    assert browser.js("left_out") == []

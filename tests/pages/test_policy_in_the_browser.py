@@ -8,11 +8,10 @@ import pytest
 from django.urls import reverse
 
 from tests.browser import Browser
-from tests.pages.test_in_the_browser import browser, manager, one_browser, see  # noqa: F401  # fixtures
+from tests.pages.test_in_the_browser import manager, see
 from tests.rollout_setup import with_stable
 
-# ruff: noqa: F811 - fixtures are named as they are used
-pytestmark = [pytest.mark.real("chromium"), pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 #: Runs before each page's own scripts: what the policy stopped.
 NOTE = """window.stopped = [];
 document.addEventListener("securitypolicyviolation", (event) => stopped.push(event.violatedDirective + " " + event.sample));"""
@@ -26,7 +25,6 @@ INJECT = """(() => {
 
 def test_pages_keep_the_policy_and_what_is_injected_does_not_run(browser: Browser, live_server: Any) -> None:
     rollout, stable = with_stable()
-    browser.send("Page.enable")
     noting = browser.send("Page.addScriptToEvaluateOnNewDocument", source=NOTE)["identifier"]
     someone = manager()
     slug, number = stable.model.slug, stable.number

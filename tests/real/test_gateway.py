@@ -17,7 +17,7 @@ from serving.adapters.envoy_bootstrap import FLUSH_S
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.core.routes import Arm, Limits
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
-from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
+from tests.gateway_rig import MODEL, UNBOUNDED, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
 pytestmark = pytest.mark.real("envoy")
 STABLE, CANDIDATE = Rig.STABLE, Rig.CANDIDATE
@@ -82,7 +82,7 @@ def test_the_candidate_gets_nothing_any_more_as_soon_as_zero_is_acknowledged(par
     assert max(seconds) < 0.5
 
 
-@pytest.mark.parametrize("mode", ["error", "unknown", "cut", "lost"])
+@pytest.mark.parametrize("mode", ["error", "unknown", "lost"])
 def test_the_header_names_the_release_that_really_answered(parts: Rig, mode: str) -> None:
     parts.apply(10_000)
     with parts.envoy.channel() as channel:
@@ -115,21 +115,66 @@ def test_a_hung_candidate_costs_one_attempt_and_then_nothing(parts: Rig) -> None
     assert answers[-1].seconds < 0.7  # set aside after five
 
 
-def test_killed_in_flight_is_answered_by_stable(parts: Rig) -> None:
+def test_what_was_in_flight_when_its_server_died_is_handed_to_nobody(parts: Rig) -> None:
+    """Any of them may be what ended it, and would end the next one."""
     parts.apply(10_000)
     parts.candidate.delay_s = 1.0
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(parts.envoy.http) for _ in range(4)]
         wait_until(lambda: parts.candidate.hits == 4, "requests in flight")
         parts.candidate.stop()
-        answers = [one.result() for one in waiting]
-    assert [(answer.status, answer.release) for answer in answers] == [(200, "r1")] * 4
+        assert [one.result().status for one in waiting] == [503] * 4
+    assert parts.stable.hits == 0
+    assert parts.envoy.http().release == "r1"  # what comes later never reaches it
+    counters = read(parts)
+    bad = arm(counters, CANDIDATE)
+    assert (bad.failed, bad.saved, bad.common, counters.user_errors) == (5, 1, 0, 4)
+
+
+def test_a_connection_that_breaks_without_an_answer_is_not_tried_again(parts: Rig) -> None:
+    parts.apply(10_000)
+    parts.candidate.mode = "cut"
+    answer = parts.envoy.http()
+    assert (answer.status, parts.candidate.hits, parts.stable.hits) == (503, 1, 0)
+    counters = read(parts)
+    assert (arm(counters, CANDIDATE).failed, counters.user_errors) == (1, 1)
+
+
+def test_a_late_attempt_is_tried_on_stable_and_the_first_answer_counts(parts: Rig) -> None:
+    parts.apply(10_000, limits=Limits(timeout_s=5.0, attempt_timeout_s=0.3))
+    parts.candidate.delay_s, parts.stable.delay_s = 0.6, 2.0
+    with parts.envoy.channel() as channel:
+        answer = parts.envoy.http()
+        assert (answer.status, answer.by) == (200, "candidate") and answer.seconds < 1.5
+        assert grpc_infer(channel)[0] is grpc.StatusCode.OK
+    assert parts.stable.hits == 2
+    counters = read(parts)
+    bad = arm(counters, CANDIDATE)
+    assert (bad.decided, bad.failed, bad.saved, counters.user_errors) == (
+        2,
+        2,
+        2,
+        0,
+    )  # late is failed, whoever answers then
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_nobody_waits_longer_than_the_whole_time(parts: Rig, protocol: str) -> None:
+    parts.apply(10_000, limits=Limits(timeout_s=0.8, attempt_timeout_s=0.6))
+    parts.candidate.mode = parts.stable.mode = "hang"
+    began = time.monotonic()
+    with parts.envoy.channel() as channel:
+        if protocol == "http":
+            assert parts.envoy.http().status == 504
+        else:
+            assert grpc_infer(channel)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert 0.7 < time.monotonic() - began < 1.4
 
 
 def test_a_large_body_falls_back_too(parts: Rig) -> None:
     parts.apply(10_000)
     parts.candidate.mode = "error"
-    answer = parts.envoy.http(body=b"x" * 5_000_000)
+    answer = parts.envoy.http(headers={"inference-header-content-length": "2"}, body=b"{}" + b"x" * 5_000_000)
     assert (answer.status, answer.release) == (200, "r1")
 
 
@@ -318,8 +363,29 @@ def test_http_and_grpc_may_have_a_port_each(parts: Rig) -> None:
     assert read(parts).user_requests == 2
 
 
-def test_a_stream_needs_its_models_name_and_reaches_the_release(parts: Rig) -> None:
+def test_streams_have_no_route_where_no_release_asks_for_them(parts: Rig) -> None:
     parts.apply(10_000)
+    with parts.envoy.channel() as channel:
+        requests = iter([service_pb2.ModelInferRequest(model_name=MODEL)])
+        answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(
+            requests, metadata=(("x-sluicegate-model", MODEL),)
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "ModelInfer" in str(caught.value.details())
+    assert parts.envoy.http(f"/v2/models/{MODEL}/generate_stream").status == 200  # one body, which is read
+
+
+def test_a_stream_needs_its_models_name_and_reaches_the_release(parts: Rig) -> None:
+    arms = {
+        name: Arm(release, digest, (backend.endpoint,), UNBOUNDED, has_streams=True)
+        for name, release, digest, backend in (
+            ("stable", "r1", STABLE, parts.stable),
+            ("candidate", "r2", CANDIDATE, parts.candidate),
+        )
+    }
+    parts.apply(10_000, **arms)
     with parts.envoy.channel() as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         for metadata, expected in (

@@ -107,9 +107,10 @@ def mirror(parts: Rig, sink: Sink, mirror_bp: int = 10_000, *, candidate_bp: int
 
 
 def seconds(parts: Rig, calls: int, body: bytes = b"{}", *, clients: int = 1) -> np.ndarray[Any, Any]:
-    """How long each of `calls` requests took. Asserts that all were answered."""
+    """How long each of `calls` requests took, which are binary: JSON may not be as large. Asserts that all were answered."""
+    headers = {"inference-header-content-length": "0"}
     with ThreadPoolExecutor(clients) as pool:
-        answers: list[Answer] = list(pool.map(lambda _: parts.envoy.http(body=body), range(calls)))
+        answers: list[Answer] = list(pool.map(lambda _: parts.envoy.http(body=body, headers=headers), range(calls)))
     assert {answer.status for answer in answers} == {200}
     return np.array([answer.seconds for answer in answers])
 

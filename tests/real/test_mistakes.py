@@ -171,6 +171,11 @@ MALFORMED: dict[str, tuple[bytes, dict[str, str]]] = {
     "a compression that nobody knows": (GOOD, {"content-encoding": "br"}),
     "gzip that is none": (GOOD, {"content-encoding": "gzip"}),
 }  # fmt: skip
+#: Told by the gateway: no server hears of these.
+AT_THE_GATEWAY = {
+    "a negative shape", "a shape of texts", "a shape beyond 2^64", "a header longer than the body",
+    "a compression that nobody knows", "gzip that is none",
+}  # fmt: skip
 GENERATE = {
     "generate: nothing": b"",
     "generate: not JSON": b"hello",
@@ -192,7 +197,8 @@ def test_what_a_caller_gets_wrong_over_http_is_told_and_tried_once(world: World,
             "http",
             lambda: world.http(body, headers_for(route, headers), call),  # noqa: B023
         )
-        if not (400 <= answer.status < 500 and attempts == 1 and at_stable == 0 and b"error" in answer.body):
+        expected = 0 if name in AT_THE_GATEWAY else 1
+        if not (400 <= answer.status < 500 and attempts == expected and at_stable == 0 and b"error" in answer.body):
             wrong[name] = (answer.status, attempts, at_stable, answer.body[:200])
     assert wrong == {}
     assert world.http(GOOD, headers_for(route, {})).status == 200
@@ -243,6 +249,9 @@ MALFORMED_GRPC: dict[str, bytes] = {
 }
 
 
+AT_THE_GATEWAY_GRPC = {"garbage", "a text", "cut", "a negative shape", "a shape beyond its data"}
+
+
 def call(channel: grpc.Channel, body: bytes, route: str = "") -> grpc.StatusCode:
     ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
     metadata = [("x-sluicegate-model", MODEL), *([("x-sluicegate-release", "r2")] if route == "forced" else [])]
@@ -259,7 +268,8 @@ def test_what_a_caller_gets_wrong_over_grpc_is_told_and_tried_once(world: World,
     with world.parts.envoy.channel() as channel:
         for name, body in MALFORMED_GRPC.items():
             code, attempts, at_stable = world.once("grpc", lambda: call(channel, body, route))  # noqa: B023
-            if (code, attempts, at_stable) != (grpc.StatusCode.INVALID_ARGUMENT, 1, 0):
+            expected = 0 if name in AT_THE_GATEWAY_GRPC else 1
+            if (code, attempts, at_stable) != (grpc.StatusCode.INVALID_ARGUMENT, expected, 0):
                 wrong[name] = (code, attempts, at_stable)
         assert wrong == {}
         assert call(channel, message(), route) is grpc.StatusCode.OK

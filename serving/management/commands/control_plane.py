@@ -30,13 +30,17 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         try:
-            is_open = not Address.at(options["address"]).is_of_this_machine
+            address = Address.at(options["address"])
         except ValueError as error:
             raise CommandError(f"The control plane cannot listen: {error}.") from None
-        if is_open and settings.XDS_TLS is None:
+        if not address.is_of_this_machine and settings.XDS_TLS is None:
             raise CommandError(
                 f"The control plane listens on {options['address']}, where other machines reach it, and would believe any of them. Set "
                 "SLUICEGATE_XDS_CERTIFICATE_FILE, SLUICEGATE_XDS_KEY_FILE and SLUICEGATE_XDS_CA_FILE, or listen on this machine alone."
+            )
+        if not address.path and settings.XDS_TLS is None:
+            self.stderr.write(
+                f"Every user of this machine can say on {options['address']} that it is a gateway; unix:/path is closed."
             )
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(self._serve(options["address"]))

@@ -1,0 +1,274 @@
+-- What the gateway does first: each request gets its model's name, and what would harm a server is refused before any
+-- server hears of it. `LIMITS` stands before this text; serving/control_plane/request_guard.py says where each number comes from.
+-- A fault in a script lets its request pass, so all of this runs in `pcall`, and a fault refuses.
+
+local byte, gmatch, gsub, match, sub = string.byte, string.gmatch, string.gsub, string.match, string.sub
+
+-- JSON ------------------------------------------------------------------------------------------------------------------
+
+local NO_SHAPE = "a shape must be a list of at most " .. LIMITS.dims .. " sizes from 0 to " .. LIMITS.size
+local TOO_LARGE = "the shapes claim more elements than the request has bytes"
+
+-- How many elements a shape claims, or nil where it is none. Sizes beside a 0 count for `spread`: nothing is claimed, but who
+-- multiplies them may still overflow.
+local function claimed(sizes)
+  local elements, spread, count = 1, 1, 0
+  for _, size in ipairs(sizes) do
+    count = count + 1
+    if not (size >= 0 and size <= LIMITS.size) or count > LIMITS.dims then return nil end
+    elements = elements * size
+    if size > 0 then spread = spread * size end
+  end
+  return spread <= LIMITS.size and elements or nil
+end
+
+-- What the list at `at` claims.
+local function listed(text, at)
+  local list = match(sub(text, at, at + LIMITS.shape_text), "^%s*%[([^%]]*)%]")
+  if not list then return nil end
+  local sizes = {}
+  for size in gmatch(list, "[^,%s]+") do sizes[#sizes + 1] = tonumber(size) or -1 end
+  return claimed(sizes)
+end
+
+-- The longest way to write "shape": each letter as \u00..
+local SPELT_OUT = 30
+
+local function is_shape(text, from, to, is_escaped)
+  local length = to - from - 1
+  if is_escaped and length <= SPELT_OUT then
+    local plain = gsub(sub(text, from + 1, to - 1), "\\u00(%x%x)", function(code) return string.char(tonumber(code, 16)) end)
+    return plain == "shape"
+  end
+  return length == 5 and sub(text, from + 1, to - 1) == "shape"
+end
+
+-- Why the JSON `text` is refused, or nil. `room`: bytes of the whole request; an element takes at least one. Shapes stand three
+-- levels deep, in an object in the list `inputs` of the document, and nowhere else. One loop over bytes is what LuaJIT makes
+-- fast: patterns, pieces and tables cost five to thirty times as much.
+local function json_fault(text, room)
+  local size, i, depth, names, elements = #text, 1, 0, 0, 0
+  while i <= size do
+    local c = byte(text, i)
+    if c == 34 then -- a text, to its end
+      local from, is_escaped = i, false
+      i = i + 1
+      while i <= size do
+        c = byte(text, i)
+        if c == 92 then
+          is_escaped = true
+          i = i + 1
+        elseif c == 34 then
+          break
+        end
+        i = i + 1
+      end
+      local after = i + 1
+      c = byte(text, after)
+      while c == 32 or c == 10 or c == 13 or c == 9 do
+        after = after + 1
+        c = byte(text, after)
+      end
+      if c == 58 then -- it was a name
+        names = names + 1
+        if names > LIMITS.names then return "more than " .. LIMITS.names .. " names" end
+        if depth == 3 and is_shape(text, from, i, is_escaped) then
+          local more = listed(text, after + 1)
+          if not more then return NO_SHAPE end
+          elements = elements + more
+          if elements > room then return TOO_LARGE end
+        end
+      end
+    elseif c == 91 or c == 123 then
+      depth = depth + 1
+      if depth > LIMITS.depth then return "nested more than " .. LIMITS.depth .. " levels deep" end
+    elseif c == 93 or c == 125 then
+      depth = depth - 1
+    end
+    i = i + 1
+  end
+end
+
+-- gRPC ------------------------------------------------------------------------------------------------------------------
+
+local NO_MESSAGE = "not a message of this call"
+local WINDOW = 16384
+
+-- The byte at an offset from 0, read by windows: a copy of the whole body would cost more than everything else here.
+local function reader(body, size)
+  local text, from, to = "", 0, 0
+  return function(at)
+    if at < from or at >= to then
+      from, to = at, math.min(at + WINDOW, size)
+      text = body:getBytes(from, to - from)
+    end
+    return byte(text, at - from + 1)
+  end
+end
+
+-- (value, where it ends), or nil. A double holds more than 64 bits, though not exactly; whatever is that large is refused.
+local function varint(read, at, stop)
+  local value, scale = 0, 1
+  for _ = 1, 10 do
+    if at >= stop then return nil end
+    local c = read(at)
+    at = at + 1
+    value = value + c % 128 * scale
+    if c < 128 then return value, at end
+    scale = scale * 128
+  end
+end
+
+-- Calls each(number, wire, value, from, to) for the fields in [at, stop), `value` of a varint only; ends early with what `each`
+-- gives. A tag beyond 32 bits would be cut to another field by the server. Groups are in no message of these calls.
+local function fields(read, at, stop, count, each)
+  while at < stop do
+    local tag, value, from
+    tag, at = varint(read, at, stop)
+    if not tag or tag < 8 or tag >= 4294967296 then return NO_MESSAGE end
+    count.left = count.left - 1
+    if count.left < 0 then return "more than " .. LIMITS.fields .. " fields" end
+    local wire = tag % 8
+    if wire == 0 then
+      value, at = varint(read, at, stop)
+    elseif wire == 1 then
+      at = at + 8
+    elseif wire == 5 then
+      at = at + 4
+    elseif wire == 2 then
+      value, from = varint(read, at, stop)
+      at = value and from + value
+    else
+      return NO_MESSAGE
+    end
+    if not at or at > stop then return NO_MESSAGE end
+    local why = each((tag - wire) / 8, wire, value, from, at)
+    if why then return why end
+  end
+end
+
+-- Why an input is refused: its field 3 is the shape, one by one or packed. `claims` adds up what all inputs claim.
+local function input_fault(read, from, to, count, claims)
+  local sizes = {}
+  local function add(size)
+    sizes[#sizes + 1] = size
+    return #sizes > LIMITS.dims and NO_SHAPE or nil
+  end
+  local why = fields(read, from, to, count, function(number, wire, value, start, stop)
+    if number ~= 3 then return nil end
+    if wire == 0 then return add(value) end
+    while wire == 2 and start < stop do
+      value, start = varint(read, start, stop)
+      local fault = value and add(value) or not value and NO_MESSAGE
+      if fault then return fault end
+    end
+  end)
+  if why then return why end
+  local more = claimed(sizes)
+  if not more then return NO_SHAPE end
+  claims.elements = claims.elements + more
+  return claims.elements > claims.room and TOO_LARGE or nil
+end
+
+-- (status, why) of a refused gRPC request that is one message in one frame, or nil. `inputs` are field 5 of ModelInferRequest.
+local function message_fault(body, size, call, most)
+  if size > most then return "413", "this request may have " .. most .. " bytes" end
+  local read = reader(body, size)
+  if size < 5 then return "400", "no message" end
+  if read(0) ~= 0 then return "415", "send messages without compression" end
+  local length = ((read(1) * 256 + read(2)) * 256 + read(3)) * 256 + read(4)
+  if length ~= size - 5 then return "400", "not one whole message" end
+  if call ~= "ModelInfer" then return nil end
+  local count, claims = { left = LIMITS.fields }, { elements = 0, room = size }
+  local why = fields(read, 5, size, count, function(number, wire, _, from, to)
+    if number == 5 and wire == 2 then return input_fault(read, from, to, count, claims) end
+  end)
+  if why then return "400", why end
+end
+
+-- HTTP ------------------------------------------------------------------------------------------------------------------
+
+-- (status, why) of a refused HTTP request, or nil. `head`: the header that tells how many bytes of the body are JSON, with
+-- tensors as they are behind it; all of it without one.
+local function http_fault(body, size, head, most)
+  if size > most then return "413", "this model takes requests of up to " .. most .. " bytes" end
+  local json = size
+  if head then
+    json = match(head, "^%d+$") and tonumber(head)
+    if not json or json > size then return "400", "inference-header-content-length is no length within this request" end
+  end
+  if json > LIMITS.json then
+    return "413", "JSON may have " .. LIMITS.json .. " bytes; send tensors in binary, or over gRPC"
+  end
+  if json == 0 then return nil end
+  local why = json_fault(body:getBytes(0, json), size)
+  if why then return "400", why end
+end
+
+-- The guard -------------------------------------------------------------------------------------------------------------
+
+-- Field 1 of the message, model_name or name, where it comes first and is a short text.
+local function model_in(body)
+  local size = body:length()
+  if size < 7 then return nil end
+  local bytes = body:getBytes(0, math.min(size, 140))
+  local is_name = byte(bytes, 1) == 0 and byte(bytes, 6) == 10 and byte(bytes, 7) < 128
+  if not is_name or size < 7 + byte(bytes, 7) then return nil end
+  return sub(bytes, 8, 7 + byte(bytes, 7))
+end
+
+-- Bytes that a request of this model may have, from its virtual host.
+local function most_of(handle)
+  local known = handle:virtualHost():metadata():get("max_request_bytes")
+  return tonumber(known) or LIMITS.body
+end
+
+local function refuse(handle, status, why)
+  handle:respond({ [":status"] = status }, why)
+end
+
+-- The model's virtual host holds from here on, for what it takes too.
+local function name_model(handle, model)
+  local headers = handle:headers()
+  if model and model ~= "" then
+    headers:replace(LIMITS.model_header, model)
+  elseif (headers:get(LIMITS.model_header) or "") == "" then
+    headers:replace(LIMITS.model_header, match(headers:get(":authority") or "", "^([^:]+)") or "-")
+  end
+  handle:clearRouteCache()
+  handle:metadata() -- finds the route anew; `virtualHost` alone would show the one from before
+end
+
+local function admit(handle)
+  local headers = handle:headers()
+  if headers:get("content-encoding") then return refuse(handle, "415", "send the request without content-encoding") end
+  local path = headers:get(":path") or ""
+  local call = match(path, "^/inference%.GRPCInferenceService/(%a+)")
+  local model = match(path, "^/v2/models/([^/?]+)")
+  local is_named = (headers:get(LIMITS.model_header) or "") ~= ""
+  local head, declared = headers:get("inference-header-content-length"), tonumber(headers:get("content-length") or "")
+  if model or not call or call == "ModelStreamInfer" then
+    name_model(handle, not is_named and model or nil)
+    if not model then return end
+  end
+  if model and declared and declared > (head and most_of(handle) or math.min(most_of(handle), LIMITS.json)) then
+    return refuse(handle, "413", "this model takes requests of up to " .. most_of(handle) .. " bytes, " .. LIMITS.json .. " of them as JSON")
+  end
+  local body = handle:body(true) -- the whole of it; handles from before are dead behind this line
+  if call then name_model(handle, not is_named and call ~= "ModelStreamInfer" and match(call, "^Model") and model_in(body) or nil) end
+  local status, why
+  if call then
+    status, why = message_fault(body, body:length(), call, call == "ModelInfer" and most_of(handle) or LIMITS.question)
+  else
+    status, why = http_fault(body, body:length(), head, most_of(handle))
+  end
+  if status then refuse(handle, status, why) end
+end
+
+function envoy_on_request(handle)
+  local is_well, fault = pcall(admit, handle)
+  if not is_well then
+    handle:logErr("the request guard failed: " .. tostring(fault))
+    refuse(handle, "400", "this request cannot be read")
+  end
+end
