@@ -38,6 +38,8 @@ _FIRST_UID, _UIDS = 0x7000_0000, 0x0800_0000
 _TRIAL, _TRIAL_S = ".trial-", 20.0
 #: Two models on Triton hold about 105 threads; a runtime starts some for each core.
 _PROCESSES, _PROCESSES_PER_CPU = 512, 32
+#: Where all of the user's are counted together, servers that start later must find room as well.
+_PROCESSES_OF_THE_USER = 4096
 _OPEN_FILES = 8192  # a connection is one
 _LEAST_MEMORY, _LEAST_SHARED, _SCRATCH, _LONGEST_FILE = 2048 * _MIB, 256 * _MIB, 1024 * _MIB, 4096 * _MIB
 #: Best first: what the kernel refuses of one is missing in a later one.
@@ -47,6 +49,9 @@ AS_ROOT = (
     (USER, NAMESPACES, PROC, SECCOMP),
     (USER, LANDLOCK, SECCOMP),
     (USER, SECCOMP),
+    # In a container whose root may not mount, with its Python where no other user can go.
+    (LANDLOCK, SECCOMP),
+    (SECCOMP,),
 )
 AS_ANYBODY = (
     (NAMESPACES, PROC, LANDLOCK, SECCOMP),
@@ -199,10 +204,11 @@ def bounds_of(envelope: dict[str, Any], layers: tuple[str, ...]) -> Bounds:
         host.get(f"{name}_mib{least}") for name, least in (("memory", "_min"), ("shm", "_min"), ("disk", ""))
     )
     # Without a user or a user namespace of its own, a server's processes are counted with all of this user's.
-    counted = 0 if USER in layers or NAMESPACES in layers else threads_of(os.getuid())
+    has_own_count = USER in layers or NAMESPACES in layers
+    own = _PROCESSES + _PROCESSES_PER_CPU * (os.cpu_count() or 1)
     has_gpu = any(Path("/dev").glob("nvidia*"))  # CUDA reserves far more addresses than memory: a bound would stop it
     return Bounds(
-        processes=_PROCESSES + _PROCESSES_PER_CPU * (os.cpu_count() or 1) + counted,
+        processes=own if has_own_count else threads_of(os.getuid()) + _PROCESSES_OF_THE_USER,
         open_files=_OPEN_FILES,
         memory=0 if has_gpu else max(2 * memory * _MIB, _LEAST_MEMORY) if memory else machine // 2,
         shared_memory=max(2 * shared * _MIB, _LEAST_SHARED) if shared else max(machine // 4, _LEAST_SHARED),

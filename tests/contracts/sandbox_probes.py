@@ -106,10 +106,10 @@ def _pair() -> None:
 
 
 def _execute_own_file(given: dict[str, Any]) -> None:
-    path = Path(given["home"]) / "own.sh"
-    path.write_text("#!/bin/sh\nexit 0\n")
-    path.chmod(0o700)
-    _spawn(str(path))
+    path = f"{given['home']}/own.sh"
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY, 0o700), "w") as file:
+        file.write("#!/bin/sh\nexit 0\n")
+    _spawn(path)
 
 
 def _spawn(program: str, *arguments: str) -> None:
@@ -123,6 +123,7 @@ _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "list the secrets": lambda given: os.listdir(os.path.dirname(given["secret"])) and None,
     "write a secret": lambda given: os.close(os.open(given["secret"], os.O_WRONLY)),
     "write beside the secrets": lambda given: _write(given["secret"] + ".new"),
+    "change a secret's mode": lambda given: os.chmod(given["secret"], 0o600),
     "read another's environment": lambda given: _read(f"/proc/{given['pid']}/environ"),
     "read another's arguments": lambda given: _read(f"/proc/{given['pid']}/cmdline"),
     "signal another": lambda given: os.kill(given["pid"], 0),

@@ -214,13 +214,17 @@ def expected(layers: tuple[str, ...]) -> dict[str, set[str]]:
             "write what it is served from": {"EROFS"},
             "execute what it wrote": {"EACCES"},
         }
-        found |= {"write to /tmp": {"yes"}}  # its own
+        found |= {"write to /tmp": {"yes"}, "change a secret's mode": {"ENOENT"}}  # /tmp is its own
     elif LANDLOCK in layers:
         found |= {name: {"EACCES"} for name in (*files, *others, "write to /tmp", "execute what it wrote")}
-        found |= {"write what it is served from": {"EACCES"}}
+        found |= {"write what it is served from": {"EACCES"}, "change a secret's mode": {"EPERM"}}
         found |= {"signal another": {"EPERM"} if has_signals or USER in layers else {"yes"}}
         found |= {"read another's shared memory": {"EACCES"} if USER in layers else {"yes"}}
-    else:  # what is written down as the danger must be one, or the sentence on the waiver says too much
+    elif SECCOMP in layers:
+        found |= {"change a secret's mode": {"EPERM"}}
+    if not {NAMESPACES, LANDLOCK} & set(
+        layers
+    ):  # what is written down as the danger must be one, or the sentence on the waiver says too much
         found |= {name: {"yes"} for name in (*files, *others, "signal another", "read another's shared memory")}
     if LANDLOCK in layers and has_ports:
         found |= {"listen elsewhere": {"EACCES"}}

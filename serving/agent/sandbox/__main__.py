@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from serving.agent.sandbox import hidden_arguments, landlock, namespaces, seccomp
 from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, NOT_GRANTED, SECCOMP, USER, Spec, read
-from serving.agent.sandbox.system_calls import die_with_starter, gain_nothing
+from serving.agent.sandbox.system_calls import die_with_starter, gain_nothing, give_up_capabilities
 
 _HANDED_ON = {signal.SIGTERM, signal.SIGINT}
 _TRACED, _PLAIN = b"t", b"p"
@@ -72,7 +72,7 @@ def _run(spec: Spec, tell: int) -> NoReturn:
             os.write(tell, _PLAIN)
             argv, env = hidden_arguments.whole(spec.argv, spec.hidden), dict(spec.env)
         if spec.has(SECCOMP):
-            seccomp.filter_system_calls()
+            seccomp.filter_system_calls(sees_the_service=not spec.has(NAMESPACES))
         os.execve(argv[0], argv, env)  # noqa: S606 - a program by its path, without a shell
     except OSError as error:
         sys.stderr.write(f"sandbox: {error}\n")
@@ -92,6 +92,8 @@ def _shut_in(spec: Spec) -> None:
     # With SIGTERM the server ends its model processes; where it has a process table of its own, they end with it anyway.
     die_with_starter(signal.SIGKILL if has_namespaces else signal.SIGTERM)
     _bound(spec)
+    if spec.layers and not spec.has(USER) and os.getuid() == 0:
+        give_up_capabilities()
     gain_nothing()
     os.umask(0o077)
     os.chdir(spec.home)

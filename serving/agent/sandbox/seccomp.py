@@ -55,6 +55,16 @@ REFUSED = {
     "pidfd_getfd": 438,
     "mount_setattr": 442,
 }
+#: Refused as well where the service's files can be named: Landlock knows no right to change a mode or an owner.
+REFUSED_BESIDE_THE_SERVICE = {
+    "chmod": 90,
+    "chown": 92,
+    "lchown": 94,
+    "fchownat": 260,
+    "fchmodat": 268,
+    "fchmodat2": 452,
+    **{"setxattr": 188, "lsetxattr": 189, "removexattr": 197, "lremovexattr": 198},
+}
 _CLONE, _CLONE3, _SOCKET, _FCHMOD, _SENDTO, _SENDMSG, _SENDMMSG = 56, 435, 41, 91, 44, 46, 307
 _NEW_NAMESPACES, _FASTOPEN = 0x7E020000, 0x20000000  # Source: linux/sched.h, linux/socket.h
 _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_KIND, _IPPROTO_TCP = 2, 10, 1, 0xF, 6
@@ -66,21 +76,21 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _REGION_MODE = 0o644
 
 
-def filter_system_calls() -> None:
+def filter_system_calls(*, sees_the_service: bool) -> None:
     """From now on this process and its children are refused them. Raises OSError where the kernel has no seccomp."""
-    program = _program()
+    program = _program({**REFUSED, **(REFUSED_BESIDE_THE_SERVICE if sees_the_service else {})})
     code = ctypes.create_string_buffer(b"".join(program))
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code)))
 
 
-def _program() -> list[bytes]:
+def _program(refused_calls: dict[str, int]) -> list[bytes]:
     code = [
         *(_load(_ARCHITECTURE_AT), _step(_EQUAL, _X86_64, 1), _step(_RETURN, _KILL)),
         *(_load(_NUMBER_AT), _step(_AT_LEAST, _X32, 0, 1), _refuse(errno.ENOSYS)),
         # glibc falls back to clone, whose flags can be looked at; with EPERM it would give up.
         *(_step(_EQUAL, _CLONE3, 0, 1), _refuse(errno.ENOSYS)),
     ]
-    for number in REFUSED.values():
+    for number in refused_calls.values():
         code += [_step(_EQUAL, number, 0, 1), _refuse(errno.EPERM)]
     flags = (_CLONE, 0, _NEW_NAMESPACES), (_SENDTO, 3, _FASTOPEN), (_SENDMSG, 2, _FASTOPEN), (_SENDMMSG, 3, _FASTOPEN)
     for number, place, bits in flags:

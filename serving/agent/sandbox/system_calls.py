@@ -7,12 +7,14 @@ Source: arch/x86/entry/syscalls/syscall_64.tbl.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 ARCHITECTURE = "x86_64"
 PTRACE, PIVOT_ROOT = 101, 155
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38  # Source: linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38  # Source: linux/prctl.h
+_MOST_CAPABILITIES = 64
 
 Argument = int | bytes | str | None | ctypes.Array[ctypes.c_char]
 
@@ -50,6 +52,17 @@ def die_with_starter(death_signal: int) -> None:
 def gain_nothing() -> None:
     """No program started from here on has more rights than this one; Landlock and seccomp ask for that. Source: prctl(2)."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def give_up_capabilities() -> None:
+    """Root keeps its user and, from its next program on, none of root's capabilities. Source: capabilities(7), bounding set."""
+    for capability in range(_MOST_CAPABILITIES):
+        try:
+            prctl(_PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # the kernel knows no more of them
+                return
+            raise
 
 
 def _as_c(argument: Argument) -> object:
