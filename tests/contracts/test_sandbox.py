@@ -222,9 +222,7 @@ def expected(layers: tuple[str, ...]) -> dict[str, set[str]]:
         found |= {"read another's shared memory": {"EACCES"} if USER in layers else {"yes"}}
     elif SECCOMP in layers:
         found |= {"change a secret's mode": {"EPERM"}}
-    if not {NAMESPACES, LANDLOCK} & set(
-        layers
-    ):  # what is written down as the danger must be one, or the sentence on the waiver says too much
+    if not {NAMESPACES, LANDLOCK} & set(layers):  # what a waiver calls a danger must be one
         found |= {name: {"yes"} for name in (*files, *others, "signal another", "read another's shared memory")}
     if LANDLOCK in layers and has_ports:
         found |= {"listen elsewhere": {"EACCES"}}
