@@ -17,6 +17,7 @@ urlpatterns = [
     path("_live/", require_GET(overview.overview_live), name="overview_live"),
     path("sign-in/", session.sign_in, name="sign_in"),
     path("sign-out/", session.sign_out, name="sign_out"),
+    path("password/", session.password, name="password"),
     path("models/", require_GET(models.models), name="models"),
     path("models/<slug:slug>/", require_GET(models.model), name="model"),
     path("models/<slug:slug>/_live/", require_GET(models.model_live), name="model_live"),

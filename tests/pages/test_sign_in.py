@@ -9,13 +9,15 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from accounts import actions
 from accounts.core.throttle import LIMITS, TallyKind
+from ledger.core.errors import Refused
 from tests.factories import make_user
 from web.security_headers import CONTENT_SECURITY_POLICY
 
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).resolve().parents[2]
-GOOD = "a long pass phrase"
+GOOD, BETTER = "a long pass phrase", "an even longer phrase"
 #: What the policy does not let run: it would do nothing, silently.
 FORBIDDEN = {
     "inline style": re.compile(r"<style|\sstyle="),
@@ -51,6 +53,29 @@ def test_the_right_password_lets_in() -> None:
     client = Client()
     answer = enter(client, GOOD)
     assert answer.status_code == 302 and client.get("/").status_code == 200  # type: ignore[attr-defined]
+
+
+def test_one_changes_ones_password_and_this_session_goes_on() -> None:
+    ana = make_user("ana", password=GOOD)
+    here, elsewhere = Client(), Client()
+    enter(here, GOOD)
+    enter(elsewhere, GOOD)
+    token = actions.issue_token(user=ana, name="laptop", actor=actions.actor_for(ana))
+    page = reverse("password")
+    for form, says in (
+        ({"old_password": "wrong", "password": BETTER, "again": BETTER}, b"not the password"),
+        ({"old_password": GOOD, "password": BETTER, "again": GOOD}, b"passwords differ"),
+        ({"old_password": GOOD, "password": "short", "again": "short"}, b"too short"),
+    ):
+        answer = here.post(page, form)
+        assert answer.status_code == 422 and says in answer.content
+    assert elsewhere.get("/").status_code == 200
+    done = here.post(page, {"old_password": GOOD, "password": BETTER, "again": BETTER}, follow=True)
+    assert b"Your password is changed" in done.content and here.get("/").status_code == 200
+    assert elsewhere.get("/").status_code == 302 and Client().get(page).status_code == 302
+    with pytest.raises(Refused):
+        actions.user_of_token(token)
+    assert enter(Client(), BETTER).status_code == 302  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,24 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.contrib import messages
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
 from django.core.exceptions import ValidationError
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
 
+from accounts.actions import change_password, prove_password
 from accounts.actions import sign_in as prove_sign_in
-from accounts.api.requests import client_address
+from accounts.api.requests import actor_of, client_address
+from accounts.queries import get_user
 from ledger.core.errors import DomainError, Invalid, Throttled, Unavailable
+from web.pages.forms import refused
 
 _WRONG = "That name and password do not belong together."
 
@@ -55,6 +63,31 @@ class SignInView(LoginView):
 
 sign_in = SignInView.as_view()
 sign_out = LogoutView.as_view()
+
+
+@require_http_methods(["GET", "POST"])
+@sensitive_post_parameters("old_password", "password", "again")
+@login_required
+def password(request: HttpRequest) -> HttpResponse:
+    """One's own new password, by the old one. This session goes on; every other one ends, and every token."""
+
+    def page() -> HttpResponse:
+        return render(request, "web/password.html")
+
+    if request.method != "POST":
+        return page()
+    actor, given = actor_of(request), request.POST
+    try:
+        if given.get("password", "") != given.get("again", ""):
+            raise Invalid("passwords_differ", "The two new passwords differ; nothing was changed. Type them again.")
+        user = get_user(actor.name)
+        prove_password(user=user, password=given.get("old_password", ""), address=client_address(request))
+        change_password(actor=actor, user=user, password=given.get("password", ""))
+    except DomainError as error:
+        return refused(request, error, page)
+    update_session_auth_hash(request, get_user(actor.name))
+    messages.success(request, "Your password is changed. Other sessions and all your tokens have ended.")
+    return redirect("overview")
 
 
 def live(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
