@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.request_guard [--requests 300] [--deaths 5]`; about two minutes. Two real Envoys before one real Triton, asked in
 turn, so that whatever else the machine does meets both alike. Printed for each kind of request: the median and the 99th percentile of both
-in ms, the ratio of the medians, and what each megabyte takes longer.
+in ms, the ratio of the medians, and the processor time that one request takes of each gateway, which no other program's load changes.
 
 Then servers that die: users ask stable and a candidate at half the traffic, the candidate is killed, and what they lost is counted.
 """
@@ -103,14 +103,25 @@ def kinds() -> dict[str, tuple[float, Callable[[Rig], Callable[[], None]]]]:
     return found
 
 
+def cpu_s(parts: Rig) -> float:
+    """Processor seconds that the gateway has used so far."""
+    process = parts.envoy._process
+    assert process is not None
+    times = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
 def cost(both: Servers, folder: Path, requests: int) -> None:
-    print("| request | without, p50 / p99 ms | with, p50 / p99 ms | ratio of p50 | ms/MB |")
+    print(
+        "| request | without, p50 / p99 ms | with, p50 / p99 ms | ratio of p50 | CPU of the gateway without / with, ms |"
+    )
     print("|---|---|---|---|---|")
     with gateways(both, folder) as found:
         for name, (megabytes, made) in kinds().items():
             asks = {which: made(parts) for which, parts in found.items()}
             took: dict[str, list[float]] = {which: [] for which in found}
             rounds = requests if megabytes < 0.5 else max(requests // 6, 20)
+            spent = {which: -cpu_s(parts) for which, parts in found.items()}
             for turn in range(rounds + 5):
                 for which in ("with", "without") if turn % 2 else ("without", "with"):
                     began = time.perf_counter()
@@ -119,10 +130,10 @@ def cost(both: Servers, folder: Path, requests: int) -> None:
                         took[which].append(1000 * (time.perf_counter() - began))
             p50 = {which: float(np.median(values)) for which, values in took.items()}
             p99 = {which: float(np.quantile(values, 0.99)) for which, values in took.items()}
-            more = f"{(p50['with'] - p50['without']) / megabytes:.1f}" if megabytes else "–"
+            cpu = {which: 1000 * (spent[which] + cpu_s(parts)) / (rounds + 5) for which, parts in found.items()}
             print(
                 f"| {name} | {p50['without']:.2f} / {p99['without']:.1f} | {p50['with']:.2f} / {p99['with']:.1f} "
-                f"| {p50['with'] / p50['without']:.2f} | {more} |",
+                f"| {p50['with'] / p50['without']:.2f} | {cpu['without']:.2f} / {cpu['with']:.2f} |",
                 flush=True,
             )
 

@@ -25,14 +25,17 @@ from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Rig, rig
 from tests.hostile import GOOD, VALUES, OverHttp, good_message
 
-#: Takes any number of values, which is what a shape that lies needs to do harm.
+#: Takes any number of values, which is what a shape that lies needs to do harm. 60 among them takes two seconds.
 DOUBLES = """
+import time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
         x = [pb_utils.get_input_tensor_by_name(one, "x").as_numpy() for one in requests]
+        if any((one == 60).any() for one in x):
+            time.sleep(2)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * one).astype(np.float32))]) for one in x]
 """
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -58,10 +61,11 @@ class Servers:
         """Every process of each server, by release: the server itself and its models'."""
         return {name: _family(one.pid) for name, one in self.running.items()}
 
-    def asked(self) -> int:
-        """Attempts on the servers so far, over HTTP and gRPC."""
+    def asked(self, digest: str = "", what: str = "rq_total") -> int:
+        """Attempts so far over HTTP and gRPC, on the servers of one release or of all; of `rq_active`, those under way."""
         rows = [line.split("::") for line in self.parts.envoy.admin("/clusters").splitlines()]
-        return sum(int(row[3]) for row in rows if row[2:3] == ["rq_total"] and row[0].startswith(f"{MODEL}_"))
+        start = f"{MODEL}_{digest.removeprefix('sha256:')[:12]}"
+        return sum(int(row[3]) for row in rows if row[2:3] == [what] and row[0].startswith(start))
 
     def counters(self) -> GatewayCounters:
         time.sleep(2 * FLUSH_S + 0.05)

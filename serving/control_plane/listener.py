@@ -75,6 +75,10 @@ def _connection_manager() -> dict[str, Any]:
     }
 
 
+#: Envoy itself would say UNKNOWN or INTERNAL to most of these, which read as a server's failure: INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+_GRPC_OF_REFUSALS = (((400, 408, 415), "3"), ((413, 431), "8"))
+
+
 def _own_words() -> list[dict[str, Any]]:
     """How the gateway's own answers read: as a gRPC message, or as the JSON error of the Open Inference Protocol."""
     is_grpc = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
@@ -90,10 +94,7 @@ def _own_words() -> list[dict[str, Any]]:
             "headers_to_add": [_header("grpc-status", status)],
             "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}},
         }
-        for codes, status in (
-            ((400, 408, 415), "3"),
-            ((413, 431), "8"),
-        )  # Envoy has UNKNOWN or INTERNAL for most of these
+        for codes, status in _GRPC_OF_REFUSALS
     ]
     return [
         {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +18,6 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from ledger.models import Event
 from registry.models import Release
 from rollouts import actions
 from rollouts.core import rollback_rules
@@ -28,8 +30,8 @@ from serving.control_plane import store
 from serving.core.routes import admit
 from serving.models import Gateway, Route
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
-from tests.gateway_rig import MODEL, wait_until
-from tests.hostile import GOOD, OVER_HTTP, over_grpc, tensor
+from tests.gateway_rig import MODEL, Rig, wait_until
+from tests.hostile import GOOD, OVER_HTTP, OverHttp, message, over_grpc, packed, raw, tensor
 from tests.hostile_rig import Servers, servers, told
 
 pytestmark = [
@@ -165,8 +167,28 @@ def test_hostile_requests_at_half_the_traffic_take_no_release_back_and_kill_nobo
     story.until("promoted")
     assert world.processes() == before
     assert {status for _, status in story.statuses} == {200}
-    assert not Event.objects.filter(verb__contains="roll_back").exists()
+    assert not DecisionRecord.objects.filter(action__in=["roll_back", "pause"]).exists()
     assert Route.objects.get().stable_id == story.candidate.pk
+
+
+def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(world: Servers) -> None:
+    world.split(10_000)
+    slow = tensor(data=[60, 2, 3, 4])
+    grpc_slow = message(MODEL, packed(1, 4)) + raw(struct.pack("<4f", 60, 2, 3, 4))
+    before = world.processes()["r1"]
+    with ThreadPoolExecutor(6) as pool, world.parts.envoy.channel() as channel:
+        over_http = [pool.submit(world.http, OverHttp(slow)) for _ in range(3)]
+        over_grpc = [pool.submit(told, channel, grpc_slow) for _ in range(3)]
+        wait_until(lambda: world.asked(Rig.CANDIDATE, "rq_active") == 6, "requests in flight")
+        for pid in world.processes()["r2"]:
+            os.kill(pid, signal.SIGKILL)
+        assert [one.result()[0] for one in over_http] == [503] * 3
+        assert [one.result().name for one in over_grpc] == ["UNAVAILABLE"] * 3
+        assert world.asked(Rig.STABLE) == 0
+        assert world.is_well(channel)  # what comes later never reaches the dead one
+    assert world.asked(Rig.STABLE) == 2
+    assert world.processes()["r1"] == before
+    assert world.counters().by_release[Rig.CANDIDATE].failed == 8  # of these two were answered by stable
 
 
 def test_ten_thousand_requests_one_in_a_hundred_malformed_move_no_verdict(world: Servers) -> None:
@@ -180,6 +202,7 @@ def test_ten_thousand_requests_one_in_a_hundred_malformed_move_no_verdict(world:
     assert {status for is_good, status in story.statuses if not is_good} == {400}
     malformed = sum(n for (is_good, _), n in story.statuses.items() if not is_good)
     assert 50 < malformed < 200
+    assert not DecisionRecord.objects.filter(action__in=["roll_back", "pause"]).exists()
     counters = world.counters()
     assert counters.user_errors == 0
     assert sum(one.failed for one in counters.by_release.values()) == 0
