@@ -43,7 +43,7 @@ def _take_ports(config: pytest.Config) -> None:
     from sluicegate.stack import tcp_ports
 
     mine = workers.ports(config, tcp_ports.CHOICES)
-    tcp_ports.CHOICES = launcher._PORTS = mine
+    tcp_ports.CHOICES = launcher.CHOICES = mine
     os.environ["SLUICEGATE_PORTS"] = f"{mine.start}-{mine.stop - 1}"
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
+from ledger.adapters.local_ports import CHOICES
 from registry.core.file_rules import waivers_needed
 from serving.adapters.triton import TritonServer, control_restrictions, redacted
 from serving.agent import containment, model_repository, runtime_image, server_shim
@@ -29,8 +30,6 @@ from serving.core.containment import not_contained
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
 HOST = "127.0.0.1"
-#: Below the range from which the kernel takes ports for outgoing connections, so that none of those is met.
-_PORTS = range(20_000, 32_000)
 START_TIMEOUT_S = 30.0
 _EXIT_TIMEOUT_S = 3
 _LOOK_EVERY_S = 0.03
@@ -337,14 +336,14 @@ class LocalLauncher:
 def free_ports() -> dict[str, int]:
     """Three ports that nothing listens on now: {"http", "grpc", "metrics"}."""
     found: list[int] = []
-    for port in random.sample(_PORTS, k=200):
+    for port in random.sample(CHOICES, k=200):
         with socket.socket() as trial, contextlib.suppress(OSError):
             trial.bind((HOST, port))
             found.append(port)
         if len(found) == 3:
             return dict(zip(("http", "grpc", "metrics"), found, strict=True))
     raise LaunchError(
-        "not_ready", f"There are no three free ports from {_PORTS.start} to {_PORTS.stop - 1} on this node."
+        "not_ready", f"There are no three free ports from {CHOICES.start} to {CHOICES.stop - 1} on this node."
     )
 
 
