@@ -38,10 +38,15 @@ FULL = "Exceeds maximum queue size"
 
 
 def free_port() -> int:
-    """Not one that the kernel may give to somebody's client before it is listened on, nor what another test draws by the same seed."""
-    while not tcp_ports.is_free(port := random.SystemRandom().choice(tcp_ports.CHOICES)):
-        pass
-    return port
+    """One that is listened on later. None twice before all others were given: of the thousands that a run draws, some would meet."""
+    while True:
+        if not _to_give:
+            _to_give.extend(random.SystemRandom().sample(tcp_ports.CHOICES, len(tcp_ports.CHOICES)))
+        if tcp_ports.is_free(port := _to_give.pop()):
+            return port
+
+
+_to_give: list[int] = []
 
 
 def wait_until(is_true: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:

@@ -115,12 +115,15 @@ class DeadlineConnection:
         context = self.context or ssl.create_default_context()
         context.check_hostname = not self.identity
         secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-        secured.settimeout(self.left_s())
-        secured.do_handshake()
-        names = (secured.getpeercert() or {}).get("subjectAltName", ())
-        if self.identity and ("URI", self.identity) not in names:
+        try:  # the socket that was wrapped is nobody's any more: closing that one would close nothing
+            secured.settimeout(self.left_s())
+            secured.do_handshake()
+            names = (secured.getpeercert() or {}).get("subjectAltName", ())
+            if self.identity and ("URI", self.identity) not in names:
+                raise ssl.SSLCertVerificationError(f"the certificate is not that of {self.identity}")
+        except BaseException:
             secured.close()
-            raise ssl.SSLCertVerificationError(f"the certificate is not that of {self.identity}")
+            raise
         return secured
 
     def _reached_file(self, path: str) -> socket.socket:

@@ -209,6 +209,7 @@ class ApprovalStageOut(serializers.Serializer[Any]):
 class BlockedOut(serializers.Serializer[Any]):
     """What the rollout cannot get past as it is, and what to do."""
 
+    at_stage = serializers.CharField(help_text="the stage that cannot be entered")
     code = serializers.ChoiceField(choices=["report_superseded", "report_not_valid", "nobody_may_approve"])
     message = serializers.CharField()
     next_step = serializers.CharField()
@@ -261,7 +262,8 @@ class RolloutOut(RolloutBrief):
     approval_stages = ApprovalStageOut(many=True)
     next_approval = serializers.CharField(allow_null=True, help_text="the next stage that lacks approvals")
     may_approve = serializers.ListField(child=serializers.CharField(), help_text="names")
-    blocked = BlockedOut(allow_null=True, help_text="null while it may go on")
+    blocked = BlockedOut(allow_null=True, help_text="why it cannot enter the next stage; null while it may go on")
+    will_stop = BlockedOut(allow_null=True, help_text="it goes on, but cannot enter this later stage; null otherwise")
     frozen = FrozenOut(allow_null=True)
     undo_window = UndoWindowOut(allow_null=True, help_text="null where there is no such way")
     supersedes = serializers.IntegerField(allow_null=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from registry.models import Release
@@ -20,11 +20,15 @@ _END_AND_START = "End this rollout, and start it again."
 
 @dataclass(frozen=True)
 class Obstacle:
-    """`code` is stable: `report_superseded`, `report_not_valid` or `nobody_may_approve`. Message and next step are sentences."""
+    """`code` is stable: `report_superseded`, `report_not_valid` or `nobody_may_approve`. Message and next step are sentences.
+
+    `at_stage` is the stage that cannot be entered; up to there the rollout goes on.
+    """
 
     code: str
     message: str
     next_step: str
+    at_stage: str
 
 
 def report_problem(candidate: Release, environment: Environment, report: Report | None) -> str:
@@ -54,12 +58,17 @@ def superseded_report(rollout: Rollout) -> tuple[str, str] | None:
 
 
 def obstacle_of(
-    rollout: Rollout, *, lacks: tuple[str, int] | None, given_by: Collection[str], able: Collection[str]
+    rollout: Rollout,
+    *,
+    ahead: Sequence[str],
+    lacks: tuple[str, int] | None,
+    given_by: Collection[str],
+    able: Collection[str],
 ) -> Obstacle | None:
-    """What keeps the rollout from ever going on as it is; None while it may.
+    """What the rollout will never get past as it is; None while it may. It is stopped now where the stage is the next one.
 
-    `lacks`: the next stage that lacks approvals, and how many; `given_by`: who approved it; `able`: the names of those who
-    may approve, cut off at MOST_NAMES.
+    `ahead`: the stages that are yet to be entered; `lacks`: the first of them that lacks approvals, and how many; `given_by`: who
+    approved it; `able`: the names of those who may approve, cut off at MOST_NAMES.
     """
     state = S(rollout.state)
     if state in FINAL or state in {S.ROLLING_BACK, S.STUCK}:
@@ -67,13 +76,13 @@ def obstacle_of(
     if state in WITHOUT_TRAFFIC:
         problem = report_problem(rollout.candidate, rollout.environment, rollout.report)
         if problem:
-            return Obstacle("report_not_valid", problem, "End this rollout; a new one needs a new report.")
+            return Obstacle("report_not_valid", problem, "End this rollout; a new one needs a new report.", ahead[0])
     if lacks is None:
         return None
+    stage, count = lacks
     superseded = superseded_report(rollout)
     if superseded is not None:
-        return Obstacle("report_superseded", superseded[1], f"Look at the newer report. {_END_AND_START}")
-    stage, count = lacks
+        return Obstacle("report_superseded", superseded[1], f"Look at the newer report. {_END_AND_START}", stage)
     others = set(able) - set(given_by)
     if len(others) >= count or len(able) >= MOST_NAMES:
         return None
@@ -83,4 +92,5 @@ def obstacle_of(
         f"{stage.capitalize()} needs {count} more approval{'s' if count > 1 else ''}, and {who}.",
         f"Give somebody in team {rollout.model.team.slug} the role release_manager who neither made the release nor asked for "
         "this rollout, or end it.",
+        stage,
     )

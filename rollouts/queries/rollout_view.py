@@ -226,13 +226,16 @@ def approvals_view(rollout: Rollout, policy: Policy, entered: dict[str, datetime
     ]  # fmt: skip
     able = who_may_approve(rollout) if left else []
     lacks = next(iter(left.items()), None)
-    obstacle = obstacle_of(rollout, lacks=lacks, given_by=people.get(lacks[0], []) if lacks else [], able=able)
+    given_by = people.get(lacks[0], []) if lacks else []
+    obstacle = obstacle_of(rollout, ahead=ahead, lacks=lacks, given_by=given_by, able=able)
+    is_now = obstacle is not None and obstacle.at_stage == ahead[0]
     return {
         "approvals": [_approval(one, was_used=one in used) for one in given],
         "approval_stages": stages,
         "next_approval": lacks[0] if lacks else None,
         "may_approve": able,
-        "blocked": asdict(obstacle) if obstacle else None,
+        "blocked": asdict(obstacle) if obstacle and is_now else None,
+        "will_stop": asdict(obstacle) if obstacle and not is_now else None,
     }
 
 

@@ -191,10 +191,14 @@ class _Printed:
     def __init__(self) -> None:
         self.place: tuple[Any, ...] = ()
         self.line = ""
+        self.stop: list[str] = []
         self.at = 0.0
 
     def news(self, view: dict[str, Any], now: float) -> Iterator[str]:
-        """The line to say now, if it changed and its time has come; once, that somebody's approval is waited for."""
+        """The line to say now, if it changed and its time has come; once, that somebody's approval is, or will be, waited for."""
+        if (stop := _stop_line(view)) != self.stop:
+            self.stop = stop
+            yield from stop
         place, line = (view["state"], view.get("step_index"), view.get("weight_bp")), status_line(view)
         is_new_place = place != self.place
         # numbers that count on are no news
@@ -224,7 +228,7 @@ def status_line(view: dict[str, Any]) -> str:
 
 def status_lines(view: dict[str, Any]) -> list[str]:
     """The status line, then what people should know: who approved what, what is missing, freezes, the undo window."""
-    lines = [status_line(view)]
+    lines = [status_line(view), *_stop_line(view)]
     for stage in view.get("approval_stages") or []:
         by = f" by {', '.join(stage['by'])}" if stage["by"] else ""
         lines.append(f"  {stage['stage']}: {stage['given']} of {stage['needed']} approvals{by}")
@@ -242,6 +246,12 @@ def status_lines(view: dict[str, Any]) -> list[str]:
         why = f" ({frozen['why']})" if frozen["why"] else ""
         lines.append(f"  changes are frozen until {frozen['until'][:16]} UTC{why}")
     return [*lines, *_undo_line(view)]
+
+
+def _stop_line(view: dict[str, Any]) -> list[str]:
+    """The later stage that it cannot enter as it is; it goes on until then."""
+    stop = view.get("will_stop")
+    return [f"  It will stop before {stop['at_stage']}: {stop['message']} {stop['next_step']}"] if stop else []
 
 
 def _undo_line(view: dict[str, Any]) -> list[str]:

@@ -112,6 +112,7 @@ def test_what_a_rollout_cannot_get_past_is_told_with_what_to_do(client: APIClien
     waits = {**body, "policy": {"preset": "fast", "approvals": {"start": 1}}}
     view = client.post("/api/v1/rollouts", waits, format="json").data
     assert view["blocked"] == {
+        "at_stage": "start",
         "code": "nobody_may_approve",
         "message": "Start needs 1 more approval, and nobody may give one.",
         "next_step": "Give somebody in team search the role release_manager who neither made the release nor asked for this "

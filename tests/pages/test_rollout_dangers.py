@@ -18,7 +18,7 @@ from rollouts.models import Approval, Rollout
 from rollouts.queries import view_of
 from rollouts.queries.rolled_back import rolled_back_before
 from serving.models import Environment, Route
-from sluicegate.cli.rollout import status_line
+from sluicegate.cli.rollout import _Printed, status_line, status_lines
 from tests.factories import make_admin, make_user
 from tests.pages.markup import squeezed
 from tests.rollout_setup import awaiting, production, promoted, put, release_of, report_for, serves, with_stable
@@ -129,6 +129,7 @@ def superseded() -> Rollout:
     put(
         rollout,
         "shifting",
+        step_index=len(rollout.effective_policy.steps) - 1,
         report=report_for(rollout.candidate),
         reason="Ready to go on, but bake needs 1 more approval.",
     )
@@ -153,6 +154,36 @@ def test_a_rollout_whose_gates_ran_again_says_that_it_cannot_go_on() -> None:
     assert "(report_superseded)" in refused and not Approval.objects.exists()
     put(rollout, "rolled_back")
     assert view_of(rollout)["blocked"] is None
+
+
+@pytest.mark.parametrize("code", ["report_superseded", "nobody_may_approve"])
+def test_what_only_a_later_stage_lacks_is_a_notice_and_the_rollout_goes_on(code: str) -> None:
+    rollout, _ = with_stable(approvals={"bake": 1})
+    put(rollout, "shifting", report=report_for(rollout.candidate), reason="Holding at 25 %: 40 of 100 samples.")
+    client = manager() if code == "report_superseded" else Client()
+    if code == "report_superseded":
+        report_for(rollout.candidate)
+    else:
+        client.force_login(make_user(team="search", role=Role.MODEL_TEAM))
+    assert (
+        len(rollout.effective_policy.steps) > rollout.step_index + 1
+    )  # the next stage is a step, and needs no approval
+    for state, resume_state in (("shifting", ""), ("paused", "shifting")):
+        put(rollout, state, resume_state=resume_state)
+        view = view_of(rollout)
+        assert view["blocked"] is None
+        assert (view["will_stop"]["at_stage"], view["will_stop"]["code"]) == ("bake", code)
+        page = page_of(client, rollout)
+        assert "cannot go on" not in page and "Holding at 25 %: 40 of 100 samples." in page
+        assert f"It will stop before bake: {view['will_stop']['message'].split('(')[0]}" in page
+        assert 'id="sheet-approve"' not in page and 'id="sheet-promote_now"' not in page
+        said = status_lines(view)
+        assert said[0].endswith("Holding at 25 %: 40 of 100 samples.")
+        assert said[1].startswith(f"  It will stop before bake: {view['will_stop']['message']}")
+        assert next(_Printed().news(view, 0.0)) == said[1]
+    put(rollout, "shifting", step_index=len(rollout.effective_policy.steps) - 1)
+    view = view_of(rollout)
+    assert (view["blocked"]["code"], view["will_stop"]) == (code, None)
 
 
 def test_what_nobody_may_approve_cannot_go_on_either() -> None:

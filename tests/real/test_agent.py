@@ -257,6 +257,22 @@ def test_a_killed_agent_leaves_its_servers_and_the_next_one_adopts_them(machine:
     assert machine.ready(deployment, recoveries=1).pid != server.pid
 
 
+def test_a_second_agent_on_the_same_servers_waits_until_the_first_is_gone(machine: Machine) -> None:
+    deployment = machine.deploy("doubling")
+    server = machine.ready(deployment)
+    first = machine.agent
+    machine.start_agent()
+    assert eventually(lambda: "another agent manages" in (machine.state / "agent.log").read_text(), 30)
+    time.sleep(1.0)  # what it would do, it would have begun
+    assert machine.agent and machine.agent.poll() is None and first and first.poll() is None
+    assert [one.pk for one in Server.objects.filter(deployment=deployment)] == [server.pk]
+    first.kill()
+    first.wait(15)
+    heard = Node.objects.get(name=machine.name).seen_at
+    assert eventually(lambda: Node.objects.get(name=machine.name).seen_at > heard, 30)
+    assert machine.ready(deployment).pid == server.pid
+
+
 def test_an_agent_outlives_the_loss_of_its_database_connections(machine: Machine) -> None:
     deployment = machine.deploy("doubling")
     server = machine.ready(deployment)

@@ -81,7 +81,8 @@ def opening_buttons(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> lis
     if may(actor, Verb.PROMOTE_NOW, team):
         why_not = "" if state in _FORWARD and not rollout.promote_now else f"It is {_word(state)}."
         why_not = "It is being promoted already." if rollout.promote_now else why_not
-        why_not = live["blocked"]["message"] if live["blocked"] else why_not
+        obstacle = live["blocked"] or live["will_stop"]  # every stage on the way needs its approvals
+        why_not = obstacle["message"] if obstacle else why_not
         says = f"All traffic goes to {rollout.candidate.name} without waiting for evidence, unless something is proven broken."
         found.append(Button("promote_now", "Promote now", why_not, says))
     return found
@@ -93,8 +94,9 @@ def _approve(actor: Actor, rollout: Rollout, live: dict[str, Any]) -> Button:
     if rollout.state not in WITHOUT_TRAFFIC | LIVE or stage is None:
         return Button("approve", "Approve", "No stage waits for an approval.", says)
     label = f"Approve {stage['stage']}"
-    if live["blocked"] is not None and live["blocked"]["code"] == "report_superseded":
-        return Button("approve", label, live["blocked"]["message"], says)
+    obstacle = live["blocked"] or live["will_stop"]
+    if obstacle is not None and obstacle["code"] == "report_superseded":
+        return Button("approve", label, obstacle["message"], says)
     return Button("approve", label, "You have approved it." if actor.name in stage["by"] else "", says)
 
 
