@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
@@ -22,6 +23,7 @@ from accounts.core.addresses import API
 from ledger.core.errors import DomainError, Unavailable
 from registry.api import parts
 from sluicegate.asgi_messages import App, Message, Receive, Send, header, length_of, refuse
+from sluicegate.web_server import know_sender
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +33,12 @@ _LARGE: Final = re.compile(API + r"/models/[^/]+/(releases|golden-sets)")
 LARGE_BYTES: Final = 16 << 20
 #: Every other body: policies of a model are the longest, some 100 KiB.
 OTHER_BYTES: Final = 1 << 20
-#: What anybody may send where signing in begins, and to a page, which then sends its visitor to sign in. It stays in memory.
+#: What anybody may send where signing in begins, and nowhere else, and in what time. It stays in memory; a name and a password take
+#: some hundred bytes, of which a browser makes one packet.
 STRANGERS_BYTES: Final = 64 << 10
-_OPEN: Final = f"{API}/tokens"
+STRANGERS_S: Final = 5.0
+_TOKENS: Final = f"{API}/tokens"
+_SIGN_OUT: Final = "/sign-out/"  # nothing to come back to
 #: A body must come without a pause of this length, and faster than this on the whole. Slower senders are told 408.
 SILENT_S: Final = 20.0
 WHOLE_S: Final = 30.0
@@ -83,16 +88,23 @@ class BodyMiddleware:
             await self.app(scope, receive, send)
             return
         try:
-            await self._judge(scope)
+            within_s = await self._judge(scope)
+        except Unknown as error:
+            if _is_page(scope):
+                await _send_to_sign_in(scope, send)
+            else:
+                await refuse(error, scope["path"], send)
+            return
         except DomainError as error:
             await refuse(error, scope["path"], send)
             return
         if length_of(scope):
-            await _hand_on(self.app, scope, receive, send)
+            await _hand_on(self.app, scope, receive, send, within_s)
         else:
             await self.app(scope, receive, send)
 
-    async def _judge(self, scope: Message) -> None:
+    async def _judge(self, scope: Message) -> float:
+        """In how many seconds the body must be there. Raises for one that is not taken."""
         if header(scope, b"transfer-encoding"):  # the views behind would read it as empty
             raise LengthNeeded(
                 "length_needed",
@@ -105,8 +117,11 @@ class BodyMiddleware:
                 f"{length} bytes are more than the {rule.most_bytes} that one request to this address may carry. {rule.fix}",
                 max_bytes=rule.most_bytes,
             )
-        if length > rule.strangers_bytes:
-            await self._ask_who(scope)
+        if length <= rule.strangers_bytes:
+            return STRANGERS_S
+        await self._ask_who(scope)
+        know_sender(scope)
+        return WHOLE_S + length / LEAST_BYTES_PER_S
 
     async def _ask_who(self, scope: Message) -> None:
         try:
@@ -123,17 +138,33 @@ def _rule_of(scope: Message) -> _Rule:
     if scope["method"] == "PUT" and FILE.fullmatch(path):
         fix = f"Upload the file in parts: POST {API}/uploads, see docs/uploads.md."
         return _Rule(settings.MAX_SIMPLE_UPLOAD_BYTES, 0, fix)
-    if path == _OPEN:
+    if path in {settings.LOGIN_URL, _TOKENS}:
         return _Rule(STRANGERS_BYTES, STRANGERS_BYTES)
     if path.startswith("/api/"):
         return _Rule(LARGE_BYTES if _LARGE.fullmatch(path) else OTHER_BYTES, 0)
-    return _Rule(OTHER_BYTES, STRANGERS_BYTES)
+    return _Rule(OTHER_BYTES, 0)
 
 
-async def _hand_on(app: App, scope: Message, receive: Receive, send: Send) -> None:
+def _is_page(scope: Message) -> bool:
+    return not scope["path"].startswith("/api/")
+
+
+async def _send_to_sign_in(scope: Message, send: Send) -> None:
+    """As the page itself would: most often a form is sent after its session has ended. The body is not read."""
+    back = "" if scope["path"] == _SIGN_OUT else "?" + urlencode({"next": scope["path"]}, safe="/")
+    headers = [
+        (b"location", f"{settings.LOGIN_URL}{back}".encode()),
+        (b"content-length", b"0"),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _hand_on(app: App, scope: Message, receive: Receive, send: Send, within_s: float) -> None:
     """The request to `app`; one whose body comes too slowly ends for it as a broken connection, and is answered 408."""
     loop = asyncio.get_running_loop()
-    latest = loop.time() + WHOLE_S + (length_of(scope) or 0) / LEAST_BYTES_PER_S
+    latest = loop.time() + within_s
     is_whole = is_late = is_answered = False
 
     async def in_time() -> Message:
@@ -156,6 +187,3 @@ async def _hand_on(app: App, scope: Message, receive: Receive, send: Send) -> No
     await app(scope, in_time, noted)
     if is_late and not is_answered:
         await refuse(TooSlow("too_slow", "The body did not arrive in time. Send it again."), scope["path"], send)
-
-
-__all__ = ["BodyMiddleware", "Unknown"]

@@ -17,6 +17,7 @@ from ledger.core.errors import DomainError, Invalid, Unavailable
 from registry.api import parts
 from registry.storage.folder import PartWriter
 from sluicegate.asgi_messages import App, Message, Receive, Send, answer, length_of, refuse
+from sluicegate.web_server import know_sender
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class UploadMiddleware:
     async def _take(self, upload: str, number: int, scope: Message, receive: Receive, send: Send) -> None:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         ticket = parts.ticket_of(upload, number, query)
+        know_sender(scope)
         length = length_of(scope)
         if length is not None and length != ticket.size_bytes:
             raise Invalid(

@@ -7,6 +7,7 @@ What comes after the head is `BodyMiddleware`'s.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import MutableMapping
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,12 +18,20 @@ MOST_HEADERS: Final = 100
 #: How long a connection may take over a head, from its first byte (or its own beginning). Source: Apache's RequestReadTimeout
 #: gives 20 s to one that keeps sending; ours come from a proxy beside us, or from this machine.
 HEAD_S: Final = 10.0
-#: Connections at once; most systems allow a process 1,024 files. At the bound the one that has been silent longest gives way.
+#: Connections at once; most systems allow a process 1,024 files. At the bound one gives way that waits for its caller: `_make_room`.
 MOST_CONNECTIONS: Final = 512
 _WORDS: Final = {
     408: (b"Request Timeout", b"The head of the request did not arrive in time. Send it at once."),
     431: (b"Request Header Fields Too Large", b"The head of the request is too large. Send fewer and shorter headers."),
 }
+
+
+_KNOWN: Final = "sender_is_known"
+
+
+def know_sender(scope: MutableMapping[str, Any]) -> None:
+    """An application notes in a request's ASGI scope that somebody known sends its body: strangers' bodies give way first."""
+    scope.setdefault("state", {})[_KNOWN] = True
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -102,8 +111,19 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.write(head % (status, title, len(said)) + said)
         self.transport.close()
 
+    def _eviction_rank(self) -> int | None:
+        """How soon this connection gives way to another one, 0 first; None while its caller waits for us.
+
+        1 is who is known and sends a body, and who takes an answer slowly: both may do honest work.
+        """
+        if not self._is_answering():
+            return 0
+        if self.cycle.more_body:
+            return 1 if self.cycle.scope["state"].get(_KNOWN) else 0
+        return 1 if self.flow.write_paused else None
+
     def _make_room(self) -> None:
-        """Ends the connection that has been without a whole head for longest; this one where every other is being answered."""
-        waiting: list[Any] = [one for one in self.connections if getattr(one, "_is_in_head", False)]
-        idle = [one for one in waiting if not one._is_answering()]
-        min(idle, key=lambda one: one._since, default=self).transport.abort()
+        """Ends the oldest of the connections that give way soonest; this one where everybody else waits for us."""
+        others = [one for one in self.connections if isinstance(one, BoundedHttp) and one is not self]
+        ranked = [(rank, one._since, id(one), one) for one in others if (rank := one._eviction_rank()) is not None]
+        min(ranked, default=(0, 0.0, 0, self))[-1].transport.abort()

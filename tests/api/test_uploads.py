@@ -572,8 +572,15 @@ def test_a_strangers_body_is_not_read(door: Callable[..., httpx.Response], metho
         told = door(method, address, unending(), {"Content-Length": "5000"})
         refused(told, 401, "not_authenticated")
         assert told.headers["www-authenticate"].startswith("Bearer") and told.headers["connection"] == "close"
-    refused(door(method, "/webhooks/new/", unending(), {"Content-Length": "70000"}), 401, "not_authenticated")
-    # where signing in begins, and pages send to: little, and in memory
+    for address, sent_to in (
+        ("/webhooks/new/", "?next=/webhooks/new/"),
+        ("/a%3F&/", "?next=/a%3F%26/"),
+        ("/sign-out/", ""),
+    ):
+        told = door(method, address, unending(), {"Content-Length": "5000"})
+        assert (told.status_code, told.headers["location"]) == (303, f"/sign-in/{sent_to}")
+    # where signing in begins: little, and in memory
+    refused(door(method, "/sign-in/", unending(), {"Content-Length": "70000"}), 413, "too_large")
     assert door(method, "/api/v1/tokens", b"x" * 5000).status_code == 299
     assert door(method, "/sign-in/", b"x" * 5000).status_code == 299
 
@@ -597,6 +604,20 @@ def test_a_body_that_does_not_come_is_told_so(
             await asyncio.sleep(0.02)
 
     refused(door("POST", "/api/v1/models", dripping(), KNOWN | {"Content-Length": "1000"}), 408, "too_slow")
+
+
+def test_a_strangers_body_has_seconds(door: Callable[..., httpx.Response], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicegate.body_middleware.STRANGERS_S", 0.3)
+
+    async def dripping() -> Any:
+        for _ in range(40):
+            yield b"x"
+            await asyncio.sleep(0.02)
+
+    length = {"Content-Length": "40"}
+    for address in ("/sign-in/", "/api/v1/tokens"):
+        refused(door("POST", address, dripping(), length), 408, "too_slow")
+    assert door("POST", "/webhooks/new/", dripping(), KNOWN | length).status_code == 299
 
 
 # --- going on

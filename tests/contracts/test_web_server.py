@@ -55,6 +55,12 @@ class Server:
 
 
 async def _echo(scope: Any, receive: Any, send: Any) -> None:
+    if scope["path"] == "/known":
+        web_server.know_sender(scope)
+    if scope["path"] == "/long":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
     size, more = 0, True
     while more:
         message = await receive()
@@ -161,6 +167,28 @@ def test_silent_connections_give_way(server: Server, monkeypatch: pytest.MonkeyP
         assert rest_of(silent[0]) == b"", "the one that waited longest is still there"
     finally:
         for one in silent:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"POST / HTTP/1.1\r\ncontent-length: 65000\r\n\r\nx", b"GET /long HTTP/1.1\r\n\r\n"],
+    ids=["bodies that drip", "answers that nobody reads"],
+)
+def test_who_keeps_us_waiting_gives_way(server: Server, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    monkeypatch.setattr(web_server, "MOST_CONNECTIONS", 20)
+    body = b"POST /known HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
+    known = server.connect(body + b"x")  # it comes first, and would give way first
+    slow = [server.connect(begun) for _ in range(60)]
+    try:
+        time.sleep(0.3)  # all are with the application, as those of an attacker who holds them
+        for _ in range(30):
+            assert b" 200 " in server.answer(WORKS.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        if begun.startswith(b"POST"):
+            known.sendall(b"x")
+            assert until(known, b"\r\n\r\n2"), "a stranger's body was let in, and a known sender's ended"
+    finally:
+        for one in (known, *slow):
             one.close()
 
 
