@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -114,6 +116,18 @@ class Ground:
         return answer
 
 
+def system_v_memory(owner: int, held: contextlib.ExitStack) -> int:
+    """The number of a segment that this user owns, as PostgreSQL has one. Source: sys/ipc.h, bits/types/struct_shmid_ds.h."""
+    libc, (remove, change, look) = ctypes.CDLL(None), (0, 1, 2)
+    number = int(libc.shmget(0, 4096, 0o1600))
+    held.callback(lambda: libc.shmctl(number, remove, None))
+    told = ctypes.create_string_buffer(512)
+    assert libc.shmctl(number, look, told) == 0
+    struct.pack_into("II", told, 4, owner, owner)
+    assert libc.shmctl(number, change, told) == 0
+    return number
+
+
 @contextlib.contextmanager
 def ground(is_root: bool) -> Iterator[Ground]:
     python = ordinary_python() or (os.path.realpath(sys.executable) if is_root else "")
@@ -129,6 +143,8 @@ def ground(is_root: bool) -> Iterator[Ground]:
     (folder / "secrets" / "key").write_text("the key")
     region.write_text("what another release was asked")
     shutil.copy(PROBES, folder / "server" / "repository")
+    (folder / "server" / "repository" / "model.py").write_text("what is served")
+    (folder / "server" / "repository" / "model.py").chmod(0o640)
     for path in (folder / "secrets", folder / "secrets" / "key", region, *(folder / "server").rglob("*")):
         os.chown(path, owner, owner)
     for path in (folder / "secrets" / "key", region):
@@ -156,6 +172,7 @@ def ground(is_root: bool) -> Iterator[Ground]:
             "pid": victim.pid,
             "region": str(region),
             "unix": unix,
+            "system_v": system_v_memory(owner, held),
             "served": str(folder / "server" / "repository" / "model.py"),
             "in_tmp": f"/tmp/sluicegate-probe-{folder.name}",
             "home": str(folder / "server" / "home"),
@@ -196,7 +213,20 @@ REFUSED_BY_SECCOMP = {
     **dict.fromkeys(("ptrace", "unshare", "keyctl", "bpf", "userfaultfd", "io_uring", "perf_event_open"), "EPERM"),
     **dict.fromkeys(("mount", "setns", "process_vm_readv"), "EPERM"),
 }
-ALWAYS = dict.fromkeys(("listen", "write at home", "run a shell", "talk to a child", "memory file"), "yes")
+ALWAYS = dict.fromkeys(
+    ("listen", "write at home", "run a shell", "talk to a child", "memory file", "bound itself", "pin its own thread"),
+    "yes",
+)
+TO_ANOTHER = (
+    *("bound another", "slow another", "schedule another", "slow another's disk"),
+    *(("pin another",) if len(os.sched_getaffinity(0)) > 1 else ()),
+)
+NOT_BY_MOUNT = ("open a served file to all", "lease a served file")
+TO_ITS_RELEASE = (
+    *("change a served file's mode", "change a served file's owner"),
+    *("change a served file's attributes", "remove a served file's attributes", "change a served file's times"),
+    "change a served file's flags",
+)
 
 
 def expected(layers: tuple[str, ...]) -> dict[str, set[str]]:
@@ -222,6 +252,16 @@ def expected(layers: tuple[str, ...]) -> dict[str, set[str]]:
         found |= {"read another's shared memory": {"EACCES"} if USER in layers else {"yes"}}
     elif SECCOMP in layers:
         found |= {"change a secret's mode": {"EPERM"}}
+    if NAMESPACES in layers:
+        found |= {name: {"ESRCH"} for name in TO_ANOTHER} | {name: {"EROFS"} for name in TO_ITS_RELEASE}
+        found |= {"remove another's System V memory": {"EINVAL"}, "open a served file to all": {"EPERM"}}
+    elif SECCOMP in layers:
+        found |= {name: {"EPERM"} for name in (*TO_ANOTHER, *TO_ITS_RELEASE, *NOT_BY_MOUNT)}
+        found |= {"remove another's System V memory": {"EPERM"}}
+    else:
+        found |= {
+            name: {"yes"} for name in (*TO_ANOTHER, "remove another's System V memory", "change a served file's times")
+        }
     if not {NAMESPACES, LANDLOCK} & set(layers):  # what a waiver calls a danger must be one
         found |= {name: {"yes"} for name in (*files, *others, "signal another", "read another's shared memory")}
     if LANDLOCK in layers and has_ports:
