@@ -75,7 +75,7 @@ def _run(spec: Spec, tell: int) -> NoReturn:
             seccomp.filter_system_calls(sees_the_service=not spec.has(NAMESPACES))
         os.execve(argv[0], argv, env)  # noqa: S606 - a program by its path, without a shell
     except OSError as error:
-        status = _told(error)
+        status = _report_failure(error)
     sys.stderr.flush()
     os._exit(status)
 
@@ -116,7 +116,7 @@ def _bound(spec: Spec) -> None:
         resource.setrlimit(limit, (most, most))
 
 
-def _told(error: OSError) -> int:
+def _report_failure(error: OSError) -> int:
     """Says what went wrong; the exit status for it."""
     sys.stderr.write(f"sandbox: {error}\n")
     return NOT_GRANTED if error.errno in REFUSALS else FAILED
@@ -135,4 +135,4 @@ if __name__ == "__main__":
     try:
         main(read(Path(sys.argv[1]).read_text()), int(sys.argv[2]))
     except OSError as failed:
-        sys.exit(_told(failed))
+        sys.exit(_report_failure(failed))
