@@ -24,7 +24,7 @@ from ledger.adapters.local_ports import CHOICES
 from registry.core.file_rules import waivers_needed
 from serving.adapters.triton import TritonServer, control_restrictions, redacted
 from serving.agent import containment, model_repository, runtime_image, server_shim
-from serving.agent.sandbox.spec import Spec
+from serving.agent.sandbox.spec import EDITION, Spec
 from serving.core.containment import NOT_FOUND_OUT, not_contained
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
@@ -145,7 +145,19 @@ class LocalLauncher:
         return bool(record) and is_running(record["server_pid"], record["server_ticks"])
 
     def adopt(self, folder: Path) -> RunningServer | None:
-        """The server that an earlier agent started in this folder, if it still lives."""
+        """The server that an earlier agent started in this folder, if it still lives and is shut in as it would be today."""
+        return self._find(folder) if self._is_shut_in_as_today(folder) else None
+
+    def _is_shut_in_as_today(self, folder: Path) -> bool:
+        launch, layers = _read(folder / server_shim.LAUNCH_FILE), _read(folder / server_shim.SANDBOX_FILE).get("layers")
+        if not launch.get("secret") or launch.get("sandbox") != EDITION or layers is None:
+            return False
+        try:
+            return set(self.granted.layers) <= set(layers)
+        except containment.CannotTell:
+            return bool(layers)  # a server that is shut in is not given up for a question without an answer
+
+    def _find(self, folder: Path) -> RunningServer | None:
         record = _record(folder)
         if not record or not is_running(record["server_pid"], record["server_ticks"]):
             return None
@@ -207,6 +219,7 @@ class LocalLauncher:
             "host": HOST,
             "ports": ports,
             "secret": secret,
+            "sandbox": EDITION,
             "shm_prefix": prefix,
             "lock": str(self._lock or ""),
             "deployment_id": spec.deployment_id,
@@ -229,7 +242,7 @@ class LocalLauncher:
         self._shims[spec.folder] = process
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            if server := self.adopt(spec.folder):
+            if server := self._find(spec.folder):
                 return server
             if process.poll() is not None:
                 raise self._death(spec.folder, f"{spec.model} {spec.release_name}")

@@ -228,7 +228,7 @@ class DeploymentReconciler:
     def _examine(self, deployment: Deployment) -> str:
         """Why the server is lost, or an empty string."""
         if self._running is None and not self._adopt(deployment):
-            return "its server was gone when the agent came back"
+            return "its server was gone when the agent came back, or not shut in as servers are today"
         assert self._server is not None
         was_quiet = self._seen.quiet_since is not None
         # The first late probe is over long before either window is, so which one holds is asked only after it.

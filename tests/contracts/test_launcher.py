@@ -23,7 +23,7 @@ from serving.adapters.triton import TritonServer
 from serving.agent import containment, model_repository, runtime_image, server_shim
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
-from serving.agent.sandbox.spec import LANDLOCK, SECCOMP
+from serving.agent.sandbox.spec import EDITION, LANDLOCK, SECCOMP
 from serving.core.containment import of_facts
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
@@ -392,6 +392,33 @@ def test_a_server_survives_its_starter_and_is_adopted(launcher: LocalLauncher) -
     assert launcher.sweep({folder}) == []  # wanted: it stays
     launcher.stop(running, grace_s=10)
     assert processes_of(folder) == [] and not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        (server_shim.LAUNCH_FILE, {"secret": ""}),
+        (server_shim.LAUNCH_FILE, {"sandbox": EDITION - 1}),
+        (server_shim.SANDBOX_FILE, {"layers": [SECCOMP]}),
+        (server_shim.SANDBOX_FILE, {"layers": []}),
+    ],
+)
+def test_a_server_that_is_not_shut_in_as_today_is_not_adopted(
+    launcher: LocalLauncher, blobs: MemoryBlobs, file: str, changes: dict[str, Any]
+) -> None:
+    if not launcher.granted.tier.holds_code:
+        pytest.skip("this machine grants no layer that a server could lack")
+    running = start(launcher, made.doubling(blobs))
+    others = {
+        layers: LocalLauncher(servers=launcher.servers, venv=VENV, blobs=launcher._blobs, layers=layers)
+        for layers in (None, (SECCOMP,))
+    }
+    assert all(other.adopt(running.folder) == running for other in others.values())  # more than today's is no lack
+    told = json.loads((running.folder / file).read_text())
+    (running.folder / file).write_text(json.dumps({**told, **changes}))
+    assert others[None].adopt(running.folder) is None
+    others[None].stop(running, grace_s=5)
+    assert eventually(lambda: processes_of(running.folder) == []) and not running.folder.exists()
 
 
 def test_a_pid_given_to_another_process_is_not_taken_for_ours() -> None:

@@ -15,6 +15,8 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 #: What a sandbox may be made of; `serving.core.containment` says in words what each is good for.
 USER, NAMESPACES, PROC, LANDLOCK, SECCOMP = "user", "namespaces", "proc", "landlock", "seccomp"
+#: To be raised with every change that makes a sandbox tighter: an agent replaces the servers of an earlier edition.
+EDITION = 2
 #: What every program of the system needs to start. Those that are links (as on a merged /usr) stay links.
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
