@@ -26,6 +26,7 @@ from serving.agent.sandbox.spec import (
     NOT_GRANTED,
     PROC,
     SECCOMP,
+    STACK,
     SYSTEM,
     USER,
     Bounds,
@@ -255,7 +256,8 @@ def bounds_of(envelope: dict[str, Any], layers: tuple[str, ...]) -> Bounds:
     """What a release's server may take: by its envelope where that declares it, otherwise generously.
 
     The declared least is what the release needs to work at all, so the bound is twice that. Without a declaration a process may
-    take half of the machine's memory: enough for one model, and not enough to take the machine down by itself.
+    take half of the machine's memory: enough for one model, and not enough to take the machine down by itself. To both come the
+    stacks of as many threads as a server may have, which the kernel counts as reserved and not as used.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     host = envelope.get("host") or {}
@@ -266,10 +268,11 @@ def bounds_of(envelope: dict[str, Any], layers: tuple[str, ...]) -> Bounds:
     has_own_count = USER in layers or NAMESPACES in layers
     own = _PROCESSES + _PROCESSES_PER_CPU * (os.cpu_count() or 1)
     has_gpu = any(Path("/dev").glob("nvidia*"))  # CUDA reserves far more addresses than memory: a bound would stop it
+    most_memory = max(2 * memory * _MIB, _LEAST_MEMORY) if memory else machine // 2
     return Bounds(
         processes=own if has_own_count else threads_of(os.getuid()) + _PROCESSES_OF_THE_USER,
         open_files=_OPEN_FILES,
-        memory=0 if has_gpu else max(2 * memory * _MIB, _LEAST_MEMORY) if memory else machine // 2,
+        memory=0 if has_gpu else most_memory + own * STACK,
         shared_memory=max(2 * shared * _MIB, _LEAST_SHARED) if shared else max(machine // 4, _LEAST_SHARED),
         scratch=max(2 * disk * _MIB, _SCRATCH) if disk else _SCRATCH,
         file=_LONGEST_FILE,

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import fcntl
 import json
+import mmap
 import os
 import resource
 import signal
@@ -227,11 +228,11 @@ def _forks(most: int) -> int:
 def _memory() -> int:
     soft = resource.getrlimit(resource.RLIMIT_DATA)[0]
     most = 4096 if soft == resource.RLIM_INFINITY else soft // _MIB + 256
-    held: list[bytearray] = []
+    held: list[mmap.mmap] = []  # reserved and not touched: the machine running the tests need not have it
     try:
         while len(held) * 64 < most:
-            held.append(bytearray(64 * _MIB))
-    except MemoryError:
+            held.append(mmap.mmap(-1, 64 * _MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except OSError:
         pass
     return len(held) * 64
 

@@ -298,6 +298,28 @@ def test_how_much_hostile_code_takes(shut_in: tuple[Ground, tuple[str, ...]]) ->
         assert got["processes"] < BOUNDS.processes and got["shared_memory"] <= BOUNDS.shared_memory // _MIB
 
 
+THREADS = """
+import sys, threading
+end, begun = threading.Event(), 0
+try:
+    while begun < int(sys.argv[1]):
+        threading.Thread(target=end.wait).start()
+        begun += 1
+except RuntimeError:
+    pass
+print(begun)
+end.set()
+"""
+
+
+def test_all_threads_that_a_server_may_have_find_room_in_its_memory(shut_in: tuple[Ground, tuple[str, ...]]) -> None:
+    found, layers = shut_in
+    bounds = containment.bounds_of({"host": {"memory_mib_min": 1}}, layers)
+    wanted = containment.bounds_of({}, (NAMESPACES,)).processes - 8
+    ended = found.run(found.spec(layers, (found.python, "-I", "-S", "-c", THREADS, str(wanted)), bounds=bounds))
+    assert ended.stdout.strip() == str(wanted), ended.stderr
+
+
 def test_hidden_arguments_arrive_and_nobody_sees_them(shut_in: tuple[Ground, tuple[str, ...]]) -> None:
     found, layers = shut_in
     code = "import sys, time; print(sys.argv[1:], flush=True); time.sleep(60)"

@@ -18,7 +18,18 @@ from types import FrameType
 from typing import NoReturn
 
 from serving.agent.sandbox import hidden_arguments, landlock, namespaces, seccomp
-from serving.agent.sandbox.spec import FAILED, LANDLOCK, NAMESPACES, NOT_GRANTED, REFUSALS, SECCOMP, USER, Spec, read
+from serving.agent.sandbox.spec import (
+    FAILED,
+    LANDLOCK,
+    NAMESPACES,
+    NOT_GRANTED,
+    REFUSALS,
+    SECCOMP,
+    STACK,
+    USER,
+    Spec,
+    read,
+)
 from serving.agent.sandbox.system_calls import die_with_starter, gain_nothing, give_up_capabilities
 
 _HANDED_ON = {signal.SIGTERM, signal.SIGINT}
@@ -108,6 +119,7 @@ def _bound(spec: Spec) -> None:
         resource.RLIMIT_NOFILE: bounds.open_files,
         resource.RLIMIT_DATA: bounds.memory or resource.RLIM_INFINITY,
         resource.RLIMIT_FSIZE: bounds.file,
+        resource.RLIMIT_STACK: STACK,
     }
     for limit, most in limits.items():
         highest = resource.getrlimit(limit)[1]

@@ -15,6 +15,9 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 #: What a sandbox may be made of; `serving.core.containment` says in words what each is good for.
 USER, NAMESPACES, PROC, LANDLOCK, SECCOMP = "user", "namespaces", "proc", "landlock", "seccomp"
+#: Reserved for each thread, in bytes, used or not, and counted as memory. It is what glibc takes where no limit is set, and twice what
+#: runtimes have on Windows; with the 8 MiB that systems set, stacks would be most of a server's bound.
+STACK = 2 << 20
 #: To be raised with every change that makes a sandbox tighter: an agent replaces the servers of an earlier edition.
 EDITION = 2
 #: What every program of the system needs to start. Those that are links (as on a merged /usr) stay links.
@@ -35,7 +38,7 @@ class Bounds:
 
     processes: int  # threads count as processes do. Source: setrlimit(2), RLIMIT_NPROC
     open_files: int  # of one process
-    memory: int  # writable private memory of one process; 0 for no bound. Source: setrlimit(2), RLIMIT_DATA
+    memory: int  # writable private memory of one process, stacks too; 0 for no bound. Source: setrlimit(2), RLIMIT_DATA
     shared_memory: int  # in /dev/shm, where that is its own
     scratch: int  # in its home folder, where that is its own; the longest single file where it is not
     file: int  # the longest file, its log among them
