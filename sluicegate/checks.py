@@ -55,7 +55,7 @@ def database_role_is_plain(app_configs: Any = None, **_: Any) -> list[Warning]:
             f"The services log in as {connection.settings_dict['USER']}, {what}: whoever has their password can drop the triggers "
             "that keep releases, reports and the log from being changed.",
             hint="Let another role own the tables: DATABASE_OWNER_URL for `manage.py migrate`, a plain role in DATABASE_URL "
-            "(docs/operations.md).",
+            "(docs/operations.md, “The database's roles”, also how the tables change hands).",
             id="sluicegate.W001",
         )
     ]

@@ -111,7 +111,7 @@ class CodeRunOut(serializers.Serializer[Any]):
 
     node = serializers.CharField()
     containment = serializers.ChoiceField(
-        choices=["own_user", "namespaces", "landlock", "seccomp", "none", "unknown"],
+        choices=["own_user", "namespaces", "landlock", "other_user", "seccomp", "none", "unknown"],
         help_text="how the node shuts code in, best first; what its agent found out by trying",
     )
     says = serializers.CharField(help_text="the same as a sentence")

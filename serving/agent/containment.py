@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +20,10 @@ from serving.agent import runtime_image
 from serving.agent.sandbox.spec import (
     DEVICES,
     ENVIRONMENT,
+    FAILED,
     LANDLOCK,
     NAMESPACES,
+    NOT_GRANTED,
     PROC,
     SECCOMP,
     SYSTEM,
@@ -35,7 +39,13 @@ _MIB = 1 << 20
 #: User ids for servers where root starts them: above the ranges that systemd hands out, and below 2^31, which some programs take
 #: for the end. Source: systemd's UIDS-GIDS.md.
 _FIRST_UID, _UIDS = 0x7000_0000, 0x0800_0000
-_TRIAL, _TRIAL_S = ".trial-", 20.0
+_TRIAL = ".trial-"
+#: Pauses before a trial and how long it may take, in seconds, one after the other. A trial takes 0.1 s, and took 20 s on a machine
+#: with far more to do than it can.
+_TRIALS = ((0.0, 5.0), (1.0, 15.0), (4.0, 45.0))
+_ASK_AGAIN_S = 5.0
+#: What a program says that may not read what it is made of; the end of anything else tells nothing of the machine.
+_CLOSED_TO_IT = re.compile("permission denied|no module named|cannot open shared object", re.IGNORECASE)
 #: Two models on Triton hold about 105 threads; a runtime starts some for each core.
 _PROCESSES, _PROCESSES_PER_CPU = 512, 32
 #: Where all of the user's are counted together, servers that start later must find room as well.
@@ -48,9 +58,9 @@ AS_ROOT = (
     (USER, NAMESPACES, LANDLOCK, SECCOMP),
     (USER, NAMESPACES, PROC, SECCOMP),
     (USER, LANDLOCK, SECCOMP),
-    (USER, SECCOMP),
     # In a container whose root may not mount, with its Python where no other user can go.
     (LANDLOCK, SECCOMP),
+    (USER, SECCOMP),
     (SECCOMP,),
 )
 AS_ANYBODY = (
@@ -71,6 +81,10 @@ _ALSO_SEEN = (
 _GPU_SEEN = ("/proc/driver/nvidia", "/sys/module/nvidia", "/sys/module/nvidia_uvm")
 
 
+class CannotTell(Exception):
+    """Whether this machine grants a sandbox could not be found out now, and why. It is no refusal: nothing is started on it."""
+
+
 @dataclass(frozen=True)
 class Granted:
     """What this machine grants: the layers of its sandboxes, and why a better one was refused (empty for the best)."""
@@ -80,9 +94,14 @@ class Granted:
 
     @property
     def tier(self) -> Containment:
-        ordered = ((USER, Containment.OWN_USER), (NAMESPACES, Containment.NAMESPACES), (LANDLOCK, Containment.LANDLOCK))
-        known = (*ordered, (SECCOMP, Containment.SECCOMP))
-        return next((tier for layer, tier in known if layer in self.layers), Containment.NONE)
+        if USER in self.layers:  # without either, it reads what everybody may read
+            return Containment.OWN_USER if {NAMESPACES, LANDLOCK} & set(self.layers) else Containment.OTHER_USER
+        known = {
+            NAMESPACES: Containment.NAMESPACES,
+            LANDLOCK: Containment.LANDLOCK,
+            SECCOMP: Containment.SECCOMP,
+        }
+        return next((tier for layer, tier in known.items() if layer in self.layers), Containment.NONE)
 
     def facts(self, *, allows_uncontained_code: bool) -> dict[str, Any]:
         """For the node's facts."""
@@ -101,6 +120,8 @@ def find_granted(venv: Path, servers: Path) -> Granted:
     Args:
         venv: the serving environment, whose Python is what is tried.
         servers: where servers' folders lie, as a user of its own must be able to pass there.
+
+    Raises CannotTell: a poorer tier is taken for a refusal alone, never for a machine that is slow or full.
     """
     if platform.machine() != ARCHITECTURE:
         return Granted((), f"the sandbox is written for {ARCHITECTURE}, and this machine is {platform.machine()}")
@@ -113,8 +134,44 @@ def find_granted(venv: Path, servers: Path) -> Granted:
     return Granted((), refused)
 
 
+class Finder:
+    """What `find_granted` found, once for all threads of an agent. What could not be told is asked again."""
+
+    def __init__(self, venv: Path, servers: Path) -> None:
+        self._venv, self._servers = venv, servers
+        self._lock = threading.Lock()
+        self._found: Granted | None = None
+        self._trouble, self._again_at = "", 0.0
+
+    def granted(self) -> Granted:
+        """Takes 0.1 s for each way that is tried, and 70 s where it cannot be told. Raises CannotTell."""
+        with self._lock:
+            if self._found is None:
+                if time.monotonic() < self._again_at:
+                    raise CannotTell(self._trouble)
+                try:
+                    self._found = find_granted(self._venv, self._servers)
+                except CannotTell as error:
+                    self._trouble, self._again_at = str(error), time.monotonic() + _ASK_AGAIN_S
+                    raise
+            return self._found
+
+
 def try_layers(layers: tuple[str, ...], venv: Path, servers: Path) -> str:
-    """Starts a Python in such a sandbox: an empty string, or what was refused."""
+    """Starts a Python in such a sandbox: an empty string, or what was refused. Raises CannotTell after several tries."""
+    trouble = ""
+    for pause_s, most_s in _TRIALS:
+        time.sleep(pause_s)
+        try:
+            return _try_once(layers, venv, servers, most_s)
+        except CannotTell as error:
+            trouble = str(error)
+        except OSError as error:
+            trouble = f"no trial could be made: {error}"
+    raise CannotTell(f"after {len(_TRIALS)} trials of {' + '.join(layers)}: {trouble}")
+
+
+def _try_once(layers: tuple[str, ...], venv: Path, servers: Path, most_s: float) -> str:
     servers.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=servers) as name:
         folder = Path(name).resolve()
@@ -131,21 +188,23 @@ def try_layers(layers: tuple[str, ...], venv: Path, servers: Path) -> str:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=_TRIAL_S,
+                timeout=most_s,
                 check=False,
             )
-        except subprocess.TimeoutExpired:
-            return f"no end within {_TRIAL_S:g} s"
+        except subprocess.TimeoutExpired as error:
+            raise CannotTell(f"no end within {most_s:g} s") from error
     if ended.returncode == 0:
         return ""
     words = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("sandbox: ")
-    return words or f"exit status {ended.returncode}"
+    if ended.returncode == NOT_GRANTED or (ended.returncode != FAILED and _CLOSED_TO_IT.search(ended.stderr)):
+        return words or f"exit status {ended.returncode}"
+    raise CannotTell(words or f"exit status {ended.returncode}")
 
 
 def is_trial(folder: Path) -> bool:
     """Whether an agent tries a sandbox there just now; what a killed one left is no trial any more."""
     with contextlib.suppress(FileNotFoundError):
-        return folder.name.startswith(_TRIAL) and time.time() - folder.stat().st_mtime < 3 * _TRIAL_S
+        return folder.name.startswith(_TRIAL) and time.time() - folder.stat().st_mtime < 2 * _TRIALS[-1][1]
     return False
 
 

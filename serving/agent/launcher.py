@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from registry.core.file_rules import waivers_needed
 from serving.adapters.triton import TritonServer, control_restrictions, redacted
 from serving.agent import containment, model_repository, runtime_image, server_shim
 from serving.agent.sandbox.spec import Spec
-from serving.core.containment import not_contained
+from serving.core.containment import NOT_FOUND_OUT, not_contained
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
 HOST = "127.0.0.1"
@@ -66,17 +65,19 @@ class LocalLauncher:
         self.servers, self._venv, self._blobs, self._lock = servers, venv, blobs, lock
         self._layers, self._allows_uncontained_code = layers, allows_uncontained_code
         self._shims: dict[Path, subprocess.Popen[bytes]] = {}
+        self._finder = containment.Finder(venv, servers)
 
-    @cached_property
+    @property
     def granted(self) -> containment.Granted:
-        """How servers are shut in here. Found out at the first question, which takes 0.1 s for each way that is tried."""
-        if self._layers is not None:
-            return containment.Granted(self._layers)
-        return containment.find_granted(self._venv, self.servers)
+        """How servers are shut in here. Raises containment.CannotTell."""
+        return self._finder.granted() if self._layers is None else containment.Granted(self._layers)
 
     def containment(self) -> dict[str, Any]:
         """For the node's facts."""
-        return self.granted.facts(allows_uncontained_code=self._allows_uncontained_code)
+        try:
+            return self.granted.facts(allows_uncontained_code=self._allows_uncontained_code)
+        except containment.CannotTell as error:
+            return {"tier": "unknown", "says": NOT_FOUND_OUT, "refused": str(error)}
 
     def runtimes(self) -> list[dict[str, Any]]:
         """Empty when the serving environment is missing; `missing()` then says why."""
@@ -189,7 +190,10 @@ class LocalLauncher:
             )
 
     def _check_code(self, spec: LaunchSpec) -> None:
-        tier = self.granted.tier
+        try:
+            tier = self.granted.tier
+        except containment.CannotTell as error:
+            raise LaunchError("not_ready", f"{NOT_FOUND_OUT} Give this node more room: {error}.") from error
         if tier.holds_code or self._allows_uncontained_code:
             return
         if waivers_needed(file["path"] for file in spec.manifest["files"]):

@@ -13,13 +13,14 @@ class Containment(StrEnum):
     OWN_USER = "own_user"
     NAMESPACES = "namespaces"
     LANDLOCK = "landlock"
+    OTHER_USER = "other_user"
     SECCOMP = "seccomp"
     NONE = "none"
 
     @property
     def holds_code(self) -> bool:
         """Whether a release's own code is kept from the files and processes of the service."""
-        return self in (Containment.OWN_USER, Containment.NAMESPACES, Containment.LANDLOCK)
+        return self not in (Containment.SECCOMP, Containment.NONE)
 
     @property
     def sentence(self) -> str:
@@ -33,9 +34,13 @@ _SENTENCES = {
     "to nothing.",
     Containment.LANDLOCK: "This code will run shut in: it reads its own release alone and connects to nothing, but what other "
     "releases on this node are being asked is within its reach.",
+    Containment.OTHER_USER: "This code will run as a user of its own and connects to nothing, but it reads what every user of "
+    "this node may read, and sees which processes there are.",
     Containment.SECCOMP: "This code will run with the service's rights, keys and all, but for connections, which it cannot open.",
     Containment.NONE: "This code will run with the service's rights, keys and all.",
 }
+#: What a node says whose agent could not find out its containment.
+NOT_FOUND_OUT = "How this node shuts code in could not be found out yet, so it starts no server; it goes on trying."
 #: What is said where a node's agent never told.
 UNKNOWN = "Nothing is known of how this node shuts code in: take it to run with the service's rights."
 

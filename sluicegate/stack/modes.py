@@ -1,12 +1,14 @@
 """Who may pass into a state folder: its owner alone, and where root starts the stack, the unprivileged users that it runs parts as.
 
-New files are private by the umask (`ledger.adapters.files.keep_private`); `tighten` does the same for a folder of an older version.
+New files are private by the umask (`ledger.adapters.files.keep_private`); `tighten` does the same for a folder of an older version, and
+`make_own` for a folder in a place where others may make some, too.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 #: Folders that other users have to pass through where root runs parts as them. Passing is not listing.
@@ -36,6 +38,20 @@ def tighten(state: Path) -> None:
         for above, folders, files in os.walk(entry, followlinks=False):
             for name in (*folders, *files):
                 _close(Path(above, name))
+
+
+def make_own(folder: Path, otherwise: str) -> None:
+    """Makes a folder for its owner alone, or takes over one that is this user's.
+
+    Under the system's temporary folder anybody may have made it before us, and could put something else in the place of whatever is in
+    it: then, and where it is a link, it is refused. Raises RuntimeError, which ends with `otherwise`: what to do instead of removing it.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise RuntimeError(f"{folder} is not a folder of this user. Remove it, or {otherwise}.")
+    folder.chmod(0o700)
 
 
 def _close(path: Path, *, keeps: int = 0) -> bool:

@@ -25,6 +25,7 @@ from secrets import token_urlsafe
 import psycopg
 
 from sluicegate.stack import child, postgres_roles, secrets
+from sluicegate.stack.modes import make_own
 from sluicegate.stack.tcp_ports import Ports
 
 DATABASE = "sluicegate"
@@ -93,7 +94,7 @@ class Postgres:
         """The command line of a server that may be started now, any number of times. Sets `port`, `url` and `owner_url`.
 
         Makes the data folder on the first call, and the roles (`postgres_roles`) on each: no server may be using the data. Raises
-        RuntimeError when one does, or when the data belongs to another major version.
+        RuntimeError when one does, when the data belongs to another major version, or its place to another user.
         """
         home = self._make_folders()
         bin_dir, data = self._programs(home), home / "data"
@@ -120,13 +121,14 @@ class Postgres:
         return [str(bin_dir / "postgres"), "-D", str(data), *_options(settings)]
 
     def _make_folders(self) -> Path:
-        """The folder with the data, which root's unprivileged user may pass through and nobody else may list."""
+        """The folder with the data, which root's unprivileged user may pass through and nobody else may list. Raises RuntimeError."""
         self.state_dir.mkdir(parents=True, exist_ok=True)
         self.log_file.parent.mkdir(exist_ok=True)
         home, own = self.home, self.state_dir / "postgres"
         own.mkdir(exist_ok=True)
         if home != own:
-            home.mkdir(parents=True, exist_ok=True)
+            home.parent.mkdir(parents=True, exist_ok=True)
+            make_own(home, "choose another state folder")
             self._location_file.write_text(f"{home}\n")
         if self.user is not None:
             passed = [home, home.parent] if home.parent in (self.state_dir, LIBRARY) else [home]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -25,9 +26,9 @@ def up(options: Options) -> int:
     began = time.monotonic()
     keep_private()
     state = options.state_dir.resolve()
-    state.mkdir(parents=True, exist_ok=True)
     lock = StackLock(state)
     try:
+        state.mkdir(parents=True, exist_ok=True)
         lock.acquire()
         tighten(state)
         is_new = not (state / "ports.json").exists()
@@ -39,11 +40,24 @@ def up(options: Options) -> int:
     except (AlreadyRunning, StartFailed, RuntimeError, FileNotFoundError) as problem:
         print(f"sluicegate up: {problem}", file=sys.stderr, flush=True)
         return EXIT_INFRASTRUCTURE
+    except PermissionError as problem:
+        print(f"sluicegate up: {_not_ours(problem)}", file=sys.stderr, flush=True)
+        return EXIT_INFRASTRUCTURE
     finally:
         if lock.is_locked:
             remove_folder(state)
         lock.release()
     return 0
+
+
+def _not_ours(problem: PermissionError) -> str:
+    """Such as for one file in `logs/` that root left, where another user starts the stack."""
+    if problem.filename is None:
+        return str(problem)
+    return (
+        f"{problem.filename} is another user's ({problem.strerror}). Give it to the one who starts the stack, "
+        f"`sudo chown -R {os.geteuid()} {problem.filename}`, or choose another folder with --state."
+    )
 
 
 def _with_state(options: Options, state: Path) -> Options:

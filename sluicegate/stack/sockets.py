@@ -5,31 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from serving.core.addresses import LONGEST_PATH_BYTES
+from sluicegate.stack.modes import make_own
 
 CONTROL_PLANE, PROBER, GATEWAY_ADMIN = "control-plane.sock", "prober.sock", "gateway-admin.sock"
 _LONGEST_NAME = max(len(name) for name in (CONTROL_PLANE, PROBER, GATEWAY_ADMIN))
 
 
 def make_folder(state: Path) -> Path:
-    """`<state folder>/run`, or a folder with a short path where that one's is too long for a socket. Raises RuntimeError.
-
-    Under the system's temporary folder anybody may have made it before us: then it is refused.
-    """
+    """`<state folder>/run`, or a folder with a short path where that one's is too long for a socket. Raises RuntimeError (`make_own`)."""
     folder = _place(state)
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise RuntimeError(
-            f"{folder} is not a folder of this user. Remove it, or choose a state folder with a shorter path."
-        )
-    folder.chmod(0o700)
+    make_own(folder, "choose a state folder with a shorter path")
     return folder
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,34 @@ def _spawn(program: str, *arguments: str) -> None:
         raise OSError(errno.EACCES, "it did not run")
 
 
+def _pin(given: dict[str, Any]) -> None:
+    """Told by what it brought about: the call itself may say that it is done."""
+    before = os.sched_getaffinity(given["pid"])
+    os.sched_setaffinity(given["pid"], {min(before)})
+    if os.sched_getaffinity(given["pid"]) != {min(before)}:
+        raise OSError(errno.EPERM, "nothing changed")
+
+
+def _served(change: Callable[[int], Any]) -> Callable[[dict[str, Any]], None]:
+    """A change through a descriptor that is open for reading alone."""
+
+    def probe(given: dict[str, Any]) -> None:
+        handle = os.open(given["served"], os.O_RDONLY)
+        try:
+            change(handle)
+        finally:
+            os.close(handle)
+
+    return probe
+
+
+def _open_mode(handle: int) -> None:
+    before = os.fstat(handle).st_mode
+    os.fchmod(handle, 0o644)  # said to be done, for Triton's sake
+    if os.fstat(handle).st_mode == before:
+        raise OSError(errno.EPERM, "nothing changed")
+
+
 _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "read a secret": lambda given: _read(given["secret"]),
     "list the secrets": lambda given: os.listdir(os.path.dirname(given["secret"])) and None,
@@ -147,6 +177,22 @@ _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "run a shell": lambda given: _spawn("/bin/sh", "-c", "exit 0"),
     "talk to a child": lambda given: _pair(),
     "memory file": lambda given: os.close(os.memfd_create("x")),
+    "bound another": lambda given: resource.prlimit(given["pid"], resource.RLIMIT_CORE, (0, 0)) and None,
+    "pin another": _pin,
+    "slow another": lambda given: os.setpriority(os.PRIO_PROCESS, given["pid"], 5),
+    "schedule another": lambda given: os.sched_setscheduler(given["pid"], os.SCHED_BATCH, os.sched_param(0)),
+    "slow another's disk": lambda given: _call(251, 1, given["pid"], 2 << 13 | 7),  # the lowest of the usual class
+    "remove another's System V memory": lambda given: _call(31, given["system_v"], 0, 0),
+    "bound itself": lambda given: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+    "pin its own thread": lambda given: os.sched_setaffinity(threading.get_native_id(), os.sched_getaffinity(0)),
+    "change a served file's mode": _served(lambda handle: os.fchmod(handle, 0o600)),
+    "open a served file to all": _served(_open_mode),
+    "change a served file's owner": _served(lambda handle: os.fchown(handle, -1, -1)),
+    "change a served file's attributes": _served(lambda handle: os.setxattr(handle, "user.x", b"x")),
+    "remove a served file's attributes": _served(lambda handle: os.removexattr(handle, "user.x")),
+    "change a served file's times": _served(lambda handle: os.utime(handle, (1, 1))),
+    "change a served file's flags": _served(lambda handle: fcntl.ioctl(handle, 0x40086602, bytes(8)) and None),
+    "lease a served file": _served(lambda handle: fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK) or None),
 }
 
 

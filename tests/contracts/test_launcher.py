@@ -24,6 +24,7 @@ from serving.agent import containment, model_repository, runtime_image, server_s
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.sandbox.spec import LANDLOCK, SECCOMP
+from serving.core.containment import of_facts
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
@@ -291,6 +292,19 @@ def test_a_sandbox_that_cannot_be_had_says_what_was_refused(
     launcher._layers = (LANDLOCK, SECCOMP)  # which makes no folder of its own
     error = refusal(launcher, made.doubling(blobs))
     assert error.reason == "not_ready" and "sandbox: [Errno 2]" in error.message
+
+
+def test_nothing_is_started_while_it_cannot_be_told_how_it_would_be_shut_in(
+    launcher: LocalLauncher, blobs: MemoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(containment, "_TRIALS", ((0.0, 0.001),))
+        error = refusal(launcher, made.doubling(blobs))
+    assert error.reason == "not_ready" and "no end within 0.001 s" in error.message
+    told = launcher.containment()
+    assert told["tier"] == "unknown" and of_facts({"containment": told}) is None
+    launcher._finder._again_at = 0.0
+    assert double(launcher, start(launcher, made.doubling(blobs)))
 
 
 def test_a_graph_that_lacks_a_declared_output_says_which(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from sluicegate.stack.postgres import Postgres
+from tests.other_user import STRANGER
 
 
 @pytest.fixture
@@ -30,6 +31,33 @@ def postgres(state_dir: Path) -> Iterator[Postgres]:
     server = Postgres(state_dir)
     yield server
     server.remove()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps the data in another place than the state folder")
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_place_for_the_data_that_somebody_else_made_is_refused(state_dir: Path, is_link: bool) -> None:
+    state_dir.chmod(0o700)
+    within = (
+        state_dir / "state"
+    )  # `nobody` cannot pass to it, so the data goes beside it, to a name that anybody can work out
+    server = Postgres(within)
+    home = server.home
+    assert within not in home.parents and home.parent == Path(tempfile.gettempdir()).resolve()
+    theirs = state_dir / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, STRANGER, STRANGER)
+    theirs.rename(home) if not is_link else home.symlink_to(theirs)
+    try:
+        with pytest.raises(RuntimeError, match=f"{home} is not a folder of this user. Remove it, or choose another"):
+            server.start()
+        assert list(home.iterdir()) == [] and not (within / "postgres" / "location").exists()
+    finally:
+        home.unlink() if is_link else home.rmdir()
+    try:
+        server.start()
+        assert server.home == home and stat.S_IMODE(home.stat().st_mode) == 0o711
+    finally:
+        server.remove()
 
 
 def test_it_answers_keeps_its_data_and_its_port(postgres: Postgres) -> None:

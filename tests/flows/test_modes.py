@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from ledger.adapters.files import write_whole
+from sluicegate.stack.machine import Options
 from sluicegate.stack.modes import tighten
+from sluicegate.stack.run import EXIT_INFRASTRUCTURE, up
+from tests.other_user import STRANGER, as_stranger
 
 
 def mode(path: Path) -> int:
@@ -69,6 +75,28 @@ def test_links_lead_nowhere(state: Path, tmp_path: Path) -> None:
     tighten(state)
     assert mode(outside) == 0o644
     assert mode(outside.parent) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave a file to somebody else")
+def test_a_file_that_root_left_is_named_with_what_to_do() -> None:
+    with tempfile.TemporaryDirectory(prefix="sluicegate-test-") as above:  # pytest's own folders let nobody else pass
+        state = Path(above, "state")
+        left = open_file(state / "logs" / "web.log")
+        Path(above).chmod(0o711)
+        for path in (state, left.parent):
+            path.chmod(0o755)
+            os.chown(path, STRANGER, STRANGER)
+
+        def start() -> list[str]:
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said):
+                code = up(Options(state_dir=state))
+            return [f"{code} {said.getvalue()}"]
+
+        assert as_stranger(start) == [
+            f"{EXIT_INFRASTRUCTURE} sluicegate up: {left} is another user's (Operation not permitted). Give it to the one who starts "
+            f"the stack, `sudo chown -R {STRANGER} {left}`, or choose another folder with --state.\n"
+        ]
 
 
 def test_new_files_are_private_in_every_process_of_the_service(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ from serving.core.containment import Containment
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
 from tests.contracts.test_sandbox import NOBODY as ANOTHER_USER
-from tests.contracts.test_sandbox import PROBES, expected, ordinary_python
+from tests.contracts.test_sandbox import PROBES, expected, ordinary_python, system_v_memory
 
 pytestmark = pytest.mark.real("triton")
 MODEL = "hostile"
@@ -79,6 +80,8 @@ class Site:
         self.launcher = LocalLauncher(
             servers=folder / "servers", venv=made.VENV, blobs=BlobCache(folder / "cache", self.blobs), layers=layers
         )
+        self.held = contextlib.ExitStack()
+        self.system_v = system_v_memory(os.getuid(), self.held)
         self.secret = folder / "secrets" / "key"
         self.secret.parent.mkdir(mode=0o700)
         self.secret.write_text("the key")
@@ -129,7 +132,8 @@ class Site:
             "port": self.neighbour.grpc_port,
             "free_port": 19_001,
             "own_port": self.hostile.http_port,
-            "served": str(folder / "repository" / MODEL / "1" / "other.py"),
+            "served": str(folder / "repository" / MODEL / "1" / "model.py"),
+            "system_v": self.system_v,
             "in_tmp": "/tmp/sluicegate-hostile-probe",
             "home": str(folder / "home"),
             "own_region": "sgown",
@@ -152,6 +156,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield found
     finally:
         found.launcher.sweep(set())
+        found.held.close()
         shutil.rmtree(folder)
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from serving.agent.sandbox import hidden_arguments, landlock, namespaces, seccomp
-from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, NOT_GRANTED, SECCOMP, USER, Spec, read
+from serving.agent.sandbox.spec import FAILED, LANDLOCK, NAMESPACES, NOT_GRANTED, REFUSALS, SECCOMP, USER, Spec, read
 from serving.agent.sandbox.system_calls import die_with_starter, gain_nothing, give_up_capabilities
 
 _HANDED_ON = {signal.SIGTERM, signal.SIGINT}
@@ -57,7 +57,7 @@ def _hand_on(child: int) -> Callable[[int, FrameType | None], None]:
 
 
 def _run(spec: Spec, tell: int) -> NoReturn:
-    """In the child: becomes the program, or says why not and ends with NOT_GRANTED."""
+    """In the child: becomes the program, or says why not and ends with NOT_GRANTED or FAILED."""
     try:
         for number in _HANDED_ON:
             signal.signal(number, signal.SIG_DFL)
@@ -75,9 +75,9 @@ def _run(spec: Spec, tell: int) -> NoReturn:
             seccomp.filter_system_calls(sees_the_service=not spec.has(NAMESPACES))
         os.execve(argv[0], argv, env)  # noqa: S606 - a program by its path, without a shell
     except OSError as error:
-        sys.stderr.write(f"sandbox: {error}\n")
+        status = _report_failure(error)
     sys.stderr.flush()
-    os._exit(NOT_GRANTED)
+    os._exit(status)
 
 
 def _shut_in(spec: Spec) -> None:
@@ -116,6 +116,12 @@ def _bound(spec: Spec) -> None:
         resource.setrlimit(limit, (most, most))
 
 
+def _report_failure(error: OSError) -> int:
+    """Says what went wrong; the exit status for it."""
+    sys.stderr.write(f"sandbox: {error}\n")
+    return NOT_GRANTED if error.errno in REFUSALS else FAILED
+
+
 def _end_as(status: int) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
@@ -129,5 +135,4 @@ if __name__ == "__main__":
     try:
         main(read(Path(sys.argv[1]).read_text()), int(sys.argv[2]))
     except OSError as failed:
-        sys.stderr.write(f"sandbox: {failed}\n")
-        sys.exit(NOT_GRANTED)
+        sys.exit(_report_failure(failed))

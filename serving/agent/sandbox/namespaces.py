@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -24,11 +25,22 @@ def leave() -> None:
     grants none.
     """
     uid, gid = os.getuid(), os.getgid()
-    unshare(_NEWNS | _NEWPID | _NEWIPC | (_NEWUSER if uid else 0))
+    try:
+        unshare(_NEWNS | _NEWPID | _NEWIPC | (_NEWUSER if uid else 0))
+    except OSError as error:
+        if error.errno == errno.ENOSPC and _are_switched_off():
+            raise PermissionError(errno.EPERM, "namespaces are switched off in /proc/sys/user") from error
+        raise
     if uid:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def _are_switched_off() -> bool:
+    """A limit of 0 is a refusal for good, and the kernel words it as lack of space. Source: namespaces(7)."""
+    limits = [Path(f"/proc/sys/user/max_{kind}_namespaces") for kind in ("user", "mnt", "pid", "ipc")]
+    return any(limit.exists() and limit.read_text().strip() == "0" for limit in limits)
 
 
 def build(spec: Spec) -> None:

@@ -55,17 +55,25 @@ REFUSED = {
     "pidfd_getfd": 438,
     "mount_setattr": 442,
 }
-#: Refused as well where the service's files can be named: Landlock knows no right to change a mode or an owner.
+#: Refused as well where the service's files and processes can be named. Landlock knows no right to change a mode, an owner or a
+#: time, for which a descriptor to read from is enough, and hinders nobody from what one process may do to another of its user.
 REFUSED_BESIDE_THE_SERVICE = {
-    "chmod": 90,
-    "chown": 92,
-    "lchown": 94,
-    "fchownat": 260,
-    "fchmodat": 268,
-    "fchmodat2": 452,
-    **{"setxattr": 188, "lsetxattr": 189, "removexattr": 197, "lremovexattr": 198},
+    **{"chmod": 90, "chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260, "fchmodat": 268, "fchmodat2": 452},
+    **{"setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "setxattrat": 463, "file_setattr": 469},
+    **{"removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "removexattrat": 466},
+    **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
+    **{"setpriority": 141, "ioprio_set": 251},
+    # Memory, semaphores and queues by number or name, which Triton has no use for and PostgreSQL has.
+    **{"shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220},
+    **{"msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241},
 }
+#: There, these are for the caller alone: their first argument is the process, and 0 is the caller.
+_OF_ITSELF = {"prlimit64": 302, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314}
+#: There, changes of a file that ask for no descriptor to write to: flags, generation, verity, encryption; and a lease, for which
+#: whoever opens the file next must wait. Source: linux/fs.h, linux/fsverity.h, linux/fscrypt.h, linux/fcntl.h.
+_IOCTLS, _FCNTLS = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685, 0x800C6613), (1024,)
 _CLONE, _CLONE3, _SOCKET, _FCHMOD, _SENDTO, _SENDMSG, _SENDMMSG = 56, 435, 41, 91, 44, 46, 307
+_IOCTL, _FCNTL, _SET_AFFINITY = 16, 72, 203
 _NEW_NAMESPACES, _FASTOPEN = 0x7E020000, 0x20000000  # Source: linux/sched.h, linux/socket.h
 _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_KIND, _IPPROTO_TCP = 2, 10, 1, 0xF, 6
 # Source: linux/filter.h, linux/seccomp.h, linux/audit.h. A filter's instruction is (code, jump if true, if false, value).
@@ -78,28 +86,27 @@ _REGION_MODE = 0o644
 
 def filter_system_calls(*, sees_the_service: bool) -> None:
     """From now on this process and its children are refused them. Raises OSError where the kernel has no seccomp."""
-    program = _program({**REFUSED, **(REFUSED_BESIDE_THE_SERVICE if sees_the_service else {})})
+    program = _program(sees_the_service)
     code = ctypes.create_string_buffer(b"".join(program))
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, struct.pack("HxxxxxxQ", len(program), ctypes.addressof(code)))
 
 
-def _program(refused_calls: dict[str, int]) -> list[bytes]:
+def _program(sees_the_service: bool) -> list[bytes]:
     code = [
         *(_load(_ARCHITECTURE_AT), _step(_EQUAL, _X86_64, 1), _step(_RETURN, _KILL)),
         *(_load(_NUMBER_AT), _step(_AT_LEAST, _X32, 0, 1), _refuse(errno.ENOSYS)),
         # glibc falls back to clone, whose flags can be looked at; with EPERM it would give up.
         *(_step(_EQUAL, _CLONE3, 0, 1), _refuse(errno.ENOSYS)),
     ]
-    for number in refused_calls.values():
+    for number in (*REFUSED.values(), *(REFUSED_BESIDE_THE_SERVICE.values() if sees_the_service else ())):
         code += [_step(_EQUAL, number, 0, 1), _refuse(errno.EPERM)]
     flags = (_CLONE, 0, _NEW_NAMESPACES), (_SENDTO, 3, _FASTOPEN), (_SENDMSG, 2, _FASTOPEN), (_SENDMMSG, 3, _FASTOPEN)
     for number, place, bits in flags:
-        check = [_load_argument(place), _step(_ANY_BIT, bits, 0, 1), _refuse(errno.EPERM), _step(_RETURN, _ALLOW)]
-        code += [_step(_EQUAL, number, 0, len(check)), *check]
-    # Triton makes its regions with mode 0644 and then says so once more. The second is only said to be done, so that the umask
-    # counts and a region is its owner's alone.
-    check = [_load_argument(1), _step(_EQUAL, _REGION_MODE, 0, 1), _refuse(0), _step(_RETURN, _ALLOW)]
-    code += [_step(_EQUAL, _FCHMOD, 0, len(check)), *check]
+        code += _block(number, [_load_argument(place), _step(_ANY_BIT, bits, 0, 1), _refuse(errno.EPERM)])
+    if sees_the_service:
+        code += _beside_the_service()
+    else:  # Triton makes its regions with mode 0644; the umask counts, so the mode said once more is only said to be done.
+        code += _block(_FCHMOD, [_load_argument(1), _step(_EQUAL, _REGION_MODE, 0, 1), _refuse(0)])
     refused = 9  # where the refusal stands in what follows; a jump counts from the next step
     check = [
         *(_load_argument(0), _step(_EQUAL, _AF_INET, 1), _step(_EQUAL, _AF_INET6, 0, refused - 3)),
@@ -108,8 +115,29 @@ def _program(refused_calls: dict[str, int]) -> list[bytes]:
         *(_load_argument(2), _step(_EQUAL, 0, refused - 7), _step(_EQUAL, _IPPROTO_TCP, refused - 8)),
         _refuse(errno.EACCES),
     ]
-    code += [_step(_EQUAL, _SOCKET, 0, len(check)), *check, _step(_RETURN, _ALLOW)]
+    code += [*_block(_SOCKET, check), _step(_RETURN, _ALLOW)]
     return code
+
+
+def _beside_the_service() -> list[bytes]:
+    """What depends on arguments where the service's files and processes can be named."""
+    code: list[bytes] = []
+    for number in _OF_ITSELF.values():
+        code += _block(number, [_load_argument(0), _step(_EQUAL, 0, 1), _refuse(errno.EPERM)])
+    # A runtime pins its threads by their ids, which no filter knows from others' processes, and complains of each that it cannot
+    # pin. So that is said to be done, and the kernel goes on choosing the processor.
+    code += _block(_SET_AFFINITY, [_load_argument(0), _step(_EQUAL, 0, 1), _refuse(0)])
+    # A region's mode is said to be set, as everywhere; no other mode is.
+    code += _block(_FCHMOD, [_load_argument(1), _step(_EQUAL, _REGION_MODE, 0, 1), _refuse(0), _refuse(errno.EPERM)])
+    for number, commands in ((_IOCTL, _IOCTLS), (_FCNTL, _FCNTLS)):
+        refusals = [part for one in commands for part in (_step(_EQUAL, one, 0, 1), _refuse(errno.EPERM))]
+        code += _block(number, [_load_argument(1), *refusals])
+    return code
+
+
+def _block(number: int, check: list[bytes]) -> list[bytes]:
+    """For this system call what `check` says; it is allowed where that ends without an answer."""
+    return [_step(_EQUAL, number, 0, len(check) + 1), *check, _step(_RETURN, _ALLOW)]
 
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -17,8 +18,13 @@ USER, NAMESPACES, PROC, LANDLOCK, SECCOMP = "user", "namespaces", "proc", "landl
 #: What every program of the system needs to start. Those that are links (as on a merged /usr) stay links.
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-#: Exit status of a sandbox whose layers this machine does not grant; env(1) and sh(1) use it alike for what cannot be run.
-NOT_GRANTED = 126
+#: Exit status of a sandbox whose layers this machine does not grant, and of one that failed for another reason, which may pass;
+#: env(1) uses them alike.
+NOT_GRANTED, FAILED = 126, 125
+#: What a kernel says to what it does not grant or does not know. Lack of memory, of space or of processes is none of it.
+REFUSALS = frozenset(
+    {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODEV, errno.EUSERS}
+)
 
 
 @dataclass(frozen=True)

@@ -39,5 +39,6 @@ class Command(BaseCommand):
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         self.stdout.write(f"agent of node {options['node']}: {launcher.missing() or launcher.runtimes()[0]['image']}")
-        self.stdout.write(f"containment {launcher.granted.tier}. {launcher.granted.tier.sentence}")
+        contained = launcher.containment()
+        self.stdout.write(f"containment {contained['tier']}. {contained['says']}")
         agent.run()
