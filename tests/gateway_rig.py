@@ -277,6 +277,10 @@ class Envoy:
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.admin_port}"
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
     def start(self, workers: int = 1) -> None:
         argv = [
             str(settings.ENVOY_BINARY),

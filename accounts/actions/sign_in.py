@@ -11,6 +11,7 @@ from threading import BoundedSemaphore
 
 from django.contrib.auth import authenticate
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts.core import throttle
@@ -28,13 +29,14 @@ _LONGEST_WAIT_S = 5.0
 def sign_in(*, username: str, password: str, address: str, now: datetime | None = None) -> User | None:
     """Who signs in from this address (an IP address, as text); None when name and password do not belong together.
 
-    Every try is counted as a failure before the password is looked at, and taken back when it is right, so that many at once
-    are not many free ones. Raises Throttled with `retry_after_s`, Unavailable where too many try at once.
+    Every try that is looked at is counted as a failure before it is, and taken back when it is right, so that many at once
+    are not many free ones. Raises Throttled with `retry_after_s`, Unavailable, uncounted, where too many try at once.
     """
     now = now or timezone.now()
     named = throttle.keys(username, address)
-    _count_failure(named, now)
+    _refuse_early(_tallies(named), now)  # who has to wait anyway takes nobody's place in the queue
     with _one_of_few():
+        _count_failure(named, now)
         user = authenticate(username=username, password=password)
     if not isinstance(user, User):
         log.warning("a wrong password from network %s", throttle.network_of(address))
@@ -54,9 +56,7 @@ def forget_failures() -> None:
     SignInTally.objects.exclude(failures=0).update(failures=0, failed_at=None)
 
 
-@transaction.atomic
-def _count_failure(named: Mapping[TallyKind, str], now: datetime) -> None:
-    tallies = _locked(named)
+def _refuse_early(tallies: Mapping[TallyKind, Tally], now: datetime) -> None:
     wait_s = throttle.wait_s(tallies, now)
     if wait_s > 0:
         seconds = math.ceil(wait_s)
@@ -65,24 +65,32 @@ def _count_failure(named: Mapping[TallyKind, str], now: datetime) -> None:
             f"Too many wrong passwords. Try again in {seconds} s; a token or a session that is there goes on.",
             retry_after_s=seconds,
         )
+
+
+@transaction.atomic
+def _count_failure(named: Mapping[TallyKind, str], now: datetime) -> None:
+    tallies = _locked(named)
+    _refuse_early(tallies, now)
     _write(named, {kind: throttle.failed(tally, now) for kind, tally in tallies.items()})
+    _forget_old(now)
 
 
 @transaction.atomic
 def _count_success(named: Mapping[TallyKind, str], now: datetime) -> None:
     tallies = _locked(named)
     _write(named, {kind: throttle.succeeded(kind, tally, now) for kind, tally in tallies.items()})
-    _forget_old(now)
 
 
 def _locked(named: Mapping[TallyKind, str]) -> dict[TallyKind, Tally]:
     """The tallies, made where there are none, and locked in one order until the transaction ends."""
     SignInTally.objects.bulk_create([SignInTally(key=key) for key in sorted(named.values())], ignore_conflicts=True)
-    rows = {
-        row.key: row
-        for row in SignInTally.objects.select_for_update(no_key=True).filter(key__in=named.values()).order_by("key")
-    }
-    found = {kind: rows.get(key) or SignInTally(key=key) for kind, key in named.items()}
+    return _tallies(named, SignInTally.objects.select_for_update(no_key=True))
+
+
+def _tallies(named: Mapping[TallyKind, str], rows: QuerySet[SignInTally] | None = None) -> dict[TallyKind, Tally]:
+    among = SignInTally.objects.all() if rows is None else rows
+    by_key = {row.key: row for row in among.filter(key__in=named.values()).order_by("key")}
+    found = {kind: by_key.get(key) or SignInTally(key=key) for kind, key in named.items()}
     return {kind: Tally(row.failures, row.failed_at, row.known_at) for kind, row in found.items()}
 
 
@@ -95,9 +103,9 @@ def _write(named: Mapping[TallyKind, str], tallies: Mapping[TallyKind, Tally]) -
 
 def _forget_old(now: datetime) -> None:
     """Rows that say nothing any more, a hundred at a time; those that somebody has locked stay for another time."""
-    old = SignInTally.objects.select_for_update(no_key=True, skip_locked=True).filter(
-        failed_at__lt=now - timedelta(days=1), known_at=None
-    )[:100]
+    is_unknown = Q(known_at=None) | Q(known_at__lte=now - throttle.KNOWN_FOR)
+    is_forgotten = Q(failed_at=None) | Q(failed_at__lt=now - timedelta(days=1))
+    old = SignInTally.objects.select_for_update(no_key=True, skip_locked=True).filter(is_unknown, is_forgotten)[:100]
     SignInTally.objects.filter(key__in=[row.key for row in old]).delete()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from serving.adapters import envoy_tls
@@ -14,6 +15,21 @@ KEEPALIVE = {"interval": "5s", "timeout": "10s"}
 FLUSH_S = 0.1
 #: No attempt and no request lasts longer than this.
 ANY_MS = 1e9
+#: Connections at once, over all of a gateway's own. Each needs a file; Envoy raises its own limit as far as it may.
+MOST_CONNECTIONS = 10_000
+#: Heap is measured this often; in between, a caller on a fast network may add some hundred megabytes.
+OVERLOAD_S = 0.1
+#: Fractions of the heap's bound. From the first on, HTTP/1 connections are ended as they send, at random and surely at the second: who
+#: sends megabytes is met, who sends a small request hardly ever. Of HTTP/2 the requests that hold most are ended, if more than 1 MiB; and
+#: what stands still is waited for the shorter the fuller the heap is. From the second on new requests are answered 503.
+ENDS_FROM, SHEDS_FROM = 0.7, 0.95
+_LEAST_RESET_POWER = 20
+#: How long what stands still is waited for then. A request that its server works on stands still too.
+PATIENT_S = 5
+#: Any sound gateway has work in flight below this.
+LEAST_HEAP_BYTES = 256 * 2**20
+_HEAP, _CONNECTIONS = "envoy.resource_monitors.fixed_heap", "envoy.resource_monitors.global_downstream_max_connections"
+_MONITORS = "type.googleapis.com/envoy.extensions.resource_monitors"
 _NETWORK = "type.googleapis.com/envoy.extensions.filters.network"
 #: All other stats are switched off: a thousand models would make every reading slow.
 KEPT_STATS = (
@@ -26,13 +42,25 @@ KEPT_STATS = (
 )
 
 
+def heap_of_this_machine() -> int:
+    """Bytes that a gateway may hold here: half of the memory, as inference servers live beside it."""
+    return max(LEAST_HEAP_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+
+
 def bootstrap(
-    node_name: str, xds_address: str, admin_address: str, tls: TlsFiles | None = None, counters_address: str = ""
+    node_name: str,
+    xds_address: str,
+    admin_address: str,
+    tls: TlsFiles | None = None,
+    counters_address: str = "",
+    *,
+    heap_bytes: int | None = None,
 ) -> dict[str, Any]:
     """JSON for `envoy -c`. Addresses are host:port or unix:/path; of control planes there may be several, with commas between them.
 
     With `tls`, files on the gateway's machine, the control plane must prove who it is, and the gateway does; then its counters can be
-    read by the control plane's machines at `counters_address`. Several gateways on one machine need `--disable-hot-restart` or a
+    read by the control plane's machines at `counters_address`. `heap_bytes`: what this Envoy may hold, `heap_of_this_machine` by default;
+    near it requests that hold much are ended, and new ones answered 503. Several gateways on one machine need `--disable-hot-restart` or a
     `--base-id` each. Raises ValueError for an address that is none, and for counters without `tls`.
     """
     admin, static = Address.at(admin_address), {"clusters": [_ads_cluster(xds_address, tls)]}
@@ -43,7 +71,8 @@ def bootstrap(
         static["listeners"] = [_counters_listener(Address.at(counters_address), tls)]
     return {
         "node": {"id": node_name, "cluster": "sluicegate"},
-        "admin": {"address": _admin(admin)},
+        "admin": {"address": _admin(admin), "ignore_global_conn_limit": True},
+        "overload_manager": _overload(heap_bytes or heap_of_this_machine()),
         "dynamic_resources": {
             "ads_config": {
                 "api_type": "DELTA_GRPC",
@@ -72,6 +101,46 @@ def bootstrap(
                 {"match": {"prefix": "sli."}, "buckets": [ANY_MS]},  # only their counts are read
             ],
         },
+    }
+
+
+def _overload(heap_bytes: int) -> dict[str, Any]:
+    """What many connections, or requests that nobody ends, may hold together. Whoever reads counters stands outside of it."""
+    heap = {"@type": f"{_MONITORS}.fixed_heap.v3.FixedHeapConfig", "max_heap_size_bytes": str(heap_bytes)}
+    connections = {
+        "@type": f"{_MONITORS}.downstream_connections.v3.DownstreamConnectionsConfig",
+        "max_active_downstream_connections": str(MOST_CONNECTIONS),
+    }
+    sheds = {"threshold": {"value": SHEDS_FROM}}
+    ends = {"scaled": {"scaling_threshold": ENDS_FROM, "saturation_threshold": SHEDS_FROM}}
+    timers = [
+        {"timer": timer, "min_timeout": f"{PATIENT_S}s"}
+        for timer in ("HTTP_DOWNSTREAM_CONNECTION_IDLE", "HTTP_DOWNSTREAM_STREAM_IDLE")
+    ]
+    scaled = {
+        "@type": "type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig",
+        "timer_scale_factors": timers,
+    }
+    actions: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("reset_high_memory_stream", ends, {}),
+        ("reduce_timeouts", ends, {"typed_config": scaled}),
+        ("shrink_heap", sheds, {}),
+        ("stop_accepting_requests", sheds, {}),
+    ]
+    return {
+        "refresh_interval": f"{OVERLOAD_S}s",
+        "resource_monitors": [
+            {"name": _HEAP, "typed_config": heap},
+            {"name": _CONNECTIONS, "typed_config": connections},
+        ],
+        "actions": [
+            {"name": f"envoy.overload_actions.{name}", "triggers": [{"name": _HEAP, **when}], **more}
+            for name, when, more in actions
+        ],
+        "loadshed_points": [
+            {"name": "envoy.load_shed_points.http1_server_abort_dispatch", "triggers": [{"name": _HEAP, **ends}]}
+        ],
+        "buffer_factory_config": {"minimum_account_to_track_power_of_two": _LEAST_RESET_POWER},
     }
 
 
@@ -134,4 +203,10 @@ def _counters_listener(address: Address, tls: TlsFiles) -> dict[str, Any]:
     }
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
     chain = {"transport_socket": envoy_tls.from_control_plane(tls), "filters": filters}
-    return {"name": "counters", "address": address.to_envoy(), "filter_chains": [chain]}
+    return {
+        "name": "counters",
+        "address": address.to_envoy(),
+        "filter_chains": [chain],
+        "ignore_global_conn_limit": True,
+        "bypass_overload_manager": True,
+    }

@@ -61,7 +61,7 @@ def _connection_manager() -> dict[str, Any]:
         "common_http_protocol_options": {"max_headers_count": MAX_HEAD_LINES},
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
-            request_guard(MAX_BODY_BYTES),
+            request_guard(),
             {
                 "name": "router",
                 "typed_config": {
@@ -77,6 +77,9 @@ def _connection_manager() -> dict[str, Any]:
 
 #: Envoy itself would say UNKNOWN or INTERNAL to most of these, which read as a server's failure: INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
 _GRPC_OF_REFUSALS = (((400, 408, 415), "3"), ((413, 431), "8"))
+
+#: Beyond the bounds of `serving.adapters.envoy_bootstrap`.
+_FULL = "the gateway's memory is full; try again in a second"
 
 
 def _own_words() -> list[dict[str, Any]]:
@@ -96,7 +99,21 @@ def _own_words() -> list[dict[str, Any]]:
         }
         for codes, status in _GRPC_OF_REFUSALS
     ]
+    # A connection that is ended as it sends gets 500 from Envoy, which nothing else of the gateway's own has.
+    is_full = {"or_filter": {"filters": [{"response_flag_filter": {"flags": ["OM"]}}, _status(500)]}}
     return [
+        {
+            "filter": {"and_filter": {"filters": [is_full, is_grpc]}},
+            "headers_to_add": [again, _header("grpc-status", "14")],  # UNAVAILABLE
+            "body_format_override": {"text_format_source": {"inline_string": _FULL}},
+        },
+        {
+            "filter": is_full,
+            "status_code": 503,
+            "body": {"inline_string": _FULL},
+            "headers_to_add": [again],
+            "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
+        },
         {
             "filter": {"and_filter": {"filters": [is_shed, is_grpc]}},
             "body": {"inline_string": words},

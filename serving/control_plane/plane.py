@@ -170,13 +170,17 @@ class ControlPlane:
     async def _heartbeat(self) -> None:
         while True:
             seen = {gateway.id for streams in self._streams.values() for gateway, _ in streams}
-            refusals, self._refusals = self._refusals, []
             with contextlib.suppress(db.Error):
                 if seen:
                     await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
-                for refusal in refusals:
-                    await self._in_thread(self._writer, store.write_refusal, *refusal)
+                await self._write_refusals()
             await asyncio.sleep(HEARTBEAT_S)
+
+    async def _write_refusals(self) -> None:
+        """Each once: what an error keeps from the database is written with the next heartbeat."""
+        while self._refusals:
+            await self._in_thread(self._writer, store.write_refusal, *self._refusals[0])
+            del self._refusals[0]
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
         def guarded() -> T:

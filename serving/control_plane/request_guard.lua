@@ -217,10 +217,9 @@ local function model_in(body)
   return sub(bytes, 8, 7 + byte(bytes, 7))
 end
 
--- Bytes that a request of this model may have, from its virtual host.
+-- Bytes that a request of this model may have, from its virtual host; nil where the model has none.
 local function most_of(handle)
-  local known = handle:virtualHost():metadata():get("max_request_bytes")
-  return tonumber(known) or LIMITS.body
+  return tonumber(handle:virtualHost():metadata():get("max_request_bytes") or "")
 end
 
 local function refuse(handle, status, why)
@@ -247,16 +246,19 @@ local function admit(handle)
   local model = match(path, "^/v2/models/([^/?]+)")
   local is_named = (headers:get(LIMITS.model_header) or "") ~= ""
   local head, declared = headers:get("inference-header-content-length"), tonumber(headers:get("content-length") or "")
-  if model or not call or call == "ModelStreamInfer" then
+  local is_stream = call == "ModelStreamInfer"
+  if model or is_named or not call or is_stream then
     name_model(handle, not is_named and model or nil)
-    if not model then return end
+    -- Nobody's request is answered 404 by its route; who sends a body to no model holds no memory here.
+    if is_stream or not (model or call) or not most_of(handle) then return end
   end
   if model and declared and declared > (head and most_of(handle) or math.min(most_of(handle), LIMITS.json)) then
     return refuse(handle, "413", "this model takes requests of up to " .. most_of(handle) .. " bytes, " .. LIMITS.json .. " of them as JSON")
   end
   local body = handle:body(true) -- the whole of it; handles from before are dead behind this line
-  if call then name_model(handle, not is_named and call ~= "ModelStreamInfer" and match(call, "^Model") and model_in(body) or nil) end
+  if call and not is_named then name_model(handle, match(call, "^Model") and model_in(body) or nil) end
   local status, why
+  if not most_of(handle) then return end
   if call then
     status, why = message_fault(body, body:length(), call, call == "ModelInfer" and most_of(handle) or LIMITS.question)
   else

@@ -47,8 +47,8 @@ LARGEST_SIZE = 2**31 - 1
 SHAPE_TEXT = 1024
 
 
-def request_guard(most_body_bytes: int) -> dict[str, Any]:
-    """The HTTP filter. `most_body_bytes` is what a request may have whose model has no virtual host."""
+def request_guard() -> dict[str, Any]:
+    """The HTTP filter."""
     limits = {
         "model_header": f'"{MODEL_HEADER}"',
         "depth": MOST_DEPTH,
@@ -59,7 +59,6 @@ def request_guard(most_body_bytes: int) -> dict[str, Any]:
         "dims": MOST_DIMS,
         "size": LARGEST_SIZE,
         "shape_text": SHAPE_TEXT,
-        "body": most_body_bytes,
     }
     table = ", ".join(f"{name} = {value}" for name, value in limits.items())
     return {

@@ -8,7 +8,7 @@ from serving.control_plane.clusters import NAMESPACE, PROBER_CLUSTER, cluster_na
 from serving.control_plane.request_guard import MODEL_HEADER, model_metadata
 from serving.control_plane.response_filters import attempt_metadata
 from serving.core.buckets import GRPC_FAILURES
-from serving.core.routes import Arm, ModelRoute
+from serving.core.routes import REQUEST_BYTES, Arm, ModelRoute
 
 ROUTE_CONFIG = "gateway"
 RELEASE_HEADER = "x-sluicegate-release"
@@ -115,6 +115,8 @@ def unknown_model_vhost() -> dict[str, Any]:
         "name": "unknown_model",
         "domains": ["*"],
         "routes": [*health, *refusals({}, message, name="unknown_model")],
+        # While only its message says which model a gRPC request is for, it stands here: larger ones name it in the head.
+        "request_body_buffer_limit": str(REQUEST_BYTES),
     }
 
 

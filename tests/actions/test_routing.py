@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.utils import timezone
 
 from accounts.core.access import Actor, Role, Verb
@@ -334,14 +334,33 @@ def test_the_command_registers_a_gateway_and_prints_what_its_envoy_is_started_wi
     call_command("register_gateway", "far", *about, *far, *files, stdout=said)
     gateway = Gateway.objects.get(name="far")
     assert (gateway.admin_url, gateway.http_url) == ("https://10.0.0.9:9902", "http://10.0.0.9:80")
-    static = json.loads(said.getvalue())["static_resources"]
+    printed = json.loads(said.getvalue())
+    static = printed["static_resources"]
+    assert printed["admin"]["address"]["pipe"] == {"path": "/run/sluicegate/far-admin.sock", "mode": 0o600}
     assert static["clusters"][0]["transport_socket"]["name"] == "envoy.transport_sockets.tls"
     assert (
         static["listeners"][0]["filter_chains"][0]["transport_socket"]["typed_config"]["require_client_certificate"]
         is True
     )
-    call_command("register_gateway", "near", *about, "--admin", "unix:/run/admin.sock", stdout=StringIO())
-    assert Gateway.objects.get(name="near").admin_url == "unix:/run/admin.sock"
+    said, warned = StringIO(), StringIO()
+    call_command(
+        "register_gateway",
+        "near",
+        *about,
+        "--admin",
+        "unix:/run/admin.sock",
+        "--heap-mib",
+        "512",
+        stdout=said,
+        stderr=warned,
+    )
+    assert Gateway.objects.get(name="near").admin_url == "unix:/run/admin.sock" and warned.getvalue() == ""
+    heap = json.loads(said.getvalue())["overload_manager"]["resource_monitors"][0]["typed_config"]
+    assert heap["max_heap_size_bytes"] == str(512 << 20)
+    call_command("register_gateway", "tcp", *about, "--admin", "127.0.0.1:9901", stdout=said, stderr=warned)
+    assert "every user of the gateway's machine" in warned.getvalue()
+    with pytest.raises(CommandError, match="--heap-mib"):
+        call_command("register_gateway", "small", *about, "--heap-mib", "1", stdout=said)
 
 
 def test_a_refused_stream_is_told_once_in_a_while(world: World) -> None:
@@ -355,6 +374,29 @@ def test_a_refused_stream_is_told_once_in_a_while(world: World) -> None:
     assert event.facts == {"name": "gateway-1", "peer": peer} and event.reason == reason
     store.write_refusal(0, peer, reason)  # of a gateway that is gone meanwhile
     assert len(events("gateway.stream_refused")) == 1
+
+
+def test_a_refused_stream_is_told_though_the_database_fails_at_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane, errors, written = plane_module.ControlPlane(), [DatabaseError("away")], list[str]()
+
+    def write(_gateway_id: int, peer: str, _reason: str) -> None:
+        if errors:
+            raise errors.pop()
+        written.append(peer)
+
+    monkeypatch.setattr(store, "write_refusal", write)
+    plane.record_refusal(store.load().gateways["gateway-1"], "ipv4:127.0.0.1:5", "it is connected already")
+
+    async def beat() -> None:
+        with pytest.raises(DatabaseError):
+            await plane._write_refusals()
+        await plane._write_refusals()
+        await plane._write_refusals()
+
+    asyncio.run(beat())
+    assert written == ["ipv4:127.0.0.1:5"]
 
 
 # -- what the control plane reads --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from django.test import Client
 
 from accounts import actions
 from accounts.core.access import Actor, Role
-from accounts.core.throttle import LIMITS, TallyKind
+from accounts.core.throttle import KNOWN_FOR, LIMITS, TallyKind
 from accounts.models import SignInTally, User
 from ledger.core.errors import Invalid, NotFound, Refused, StateChanged, Throttled, Unavailable
 from tests.factories import events_of, make_user
@@ -223,6 +223,22 @@ class TestThrottle:
         module = sys.modules["accounts.actions.sign_in"]  # the package's own name of it is the function
         monkeypatch.setattr(module, "_LONGEST_WAIT_S", 0.01)
         monkeypatch.setattr(module, "_CHECKS", BoundedSemaphore(1))
-        with module._one_of_few(), pytest.raises(Unavailable, match="Try again"):  # type: ignore[attr-defined]
-            self.enter()
+        for _ in range(LIMITS[TallyKind.PAIR].free + 1):  # being sent away is no wrong password
+            with module._one_of_few(), pytest.raises(Unavailable, match="Try again"):  # type: ignore[attr-defined]
+                self.enter()
         assert self.enter() == anna
+
+    def test_who_must_wait_takes_nobodys_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = sys.modules["accounts.actions.sign_in"]
+        self.guess(5)
+        monkeypatch.setattr(module, "_LONGEST_WAIT_S", 0.01)
+        monkeypatch.setattr(module, "_CHECKS", BoundedSemaphore(1))
+        with module._one_of_few(), pytest.raises(Throttled):  # type: ignore[attr-defined]
+            self.enter()
+
+    def test_networks_are_forgotten_with_time_though_nobody_comes_in(self) -> None:
+        self.enter()
+        self.guess(1, username="nobody", address="198.51.100.9", at_s=KNOWN_FOR.total_seconds() - 1)
+        assert SignInTally.objects.exclude(known_at=None).count() == 1
+        self.guess(1, username="nobody", address="198.51.100.9", at_s=KNOWN_FOR.total_seconds() + 1)
+        assert SignInTally.objects.count() == 3  # those of this guesser

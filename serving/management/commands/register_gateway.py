@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError
 from serving.actions.routes import register_gateway
-from serving.adapters.envoy_bootstrap import bootstrap
+from serving.adapters.envoy_bootstrap import LEAST_HEAP_BYTES, bootstrap, heap_of_this_machine
 from serving.core.addresses import Address, TlsFiles, gateway_identity
 from serving.queries import get_environment
 
@@ -29,9 +29,16 @@ class Command(BaseCommand):
         parser.add_argument("--grpc-address", required=True, metavar="HOST:PORT", help="where it listens for gRPC")
         parser.add_argument(
             "--admin",
-            default="127.0.0.1:9901",
+            default="",
             metavar="ADDRESS",
-            help="where Envoy's admin interface listens (%(default)s)",
+            help="where Envoy's admin interface listens (unix:/run/sluicegate/NAME-admin.sock, for Envoy's own user)",
+        )
+        parser.add_argument(
+            "--heap-mib",
+            type=int,
+            default=heap_of_this_machine() >> 20,
+            metavar="MIB",
+            help="memory that it may hold (%(default)s, half of this machine's)",
         )
         parser.add_argument(
             "--counters",
@@ -49,6 +56,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        admin_address = options["admin"] or f"unix:/run/sluicegate/{options['name']}-admin.sock"
         name, files = options["name"], (options["certificate"], options["key"], options["authority"])
         if any(files) and not all(files):
             raise CommandError("--certificate, --key and --authority go together.")
@@ -60,19 +68,37 @@ class Command(BaseCommand):
                     f"A control plane on another machine wants to know who calls: give --certificate (for {gateway_identity(name)}), "
                     "--key and --authority."
                 )
-            configuration = bootstrap(name, options["control_planes"], options["admin"], tls, options["counters"])
-            admin = Address.at(options["admin"])
+            admin = Address.at(admin_address)
+            configuration = bootstrap(
+                name,
+                options["control_planes"],
+                admin_address,
+                tls,
+                options["counters"],
+                heap_bytes=_heap(options["heap_mib"]),
+            )
             register_gateway(
                 actor=Actor.system("setup"),
                 environment=get_environment(options["environment"]),
                 name=name,
-                admin_url=_url(options["counters"], options["admin"], is_file=bool(admin.path)),
+                admin_url=_url(options["counters"], admin_address, is_file=bool(admin.path)),
                 http_url=options["http_url"],
                 grpc_address=options["grpc_address"],
             )
         except (ValueError, DomainError) as error:
             raise CommandError(str(error)) from None
+        if not admin.path:
+            self.stderr.write(
+                f"{admin_address}: every user of the gateway's machine can stop Envoy there, and read all that it was told. "
+                "Give --admin unix:/path."
+            )
         self.stdout.write(json.dumps(configuration, indent=1))
+
+
+def _heap(mib: int) -> int:
+    if mib << 20 < LEAST_HEAP_BYTES:
+        raise ValueError(f"--heap-mib must be {LEAST_HEAP_BYTES >> 20} or more.")
+    return mib << 20
 
 
 def _url(counters: str, admin: str, *, is_file: bool) -> str:
