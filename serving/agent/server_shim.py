@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import adopt_orphans, die_with_parent, started_at_ticks
-from serving.agent.sandbox.spec import ENVIRONMENT, command
+from serving.agent.sandbox.spec import ENVIRONMENT, NAMESPACES, command, read
 
 LAUNCH_FILE = "launch.json"
 SANDBOX_FILE = "sandbox.json"
@@ -37,6 +37,9 @@ LOG_FILE = "server.log"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
 #: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
 EXIT_GRACE_S = 5.0
+#: How often is looked at what a server keeps on the disk, in seconds, where its home is not memory of its own; and how many files it
+#: may have there, so that the look itself stays short.
+_LOOK_EVERY_S, _MOST_FILES = 5.0, 65_536
 _WAITED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 
 
@@ -82,6 +85,7 @@ def keep(folder: Path) -> int:
     write_whole(folder / SHIM_FILE, json.dumps(record, indent=1))
     if launch["lock"]:
         threading.Thread(target=_watch_lock, args=(Path(launch["lock"]),), daemon=True).start()
+    threading.Thread(target=_watch_growth, args=(folder, server_pid), daemon=True).start()
     was_asked = _wait(sandbox)
     _end(sandbox)
     clear_shared_memory(launch["shm_prefix"])
@@ -124,6 +128,37 @@ def _watch_lock(path: Path) -> None:
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _watch_growth(folder: Path, server_pid: int) -> None:
+    """Ends a server that keeps more than its bound on the node's disk. With namespaces the kernel holds the bound."""
+    spec = read((folder / SANDBOX_FILE).read_text())
+    while server_pid and not spec.has(NAMESPACES):
+        time.sleep(_LOOK_EVERY_S)
+        files, size = size_on_disk(spec.home, spec.tmp)
+        if files > _MOST_FILES or size > spec.bounds.scratch:
+            told = f"{files} files with {size >> 20} MiB; {_MOST_FILES} files and {spec.bounds.scratch >> 20} MiB are its bound"
+            with contextlib.suppress(OSError), (folder / LOG_FILE).open("a") as log:
+                log.write(f"sandbox: the server is ended, because it keeps on the disk {told}\n")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server_pid, signal.SIGKILL)
+            return
+
+
+def size_on_disk(*folders: str) -> tuple[int, int]:
+    """How many files and folders lie in these, and the bytes that they take. It ends early above the most that there may be."""
+    files, size, left = 0, 0, list(folders)
+    while left and files <= _MOST_FILES:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
+            for entry in entries:
+                files += 1
+                with contextlib.suppress(OSError):
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                if files > _MOST_FILES:
+                    break
+    return files, size
 
 
 def _wait(sandbox: subprocess.Popen[bytes]) -> bool:

@@ -33,7 +33,8 @@ _SENTENCES = {
     Containment.NAMESPACES: "This code will run shut in: it reads its own release alone, sees no other process and connects "
     "to nothing.",
     Containment.LANDLOCK: "This code will run shut in: it reads its own release alone and connects to nothing, but what other "
-    "releases on this node are being asked is within its reach.",
+    "releases on this node are being asked is within its reach, and nothing bounds what it "
+    "keeps in the node's shared memory.",
     Containment.OTHER_USER: "This code will run as a user of its own and connects to nothing, but it reads what every user of "
     "this node may read, and sees which processes there are.",
     Containment.SECCOMP: "This code will run with the service's rights, keys and all, but for connections, which it cannot open.",
