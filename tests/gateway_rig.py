@@ -300,6 +300,9 @@ class Envoy:
             self._process.wait(10)
             self._process = None
 
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def is_open(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
             return True

@@ -73,6 +73,14 @@ OVER_HTTP: dict[str, OverHttp] = {
     "depth that is closed and opened again": OverHttp(b"[" + b"[]," * 1000 + nested(100_000) + b"]"),
     "nested generate": OverHttp(b'{"x":' + nested(120_000) + b"}", call="generate"),
     "nested generate_stream": OverHttp(b'{"x":' + nested(120_000) + b"}", call="generate_stream"),
+    # A length that Triton heeds for `infer` alone.
+    **{
+        f"nested {call} behind a length of {length}": OverHttp(
+            b'{"x":' + nested(120_000) + b"}", headers={"inference-header-content-length": length}, call=call
+        )
+        for call in ("generate", "generate_stream", "versions/1/generate", "generate?a=/infer")
+        for length in ("0", "5")
+    },
     "nested in a question": OverHttp(nested(120_000), call="config"),
     "nested, said to be gRPC": OverHttp(_DEEP_DATA, headers={"content-type": "application/grpc"}),
     "nested, for a version": OverHttp(_DEEP_DATA, call="versions/1/infer"),

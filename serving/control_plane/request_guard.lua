@@ -245,7 +245,10 @@ local function admit(handle)
   local call = match(path, "^/inference%.GRPCInferenceService/(%a+)")
   local model = match(path, "^/v2/models/([^/?]+)")
   local is_named = (headers:get(LIMITS.model_header) or "") ~= ""
-  local head, declared = headers:get("inference-header-content-length"), tonumber(headers:get("content-length") or "")
+  -- Triton heeds this header for `infer` alone, and parses the whole body of everything else.
+  local head = match(path, "^[^?]*/infer$") or match(path, "^[^?]*/infer%?")
+  head = head and headers:get("inference-header-content-length")
+  local declared = tonumber(headers:get("content-length") or "")
   local is_stream = call == "ModelStreamInfer"
   if model or is_named or not call or is_stream then
     name_model(handle, not is_named and model or nil)

@@ -178,6 +178,7 @@ _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "run a shell": lambda given: _spawn("/bin/sh", "-c", "exit 0"),
     "talk to a child": lambda given: _pair(),
     "memory file": lambda given: os.close(os.memfd_create("x")),
+    "shared memory in no file": lambda given: mmap.mmap(-1, 4096).close(),
     "bound another": lambda given: resource.prlimit(given["pid"], resource.RLIMIT_CORE, (0, 0)) and None,
     "pin another": _pin,
     "slow another": lambda given: os.setpriority(os.PRIO_PROCESS, given["pid"], 5),

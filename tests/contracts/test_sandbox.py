@@ -207,10 +207,11 @@ REFUSED_BY_SECCOMP = {
     **dict.fromkeys(("connect", "connect to itself", "fast open"), "EPERM"),
     **dict.fromkeys(("datagram", "unix socket", "abstract socket", "netlink", "raw socket", "sctp", "vsock"), "EACCES"),
     **dict.fromkeys(("ptrace", "unshare", "keyctl", "bpf", "userfaultfd", "io_uring", "perf_event_open"), "EPERM"),
-    **dict.fromkeys(("mount", "setns", "process_vm_readv"), "EPERM"),
+    **dict.fromkeys(("mount", "setns", "process_vm_readv", "memory file"), "EPERM"),
+    "shared memory in no file": "ENOMEM",
 }
 ALWAYS = dict.fromkeys(
-    ("listen", "write at home", "run a shell", "talk to a child", "memory file", "bound itself", "pin its own thread"),
+    ("listen", "write at home", "run a shell", "talk to a child", "bound itself", "pin its own thread"),
     "yes",
 )
 TO_ANOTHER = (

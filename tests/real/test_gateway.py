@@ -115,6 +115,19 @@ def test_a_hung_candidate_costs_one_attempt_and_then_nothing(parts: Rig) -> None
     assert answers[-1].seconds < 0.7  # set aside after five
 
 
+@pytest.mark.parametrize("mode", ["error", "lost", "full"])
+def test_an_attempt_that_fails_after_the_next_has_begun_harms_nobody(parts: Rig, mode: str) -> None:
+    """Envoy 1.40 crashed here, each time, where a filter waited for the body of such an answer."""
+    parts.apply(10_000, limits=LIMITS)
+    parts.candidate.mode, parts.candidate.delay_s = mode, 1.5 * LIMITS.attempt_timeout_s
+    parts.stable.delay_s = LIMITS.attempt_timeout_s
+    with ThreadPoolExecutor(4) as pool:
+        answers = [one.result() for one in [pool.submit(parts.envoy.http) for _ in range(4)]]
+    assert {(answer.status, answer.release) for answer in answers} <= {(200, "r1"), (answers[0].status, "r2")}
+    assert parts.envoy.is_running()
+    parts.candidate.mode, parts.candidate.delay_s, parts.stable.delay_s = "ok", 0.0, 0.0
+
+
 def test_what_was_in_flight_when_its_server_died_is_handed_to_nobody(parts: Rig) -> None:
     """Any of them may be what ended it, and would end the next one."""
     parts.apply(10_000)

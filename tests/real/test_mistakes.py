@@ -181,6 +181,7 @@ GENERATE = {
     "generate: not JSON": b"hello",
     "generate: a list": b"[]",
     "generate: a text": b'{"x": "a"}',
+    "generate: parameters that are a number": b'{"x": [1, 2, 3, 4], "parameters": -1}',
 }
 
 

@@ -42,6 +42,7 @@ REFUSED = {
     "finit_module": 313,
     "kexec_file_load": 320,
     "bpf": 321,
+    "memfd_create": 319,
     "userfaultfd": 323,
     "io_uring_setup": 425,
     "io_uring_enter": 426,
@@ -54,6 +55,7 @@ REFUSED = {
     "fspick": 433,
     "pidfd_getfd": 438,
     "mount_setattr": 442,
+    "memfd_secret": 447,
 }
 #: Refused as well where the service's files and processes can be named. Landlock knows no right to change a mode, an owner or a
 #: time, for which a descriptor to read from is enough, and hinders nobody from what one process may do to another of its user.
@@ -73,7 +75,9 @@ _OF_ITSELF = {"prlimit64": 302, "sched_setparam": 142, "sched_setscheduler": 144
 #: whoever opens the file next must wait. Source: linux/fs.h, linux/fsverity.h, linux/fscrypt.h, linux/fcntl.h.
 _IOCTLS, _FCNTLS = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685, 0x800C6613), (1024,)
 _CLONE, _CLONE3, _SOCKET, _FCHMOD, _SENDTO, _SENDMSG, _SENDMMSG = 56, 435, 41, 91, 44, 46, 307
-_IOCTL, _FCNTL, _SET_AFFINITY = 16, 72, 203
+_IOCTL, _FCNTL, _SET_AFFINITY, _MMAP = 16, 72, 203, 9
+#: Memory that is shared and lies in no file: MAP_SHARED (or MAP_SHARED_VALIDATE) with MAP_ANONYMOUS. Source: asm-generic/mman-common.h.
+_SHARED_AND_NOWHERE = 0x01 | 0x20
 _NEW_NAMESPACES, _FASTOPEN = 0x7E020000, 0x20000000  # Source: linux/sched.h, linux/socket.h
 _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_KIND, _IPPROTO_TCP = 2, 10, 1, 0xF, 6
 # Source: linux/filter.h, linux/seccomp.h, linux/audit.h. A filter's instruction is (code, jump if true, if false, value).
@@ -103,6 +107,15 @@ def _program(sees_the_service: bool) -> list[bytes]:
     flags = (_CLONE, 0, _NEW_NAMESPACES), (_SENDTO, 3, _FASTOPEN), (_SENDMSG, 2, _FASTOPEN), (_SENDMMSG, 3, _FASTOPEN)
     for number, place, bits in flags:
         code += _block(number, [_load_argument(place), _step(_ANY_BIT, bits, 0, 1), _refuse(errno.EPERM)])
+    # The bound on memory counts what is private; regions in /dev/shm are bounded there, and these would be nowhere. A memfd can be
+    # executed as well.
+    nowhere = [
+        _load_argument(3),
+        _step(_AND, _SHARED_AND_NOWHERE),
+        _step(_EQUAL, _SHARED_AND_NOWHERE, 0, 1),
+        _refuse(errno.ENOMEM),
+    ]
+    code += _block(_MMAP, nowhere)
     if sees_the_service:
         code += _beside_the_service()
     else:  # Triton makes its regions with mode 0644; the umask counts, so the mode said once more is only said to be done.
