@@ -64,7 +64,10 @@ def connect(option: str | None) -> Client:
     url = server_url(option)
     token = find_token(url)
     if not token:
-        raise refuse(f"You are not signed in to {url}.", "Run `sluicegate login`, or set SLUICEGATE_TOKEN.")
+        raise refuse(
+            f"You are not signed in to {url}.",
+            "Run `sluicegate login`, or set SLUICEGATE_TOKEN; for a stack of another state folder on this machine, SLUICEGATE_STATE_DIR.",
+        )
     return Client(url, token)
 
 
