@@ -67,6 +67,8 @@ local function meant(status, said, is_front)
 end
 
 local ABOUT = "{NAMESPACE}"
+-- Timestamps are whole milliseconds of another clock than that of Envoy's timers: what is late may seem to be in time by some.
+local SLACK_MS = 5
 
 -- Marks a request whose first attempt was late: the second began because the time of one was over, and not because the first
 -- had an answer or no connection. What is set here lasts as long as the request, over all its attempts.
@@ -78,7 +80,7 @@ function envoy_on_request(handle)
   local known = about:get(ABOUT) or {{}}
   local most = tonumber(handle:virtualHost():metadata():get("attempt_timeout_ms"))
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
-  if most and took >= most and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
+  if most and took >= most - SLACK_MS and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
 end
 
 -- Whether another attempt may be under way beside this one. Envoy 1.40 ends with a segmentation fault when a filter waits for the
@@ -86,7 +88,7 @@ end
 local function is_late(handle, known)
   local most = tonumber(handle:virtualHost():metadata():get("attempt_timeout_ms"))
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
-  return known["is_late"] or not most or took >= most
+  return known["is_late"] or not most or took >= most - SLACK_MS
 end
 
 function envoy_on_response(handle)
