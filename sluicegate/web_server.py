@@ -46,8 +46,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin_head()
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._make_room()
+        self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
@@ -123,7 +122,12 @@ class BoundedHttp(HttpToolsProtocol):
         return 1 if self.flow.write_paused else None
 
     def _make_room(self) -> None:
-        """Ends the oldest of the connections that give way soonest; this one where everybody else waits for us."""
-        others = [one for one in self.connections if isinstance(one, BoundedHttp) and one is not self]
-        ranked = [(rank, one._since, id(one), one) for one in others if (rank := one._eviction_rank()) is not None]
-        min(ranked, default=(0, 0.0, 0, self))[-1].transport.abort()
+        """Above the bound, ends the oldest of the connections that give way soonest; this one where everybody else waits for us.
+
+        Those that were ended in this turn of the event loop are still in the list, and many connections may begin in one turn.
+        """
+        open_ones = [one for one in self.connections if isinstance(one, BoundedHttp) and not one.transport.is_closing()]
+        if len(open_ones) > MOST_CONNECTIONS:
+            others = [one for one in open_ones if one is not self]
+            ranked = [(rank, one._since, id(one), one) for one in others if (rank := one._eviction_rank()) is not None]
+            min(ranked, default=(0, 0.0, 0, self))[-1].transport.abort()
