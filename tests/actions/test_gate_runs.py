@@ -35,9 +35,6 @@ from tests.gate_setup import (  # noqa: F401
 pytestmark = pytest.mark.django_db
 
 
-# running
-
-
 def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer: Actor, release: Release) -> None:
     gate_run = validated(developer, release)
     assert verdicts(gate_run) == {

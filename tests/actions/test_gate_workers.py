@@ -15,7 +15,7 @@ from ledger.core.errors import Stale, StateChanged
 from ledger.models import Event, Job
 from registry.models import Release
 from serving.models import Deployment
-from tests.gate_setup import Stage, beat, developer, release, stage, validated, verdicts  # noqa: F401
+from tests.gate_setup import Stage, beat, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators import actions
 from validators.execution.run import ACTOR, execute_gate_run
 from validators.models import GateRun, Report
@@ -40,9 +40,6 @@ def test_a_server_that_the_next_gate_run_uses_is_not_taken_from_it(
     actions.request_gate_run(actor=developer, release=release)
     execute_gate_run(gate_run.pk, beat)
     assert Deployment.objects.get().is_wanted
-
-
-# workers that die, and people who change their mind
 
 
 def test_the_next_worker_keeps_the_verdicts_that_are_there(
