@@ -52,7 +52,9 @@ class Server:
     def wait_for(self, ranks: Iterable[int]) -> None:
         """Until these are the eviction ranks of all who are connected: a thread that is starved reads nobody's head for a while."""
         deadline = time.monotonic() + 30
-        while sorted(str(one._eviction_rank()) for one in list(self._server.server_state.connections)) != sorted(map(str, ranks)):
+        while sorted(str(one._eviction_rank()) for one in list(self._server.server_state.connections)) != sorted(
+            map(str, ranks)
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
@@ -191,7 +193,9 @@ def test_who_keeps_us_waiting_gives_way(server: Server, monkeypatch: pytest.Monk
     slow = [server.connect(begun) for _ in range(60)]
     is_body = begun.startswith(b"POST")
     try:
-        server.wait_for([0] * 19 + [1] if is_body else [1] * 20)  # those of an attacker are with the application, and hold it
+        server.wait_for(
+            [0] * 19 + [1] if is_body else [1] * 20
+        )  # those of an attacker are with the application, and hold it
         for _ in range(30):
             assert b" 200 " in server.answer(WORKS.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         if is_body:
