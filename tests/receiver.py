@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import threading
 import time
@@ -53,6 +55,9 @@ class Receiver:
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        self._came = threading.Condition(self._lock)
+
     def __enter__(self) -> Receiver:
         receiver = self
 
@@ -87,6 +92,7 @@ class Receiver:
         with self._lock:
             self.got.append(Got(request.path, {k.lower(): v for k, v in request.headers.items()}, body))
             answer = self.answers.pop(0) if self.answers else self.always
+            self._came.notify_all()
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -94,6 +100,11 @@ class Receiver:
         finally:
             with self._lock:
                 self._at_once -= 1
+
+    def wait_for(self, count: int, within_s: float = 60.0) -> None:
+        """Until so many requests have come in all."""
+        with self._lock:
+            assert self._came.wait_for(lambda: len(self.got) >= count, within_s), f"only {len(self.got)} came"
 
     @property
     def seqs(self) -> list[int]:
@@ -114,14 +125,27 @@ def replies(status: int, text: str = "", **headers: str) -> Answer:
     return lambda request: reply(request, status, text, **headers)
 
 
-def says_nothing_for(pause_s: float) -> Answer:
-    """The receiver takes the request and is silent; then it hangs up."""
-    return lambda request: time.sleep(pause_s)
+def hangs_up(request: BaseHTTPRequestHandler) -> None:
+    """The receiver takes the request and closes the connection without a word."""
+
+
+def says_nothing(request: BaseHTTPRequestHandler) -> None:
+    """The receiver takes the request and is silent until the sender has had enough."""
+    with contextlib.suppress(OSError):
+        request.rfile.read(1)
 
 
 def trickles(request: BaseHTTPRequestHandler) -> None:
-    """A header byte every now and then: no single wait is long, all of them together are."""
-    for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 100:
-        request.wfile.write(bytes([byte]))
-        request.wfile.flush()
-        time.sleep(0.1)
+    """A header byte every now and then, until the sender has had enough: no single wait is long, all of them together are."""
+    with contextlib.suppress(OSError):
+        for byte in itertools.chain(b"HTTP/1.1 200 OK\r\nX-Slow: ", itertools.repeat(ord("x"))):
+            request.wfile.write(bytes([byte]))
+            request.wfile.flush()
+            time.sleep(0.1)
+
+
+def never_ends(request: BaseHTTPRequestHandler) -> None:
+    """A status at once, and then a body of which nothing comes."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    request.wfile.flush()
+    says_nothing(request)

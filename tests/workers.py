@@ -1,9 +1,7 @@
 """How a run is shared among workers: whole files, those that start servers first, and some alone.
 
 A file's tests share servers and a database, so they stay together. What waits for servers comes first, since a short file
-fills the end better than a long one. A file that measures time runs when the other workers are done: beside others, on as
-many processor cores as workers, it would measure them.
-"""
+fills the X"""
 
 from __future__ import annotations
 
@@ -29,13 +27,16 @@ FIRST = (
     "tests/kills",
     "tests/contracts",
 )
-#: Files that compare rates and short times with what the machine can do, and what others beside them would spoil.
+#: Files that measure, and leave most of a core to others: they begin when all else is done, but for each worker's last test.
+QUIET = {
+    "tests/real/test_gates.py": "measures how many requests a server takes",
+    "tests/kills/test_takeover.py": "another engine leads within 5 s",
+    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
+}
+#: Files that compare rates and short times with what the machine can do, and what any other beside them would spoil.
 ALONE = {
     "tests/real/test_overload.py": "measures a server's capacity, and what is left of it under three times the load",
-    "tests/real/test_bound.py": "counts what is in flight at a steady rate",
-    "tests/real/test_gates.py": "measures how many requests a server takes",
     "tests/flows/test_engine_pace.py": "an engine that is called looks within 0.15 s",
-    "tests/kills/test_takeover.py": "another engine leads within 5 s",
 }
 
 
@@ -60,7 +61,11 @@ def how_many() -> int:
 def begins_at(path: str) -> int:
     """The rank of a file, given by its path from the project's folder, in the order in which files are begun."""
     ranks = [number for number, name in enumerate(FIRST) if path == name or path.startswith(f"{name}/")]
-    return len(FIRST) + 1 if path in ALONE else ranks[0] if ranks else len(FIRST)
+    if path in QUIET:
+        return len(FIRST) + 1 + list(QUIET).index(path)
+    if path in ALONE:
+        return len(FIRST) + 1 + len(QUIET)
+    return ranks[0] if ranks else len(FIRST)
 
 
 def ports(config: pytest.Config, whole: range) -> range:
@@ -76,7 +81,10 @@ def ports(config: pytest.Config, whole: range) -> range:
 
 
 class Files(LoadScopeScheduling):
-    """Whole files to each worker; those of `ALONE`, which come last, one by one when the other workers are done."""
+    """Whole files to each worker: first those that no table names, then those of `QUIET`, then those of `ALONE`, one by one.
+
+    A worker begins a test only when it knows the one after it, or that there is none. So who waits for others has one test left.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid.partition("::")[0]
@@ -88,21 +96,31 @@ class Files(LoadScopeScheduling):
     def _reschedule(self, node: WorkerController) -> None:
         if not self.workqueue or self._may_begin(node):
             super()._reschedule(node)
-        elif node is not self._last() and not node.shutting_down:
+        elif self._next() in ALONE and node is not self._last() and not node.shutting_down:
             node.shutdown()
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         super().mark_test_complete(node, item_index, duration)
-        last = self._last()
-        if self.workqueue and last is not None and last is not node:
-            self._reschedule(last)  # it may be waiting for this one
+        if not self.workqueue or self._next() in QUIET or self._next() in ALONE:
+            for other in self.nodes:
+                if other is not node:
+                    self._reschedule(other)  # it may be waiting for this one
+
+    def _next(self) -> str:
+        return next(iter(self.workqueue))
 
     def _may_begin(self, node: WorkerController) -> bool:
         """Whether the next file of the queue may be given to this worker now."""
-        if next(iter(self.workqueue)).partition("::")[0] not in ALONE:
-            return True
-        others = [work for other, work in self.assigned_work.items() if other is not node]
-        return node is self._last() and not any(map(self._pending_of, others))
+        if self._next() in ALONE:
+            others = [work for other, work in self.assigned_work.items() if other is not node]
+            return node is self._last() and not any(map(self._pending_of, others))
+        if self._next() in QUIET:
+            loud = (
+                {path: tests for path, tests in work.items() if path not in QUIET}
+                for work in self.assigned_work.values()
+            )
+            return all(self._pending_of(work) <= 1 for work in loud)
+        return True
 
     def _last(self) -> WorkerController | None:
         """The worker that takes the files that run alone."""

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, require
+from accounts.core.quantities import weight_text
 from ledger.core.errors import DomainError
 from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
@@ -27,7 +28,7 @@ from rollouts.actions.start import (
     stable_beside,
 )
 from rollouts.core.capacity import shortage
-from rollouts.core.decision import listed, percent
+from rollouts.core.decision import listed
 from rollouts.core.policy import Policy, Source
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.models import Rollout
@@ -246,7 +247,7 @@ def _of_traffic(asked: _Asked) -> Iterator[Warned]:
         said = f"Nobody has counted the traffic of {asked.candidate.model.slug} in {asked.environment.slug} yet"
         yield Warned("traffic_unknown", "note", f"{said}, so that no times can be told.")
         return
-    thin = [f"{one.name} ({percent(one.weight_bp)})" for one in asked.found.stages if one.expected_s is None]
+    thin = [f"{one.name} ({weight_text(one.weight_bp)})" for one in asked.found.stages if one.expected_s is None]
     if thin:
         said = f"At {rate:g} requests/s {listed(thin)} will not see enough before the deadline"
         yield Warned(

@@ -290,4 +290,4 @@ _PLAIN = ("episodes", "rejections", "began_at", "rejected_at", "pairs")
 
 def _staked(log_e: float, stake: float) -> float:
     """The logarithm of what an e-value makes of evidence of which only a part, the stake, is multiplied by it."""
-    return log_e if stake >= 1 else math.log1p(stake * math.expm1(log_e))
+    return math.log1p(stake * math.expm1(log_e))

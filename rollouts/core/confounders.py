@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from rollouts.core.decision import Code, Decision, hold, percent, share
+from accounts.core.quantities import share_text, weight_text
+from rollouts.core.decision import Code, Decision, hold
 from rollouts.core.policy import FULL_BP
 from rollouts.core.snapshot import Judged, Snapshot
 
@@ -31,8 +32,8 @@ BEYOND_MIX_ELSE = 0.05
 
 def excuse(s: Snapshot, judged: Judged) -> Decision | None:
     """Why this guard's evidence does not convict the release; None if nothing speaks for it."""
-    at = f"Holding at {percent(s.desired.weight_bp)}"
-    looks = f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.identity.candidate_name}"
+    at = f"Holding at {weight_text(s.desired.weight_bp)}"
+    looks = f"{judged.guard.words} are at {share_text(judged.rate_candidate)} on {s.identity.candidate_name}"
     beyond = BEYOND_MIX.get(judged.guard.indicator, BEYOND_MIX_ELSE)
     if s.identity.has_stable and s.evidence.mix.differs and judged.rate_candidate - judged.rate_stable <= beyond:
         sizes = f"their sizes differ, index {s.evidence.mix.psi:.2f}"

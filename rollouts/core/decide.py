@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, percent, sentence
+from accounts.core.quantities import weight_text
+from rollouts.core.decision import OPENING, Action, Code, Decision, facts_of, hold, listed, sentence
 from rollouts.core.freeze import frozen
 from rollouts.core.inconclusive import inconclusive_because, is_late, late, undecided
 from rollouts.core.lifecycle import LIVE, RolloutState
@@ -79,9 +80,9 @@ def _prepare(s: Snapshot) -> Decision:
 
 def _ready(s: Snapshot) -> Decision:
     if s.policy.shadow is not None:
-        said = f"{s.identity.candidate_name} is warm: comparing it on copies of {percent(s.policy.shadow.sample_bp)} of the requests."
+        said = f"{s.identity.candidate_name} is warm: comparing it on copies of {weight_text(s.policy.shadow.sample_bp)} of the requests."
         return Decision(Action.SHADOW, Code.READY, said)
-    weight, begin = percent(s.policy.steps[0].weight_bp), {"to_index": 0}
+    weight, begin = weight_text(s.policy.steps[0].weight_bp), {"to_index": 0}
     if s.identity.has_stable:
         said = f"{s.identity.candidate_name} is warm: sending it {weight} of the traffic."
         return Decision(Action.START, Code.READY, said, begin)
@@ -107,7 +108,7 @@ def _progress(s: Snapshot) -> Decision:
         return _overdue(s)
     missing = _missing(s)
     if missing:
-        said = f"Holding at {percent(s.desired.weight_bp)}: {'; '.join(missing)}"
+        said = f"Holding at {weight_text(s.desired.weight_bp)}: {'; '.join(missing)}"
         return (
             undecided(s, said, Code.UNDECIDED, facts_of(s)) if is_late(s) else hold(s, Code.NEED_MORE, sentence(said))
         )
@@ -119,18 +120,18 @@ def _onward(s: Snapshot, proof: str) -> Decision:
     if s.desired.state is RolloutState.BAKING:
         return Decision(Action.PROMOTE, Code.PROVEN, f"{proof}: promoting it.", facts_of(s))
     if s.desired.state is RolloutState.SHADOWING:
-        weight = percent(s.policy.steps[0].weight_bp)
+        weight = weight_text(s.policy.steps[0].weight_bp)
         return Decision(
             Action.START, Code.PROVEN, f"{proof}: sending it {weight} of the traffic.", facts_of(s) | {"to_index": 0}
         )
     index = s.desired.step_index + 1
     if index < len(s.policy.steps):
-        weight = percent(s.policy.steps[index].weight_bp)
+        weight = weight_text(s.policy.steps[index].weight_bp)
         return Decision(
             Action.ADVANCE, Code.PROVEN, f"{proof}: advancing to {weight}.", facts_of(s) | {"to_index": index}
         )
     beside = f" with {s.identity.stable_name} warm beside it" if s.identity.has_stable else ""
-    said = f"{proof}: baking at {percent(s.policy.bake.weight_bp)} for {s.policy.bake.min_s:.0f} s{beside}."
+    said = f"{proof}: baking at {weight_text(s.policy.bake.weight_bp)} for {s.policy.bake.min_s:.0f} s{beside}."
     return Decision(Action.BAKE, Code.PROVEN, said, facts_of(s) | {"to_index": len(s.policy.steps)})
 
 

@@ -1,4 +1,4 @@
-"""What can be decided of a rollout, the stable codes of the reasons, and how numbers are said."""
+"""What can be decided of a rollout, the stable codes of the reasons, and how lists are said."""
 
 from __future__ import annotations
 
@@ -91,16 +91,6 @@ def hold(s: Snapshot, code: Code, said: str, judged: Judged | None = None) -> De
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
-
-
-def percent(basis_points: int) -> str:
-    """`25 %`, `0.5 %`."""
-    return f"{basis_points / 100:g} %"
-
-
-def share(value: float) -> str:
-    """A share in [0, 1] as a percentage with three significant digits."""
-    return f"{value * 100:.3g} %"
 
 
 def capital(text: str) -> str:

@@ -3,8 +3,9 @@ unless the policy asks for it after a time that it names."""
 
 from __future__ import annotations
 
+from accounts.core.quantities import share_text, weight_text
 from rollouts.core.confounders import is_split_off
-from rollouts.core.decision import Action, Code, Decision, facts_of, hold, percent, sentence, share
+from rollouts.core.decision import Action, Code, Decision, facts_of, hold, sentence
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import OnUndecided, Source
 from rollouts.core.rollback_rules import is_fix, shared_incident
@@ -19,7 +20,7 @@ def inconclusive_because(s: Snapshot) -> Decision | None:
     """A hold, if anything keeps us from judging; None when the numbers can be trusted."""
     found = _telemetry_unavailable(s) or _unacknowledged(s) or _source_unavailable(s)
     if found is None and s.desired.state is RolloutState.PAUSED:
-        return hold(s, Code.PAUSED, f"Paused at {percent(s.desired.weight_bp)} until someone resumes it.")
+        return hold(s, Code.PAUSED, f"Paused at {weight_text(s.desired.weight_bp)} until someone resumes it.")
     if found is None and not s.desired.is_promoting:
         found = _no_target(s) or _no_samples(s) or _split(s) or _gap(s) or _shedding(s) or _incident(s)
     return found and late(s, found)
@@ -28,7 +29,7 @@ def inconclusive_because(s: Snapshot) -> Decision | None:
 def _telemetry_unavailable(s: Snapshot) -> Decision | None:
     if not s.observed.problem:
         return None
-    at = f"Holding at {percent(s.desired.weight_bp)}"
+    at = f"Holding at {weight_text(s.desired.weight_bp)}"
     code = Code.STALE if s.observed.problem == Code.STALE else Code.PROVIDER_DOWN
     why = s.observed.problem_sentence or "the counters cannot be read"
     if s.evidence.blind_s < s.policy.blind_limit_s:
@@ -49,7 +50,7 @@ def _source_unavailable(s: Snapshot) -> Decision | None:
     for judged in () if s.desired.is_promoting else s.acting:
         problem = s.observed.source_problems.get(judged.guard.name)
         if problem and _is_listened_to(s, judged):
-            return hold(s, Code.NO_DATA, f"Holding at {percent(s.desired.weight_bp)}: {problem}", judged)
+            return hold(s, Code.NO_DATA, f"Holding at {weight_text(s.desired.weight_bp)}: {problem}", judged)
     return None
 
 
@@ -66,19 +67,19 @@ def _unacknowledged(s: Snapshot) -> Decision | None:
         return None
     late = f" for {s.evidence.unacknowledged_s:.0f} s" if s.evidence.unacknowledged_s >= s.policy.ack_deadline_s else ""
     why = f": {s.observed.ack_error}" if s.observed.ack_error else ""
-    said = f"Waiting{late} for the gateways to acknowledge {percent(s.desired.weight_bp)}{why}"
+    said = f"Waiting{late} for the gateways to acknowledge {weight_text(s.desired.weight_bp)}{why}"
     return hold(s, Code.NOT_ACKNOWLEDGED, said)
 
 
 def _no_target(s: Snapshot) -> Decision | None:
     if not s.identity.has_stable or s.observed.stable_servers != 0:
         return None
-    said = f"Holding at {percent(s.desired.weight_bp)}: {s.identity.stable_name}, the rollback target, has no serving server."
+    said = f"Holding at {weight_text(s.desired.weight_bp)}: {s.identity.stable_name}, the rollback target, has no serving server."
     return hold(s, Code.STABLE_NOT_READY, said)
 
 
 def _no_samples(s: Snapshot) -> Decision | None:
-    at = f"Holding at {percent(s.desired.weight_bp)}"
+    at = f"Holding at {weight_text(s.desired.weight_bp)}"
     if s.desired.weight_bp > 0 and s.evidence.quiet_s >= s.policy.no_data_s:
         return hold(
             s, Code.NO_DATA, f"{at}: no attempt reached {s.identity.candidate_name} for {s.evidence.quiet_s:.0f} s"
@@ -94,8 +95,8 @@ def _no_samples(s: Snapshot) -> Decision | None:
 def _split(s: Snapshot) -> Decision | None:
     if not is_split_off(s):
         return None
-    got = share(s.observed_frac or 0.0)
-    said = f"Holding at {percent(s.desired.weight_bp)}: the gateways send {got} of the requests to {s.identity.candidate_name} instead"
+    got = share_text(s.observed_frac or 0.0)
+    said = f"Holding at {weight_text(s.desired.weight_bp)}: the gateways send {got} of the requests to {s.identity.candidate_name} instead"
     return hold(s, Code.SPLIT_OFF, said)
 
 
@@ -105,7 +106,7 @@ def _gap(s: Snapshot) -> Decision | None:
     if s.evidence.since_gap_s is None or s.evidence.since_gap_s >= wanted_s:
         return None
     said = (
-        f"Holding at {percent(s.desired.weight_bp)}: counts were lost {s.evidence.since_gap_s:.0f} s ago; "
+        f"Holding at {weight_text(s.desired.weight_bp)}: counts were lost {s.evidence.since_gap_s:.0f} s ago; "
         f"waiting for {wanted_s:.0f} s without a gap"
     )
     return hold(s, Code.TELEMETRY_GAP, said)
@@ -118,8 +119,8 @@ def _shedding(s: Snapshot) -> Decision | None:
     if s.evidence.shed_candidate < LEAST_SHED or shed <= SHED_FRAC or shed <= SHED_RATIO * shed_stable:
         return None
     said = (
-        f"Holding at {percent(s.desired.weight_bp)}: the gateways shed {share(shed)} of the requests for {s.identity.candidate_name} "
-        f"({share(shed_stable)} on {s.identity.stable_name}), more than it can hold at this weight"
+        f"Holding at {weight_text(s.desired.weight_bp)}: the gateways shed {share_text(shed)} of the requests for "
+        f"{s.identity.candidate_name} ({share_text(shed_stable)} on {s.identity.stable_name}), more than it can hold at this weight"
     )
     return hold(s, Code.SHEDDING, said)
 
@@ -133,7 +134,7 @@ def _incident(s: Snapshot) -> Decision | None:
 
 
 def _burns(s: Snapshot, judged: Judged) -> str:
-    return f"{judged.guard.words} are at {share(judged.rate_stable)} on {s.identity.stable_name} too"
+    return f"{judged.guard.words} are at {share_text(judged.rate_stable)} on {s.identity.stable_name} too"
 
 
 # --- past a deadline --------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
+from accounts.core.quantities import share_text, weight_text
 from rollouts.core import confounders
-from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold, percent, share
+from rollouts.core.decision import Action, Code, Decision, capital, facts_of, hold
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.snapshot import Judged, Snapshot
 
@@ -68,7 +69,7 @@ def _failing(s: Snapshot) -> Decision | None:
     if burning is not None:  # then rows come by chance; a candidate that fares worse still is told by the evidence
         said = (
             f"the last {s.evidence.all_failing} attempts failed, "
-            f"and errors are at {share(burning.rate_stable)} on {s.identity.stable_name} too"
+            f"and errors are at {share_text(burning.rate_stable)} on {s.identity.stable_name} too"
         )
         return shared_incident(s, said, burning)
     said = (
@@ -113,17 +114,17 @@ def _over(s: Snapshot, judged: Judged) -> Decision | None:
     if s.identity.has_stable and judged.rate_stable > judged.limit:
         return shared_incident(
             s,
-            f"{judged.guard.words} are at {share(judged.rate_candidate)} on {s.identity.candidate_name} "
-            f"and at {share(judged.rate_stable)} on {s.identity.stable_name}, over {share(judged.limit)}",
+            f"{judged.guard.words} are at {share_text(judged.rate_candidate)} on {s.identity.candidate_name} "
+            f"and at {share_text(judged.rate_stable)} on {s.identity.stable_name}, over {share_text(judged.limit)}",
             judged,
         )
     if s.identity.has_stable and not s.desired.is_promoting and judged.log_e_worse < BLAME_LOG_E:
-        over = f"at {share(judged.rate_candidate)} on {s.identity.candidate_name}, over {share(judged.limit)}"
+        over = f"at {share_text(judged.rate_candidate)} on {s.identity.candidate_name}, over {share_text(judged.limit)}"
         said = f"{judged.guard.words} are {over}, and {s.identity.stable_name} does not clearly fare better at the same time"
         return shared_incident(s, said, judged)
     said = (
-        f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share(judged.rate_candidate)} "
-        f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share(judged.limit)}."
+        f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share_text(judged.rate_candidate)} "
+        f"({judged.bad_candidate} of {judged.candidate} attempts), proven over the objective's {share_text(judged.limit)}."
     )
     return confounders.excuse(s, judged) or rollback_decision(s, Code.OBJECTIVE_BREACHED, said, judged)
 
@@ -182,20 +183,21 @@ def rollback_decision(s: Snapshot, code: Code, why: str, judged: Judged | None =
         said = f"{why} There is no earlier release to go back to: it keeps its traffic, and a person must act."
         return Decision(stop, Code.NO_ROLLBACK_TARGET, said, facts)
     if judged is not None and not judged.guard.is_critical:
-        said = f"{why} The guard is not critical: staying at {percent(s.desired.weight_bp)} until a person decides."
+        said = f"{why} The guard is not critical: staying at {weight_text(s.desired.weight_bp)} until a person decides."
         return Decision(stop, code, said, facts)
     return Decision(Action.ROLL_BACK, code, f"{why} Rolling back to {s.identity.stable_name}.", facts)
 
 
 def shared_incident(s: Snapshot, what: str, judged: Judged | None = None) -> Decision:
     """A hold: stable suffers too, so the release is not blamed."""
-    said = f"Holding at {percent(s.desired.weight_bp)}: {what}, so it is not the release that is to blame."
+    said = f"Holding at {weight_text(s.desired.weight_bp)}: {what}, so it is not the release that is to blame."
     return hold(s, Code.BOTH_ARMS_BAD, said, judged)
 
 
 def _worse(s: Snapshot, judged: Judged) -> str:
     return (
-        f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share(judged.rate_candidate)} ({judged.bad_candidate} of "
-        f"{judged.candidate} attempts) against {share(judged.rate_stable)} ({judged.bad_stable} of {judged.stable}) on "
+        f"{capital(judged.guard.words)} of {s.identity.candidate_name} are at {share_text(judged.rate_candidate)} "
+        f"({judged.bad_candidate} of {judged.candidate} attempts) "
+        f"against {share_text(judged.rate_stable)} ({judged.bad_stable} of {judged.stable}) on "
         f"{s.identity.stable_name} at the same time: worse beyond doubt."
     )

@@ -16,7 +16,7 @@ from ledger.adapters.files import write_whole
 log = structlog.get_logger(__name__)
 #: The figures are told and begun anew this often.
 TOLD_EVERY_S = 60.0
-#: In the state folder; where engine and pages share one, `last_figures` reads it.
+#: In the state folder, for whoever watches the machine.
 PACE_FILE = "engine-pace.json"
 
 
@@ -67,14 +67,6 @@ class LagMetrics:
         of_lags = [_quantile(lags, share) for share in (0.5, 0.99, 1)]
         of_turns = [_quantile(turns, share) for share in (0.5, 0.99, 1)]
         return LagFigures(now.isoformat(), self.owner, self._rollouts, len(turns), *of_lags, *of_turns)
-
-
-def last_figures(file: Path) -> LagFigures | None:
-    """What an engine on this machine told last; None when none did."""
-    try:
-        return LagFigures(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _keep(file: Path, figures: LagFigures) -> None:

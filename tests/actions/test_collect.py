@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -446,6 +447,18 @@ def beside(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, outcome
 
 
+def until_it_waits(thread: threading.Thread) -> None:
+    """Until the thread's session waits for a lock of ours, or has ended without."""
+    deadline = time.monotonic() + 60
+    while thread.is_alive():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+            if cursor.fetchone()[0]:
+                return
+        assert time.monotonic() < deadline, "it neither waits nor ends"
+        time.sleep(0.01)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_release_sealed_while_collection_waits_keeps_its_bytes(settings: Any) -> None:
     """A draft takes the marked bytes over and seals; collection, which had already planned to delete them, asks again."""
@@ -460,9 +473,9 @@ def test_a_release_sealed_while_collection_waits_keeps_its_bytes(settings: Any) 
         assert draft.files.count() == 2
         # not committed: the plan that the other transaction makes cannot see it, and its deletions wait for our locks
         thread, outcome = beside(lambda: actions.collect_unused(actor=admin))
-        thread.join(1.0)
+        until_it_waits(thread)
         assert thread.is_alive() or outcome[0].deleted == 0
-    thread.join(30)
+    thread.join(120)
     release = actions.seal(actor=dev, release=draft)
     assert outcome[0].deleted == 0 and release.number == 2
     for file in ReleaseFile.objects.filter(release=release):
@@ -477,9 +490,9 @@ def test_a_release_restored_while_collection_waits_keeps_its_bytes(settings: Any
     with transaction.atomic():
         actions.restore(actor=dev, release=release, expected_version=release.version, reason="wanted")
         thread, outcome = beside(lambda: actions.collect_unused(actor=admin))
-        thread.join(1.0)
+        until_it_waits(thread)
         assert thread.is_alive() or outcome[0].deleted == 0
-    thread.join(30)
+    thread.join(120)
     assert outcome[0].deleted == 0 and store().exists(sha256(ONNX)) and store().exists(sha256(SHARED))
     assert Release.objects.get(pk=release.pk).state == "sealed"
 
@@ -490,7 +503,7 @@ def test_two_collections_at_once_delete_each_blob_once(settings: Any) -> None:
     due_mark(dev, admin, served_model(dev), settings)
     runs = [beside(lambda: actions.collect_unused(actor=admin)) for _ in range(3)]
     for thread, _ in runs:
-        thread.join(60)
+        thread.join(120)
     assert sum(outcome[0].deleted for _, outcome in runs) == 2
     assert set(Tombstone.objects.values_list("outcome", flat=True)) == {"deleted"}
 
@@ -502,7 +515,7 @@ def test_a_release_is_not_retired_beside_a_route_that_begins_to_name_it() -> Non
     with transaction.atomic():
         _route(release, release)
         thread, outcome = beside(lambda: retired(dev, release))
-        thread.join(1.0)
+        until_it_waits(thread)
         assert thread.is_alive()  # it waits for the route's transaction
-    thread.join(30)
+    thread.join(120)
     assert isinstance(outcome[0], StateChanged) and "stable in production" in outcome[0].message

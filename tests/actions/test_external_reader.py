@@ -102,8 +102,8 @@ def test_the_past_is_not_counted_and_what_follows_is_counted_once(here: Counting
 
 def test_a_reading_is_as_old_as_its_sample(here: Counting) -> None:
     here.metrics.freeze(40.0)
-    found = here.read()
-    assert isinstance(found, Reading) and time.time() - found.at == pytest.approx(40, abs=1)
+    before, found, after = time.time(), here.read(), time.time()
+    assert isinstance(found, Reading) and before - 40.1 < found.at < after - 39.9
 
 
 @pytest.mark.parametrize("why", sorted(MetricsError.REASONS))
@@ -292,7 +292,7 @@ class Hanging:
 
     def read(self, queries: Sequence[CounterQuery], *, timeout_s: float) -> Mapping[str, CounterSample | MetricsError]:
         self.asked.set()
-        self.go.wait(30)
+        self.go.wait(120)
         return {one.name: CounterSample(100.0, 0.0) for one in queries}
 
 
@@ -302,12 +302,12 @@ def test_nobody_waits_for_a_metrics_server_that_hangs(monkeypatch: pytest.Monkey
     reader = PrometheusReader(metrics, every_s=0.05)
     mine = rollout()
     reader.follow([mine], fence=1)
-    assert metrics.asked.wait(5)
+    assert metrics.asked.wait(60)
     began = time.monotonic()
-    for _ in range(1000):
+    for _ in range(100):
         reader.follow([mine], fence=1)
         assert isinstance(reader.latest(7)[NAME], str)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # a single wait would be 120 s
     metrics.go.set()
     until(lambda: isinstance(reader.latest(7)[NAME], Reading))
     metrics.go.clear()
@@ -351,7 +351,7 @@ def test_check_warns_of_queries_that_give_nothing() -> None:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -494,7 +494,7 @@ def _race(*calls: Any) -> list[Any]:
 
     def run(i: int) -> None:
         try:
-            barrier.wait(10)
+            barrier.wait(60)
             results[i] = calls[i]()
         except DomainError as error:
             results[i] = error
@@ -505,7 +505,7 @@ def _race(*calls: Any) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     return results
 
 

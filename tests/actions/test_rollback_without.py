@@ -7,11 +7,12 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from celery import current_app
+from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -29,8 +30,9 @@ from tests.telemetry_world import EXTERNAL, GUARDS, World
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
-#: From the call, or from the fault's first tick, to weight 0 in the route: what is away may not be waited for.
-SOON_S = 3.0
+#: What is away may not be waited for: from the call, or from the fault's first tick, to weight 0 in the route is far less than
+#: what hangs is waited for by whoever does wait. Seconds.
+SOON_S, HANGS_S = 40.0, 120.0
 EACH = pytest.mark.parametrize(
     "world", ["broker_refuses", "broker_hangs", "blobs", "prometheus", "prober", "all"], indirect=True
 )
@@ -42,42 +44,53 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
 
 
-@contextlib.contextmanager
-def hanging_port() -> Iterator[int]:
-    """A port that takes every connection, and then says nothing."""
-    kept: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+class HangingPort:
+    """A port that takes every connection, and then says nothing until it hangs up on all of them."""
 
-        def take() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    kept.append(listener.accept()[0])
+    def __init__(self) -> None:
+        self._kept: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.number = int(self._listener.getsockname()[1])
+        self._taker = threading.Thread(target=self._take, daemon=True)
+        self._taker.start()
 
-        taker = threading.Thread(target=take, daemon=True)
-        taker.start()
-        yield int(listener.getsockname()[1])
-        listener.shutdown(socket.SHUT_RDWR)
-        taker.join(5)
-        for one in kept:
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._kept.append(self._listener.accept()[0])
+
+    def hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._taker.join(60)
+        self._listener.close()
+        for one in self._kept:
             one.close()
 
 
 @contextlib.contextmanager
 def broker_at(port: int) -> Iterator[None]:
-    """Celery sends there, with the settings that every process has."""
+    """Celery sends there, with the settings that every process has, but waits for an answer for as long as HANGS_S."""
     was = current_app.conf.broker_url
     current_app.conf.broker_url = f"redis://127.0.0.1:{port}/0"
-    current_app.amqp._producer_pool = current_app._pool = None
+    wait_for_the_broker(HANGS_S)
     try:
         yield
     finally:
         current_app.conf.broker_url = was
-        current_app.amqp._producer_pool = current_app._pool = None
+        wait_for_the_broker(settings.CELERY_BROKER_TRANSPORT_OPTIONS["socket_timeout"])
+
+
+def wait_for_the_broker(seconds: float) -> None:
+    """For its answers, from now on."""
+    options = {**settings.CELERY_BROKER_TRANSPORT_OPTIONS, "socket_timeout": seconds}
+    current_app.conf.broker_transport_options = options
+    current_app.amqp._producer_pool = current_app._pool = None
 
 
 @contextlib.contextmanager
-def scheduled() -> Iterator[None]:
-    """A scheduler looks meanwhile, as its process does."""
+def scheduled(hang_up: Callable[[], None]) -> Iterator[None]:
+    """A scheduler looks meanwhile, as its process does. At the end whatever holds it up hangs up."""
     scheduler = Scheduler(every_s=0.05)
 
     def run() -> None:
@@ -90,12 +103,20 @@ def scheduled() -> Iterator[None]:
         yield
     finally:
         scheduler.stop()
-        thread.join(30)
+        hang_up()
+        thread.join(60)
         assert not thread.is_alive()
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest, settings: Any) -> Iterator[World]:
+def broker() -> Iterator[HangingPort]:
+    made = HangingPort()
+    yield made
+    made.hang_up()
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, settings: Any, broker: HangingPort) -> Iterator[World]:
     """A rollout at 25 % of the traffic; what the parameter names is away from then on."""
     is_all = request.param == "all"
     guards = [*GUARDS, {"indicator": "wrong", "max_frac": 0.01}] if request.param == "prober" or is_all else GUARDS
@@ -107,7 +128,7 @@ def world(request: pytest.FixtureRequest, settings: Any) -> Iterator[World]:
         if request.param == "broker_refuses":
             stack.enter_context(broker_at(1))
         if request.param == "broker_hangs" or is_all:
-            stack.enter_context(broker_at(stack.enter_context(hanging_port())))
+            stack.enter_context(broker_at(broker.number))
         if request.param == "blobs" or is_all:
             settings.BLOB_STORE = "/proc/nobody/can/write/here"
         if request.param == "prometheus" or is_all:
@@ -141,6 +162,7 @@ def assert_ended(world: World) -> Rollout:
 @pytest.mark.parametrize("world", ["broker_refuses", "all"], indirect=True)
 def test_what_is_away_is_really_away(world: World, request: pytest.FixtureRequest) -> None:
     is_all = request.node.callspec.params["world"] == "all"
+    wait_for_the_broker(0.3)
     with pytest.raises(Exception, match=r"Timeout" if is_all else r"refused"):
         current_app.signature("ledger.run_job", args=["x"], retry=False).apply_async()
     if is_all:
@@ -151,9 +173,11 @@ def test_what_is_away_is_really_away(world: World, request: pytest.FixtureReques
 
 
 @EACH
-def test_the_engine_takes_a_broken_release_back(world: World, request: pytest.FixtureRequest) -> None:
+def test_the_engine_takes_a_broken_release_back(
+    world: World, request: pytest.FixtureRequest, broker: HangingPort
+) -> None:
     away = request.node.callspec.params["world"]
-    with world.running(), scheduled():
+    with world.running(), scheduled(broker.hang_up):
         while "hangs" in away and not Job.objects.get(kind="tests.waiting").sent_at:
             world.turn()  # until the scheduler is held by the broker
         world.break_candidate()

@@ -25,7 +25,7 @@ def at_once(*calls: Callable[[], Any]) -> list[str]:
     found = [""] * len(calls)
 
     def run(index: int) -> None:
-        ready.wait(timeout=10)
+        ready.wait(timeout=60)
         try:
             calls[index]()
             found[index] = "done"
@@ -38,7 +38,7 @@ def at_once(*calls: Callable[[], Any]) -> list[str]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     connection.close()
     return sorted(found)
 

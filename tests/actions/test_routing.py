@@ -178,7 +178,7 @@ def test_the_control_plane_hears_of_a_route_when_it_is_committed() -> None:
     with psycopg.connect(**wanted, autocommit=True) as session:
         session.execute("LISTEN sluicegate_routes")
         world.route(500)
-        notices = list(session.notifies(timeout=5, stop_after=1))
+        notices = list(session.notifies(timeout=60, stop_after=1))
     assert len(notices) == 1
 
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from accounts.core.access import DOING, MAY, Actor, Role, Verb, may, require
-from ledger.core.errors import Refused
+from accounts.core.access import DOING, MAY, Actor, Role, Verb, may, require, require_version
+from ledger.core.errors import Refused, Stale
 
 SHUT = {Verb.PAUSE_ROLLOUT, Verb.ABORT_ROLLOUT, Verb.ROLL_BACK}
 
@@ -82,3 +82,15 @@ def test_every_verb_can_be_said() -> None:
 
 def test_the_system_says_which_part_of_it_acts() -> None:
     assert Actor.system("engine").name == "system:engine"
+
+
+@pytest.mark.parametrize("expected", [None, 3])
+def test_a_version_that_was_seen_or_not_asked_for_will_do(expected: int | None) -> None:
+    require_version(3, expected, "Gate run 7")
+
+
+@pytest.mark.parametrize("expected", [2, 4, 0])
+def test_another_version_is_stale_and_says_what_there_is(expected: int) -> None:
+    with pytest.raises(Stale, match=f"Gate run 7 is at version 3, not {expected}") as refused:
+        require_version(3, expected, "Gate run 7", state="running")
+    assert refused.value.facts == {"version": 3, "state": "running"}

@@ -104,7 +104,7 @@ def test_an_archive_without_release_yaml() -> None:
     assert "has 0 of it" in refusal(read_members([], most_bytes=ROOM))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(st.text(alphabet="a./\\\x00:é", max_size=8), st.sampled_from(MemberKind), st.integers(-1, 9)),
@@ -263,7 +263,7 @@ def test_a_tar_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
         }
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(PACKED)), st.data())
 def test_spoilt_archives_are_refused_or_unpacked(
     tmp_path_factory: pytest.TempPathFactory, name: str, draw: st.DataObject

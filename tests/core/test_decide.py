@@ -278,7 +278,7 @@ FORWARD = {Action.ADVANCE, Action.BAKE, Action.PROMOTE}
 
 
 @given(snapshots())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @pytest.mark.slow
 def test_decide_is_total_and_sound(s: Snapshot) -> None:
     done = decide(s)

@@ -202,7 +202,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(JSON, JSON)
 def test_fields_differ_exactly_where_the_values_do(old: Any, new: Any) -> None:
     found = list(fields("p", old, new))
@@ -290,7 +290,7 @@ def test_a_sentencepiece_model() -> None:
     assert read("artifact/x.model", b"\xff" * 20) is None and read("artifact/x.model", b"") is None
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_tokenizer_or_none(data: bytes) -> None:
     for path in ("tokenizer/tokenizer.json", "tokenizer/vocab.json", "tokenizer/vocab.txt", "tokenizer/spiece.model"):

@@ -130,7 +130,7 @@ def test_json_keeps_six_digits_and_other_shapes_begin_afresh() -> None:
     ),
     st.sampled_from([0.3, 1.0, 7.0]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_scalars_and_arrays_agree(rows, tick_s) -> None:
     one, many = Dispersion(), Dispersions(2, 5.0)
     for i, (xc, nc, xb, nb) in enumerate(rows):
@@ -145,7 +145,7 @@ def test_scalars_and_arrays_agree(rows, tick_s) -> None:
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 900), st.sampled_from([1.0, 1e9]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_factor_is_at_least_one_and_the_same_for_arrays(squares, bad, blocks, most) -> None:
     found = factor(squares, bad, blocks, most)
     assert found >= 1.0

@@ -160,7 +160,7 @@ counts = st.integers(0, 500)
     st.floats(0.0, 0.1),
     st.sampled_from(list(Side)),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_scalars_and_arrays_agree(windows, ratio, plus, side) -> None:
     tolerance = Tolerance(ratio, plus)
     windows = [(min(xc, nc), nc, min(xb, nb), nb) for xc, nc, xb, nb in windows]
@@ -226,7 +226,7 @@ PHIS = st.tuples(*[st.floats(1, 20)] * 4)
 
 
 @given(COUNTS, PHIS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_scatter_of_the_same_tick_never_gives_more_than_the_one_known_before(counts, phis) -> None:
     window = Window(*counts)
     now = Scatter(*phis).of([window], PLAIN)
@@ -235,7 +235,7 @@ def test_a_scatter_of_the_same_tick_never_gives_more_than_the_one_known_before(c
 
 
 @given(st.floats(1, 20), st.floats(1, 20), st.sampled_from([(0.02, 6, 18), (0.3, 3, 9), (0.1, 12, 2)]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_promise_holds_whatever_each_arm_is_divided_by(candidate, stable, case) -> None:
     """The exact expectation over all outcomes of one window whose arms fail alike: never over 1, at any alternative."""
     share, nc, nb = case
@@ -270,7 +270,7 @@ def test_a_clump_is_one_event_for_the_arm_that_it_is_in() -> None:
     st.floats(1.0, 3.0),
     st.floats(0.0, 0.1),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_more_bad_attempts_of_the_candidate_never_look_better(xc, nc, xb, nb, ratio, plus) -> None:
     xc, xb = min(xc, nc), min(xb, nb)
     tolerance = Tolerance(ratio, plus)
@@ -309,7 +309,7 @@ def test_attempts_to_go_is_enough_and_not_far_too_many() -> None:
 
 
 @given(st.lists(st.floats(-30, 30), min_size=8, max_size=8), st.floats(1, 10), st.floats(0.5, 12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_attempts_to_go_agrees_with_looking_for_it(sums, phi, bar) -> None:
     found = attempts_to_go(sums, 1000, phi, bar)
     if found is None:

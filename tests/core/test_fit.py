@@ -199,7 +199,7 @@ def test_the_answer_as_json_has_the_worst_first() -> None:
 LABEL = st.sampled_from([*LABELS, *MIXED, "nvidia.com/mig-x.count", "nvidia.com/gpu.compute.major"])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.dictionaries(LABEL, st.text(max_size=12) | st.integers() | st.none(), max_size=12), st.sampled_from(CASES))
 def test_any_labels_give_an_answer(labels: dict[str, Any], case: tuple[dict[str, Any], NodeFacts, str, str]) -> None:
     found = fit(case[0], from_labels(labels))

@@ -376,13 +376,13 @@ def test_headers_are_read_and_weights_are_not() -> None:
 ANY_PATH = st.sampled_from(sorted(GOOD))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(ANY_PATH, st.binary(max_size=400), st.integers(0, 600))
 def test_any_bytes_give_facts_or_one_problem(path: str, data: bytes, size: int) -> None:
     _is_total(path, data, size)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(ANY_PATH, ANY_PATH, st.data())
 @pytest.mark.slow
 def test_spoilt_files_give_facts_or_one_problem(path: str, content: str, draw: st.DataObject) -> None:
@@ -395,7 +395,7 @@ def test_spoilt_files_give_facts_or_one_problem(path: str, content: str, draw: s
     _is_total(path, bytes(data), len(data))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
                     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)))  # fmt: skip
 def test_any_json_as_a_header_or_a_tokenizer(value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,8 @@ OURS = {
     "BFLOAT16": "BF16",
     "FLOAT4E2M1": "FP4E2M1",
 }
-PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # bits; of others NumPy knows the bytes
+#: Bits of one element; of others NumPy knows the bytes.
+PACKED = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}
 
 
 def facts(model: ModelProto | bytes) -> dict[str, Any]:
@@ -59,13 +61,13 @@ def model(*weights: TensorProto, nodes: list[NodeProto] | None = None) -> ModelP
     return helper.make_model(helper.make_graph(nodes or [], "g", [], [OUT], list(weights)))
 
 
-KNOWN = [(name, number) for name, number in TensorProto.DataType.items() if 1 <= number <= 26]
+KNOWN = [(name, number) for name, number in TensorProto.DataType.items() if number]
 
 
 @pytest.mark.parametrize(("name", "number"), KNOWN)
 def test_a_tensor_has_the_bytes_of_its_type(name: str, number: int) -> None:
     said = facts(model(weight([3], None, number)))["tensors"]
-    assert said == [["w", OURS.get(name, name.replace("FLOAT8", "FP8")), [3]]]
+    assert said == [["w", OURS.get(name, re.sub("FLOAT(?=[68])", "FP", name)), [3]]]
     if name == "STRING":
         assert facts(model(weight([3], 1, number)))["tensors"] == said  # texts have no fixed size
         return
@@ -185,6 +187,13 @@ def test_offsets_and_lengths_are_whole_numbers_of_up_to_16_digits() -> None:
     assert "takes 4 bytes, and 5 are named in 'w'" in refusal(model(outside([1], location="w", length="5")))
     empty = outside([0], location="w", length="5")  # nothing is read of it
     assert facts(model(empty))["external"] == {"w": 0}
+
+
+def test_bytes_beside_the_graph_end_where_json_still_tells_the_place() -> None:
+    last = 2**53 - 1
+    assert facts(model(outside([1], location="w", offset=str(last - 4))))["external"] == {"w": last}
+    for tensor in (outside([1], location="w", offset=str(last - 3)), outside([last], location="w")):
+        assert f"'w' would end beyond {last} bytes of 'w'" in refusal(model(tensor))
 
 
 def test_long_entries_of_external_data_are_cut() -> None:

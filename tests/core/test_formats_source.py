@@ -31,20 +31,44 @@ def test_a_hidden_character_is_told_with_its_line(point: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"# coding: utf-7\n", b"#!/x\n# -*- coding: latin-1 -*-\n", b"# coding=unicode_escape"]
+    "data",
+    [
+        b"# coding: latin-1\n",
+        b"#!/x\n# -*- coding: latin-1 -*-\n",
+        b"#coding=latin-1",
+        b"\r# coding: latin-1\rx = 1\r",
+        b"\r\n# coding: latin-1\r\n",
+        b"#" + b" " * 5000 + b"coding: latin-1\n",
+        b"#" * 5000 + b"\n\f# coding: latin-1\n",
+    ],
 )
-def test_another_encoding_is_told(data: bytes) -> None:
-    assert "declared encoding" in hidden(data)[0]
+def test_another_encoding_is_told_wherever_python_reads_it(data: bytes) -> None:
+    assert hidden(data) == ["declared encoding latin-1"]
+    value = b"" if data.endswith((b"\n", b"\r")) else b"\n"
+    names: dict[str, str] = {}
+    exec(compile(data + value + b"said = '\xe9'\n", "model.py", "exec"), names)
+    assert names["said"] == "é"  # as UTF-8 it would be no source at all
 
 
-def test_a_third_line_declares_nothing() -> None:
-    assert hidden(b"a\nb\n# coding: utf-7\n") == []
+@pytest.mark.parametrize("name", ["utf-7", "unicode_escape", "cp1252"])
+def test_another_encoding_is_told_by_its_name(name: str) -> None:
+    for line in (f"# coding: {name}\n", f"# coding={name}", f"#!/x\n# -*- coding: {name} -*-\n"):
+        assert hidden(line.encode()) == [f"declared encoding {name}"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_a_third_line_declares_nothing(end: bytes) -> None:
+    assert hidden(b"a" + end + b"b" + end + b"# coding: utf-7" + end) == []
+    assert hidden(b"#a" + end + b"#b" + end + b"# coding: latin-1" + end) == []
 
 
 def test_what_is_told_is_bounded() -> None:
     data = "\u202e\n".encode() * 1000
     assert len(hidden_in(data)) == MOST_TOLD and hidden_in(data)[-1] == "and more"
+    assert hidden_in("\u202e\n".encode() * (MOST_TOLD - 1)) == [f"line {n}: U+202E" for n in range(1, MOST_TOLD)]
+    assert hidden_in("\u202e\n".encode() * MOST_TOLD)[-1] == "and more"
     assert "nothing beyond" in hidden(b"#" * (MOST_READ + 1))[0]
+    assert hidden(b"#" * MOST_READ) == []
 
 
 def test_source_that_was_read_before_is_read_again() -> None:

@@ -152,6 +152,11 @@ def test_a_message_that_ends_too_early(data: bytes, says: str) -> None:
         fields(data)
 
 
+def test_reading_nothing_asks_for_nothing() -> None:
+    empty = Window(io.BytesIO(b"abcd"), 4, most_fetches=1)
+    assert (empty.read(2), empty.read(0), empty.read(2), empty.read(0)) == (b"ab", b"", b"cd", b"")
+
+
 def test_the_largest_number_takes_ten_bytes_and_is_cut_to_64_bits() -> None:
     assert fields(b"\x08" + b"\xff" * 9 + b"\x01")[0].value == 2**64 - 1
     assert fields(b"\x08" + b"\xff" * 9 + b"\x7f")[0].value == 2**64 - 1

@@ -67,6 +67,7 @@ def test_members_are_those_that_the_standard_library_reads() -> None:
             for one in theirs
         ]  # fmt: skip
     assert members(window(TWO))[0].file_type == 0o100000
+    assert [one.name for one in members(window(zip_of(("a", b""), ("", b""))))] == ["a", ""]
     dos = zip_of(("a", b""), create_system=0, external_attr=0o120777 << 16)
     assert members(window(dos))[0].file_type == 0  # only Unix tells it
 
@@ -112,6 +113,8 @@ def test_only_values_that_are_full_are_told_in_64_bits() -> None:
     field = data.index(struct.pack("<HH", 1, 24))
     (one,) = members(window(spoilt(data, field + 2, struct.pack("<H", 16))))
     assert (one.size_bytes, one.packed_bytes, one.start) == (9, 8, 0xFFFFFFFF)
+    (one,) = members(window(spoilt(data, field + 2, struct.pack("<H", 15))))  # a value that is cut short is none
+    assert (one.size_bytes, one.packed_bytes, one.start) == (9, 0xFFFFFFFF, 0xFFFFFFFF)
     (one,) = members(window(spoilt(data, field, struct.pack("<H", 2))))
     assert (one.size_bytes, one.packed_bytes, one.start) == (0xFFFFFFFF,) * 3
 

@@ -65,7 +65,7 @@ SCALARS = [
 ODD = st.sampled_from(SCALARS) | st.just([]) | st.just({}) | st.just([1]) | st.just({"p50": 1.5}) | st.just({"x": 1})
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(st.data())
 @pytest.mark.slow
 def test_schema_and_reader_agree_on_a_spoilt_envelope(data: st.DataObject) -> None:

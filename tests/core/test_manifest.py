@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.core import manifest
@@ -32,7 +32,6 @@ def shuffled(value: Any, draw: Any) -> Any:
     return [shuffled(item, draw) for item in value] if isinstance(value, list) else value
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_order_does_not_matter(data: st.DataObject) -> None:
     document = shuffled(release_yaml(), data.draw)
@@ -42,7 +41,6 @@ def test_order_does_not_matter(data: st.DataObject) -> None:
     )
 
 
-@settings(deadline=None)
 @given(st.sampled_from(range(len(FILES))), st.sampled_from(["path", "sha256", "size_bytes", "gone"]))
 def test_every_file_matters(i: int, what: str) -> None:
     file = FILES[i]
@@ -59,7 +57,6 @@ def test_every_file_matters(i: int, what: str) -> None:
     )
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["runtime.image", "serving.max_batch_size", "serving.parameters.max_tokens", "envelope.host.memory_mib_min",
                         "provenance.notes"]))  # fmt: skip
 def test_every_part_of_the_spec_matters(path: str) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -77,7 +81,8 @@ def spin() -> tuple[int, str]:
 
 def test_children_end_and_are_ended() -> None:
     work = {0: lambda: (0, ""), 1: lambda: (1, "tests/core/test_a.py::test_b"), 2: lambda: 1 / 0, 3: spin}
-    jobs = (children.Job(name, one, 0.1) for name, one in work.items())
+    limits_s = {3: 0.1}  # whoever ends by itself may take its time on a busy machine
+    jobs = (children.Job(name, one, limits_s.get(name, 60.0)) for name, one in work.items())
     begun = time.monotonic()
     ended = dict(children.run(jobs, 2))
     assert time.monotonic() - begun < 60
@@ -87,6 +92,39 @@ def test_children_end_and_are_ended() -> None:
     assert meet._met(ended[3]) == Met("late", "")
     with pytest.raises(SystemExit, match="division by zero"):
         meet._met(ended[2])
+
+
+ENDLESS = """
+import os, signal, sys, time
+from tests.mutants import __main__, children, meet
+
+def spin():
+    print(os.getpid(), os.getppid(), flush=True)
+    while True:
+        time.sleep(60)
+
+def work():
+    return [name for name, _ in children.run(iter([children.Job(0, spin, 600.0)]), 1)]
+
+__main__.end_children_too()
+meet._in_a_child(work, print)
+"""
+
+
+def test_a_run_that_is_asked_to_end_leaves_no_process_behind() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True, cwd=suite.ROOT) as run:
+        assert run.stdout is not None
+        spinning, warm = map(int, run.stdout.readline().split())
+        try:
+            run.send_signal(signal.SIGTERM)
+            assert run.wait(60) == 128 + signal.SIGTERM
+            for pid in (warm, spinning):
+                with pytest.raises(ProcessLookupError):
+                    os.kill(pid, 0)
+        finally:
+            for pid in (run.pid, warm, spinning):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def test_quick_tests_that_run_the_line_come_first_and_failing_ones_never() -> None:

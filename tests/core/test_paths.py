@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.core.file_rules import (
@@ -56,7 +56,6 @@ def test_bad_paths_say_why_and_what_to_do(path: str, says: str) -> None:
 _ANY = st.text(max_size=40) | st.from_regex(r"(artifact|tokenizer|\.\.|/|\\|\x00|a|\.json|\.onnx){1,8}", fullmatch=True)
 
 
-@settings(deadline=None)
 @given(_ANY)
 def test_an_accepted_path_stays_in_its_folder(path: str) -> None:
     if not path_problems(path):
@@ -65,7 +64,6 @@ def test_an_accepted_path_stays_in_its_folder(path: str) -> None:
         assert path.encode("utf-8") and path.isprintable() and "\\" not in path
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(["a", "A", "b", "é", "e\u0301", "ß", "ss"]).map(lambda n: f"artifact/{n}.json"), max_size=6

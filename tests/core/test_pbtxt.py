@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
@@ -64,7 +64,6 @@ _SERVING = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(_SERVING)
 def test_what_is_rendered_reads_as_the_same(serving: dict[str, Any]) -> None:
     spec = parse_spec(release_yaml({"serving": serving, "envelope": {}}))
@@ -186,7 +185,6 @@ def test_places_of_lists_messages_and_comments() -> None:
     assert found["input[1]"] == FieldPosition(6, 22)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab{}[]<>:\"'\n #1,", max_size=40))
 def test_places_never_break_on_broken_text(text: str) -> None:
     assert isinstance(places(text), dict)

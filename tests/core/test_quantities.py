@@ -45,11 +45,19 @@ def test_a_duration_is_in_the_largest_unit_that_it_has_two_of(seconds: float | N
 
 
 def test_a_weight_and_a_share_are_percentages() -> None:
-    assert [weight_text(bp) for bp in (None, 0, 1, 2550, 10_000)] == ["–", "0 %", "0.01 %", "25.5 %", "100 %"]
-    assert [share_text(frac) for frac in (None, 0.0, 0.00123, 0.98765, 1.0)] == [
+    assert [weight_text(bp) for bp in (None, 0, 1, 50, 2550, 10_000)] == [
+        "–",
+        "0 %",
+        "0.01 %",
+        "0.5 %",
+        "25.5 %",
+        "100 %",
+    ]
+    assert [share_text(frac) for frac in (None, 0.0, 0.00123, 0.01234, 0.98765, 1.0)] == [
         "–",
         "0 %",
         "0.123 %",
+        "1.23 %",
         "98.8 %",
         "100 %",
     ]

@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.core.errors import Invalid
@@ -195,7 +195,6 @@ _JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(
         [

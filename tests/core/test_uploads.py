@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.core.schema import Problem
@@ -42,7 +42,6 @@ def test_parts_grow_so_that_there_are_fewer_than_2000(size: int, part: int) -> N
     assert PartPlan(size, part_size_of(size)).count < 2000
 
 
-@settings(deadline=None)
 @given(st.integers(0, 5000), st.integers(1, 700))
 def test_parts_cover_the_file_without_gap_or_overlap(size: int, part_size: int) -> None:
     parts = PartPlan(size, part_size).parts()

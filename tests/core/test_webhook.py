@@ -40,7 +40,7 @@ class TestSignature:
         both = webhook.signatures([one, two], "m", 1, b"{}").split(" ")
         assert both == [webhook.signatures([secret], "m", 1, b"{}") for secret in (one, two)]
 
-    @pytest.mark.parametrize("text", ["", "whsec_", "whsec_***", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
+    @pytest.mark.parametrize("text", ["", "whsec_", "whsec_***", "whsec_MfKQ*9r8G", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
     def test_what_is_no_secret(self, text: str) -> None:
         with pytest.raises(ValueError, match="whsec_"):
             webhook.secret_key(text)
@@ -60,6 +60,13 @@ class TestBody:
             },
         }  # fmt: skip
 
+    def test_a_test_delivery_tells_of_no_event(self) -> None:
+        assert json.loads(webhook.body_of_test(3, "2026-03-01T12:00:00+00:00", "anna")) == {
+            "type": "webhook.test",
+            "timestamp": "2026-03-01T12:00:00+00:00",
+            "data": {"seq": None, "subject_type": "webhook", "subject_id": "3", "actor": "anna"},
+        }
+
     def test_a_mail_says_the_same(self) -> None:
         subject, text = mail_of(EVENT, why="Because.")
         assert subject == "rollout.rolled_back: sentiment r2 production"
@@ -68,11 +75,13 @@ class TestBody:
         assert text.endswith("-- \nBecause.\n")
 
 
+#: Those with 2001:0 are Teredo's: a server's address (65.54.227.120), and the client's with every bit turned (RFC 4380).
 NEVER = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200", "0.0.0.0", "::", "224.0.0.1", "240.0.0.1",
-         "255.255.255.255", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "ff02::1"]  # fmt: skip
+         "255.255.255.255", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::", "ff02::1",
+         "2001:0:4136:e378:8000:63bf:5601:5601"]  # fmt: skip
 PRIVATE = ["127.0.0.1", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd12::1", "::ffff:127.0.0.1",
-           "64:ff9b::7f00:1", "::7f00:1", "192.0.2.1"]  # fmt: skip
-PUBLIC = ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+           "64:ff9b::7f00:1", "::7f00:1", "::2", "192.0.2.1", "2001:0:4136:e378:8000:63bf:3fff:fdd2"]  # fmt: skip
+PUBLIC = ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2001:0:4136:e378:8000:63bf:f7f7:f7f7"]
 
 
 class TestAddresses:
@@ -102,7 +111,15 @@ class TestAddresses:
 
 
 class TestUrls:
-    @pytest.mark.parametrize("url", ["https://example.com/x?y=1", "http://example.com:8080", "https://[2606:4700::1]/"])
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://example.com/x?y=1",
+            "http://example.com:8080",
+            "https://[2606:4700::1]/",
+            "https://example.com/" + "x" * 480,  # 500 characters
+        ],
+    )
     def test_fine(self, url: str) -> None:
         assert webhook.url_problem(url, may_be_private=False) == ""
 
@@ -118,11 +135,16 @@ class TestUrls:
             ("https://example.com:99999/", "cannot be read"),
             ("https://[::1", "cannot be read"),
             ("https://me:pass@example.com/", "user and password"),
+            ("https://me@example.com/", "user and password"),
+            ("https://:pass@example.com/", "user and password"),
             ("https://example.com/#here", "#"),
+            ("http://2130706433/", "four decimal numbers"),
+            ("http://127.1/", "four decimal numbers"),
+            ("http://0x7f.1./", "four decimal numbers"),
             ("https://example.com/a b", "blanks"),
             ("https://exämple.com/", "ASCII"),
             ("https://example.com/\r\nHost: x", "blanks"),
-            ("https://example.com/" + "x" * 500, "520 characters"),
+            ("https://example.com/" + "x" * 481, "501 characters"),
             ("http://127.0.0.1/", "private"),
             ("http://localhost:8080/", "private"),
             ("http://localhost./", "private"),
@@ -141,7 +163,9 @@ class TestUrls:
 class TestBackOff:
     def test_it_grows_for_about_a_day_and_ends(self) -> None:
         waits = [wait_s(n, 0.5) for n in range(1, len(BACK_OFF_S) + 1)]
-        assert waits == list(BACK_OFF_S)
+        assert (
+            waits == list(BACK_OFF_S) == [5, 30, 2 * 60, 10 * 60, 30 * 60, *(hours * 3600 for hours in (1, 2, 4, 8, 8))]
+        )
         assert 23 < sum(BACK_OFF_S) / 3600 < 25
         assert all(a <= b for a, b in itertools.pairwise(BACK_OFF_S))
         assert wait_s(len(BACK_OFF_S) + 1, 0.5) is None
@@ -151,6 +175,9 @@ class TestBackOff:
         waited = wait_s(attempts, chance)
         assert waited is not None
         assert 0.8 * BACK_OFF_S[attempts - 1] <= waited <= 1.2 * BACK_OFF_S[attempts - 1]
+
+    def test_a_small_chance_is_a_short_wait(self) -> None:
+        assert [wait_s(1, chance) for chance in (0.0, 0.25, 0.75)] == pytest.approx([4.0, 4.5, 5.5])
 
     def test_a_receiver_may_ask_for_more_time_but_not_for_ever(self) -> None:
         assert wait_s(1, 0.5, asked_s=60) == 60

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests import workers
-from tests.workers import ALONE, Files, begins_at, ports
+from tests.workers import ALONE, QUIET, Files, begins_at, ports
 
 LONE = "tests/real/test_overload.py"
 
@@ -67,13 +67,47 @@ def test_a_file_that_measures_waits_until_the_others_are_done() -> None:
 
 
 def test_files_that_measure_follow_one_another_on_one_worker() -> None:
-    lone = [f"{file}::test_{n}" for file in list(ALONE)[:3] for n in range(2)]
+    lone = [f"{file}::test_{n}" for file in ALONE for n in range(2)]
     files, (last, other) = started(lone)
     assert other.given == [] and other.shutting_down
     for test in range(len(lone)):
         assert test in last.given
         done(files, last, test)
     assert last.given == list(range(len(lone))) and files.tests_finished
+
+
+def test_files_that_wait_begin_beside_one_another_when_all_else_is_done() -> None:
+    quiet = list(QUIET)
+    loud = ["tests/core/test_a.py", "tests/core/test_b.py"]
+    tests = [f"{file}::test_{n}" for file in (*loud, *quiet[:2], LONE) for n in range(2)]
+    files, (one, two) = started(tests)
+    assert (one.given, two.given) == ([0, 1], [2, 3])
+    done(files, one, 0)
+    assert one.given == [0, 1] and not one.shutting_down  # the other one has more than its last test to do
+    done(files, two, 2)
+    assert sorted(one.given[2:] + two.given[2:]) == [4, 5, 6, 7]
+    mine = {test: node for node in (one, two) for test in node.given}
+    for test in (1, 3, 4, 6):
+        done(files, mine[test], test)
+    assert two.shutting_down and not one.shutting_down and 8 not in mine
+    done(files, two, max(two.given))
+    assert 8 not in one.given[:-2]
+    assert one.given[-2:] == [8, 9], "what runs alone begins when the others are gone"
+    for test in one.given[-3:]:
+        done(files, one, test)
+    assert files.tests_finished
+
+
+def test_a_quiet_file_waits_though_its_worker_has_nothing_else() -> None:
+    quiet = next(iter(QUIET))
+    files, (one, two) = started([*(f"tests/core/test_a.py::test_{n}" for n in range(3)), f"{quiet}::test_1"])
+    assert two.given == [] and not two.shutting_down
+    done(files, one, 0)
+    assert two.given == []
+    done(files, one, 1)
+    assert one.given == [0, 1, 2, 3] and two.shutting_down, "a worker for which nothing is left ends"
+    done(files, one, 2)
+    assert one.shutting_down
 
 
 def test_servers_begin_first_and_what_measures_ends_the_run() -> None:
@@ -107,4 +141,4 @@ def test_stores_that_were_named_are_for_one_process(monkeypatch: pytest.MonkeyPa
 def test_every_file_that_is_named_is_there() -> None:
     from tests.parts import ROOT
 
-    assert [file for file in (*ALONE, *workers.FIRST) if not (ROOT / file).exists()] == []
+    assert [file for file in (*ALONE, *QUIET, *workers.FIRST) if not (ROOT / file).exists()] == []

@@ -31,7 +31,7 @@ from tests.kills.stories import ADMIN, serve
 from validators import actions
 
 LEASE_S = 0.3
-LONGEST_S = 20.0
+LONGEST_S = 120.0
 POLICY = {
     "gates": ["contract", "cold_start", "golden"],
     "golden": {"min_accuracy": 0.7, "alone_items": 4, "batch_size": 8},

@@ -18,7 +18,7 @@ SAVE_EVERY_S = 20.0
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that children are ended too
+    end_children_too()
     asked = _arguments()
     modules = _modules(asked.modules)
     mutants = score.read_mutants(modules)
@@ -53,6 +53,11 @@ def main() -> int:
     for sentence in wrong:
         _say(sentence)
     return 1 if wrong or (asked.check and any(one.share < score.GOAL for one in found)) else 0
+
+
+def end_children_too() -> None:
+    """SIGTERM ends this process by an exception, so that what it started is ended on the way out."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def _arguments() -> argparse.Namespace:

@@ -9,11 +9,12 @@ import importlib.util
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -83,8 +84,9 @@ def meet_all(mutants: Sequence[Mutant], jobs: int, store: session.Store, told: T
     left = _in_a_child(lambda: _warm(mutants, files, jobs, store), told)
     tests = store.read(files)
     fresh = ((place, mutants[place]) for place in left)
-    for place, ended in children.run((_fresh_job(place, one, tests) for place, one in fresh), jobs):
-        told(place, _met(ended))
+    with closing(children.run((_fresh_job(place, one, tests) for place, one in fresh), jobs)) as all_ended:
+        for place, ended in all_ended:
+            told(place, _met(ended))
 
 
 def _in_a_child(work: Callable[[], list[int]], told: Told) -> list[int]:
@@ -92,14 +94,17 @@ def _in_a_child(work: Callable[[], list[int]], told: Told) -> list[int]:
     ours, theirs = os.pipe()
     pid = os.fork()
     if not pid:
-        os.close(ours)
         code = 1
         try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # pytest makes a mere error of a SystemExit
+            os.close(ours)
             with os.fdopen(theirs, "wb") as out:
                 _STREAM.append(out)
                 left = work()
                 pickle.dump(("left", left), out)
             code = 0
+        except KeyboardInterrupt:
+            code = 130
         except BaseException:
             traceback.print_exc()
         finally:
@@ -107,17 +112,19 @@ def _in_a_child(work: Callable[[], list[int]], told: Told) -> list[int]:
             os._exit(code)
     os.close(theirs)
     left: list[int] | None = None
-    with os.fdopen(ours, "rb") as stream:
-        while True:
-            try:
+    try:
+        with os.fdopen(ours, "rb") as stream, suppress(EOFError):
+            while True:
                 kind, value = pickle.load(stream)
-            except EOFError:
-                break
-            if kind == "left":
-                left = value
-            else:
-                told(*value)
-    os.waitpid(pid, 0)
+                if kind == "left":
+                    left = value
+                else:
+                    told(*value)
+    except BaseException:
+        os.kill(pid, signal.SIGTERM)  # it ends its own children
+        raise
+    finally:
+        os.waitpid(pid, 0)
     if left is None:
         raise SystemExit("the warm session ended early; what it said is above")
     return left
@@ -135,8 +142,10 @@ def _warm(mutants: Sequence[Mutant], files: list[str], jobs: int, store: session
             status = pytest.main([*session.ARGUMENTS, f"--basetemp={base}/tests", *files], plugins=[plugin])
     finally:
         shutil.rmtree(base, ignore_errors=True)
+    if status == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
     if plugin.left is None:
-        raise SystemExit(f"the tests could not be collected (pytest ended with {status})")
+        raise SystemExit(f"not every mutant was met (pytest ended with {status})")
     return plugin.left
 
 
@@ -160,24 +169,26 @@ class _Warm:
         chosen = Chosen(self.store.read(self.files))
         by_name = {item.nodeid: item for item in session.items}
         functions = _functions({str(suite.ROOT / one.path) for one in self.mutants})
-        self.left, again = [], set()
+        left, again = list[int](), set[int]()
         warm: list[tuple[int, Mutant]] = []
         for place, one in enumerate(self.mutants):
             if one.scope is None:
-                self.left.append(place)
+                left.append(place)
                 continue
             warm.append((place, one))
             if at_import.get(one.path, set()) & set(range(one.first, one.last + 1)):
                 again.add(place)
         gc.freeze()  # what a child does not touch is not copied
         waiting = (self.job(place, one, chosen, by_name, functions) for place, one in warm)
-        for place, ended in children.run(waiting, self.jobs):
-            met = _met(ended)
-            if met.status == "survived" and (place in again or met.by):
-                self.left.append(place)
-            else:
-                pickle.dump(("met", (place, met)), _STREAM[0])
-                _STREAM[0].flush()
+        with closing(children.run(waiting, self.jobs)) as all_ended:
+            for place, ended in all_ended:
+                met = _met(ended)
+                if met.status == "survived" and (place in again or met.by):
+                    left.append(place)
+                else:
+                    pickle.dump(("met", (place, met)), _STREAM[0])
+                    _STREAM[0].flush()
+        self.left = left
         return True
 
     def learn(self, items: list[pytest.Item]) -> None:
@@ -191,8 +202,10 @@ class _Warm:
             return 0, ""
 
         work = (children.Job(place, lambda path=path: learned(path), 900.0) for place, path in enumerate(waiting))
-        for place, ended in children.run(work, self.jobs):
-            if ended.code:
+        with closing(children.run(work, self.jobs)) as all_ended:
+            for place, ended in all_ended:
+                if not ended.code:
+                    continue
                 raise SystemExit(f"{waiting[place]} could not be watched: {ended.code} {ended.told}")
 
     def job(

@@ -24,6 +24,7 @@ It is written by `python -m tests.mutants --page`{command}; `make mutants` print
 - Text is not changed, nor are annotations, decorators, docstrings, assertions and type checks.
 - *Equivalent* are mutants that no test can notice; each is listed with its reason in `tests/mutants/equivalent.toml`
   and left out of the score.
+- `make mutants ARGS="rollouts/core/freeze.py --survivors"` is one module, with what survived; `--check` fails below the goal.
 {sample}
 | module | mutants | {met}killed | survived | equivalent | score |
 |---|---:|{rule}---:|---:|---:|---:|

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("rollouts", "validators", "serving", "registry", "ledger", "accounts")
+ROOMS = ("notifications", "rollouts", "validators", "serving", "registry", "accounts", "ledger")
 #: Tests of pure functions: no database, no server.
 TEST_FOLDERS = ("tests/core", "tests/histories")
 OURS = {*ROOMS, "sluicegate", "web", "tests", "benchmarks", "examples"}

@@ -21,7 +21,7 @@ _TYPES: Final[dict[int, tuple[str, int]]] = {
     7: ("INT64", 64), 8: ("BYTES", 0), 9: ("BOOL", 8), 10: ("FP16", 16), 11: ("FP64", 64), 12: ("UINT32", 32),
     13: ("UINT64", 64), 14: ("COMPLEX64", 64), 15: ("COMPLEX128", 128), 16: ("BF16", 16), 17: ("FP8E4M3FN", 8),
     18: ("FP8E4M3FNUZ", 8), 19: ("FP8E5M2", 8), 20: ("FP8E5M2FNUZ", 8), 21: ("UINT4", 4), 22: ("INT4", 4),
-    23: ("FP4E2M1", 4), 24: ("FP8E8M0", 8), 25: ("UINT2", 2), 26: ("INT2", 2),
+    23: ("FP4E2M1", 4), 24: ("FP8E8M0", 8), 25: ("UINT2", 2), 26: ("INT2", 2), 27: ("FP6E2M3", 6), 28: ("FP6E3M2", 6),
 }  # fmt: skip
 # field numbers of onnx.proto
 _MODEL_GRAPH, _MODEL_OPSET, _MODEL_IR, _MODEL_PRODUCER, _MODEL_FUNCTIONS = 7, 8, 1, 2, 25
@@ -246,4 +246,6 @@ def _external(name: str, told: dict[str, str], size: int, graph: _Graph) -> None
         raise Malformed(f"{shown(name)} has an offset or length that is no number", _FIX)
     if length and size and int(length) != size:
         raise Malformed(f"{shown(name)} takes {size} bytes, and {length} are named in {shown(place)}", _FIX)
+    if int(offset) + size > LARGEST:
+        raise Malformed(f"{shown(name)} would end beyond {LARGEST} bytes of {shown(place)}", _FIX)
     graph.external[place] = max(graph.external.get(place, 0), int(offset) + size)

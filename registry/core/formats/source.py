@@ -16,17 +16,19 @@ MOST_READ: Final = 4 << 20
 MOST_TOLD: Final = 20
 #: Bidirectional controls, invisible separators and joiners, and a byte order mark beyond the beginning.
 _HIDDEN: Final = re.compile("[\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
-#: A declared encoding (PEP 263) counts in the first two lines alone.
-_CODING: Final = re.compile(rb"\A(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+#: A declared encoding (PEP 263) counts in the first two lines alone, however long they are and whichever way they end.
+_LINE_END: Final = re.compile(rb"\r\n?|\n")
+_CODING: Final = re.compile(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _PLAIN: Final = re.compile(rb"(?i)utf-?8(-sig)?|us-?ascii|ascii")
 
 
 def hidden_in(data: bytes) -> list[str]:
     """`line 3: U+202E`, for every such character, and the declared encoding where it is another one than UTF-8."""
     found = []
-    coding = _CODING.match(data[:4096])
-    if coding is not None and not _PLAIN.fullmatch(coding[1]):
-        found.append(f"declared encoding {coding[1].decode('ascii', 'replace')}")
+    for first in _LINE_END.split(data, maxsplit=2)[:2]:
+        coding = _CODING.match(first)
+        if coding is not None and not _PLAIN.fullmatch(coding[1]):
+            found.append(f"declared encoding {coding[1].decode('ascii', 'replace')}")
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
     for number, line in enumerate(text.split("\n"), start=1):
         found += [f"line {number}: U+{ord(char):04X}" for char in dict.fromkeys(_HIDDEN.findall(line))]

@@ -58,7 +58,7 @@ def stored(window: Window, member: ZipEntry, most: int) -> bytes:
         window.at = data_start(window, member)
     except Malformed:
         return b""
-    return window.read(max(0, min(member.packed_bytes, most, window.size - window.at)))
+    return window.read(min(member.packed_bytes, most))
 
 
 def data_start(window: Window, member: ZipEntry) -> int:

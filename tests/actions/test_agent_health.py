@@ -1,0 +1,189 @@
+"""Which servers an agent takes away: not the slow ones, the last one of stable later than others, the dead ones at once."""
+
+# ruff: noqa: F811 - fixtures are named as they are used
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from django.utils import timezone
+
+from ledger.models import Event
+from registry.models import Release
+from serving import actions, queries
+from serving.control_plane import store
+from serving.core.routes import RoutingTable, admit
+from serving.models import Deployment, Environment, Node, Route, Server
+from serving.ports import InferenceError
+from tests.deployment_setup import (  # noqa: F401
+    QUICK,
+    SYSTEM,
+    Clock,
+    S,
+    World,
+    clock,
+    model,
+    node,
+    production,
+    release,
+    staging,
+    verbs_of,
+    world,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def test_one_odd_failure_is_forgiven_and_two_in_a_row_are_not(world: World) -> None:
+    world.until(S.READY)
+    world.behaviour.breaks = InferenceError("server_error", "hiccup")
+    world.reconciler.step()
+    assert world.state == S.READY
+    world.behaviour.breaks = None
+    world.reconciler.step()
+    world.behaviour.breaks = InferenceError("server_error", "hiccup")
+    world.reconciler.step()
+    assert world.state == S.READY
+    world.reconciler.step()
+    assert world.state == S.LOADING
+
+
+def test_a_server_that_hangs_is_lost_when_the_window_is_over(world: World) -> None:
+    world.until(S.READY)
+    world.behaviour.is_hung = True
+    began = world.clock.now
+    world.reconciler.step()
+    world.reconciler.step()
+    assert world.state == S.READY  # two late answers are no proof
+    world.until(S.LOADING)
+    assert QUICK.hung_after <= world.clock.now - began < QUICK.hung_after_last_stable
+    assert world.row.reason.startswith("it hung: for 0 s it answered no probe and finished nothing")
+    world.behaviour.is_hung = False
+    assert world.until(S.READY).recoveries == 1
+
+
+def test_a_server_that_is_slow_for_everybody_is_left_alone(world: World, release: Release) -> None:
+    """Each probe is given up, and finished all the same: slow, not dead."""
+    world.until(S.READY)
+    world.behaviour.latency_s = 2 * QUICK.probe_timeout
+    began = world.clock.now
+    while world.clock.now - began < 3 * QUICK.hung_after:
+        world.reconciler.step()
+    assert world.state == S.READY and world.row.recoveries == 0
+
+
+def test_a_server_that_is_slow_because_it_serves_others_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.until(S.READY)
+    counts = itertools.count(1)
+    world.behaviour.is_hung = True  # for the probes
+    monkeypatch.setattr(
+        world.server,
+        "statistics",
+        lambda model: {"model_stats": [{"inference_stats": {"success": {"count": str(next(counts) // 2)}}}]},
+    )
+    began = world.clock.now
+    while world.clock.now - began < 3 * QUICK.hung_after:
+        world.reconciler.step()
+    assert world.state == S.READY
+
+
+def test_a_full_queue_is_load_and_no_error(world: World) -> None:
+    world.until(S.READY)
+    world.behaviour.breaks = InferenceError("full", "Exceeds maximum queue size")
+    for _ in range(4):
+        world.reconciler.step()
+    assert world.state == S.READY
+
+
+# the last server of a stable release
+
+
+@pytest.fixture
+def stable(release: Release, production: Environment, node: Node, clock: Clock) -> World:
+    """A ready deployment, alone behind a route's stable release."""
+    world = World(release, production, clock)
+    world.until(S.READY)
+    Route.objects.create(environment=production, model=release.model, stable=release, changed_at=timezone.now())
+    return world
+
+
+def test_the_last_server_of_stable_gets_longer_and_its_loss_is_said_loudly(stable: World) -> None:
+    stable.behaviour.is_hung = True
+    began = stable.clock.now
+    stable.until(S.LOADING)
+    assert stable.clock.now - began >= QUICK.hung_after_last_stable
+    alarm = f"STABLE {stable.row.release.name} HAS NO SERVER in production; requests fail until it is back. it hung"
+    assert stable.row.reason.startswith(alarm)
+    assert Event.objects.get(verb="server.lost").reason.startswith(alarm)
+    stable.reconciler.step()
+    assert stable.state == S.WARMING and "HAS NO SERVER" in stable.row.reason and "hang" not in stable.row.reason
+    stable.behaviour.is_hung = False
+    assert "HAS NO SERVER" not in stable.until(S.READY).reason
+
+
+def test_the_last_server_of_stable_is_dead_at_once_all_the_same(stable: World) -> None:
+    stable.server.is_down = True
+    stable.reconciler.step()
+    assert stable.state == S.LOADING and not queries.current_servers()[0].is_serving
+    assert "HAS NO SERVER" in stable.row.reason and "server process ended" in stable.row.reason
+
+
+def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
+    """Hangs, loads that fail, and warm-ups that are late, many more times than any other deployment gets."""
+    pauses = []
+    for n in range(len(QUICK.backoff) + 2):
+        stable.until(S.READY)
+        stable.behaviour.is_hung = True
+        while stable.state == S.READY:
+            pauses.append(stable.reconciler.step())
+        stable.behaviour.load_error = "no memory" if n == 1 else ""
+        if stable.behaviour.load_error:
+            stable.server.is_down = True
+            for _ in range(2 * len(QUICK.backoff)):
+                pauses.append(stable.reconciler.step())
+                assert stable.state == S.LOADING
+            assert "HAS NO SERVER" in stable.row.reason and "load_failed: no memory" in stable.row.reason
+        stable.behaviour.is_hung, stable.behaviour.load_error = False, ""
+    stable.until(S.READY)
+    assert "deployment.failed" not in verbs_of(stable.row)
+    assert pauses[-1] == QUICK.backoff_most  # and ever more slowly
+
+
+def test_stable_with_another_server_is_not_the_last(stable: World, release: Release, production: Environment) -> None:
+    row = queries.live_deployments().get(pk=stable.row.pk)
+    assert queries.is_last_of_stable(row)
+    other = Deployment.objects.create(
+        release=release, environment=production, node=Node.objects.create(name="two"), state=S.READY
+    )
+    server = Server.objects.create(
+        deployment=other, http_port=5, grpc_port=6, metrics_port=7, pid=8, folder="/b", is_serving=True
+    )
+    assert not queries.is_last_of_stable(row)
+    Server.objects.filter(pk=server.pk).update(is_serving=False)
+    assert queries.is_last_of_stable(row)
+
+
+def test_a_route_works_again_when_its_failed_deployment_is_healthy_again(stable: World) -> None:
+    def admitted(last: RoutingTable | None) -> RoutingTable:
+        loaded = store.load()
+        return admit(loaded.tables["production"], last, loaded.known["production"]).table
+
+    def http_ports(table: RoutingTable) -> list[int]:
+        return [endpoint.http_port for endpoint in table.models[0].stable.endpoints]
+
+    before = admitted(None)
+    assert http_ports(before) == [queries.current_servers()[0].http_port]
+    row = queries.live_deployments().get(pk=stable.row.pk)
+    for state in (S.LOADING, S.FAILED):
+        actions.record_state(actor=SYSTEM, deployment=row, to=state, reason="whatever it was")
+    stable.reconciler.step()  # it ends the server
+    assert queries.current_servers().count() == 0
+    meanwhile = admitted(before)
+    assert http_ports(meanwhile) == http_ports(before)  # its last address: better than nothing
+    start = stable.launcher.start
+    stable.launcher.start = lambda spec: dataclasses.replace(start(spec), http_port=77)  # type: ignore[method-assign]
+    stable.until(S.READY)
+    assert http_ports(admitted(meanwhile)) == [77] and http_ports(admitted(None)) == [77]
