@@ -127,9 +127,20 @@ def _family(eldest: int) -> frozenset[int]:
     return frozenset(found)
 
 
+@dataclass
+class Tritons:
+    """The servers of r1 and r2, loaded."""
+
+    running: dict[str, RunningServer]
+    start: Callable[[str], RunningServer]
+
+    def with_gateway(self, parts: Rig) -> Servers:
+        return Servers(parts, self.running, self.start)
+
+
 @contextlib.contextmanager
-def servers(folder: Path) -> Iterator[Servers]:
-    """Both releases, loaded, and the gateway with no route yet."""
+def tritons(folder: Path) -> Iterator[Tritons]:
+    """Both releases, loaded."""
     blobs = MemoryBlobs()
     tensors = {
         "inputs": [{"name": "x", "data_type": "FP32", "dims": [-1]}],
@@ -138,7 +149,6 @@ def servers(folder: Path) -> Iterator[Servers]:
     document = made.manifest(
         blobs, MODEL, {"artifact/model.py": DOUBLES.encode()}, made.serving(**tensors), backend="python"
     )
-    running: dict[str, RunningServer] = {}
     numbers = itertools.count(1)
 
     def start(name: str) -> RunningServer:
@@ -147,10 +157,13 @@ def servers(folder: Path) -> Iterator[Servers]:
         launcher.await_loaded(one, MODEL, timeout_s=60)
         return one
 
-    (folder / "servers").mkdir(parents=True)
-    (folder / "gateway").mkdir()
     with local_launcher(folder, blobs) as launcher:
-        for name in ("r1", "r2"):
-            running[name] = start(name)
-        with rig(folder / "gateway") as parts:
-            yield Servers(parts, running, start)
+        yield Tritons({name: start(name) for name in ("r1", "r2")}, start)
+
+
+@contextlib.contextmanager
+def servers(folder: Path) -> Iterator[Servers]:
+    """Both releases, loaded, and the gateway with no route yet."""
+    (folder / "gateway").mkdir(parents=True)
+    with tritons(folder) as both, rig(folder / "gateway") as parts:
+        yield both.with_gateway(parts)

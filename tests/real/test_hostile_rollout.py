@@ -31,9 +31,9 @@ from serving.control_plane import store
 from serving.core.routes import Limits, admit
 from serving.models import Gateway, Route
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
-from tests.gateway_rig import MODEL, Rig, wait_until
+from tests.gateway_rig import MODEL, Rig, rig, wait_until
 from tests.hostile import GOOD, OVER_HTTP, OverHttp, message, over_grpc, packed, raw, tensor
-from tests.hostile_rig import Servers, servers, told
+from tests.hostile_rig import Servers, Tritons, told, tritons
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -145,11 +145,18 @@ class Story:
         return list(DecisionRecord.objects.order_by("pk").values_list("code", flat=True))
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tritons]:
+    with tritons(tmp_path_factory.mktemp("tritons")) as found:
+        yield found
+
+
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+def world(both: Tritons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """Every test has a gateway of its own, and the servers of all."""
     monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
-    with servers(tmp_path) as both:
-        yield both
+    with rig(tmp_path) as parts:
+        yield both.with_gateway(parts)
 
 
 def test_hostile_requests_at_half_the_traffic_take_no_release_back_and_kill_nobody(world: Servers) -> None:
@@ -172,7 +179,7 @@ def test_hostile_requests_at_half_the_traffic_take_no_release_back_and_kill_nobo
     assert Route.objects.get().stable_id == story.candidate.pk
 
 
-def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(world: Servers) -> None:
+def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(world: Servers, both: Tritons) -> None:
     world.split(10_000, limits=Limits(60.0, 60.0))
     slow = tensor(data=[6.5, 2, 3, 4])
     grpc_slow = message(MODEL, packed(1, 4)) + raw(struct.pack("<4f", 6.5, 2, 3, 4))
@@ -191,6 +198,7 @@ def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(wo
     assert world.asked(Rig.STABLE) == 2
     assert world.processes()["r1"] == before
     assert world.counters().by_release[Rig.CANDIDATE].failed == 8  # of these two were answered by stable
+    both.running["r2"] = both.start("r2")  # for the next test
 
 
 def test_ten_thousand_requests_one_in_a_hundred_malformed_move_no_verdict(world: Servers) -> None:

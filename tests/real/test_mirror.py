@@ -82,7 +82,7 @@ class Sink:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -91,9 +91,11 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
     with log.open("wb") as out:
         process = subprocess.Popen([sys.executable, "-c", SINK, str(port)], stdout=out)
     made = Sink(port, log, process)
-    wait_until(made.is_open, "the sink's port")
-    yield made
-    made.kill()
+    try:
+        wait_until(made.is_open, "the sink's port")
+        yield made
+    finally:
+        made.kill()
 
 
 @pytest.fixture
