@@ -24,6 +24,7 @@ from sluicegate.stack.postgres import Postgres, installation
 from sluicegate.stack.postgres_roles import OWNER, SERVICE
 from tests.postgres_rig import first_started, keep_data, state_folder
 
+pytestmark = pytest.mark.timeout(600)  # some start PostgreSQL and Django half a dozen times
 SECRET = "pbkdf2_sha256$1000000$a-hash-that-no-log-may-hold"
 #: What whoever has a service's password might try against the triggers, the log, or the machine.
 FORBIDDEN = [

@@ -25,7 +25,7 @@ from serving.queries.routes import Ack, acknowledged
 from tests.control_plane_rig import ControlPlaneProcess, Wire
 from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 ENGINE = Actor.system("engine")
 
 

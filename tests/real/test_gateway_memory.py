@@ -20,7 +20,7 @@ from tests import gateway_rig
 from tests.gateway_rig import MODEL, Rig, grpc_infer, rig, wait_until
 from tests.hostile import message, packed, raw
 
-pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 MIB = 2**20
 HEAP = 256 * MIB
 CONNECTIONS = 40

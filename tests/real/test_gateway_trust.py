@@ -29,7 +29,7 @@ from serving.ports import GatewayError
 from tests.certificates import Authority
 from tests.gateway_rig import MODEL, Rig, free_port, rig, wait_until
 
-pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 
 
 class Impostor:

@@ -26,7 +26,7 @@ from serving.core.addresses import Address
 from serving.core.routes import Arm, Limits, Prober
 from tests.gateway_rig import MODEL, Answer, Rig, Traffic, free_port, grpc_infer, rig, wait_until
 
-pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(300)]
 
 ROUNDS = 4
 #: Stands where the prober stands, in a process of its own that can be frozen: notes each copy and answers it with nothing.

@@ -22,7 +22,7 @@ from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Answer, Rig, rig
 from tests.triton_rig import local_launcher
 
-pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(300)]
 CANDIDATE = Rig.CANDIDATE
 X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 

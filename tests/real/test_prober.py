@@ -46,7 +46,7 @@ from validators.actions import add_golden_set
 pytestmark = [
     pytest.mark.real("triton", "onnx", "envoy"),
     pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
 ]
 MODEL = "double"
 PATH = f"/v2/models/{MODEL}/infer"
