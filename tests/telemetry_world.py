@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from rollouts.queries import get_rollout, view_of
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
+from tests.engine_rig import hear_everyone
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.ports import FakeMetrics
@@ -126,19 +128,24 @@ class Seconds:
 
     def __init__(self) -> None:
         self.ahead_s = self.host_ahead_s = 0.0
+        self.frozen_at: datetime | None = None
         self.is_installed = False
 
     def now(self) -> datetime:
         """This host's clock, which may be wrong by `host_ahead_s`."""
-        return REAL_NOW() + timedelta(seconds=self.ahead_s + self.host_ahead_s)
+        return (self.frozen_at or REAL_NOW()) + timedelta(seconds=self.ahead_s + self.host_ahead_s)
 
     @contextmanager
-    def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def installed(self, monkeypatch: pytest.MonkeyPatch, *, is_frozen: bool = False) -> Iterator[None]:
+        """`is_frozen`: real time adds nothing to it, however long the machine takes."""
         self.__init__()  # type: ignore[misc]
         self.is_installed = True
         monkeypatch.setattr(timezone, "now", self.now)
         true = ledger_clock.now
-        monkeypatch.setattr(ledger_clock, "now", lambda: true() + timedelta(seconds=self.ahead_s))
+        if is_frozen:
+            self.frozen_at = true()
+            monkeypatch.setattr(ledger_clock, "time", SimpleNamespace(monotonic=lambda: self.ahead_s))
+        monkeypatch.setattr(ledger_clock, "now", lambda: (self.frozen_at or true()) + timedelta(seconds=self.ahead_s))
         yield
         self.is_installed = False
 
@@ -172,13 +179,9 @@ class World:
         self.telemetry = Telemetry(self.gateways)
         self.metrics = FakeMetrics()
         self.reader = ReaderByHand(self.metrics, now=lambda: timezone.now())
-        self.engine = Engine(
-            self.telemetry,
-            tick_s=0.1,
-            lease_s=60,
-            external=self.reader,
-            clock=clock,
-            timings=EngineTimings(zero_poll_for_s=0.0),
+        timings = EngineTimings(zero_poll_for_s=0.0)
+        self.engine = hear_everyone(
+            Engine(self.telemetry, tick_s=0.1, lease_s=600, external=self.reader, clock=clock, timings=timings)
         )
         self.is_running = False
         self.stable = self.serve(make_release(self.model))

@@ -131,11 +131,11 @@ def _sql(text: str) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_of_two_who_saw_the_same_one_wins() -> None:
-    from tests.actions.test_registry import _race
+    from tests.registry_setup import race
 
     dev = developer()
     model = served_model(dev)
     one, two = make_release(model), make_release(model)
-    results = _race(lambda: point(dev, one, 0), lambda: point(dev, two, 0))
+    results = race(lambda: point(dev, one, 0), lambda: point(dev, two, 0))
     assert sorted(type(result).__name__ for result in results) == ["Alias", "Stale"]
     assert AliasEvent.objects.count() == 1

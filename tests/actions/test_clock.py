@@ -62,7 +62,7 @@ def test_people_start_resume_and_abort_by_the_databases_time() -> None:
 
 
 def test_what_gateways_say_is_dated_by_the_databases_time() -> None:
-    from tests.actions.test_routing import World  # the smallest world with a gateway and routes
+    from tests.routing_setup import World  # the smallest world with a gateway and routes
 
     world = World()
     route = set_route(

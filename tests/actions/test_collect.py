@@ -1,10 +1,9 @@
-"""Retiring, restoring and collecting: what may go, what must stay, and that nobody loses bytes in a race."""
+"""Unused bytes: planned, marked, deleted after their time, and told."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 import io
-import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,191 +13,25 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 import registry.tasks  # noqa: F401  # registers the jobs' handlers
-from accounts.core.access import Actor, Role
-from ledger.core.errors import DomainError, Refused, Stale, StateChanged
+from accounts.core.access import Actor
+from ledger.core.errors import Refused, StateChanged
 from ledger.models import Event, Job
 from registry import actions
 from registry.actions.blobs import forget_unused
-from registry.core.garbage_collection import Fate, Item, Kind
-from registry.models import Alias, AliasEvent, Blob, Release, ReleaseFile, ServedModel, Tombstone, Upload
+from registry.core.garbage_collection import Fate, Kind
+from registry.models import Blob, Release, ServedModel, Tombstone, Upload
 from registry.queries.gc_plan import present_plan
 from registry.storage import FolderStore, adapter, store
-from rollouts.core.lifecycle import RolloutState
-from rollouts.models import Rollout
-from serving.core.lifecycle import DeploymentState
-from serving.models import Route
-from tests.factories import make_actor, make_admin, make_deployment, make_environment
-from tests.model_files import onnx_file
-from tests.registry_samples import ONNX, announced, developer, draft_with, put, release_yaml, served_model, sha256
-from validators.models import GateRun, GoldenSet
+from tests.collect_setup import OTHER, SHARED, admin, dev, fate, model, retired, sealed  # noqa: F401
+from tests.registry_samples import ONNX, announced, draft_with, put, release_yaml, sha256
+from validators.models import GoldenSet
 
 pytestmark = pytest.mark.django_db
-SHARED, OTHER = b'{"shared": true}', onnx_file("other")
-
-
-@pytest.fixture
-def dev() -> Actor:
-    return developer()
-
-
-@pytest.fixture
-def admin() -> Actor:
-    return make_admin("root")
-
-
-@pytest.fixture
-def model(dev: Actor) -> ServedModel:
-    return served_model(dev)
-
-
-def sealed(dev: Actor, model: ServedModel, data: bytes = ONNX) -> Release:
-    return actions.seal(actor=dev, release=draft_with(dev, model, data, tokenizer__tokenizer_json=SHARED))
-
-
-def retired(dev: Actor, release: Release) -> Release:
-    return actions.retire(actor=dev, release=release, expected_version=release.version, reason="superseded")
-
-
-def fate(subject: str) -> Item:
-    return next(item for item in present_plan().items if item.subject == subject)
 
 
 def pass_time(settings: Any) -> None:
     """From now on marks are due at once. (A tombstone's own dates cannot be changed: the database refuses.)"""
     settings.UNDELETE_DAYS = 0
-
-
-# --- retiring
-
-
-def test_retiring_needs_a_reason_a_role_and_the_version(dev: Actor, model: ServedModel) -> None:
-    release = sealed(dev, model)
-    with pytest.raises(DomainError, match="told for good"):
-        actions.retire(actor=dev, release=release, expected_version=release.version, reason=" ")
-    with pytest.raises(Stale):
-        actions.retire(actor=dev, release=release, expected_version=99, reason="old")
-    with pytest.raises(Refused):
-        actions.retire(
-            actor=make_actor(Role.CI, team="vision"), release=release, expected_version=release.version, reason="old"
-        )
-    done = retired(dev, release)
-    assert (done.state, done.version) == ("retired", release.version + 1) and done.retired_at is not None
-    event = Event.objects.get(verb="release.retired")
-    assert (event.from_state, event.to_state, event.reason) == ("sealed", "retired", "superseded")
-    with pytest.raises(StateChanged, match="only a sealed release"):
-        retired(dev, done)
-    with pytest.raises(StateChanged, match="only a sealed release"):
-        retired(dev, draft_with(dev, model, OTHER))
-
-
-def _route(release: Release, other: Release) -> str:
-    Route.objects.create(
-        environment=make_environment("production"), model=release.model, stable=release, changed_at=timezone.now()
-    )
-    return "stable in production"
-
-
-def _candidate(release: Release, other: Release) -> str:
-    where = make_environment("production")
-    Route.objects.create(
-        environment=where, model=release.model, stable=other, candidate=release, changed_at=timezone.now()
-    )
-    return "candidate in production"
-
-
-def _deployment(release: Release, other: Release) -> str:
-    make_deployment(release, make_environment("staging"), state=DeploymentState.FAILED)
-    return "deployed in staging (failed)"
-
-
-def _rollout(release: Release, other: Release, **columns: Any) -> Rollout:
-    return Rollout.objects.create(
-        model=release.model, environment=make_environment("production"), policy={}, policy_digest="", **columns
-    )
-
-
-def _live_rollout(release: Release, other: Release) -> str:
-    _rollout(release, other, candidate=release, stable=other, state=RolloutState.SHIFTING)
-    return "candidate of rollout"
-
-
-def _undo_window(release: Release, other: Release) -> str:
-    _rollout(release, other, candidate=other, stable=release, state=RolloutState.PAUSED)
-    return "would go back to it"
-
-
-def _warm(release: Release, other: Release) -> str:
-    undo_until = timezone.now() + timedelta(hours=1)
-    _rollout(release, other, candidate=other, stable=release, state=RolloutState.PROMOTED, undo_until=undo_until)
-    return "kept warm in production"
-
-
-def _gates(release: Release, other: Release) -> str:
-    where = make_environment("staging")
-    GateRun.objects.create(release=release, environment=where, policy={}, policy_digest="", requested_by="dev")
-    return "its gates run"
-
-
-def _alias(release: Release, other: Release) -> str:
-    point(release)
-    return "alias sentiment/champion"
-
-
-def point(release: Release | None, model: ServedModel | None = None) -> Alias:
-    """An alias as its verb writes it."""
-    model = release.model if release else model
-    alias = Alias.objects.create(model=model, name="champion", release=release, changed_at=timezone.now())
-    AliasEvent.objects.create(alias=alias, version=1, to_release=release, actor="dev", at=timezone.now())
-    return alias
-
-
-HOLDS = [_route, _candidate, _deployment, _live_rollout, _undo_window, _warm, _gates, _alias]
-
-
-@pytest.mark.parametrize("use", HOLDS)
-def test_a_release_in_use_is_not_retired(
-    dev: Actor, model: ServedModel, use: Callable[[Release, Release], str]
-) -> None:
-    release, other = sealed(dev, model), sealed(dev, model, OTHER)
-    said = use(release, other)
-    with pytest.raises(StateChanged, match=r"sentiment r1 is in use") as refused:
-        retired(dev, release)
-    assert any(said in usage for usage in refused.value.facts["used_by"])
-    assert said in fate("sentiment/r1").reason
-
-
-def test_what_is_over_holds_nothing(dev: Actor, model: ServedModel) -> None:
-    release, other = sealed(dev, model), sealed(dev, model, OTHER)
-    make_deployment(release, make_environment("staging"), state=DeploymentState.GONE)
-    over = timezone.now() - timedelta(seconds=1)
-    _rollout(release, other, candidate=other, stable=release, state=RolloutState.PROMOTED, undo_until=over)
-    assert retired(dev, release).state == "retired"
-
-
-@pytest.mark.parametrize("use", [_route, _candidate, _deployment, _live_rollout, _undo_window, _alias])
-def test_nothing_begins_to_use_a_retired_release(
-    dev: Actor, model: ServedModel, use: Callable[[Release, Release], str]
-) -> None:
-    """The database refuses it, whoever writes."""
-    release, other = retired(dev, sealed(dev, model)), sealed(dev, model, OTHER)
-    with pytest.raises(IntegrityError, match="is retired"), transaction.atomic():
-        use(release, other)
-
-
-@pytest.mark.takes("release: draft → sealed", "release: sealed → retired", "release: retired → sealed")
-def test_a_retired_release_is_restored_as_it_was(dev: Actor, admin: Actor, model: ServedModel) -> None:
-    release = sealed(dev, model)
-    gone = retired(dev, release)
-    assert actions.collect_unused(actor=admin).marked == 2
-    back = actions.restore(actor=dev, release=gone, expected_version=gone.version, reason="still wanted")
-    assert (back.state, back.digest, back.manifest) == ("sealed", release.digest, release.manifest)
-    assert back.retired_at is None and set(Tombstone.objects.values_list("outcome", flat=True)) == {"restored"}
-    assert Event.objects.get(verb="release.restored").reason == "still wanted"
-    with pytest.raises(StateChanged, match="nothing to take back"):
-        actions.restore(actor=dev, release=back, expected_version=back.version, reason="again")
-
-
-# --- collecting
 
 
 def test_a_plan_changes_nothing(dev: Actor, model: ServedModel) -> None:
@@ -417,105 +250,3 @@ def test_a_tombstone_stays(dev: Actor, admin: Actor, model: ServedModel, sql: st
     connection.check_constraints()
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(sql)
-
-
-# --- races: two real transactions
-
-
-def due_mark(dev: Actor, admin: Actor, model: ServedModel, settings: Any) -> Release:
-    """A retired release whose bytes are marked and due."""
-    release = retired(dev, sealed(dev, model))
-    settings.UNDELETE_DAYS = 0
-    assert actions.collect_unused(actor=admin).marked == 2
-    return release
-
-
-def beside(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """The work, begun in a thread and connection of its own, and where its outcome will be."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append(work())
-        except Exception as error:  # told to the test
-            outcome.append(error)
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, outcome
-
-
-def until_it_waits(thread: threading.Thread) -> None:
-    """Until the thread's session waits for a lock of ours, or has ended without."""
-    deadline = time.monotonic() + 60
-    while thread.is_alive():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
-            if cursor.fetchone()[0]:
-                return
-        assert time.monotonic() < deadline, "it neither waits nor ends"
-        time.sleep(0.01)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_release_sealed_while_collection_waits_keeps_its_bytes(settings: Any) -> None:
-    """A draft takes the marked bytes over and seals; collection, which had already planned to delete them, asks again."""
-    dev, admin = developer(), make_admin("root")
-    model = served_model(dev)
-    due_mark(dev, admin, model, settings)
-    files = announced(artifact__model_onnx=ONNX, tokenizer__tokenizer_json=SHARED)
-    with transaction.atomic():
-        draft, _ = actions.create_draft(
-            actor=dev, model=model, spec=release_yaml({"provenance.notes": "again"}), files=files
-        )
-        assert draft.files.count() == 2
-        # not committed: the plan that the other transaction makes cannot see it, and its deletions wait for our locks
-        thread, outcome = beside(lambda: actions.collect_unused(actor=admin))
-        until_it_waits(thread)
-        assert thread.is_alive() or outcome[0].deleted == 0
-    thread.join(120)
-    release = actions.seal(actor=dev, release=draft)
-    assert outcome[0].deleted == 0 and release.number == 2
-    for file in ReleaseFile.objects.filter(release=release):
-        with store().open(file.blob_id) as stream:
-            assert sha256(stream.read()) == file.blob_id
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_release_restored_while_collection_waits_keeps_its_bytes(settings: Any) -> None:
-    dev, admin = developer(), make_admin("root")
-    release = due_mark(dev, admin, served_model(dev), settings)
-    with transaction.atomic():
-        actions.restore(actor=dev, release=release, expected_version=release.version, reason="wanted")
-        thread, outcome = beside(lambda: actions.collect_unused(actor=admin))
-        until_it_waits(thread)
-        assert thread.is_alive() or outcome[0].deleted == 0
-    thread.join(120)
-    assert outcome[0].deleted == 0 and store().exists(sha256(ONNX)) and store().exists(sha256(SHARED))
-    assert Release.objects.get(pk=release.pk).state == "sealed"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_two_collections_at_once_delete_each_blob_once(settings: Any) -> None:
-    dev, admin = developer(), make_admin("root")
-    due_mark(dev, admin, served_model(dev), settings)
-    runs = [beside(lambda: actions.collect_unused(actor=admin)) for _ in range(3)]
-    for thread, _ in runs:
-        thread.join(120)
-    assert sum(outcome[0].deleted for _, outcome in runs) == 2
-    assert set(Tombstone.objects.values_list("outcome", flat=True)) == {"deleted"}
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_release_is_not_retired_beside_a_route_that_begins_to_name_it() -> None:
-    dev = developer()
-    release = sealed(dev, served_model(dev))
-    with transaction.atomic():
-        _route(release, release)
-        thread, outcome = beside(lambda: retired(dev, release))
-        until_it_waits(thread)
-        assert thread.is_alive()  # it waits for the route's transaction
-    thread.join(120)
-    assert isinstance(outcome[0], StateChanged) and "stable in production" in outcome[0].message

@@ -1,12 +1,12 @@
-"""The prober on a real database and fake servers: what it compares, counts and writes, and when it keeps still."""
+"""The prober on a real database and fake servers: mirrored requests, who leads, what is written, and its door."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 import asyncio
-import json
-import time
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from ledger.core.canonical import canonical_bytes, sha256_of
 from ledger.models import Lease
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release
@@ -25,140 +24,17 @@ from rollouts.core.counter_deltas import difference as counted_since
 from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober import shadow_comparison
 from rollouts.prober.endpoint import MirrorEndpoint
-from rollouts.prober.golden import GoldenProbe
 from rollouts.prober.prober import LEASE, Prober
 from rollouts.prober.requests import MAX_BODY_BYTES
 from rollouts.prober.tallies import MOST_EXAMPLES
-from rollouts.prober.targets import Targets, rule_of
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
 from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
-from serving.core.routes import Endpoint
-from serving.models import Route, Server
+from serving.models import Server
 from serving.ports import InferenceError
-from tests.contracts.serving_models import serving
-from tests.factories import make_deployment, make_environment, make_model, make_server
-from tests.fakes.ports import FakeInferenceServer, FakeModel
-from validators.core.policy import parse_policy
+from tests.factories import make_model
+from tests.prober_setup import MODEL, PATH, World, body_of, double, make_world, until, world  # noqa: F401
 
 pytestmark = pytest.mark.django_db
-#: Golden sets are read by a thread of the prober's, which sees what is committed.
-committed = pytest.mark.django_db(transaction=True)
-MODEL = "double"
-PATH = f"/v2/models/{MODEL}/infer"
-
-
-def double(arrays: dict[str, Any]) -> dict[str, Any]:
-    return {"y": (2 * arrays["x"]).astype(np.float32)}
-
-
-def body_of(*values: float) -> bytes:
-    x = [*values, 0.0, 0.0, 0.0, 0.0][:4]
-    return json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": x}]}).encode()
-
-
-class World:
-    """r1 (stable, two servers or one) and r2 (candidate) of one model, a live rollout, and a prober that is turned by hand."""
-
-    def __init__(self, *, with_stable: bool = True, gate_policy: dict[str, Any] | None = None, **prober: Any) -> None:
-        self.environment = make_environment("production")
-        self.model = make_model(
-            MODEL, gate_policy=gate_policy or {}, contract=serving(), objectives={"attempt_timeout_s": 0.3}
-        )
-        self.fakes: dict[Endpoint, FakeInferenceServer] = {}
-        self.asked: list[str] = []
-        self.stable = self.release(1) if with_stable else None
-        self.candidate = self.release(2)
-        if self.stable:
-            self.stable_model = self.serve(self.stable)
-        self.candidate_model = self.serve(self.candidate)
-        self.rollout = Rollout.objects.create(
-            model=self.model, environment=self.environment, candidate=self.candidate, stable=self.stable, policy={},
-            policy_digest="", state="shadowing",
-        )  # fmt: skip
-        self.route = Route.objects.create(
-            environment=self.environment, model=self.model, stable=self.stable or self.candidate,
-            candidate=self.candidate if self.stable else None, changed_at=timezone.now(),
-        )  # fmt: skip
-        self.prober = Prober(lambda endpoint: self.fakes[endpoint], **{"per_s": 1000, "lease_s": 30, **prober})
-        self.prober.shadowing.start()
-
-    def release(self, number: int) -> Release:
-        manifest = canonical_bytes({"serving": serving(), "number": number})
-        return Release.objects.create(
-            id=uuid.uuid4(), model=self.model, number=number, state=ReleaseState.SEALED, manifest=manifest.decode(),
-            digest=sha256_of(manifest), sealed_at=timezone.now(),
-        )  # fmt: skip
-
-    def serve(self, release: Release, port: int = 0) -> FakeModel:
-        port = port or 9000 + 10 * int(release.number or 0)
-        deployment = release.deployments.first() or make_deployment(release, self.environment, state="ready")
-        make_server(deployment, http_port=port, grpc_port=port + 1)
-        model = FakeModel(serving(), double)
-        fake = FakeInferenceServer({MODEL: model})
-        self.fakes[Endpoint("127.0.0.1", port, port + 1)] = _noting(fake, release.name, self.asked)
-        return model
-
-    def ask(self, *bodies: bytes, route: int | None = None) -> list[bool]:
-        """Each body as a mirrored request, one after the other; whether it was taken. Returns when all are compared."""
-        taken = []
-        for body in bodies:
-            taken.append(self.prober.shadowing.take(route or self.route.pk, PATH, {}, body))
-            until(lambda: not self.open())
-        return taken
-
-    def open(self) -> int:
-        return sum(one.open for one in self.prober.shadowing._by_route.values())
-
-    def tally(self) -> tuple[int, int, int, int]:
-        """(candidate's attempts, bad, stable's attempts, bad) as they are written after one more turn."""
-        self.prober.turn()
-        return self.written()
-
-    def written(self) -> tuple[int, int, int, int]:
-        one = ProbeTally.objects.get(rollout=self.rollout, guard="wrong")
-        return one.candidate_attempts, one.candidate_bad, one.stable_attempts, one.stable_bad
-
-    @property
-    def seen(self) -> dict[str, int]:
-        return dict(self.prober.book.seen)
-
-
-def _noting(fake: FakeInferenceServer, name: str, asked: list[str]) -> FakeInferenceServer:
-    infer = fake.infer
-
-    def noting(*args: Any, **named: Any) -> Any:
-        asked.append(name)
-        return infer(*args, **named)
-
-    fake.infer = noting  # type: ignore[method-assign]
-    return fake
-
-
-def until(is_so: Callable[[], object], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.005)
-
-
-@pytest.fixture
-def make_world() -> Iterator[Callable[..., World]]:
-    made: list[World] = []
-
-    def make(**how: Any) -> World:
-        made.append(World(**how))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.prober.stop()
-
-
-@pytest.fixture
-def world(make_world: Callable[..., World]) -> World:
-    made = make_world()
-    assert made.prober.turn()
-    return made
 
 
 # -- mirrored requests ---------------------------------------------------------------------------------------------------
@@ -210,11 +86,18 @@ def test_a_failing_candidate_is_wrong(world: World) -> None:
 
 
 def test_a_hung_candidate_is_wrong_and_starves_nobody(world: World) -> None:
-    world.candidate_model.is_hung = True
+    answers = threading.Event()
+
+    def hung(arrays: dict[str, Any]) -> dict[str, Any]:
+        answers.wait(60)
+        raise InferenceError("timeout", "No answer within 2 s.")
+
+    world.candidate_model.compute = hung
     take, body = world.prober.shadowing.take, body_of(1)
     taken = [take(world.route.pk, PATH, {}, body) for _ in range(3 * shadow_comparison.MOST_OPEN)]
     assert taken == [True] * shadow_comparison.MOST_OPEN + [False] * 2 * shadow_comparison.MOST_OPEN
     assert world.seen["busy"] == 2 * shadow_comparison.MOST_OPEN
+    answers.set()
     until(lambda: not world.open())
     assert world.tally() == (shadow_comparison.MOST_OPEN, shadow_comparison.MOST_OPEN, shadow_comparison.MOST_OPEN, 0)
     assert shadow_comparison.MOST_OPEN < shadow_comparison.WORKERS
@@ -241,7 +124,7 @@ def test_when_stable_itself_fails_it_counts_for_nobody(world: World) -> None:
 
 
 def test_no_more_is_asked_than_the_rate_allows(make_world: Callable[..., World]) -> None:
-    world = make_world(per_s=0.1)
+    world = make_world(per_s=0.001)
     world.prober.turn()
     assert world.ask(*[body_of(1)] * 5) == [True] + [False] * 4
     assert world.seen == {"taken": 1, "shadow_compared": 1, "over_rate": 4}
@@ -303,7 +186,7 @@ def test_only_so_many_examples_are_kept_also_by_the_next_prober(make_world: Call
     world.ask(*[body_of(1)] * (MOST_EXAMPLES - 5))
     world.prober.turn()
     world.prober._leave()
-    world.prober = Prober(lambda endpoint: world.fakes[endpoint], per_s=1000, lease_s=30)
+    world.prober = Prober(lambda endpoint: world.fakes[endpoint], per_s=1000, lease_s=300)
     world.prober.shadowing.start()
     world.prober.turn()
     world.ask(*[body_of(1)] * 10)
@@ -312,143 +195,11 @@ def test_only_so_many_examples_are_kept_also_by_the_next_prober(make_world: Call
     world.prober.stop()
 
 
-# -- golden items --------------------------------------------------------------------------------------------------------
-
-GOLDEN = {"gates": ["golden"], "golden": {"set": f"sha256:{'5' * 64}"}}
-#: The largest of four numbers is where the one is.
-ITEMS = [(f"item-{i}", [float(i % 4 == at) for at in range(4)], i % 4) for i in range(8)]
-
-
-@pytest.fixture
-def golden(monkeypatch: pytest.MonkeyPatch, make_world: Callable[..., World]) -> Callable[..., World]:
-    from validators.core.golden_set import GoldenItem
-
-    def items(model: Any, digest: str) -> tuple[GoldenItem, ...]:
-        assert (model.slug, digest) == (MODEL, GOLDEN["golden"]["set"])  # type: ignore[index]
-        return tuple(GoldenItem(name, {"x": x}, label) for name, x, label in ITEMS)
-
-    monkeypatch.setattr("rollouts.prober.golden.golden_items", items)
-    return lambda **how: make_world(gate_policy=GOLDEN, **how)
-
-
-def probe(world: World, turns: int) -> tuple[int, int, int, int]:
-    """Golden probes, one a turn."""
-    for _ in range(turns):
-        world.prober.turn()
-        until(lambda: not world.prober.golden._busy)
-    world.prober.book.write()
-    return world.written()
-
-
-@committed
-def test_golden_items_are_asked_of_both_in_turn(golden: Callable[..., World]) -> None:
-    world = golden()
-    assert probe(world, len(ITEMS)) == (8, 0, 8, 0)
-    assert world.asked == ["r1", "r2"] * 8
-    assert not Mismatch.objects.exists()
-
-
-@committed
-def test_wrong_golden_answers_are_counted_for_whoever_gave_them(golden: Callable[..., World]) -> None:
-    world = golden()
-    world.candidate_model.compute = lambda arrays: {
-        "y": arrays["x"][:, ::-1] * (arrays["x"][:, :1] > 0) + double(arrays)["y"] / 9
-    }
-    world.stable_model.compute = lambda arrays: {
-        "y": double(arrays)["y"] * np.nan if arrays["x"][0, 1] else double(arrays)["y"]
-    }
-    assert probe(world, len(ITEMS)) == (8, 2, 8, 2)
-    shown = Mismatch.objects.order_by("facts__item")
-    assert [(one.source, one.summary) for one in shown] == [
-        ("golden", f"r2: golden item item-{i}: answers 3, expected 0") for i in (0, 4)
-    ]
-    assert shown[0].facts == {"item": "item-0", "slice": "all", "is_stable_wrong": False}
-
-
-@committed
-def test_a_candidate_that_fails_golden_items_is_wrong_and_a_failing_stable_counts_for_nobody(
-    golden: Callable[..., World],
-) -> None:
-    world = golden()
-    world.candidate_model.breaks = InferenceError("server_error", "no kernel")
-    assert probe(world, 2) == (2, 2, 2, 0)
-    world.stable_model.breaks = InferenceError("server_error", "no memory")
-    assert probe(world, 2) == (2, 2, 2, 0)
-    assert world.seen["golden_stable_failed"] == 2
-
-
-@committed
-def test_a_first_release_is_held_against_the_golden_set_alone(golden: Callable[..., World]) -> None:
-    world = golden(with_stable=False)
-    world.candidate_model.compute = lambda arrays: {"y": np.roll(arrays["x"], 1, axis=1)}
-    assert probe(world, 4) == (4, 4, 0, 0)
-
-
-@committed
-def test_a_golden_set_that_cannot_be_read_is_no_wrong_answer(make_world: Callable[..., World]) -> None:
-    world = make_world(gate_policy=GOLDEN)  # no such set was ever uploaded
-    assert probe(world, 3) == (0, 0, 0, 0)
-    assert world.asked == []
-    assert world.ask(body_of(1)) == [True]
-
-
-@committed
-def test_the_golden_set_is_read_from_the_blob_store(make_world: Callable[..., World]) -> None:
-    from tests.factories import make_actor
-    from validators.actions import add_golden_set
-
-    world = make_world()
-    lines = "\n".join(json.dumps({"id": i, "inputs": {"x": x}, "label": label}) for i, x, label in ITEMS)
-    made, _ = add_golden_set(actor=make_actor(team=world.model.team), model=world.model, data=lines.encode())
-    world.model.gate_policy = {"golden": {"set": made.digest}}
-    world.model.save()
-    assert probe(world, 3)[0] == 3
-
-
-@committed
-def test_items_come_in_an_order_of_their_own_and_all_of_them(golden: Callable[..., World]) -> None:
-    world = golden()
-    (target,) = Targets().read()
-    found = GoldenProbe.of(target.profile)
-    assert found is not None
-    first = [found.next_item().id for _ in ITEMS]
-    assert sorted(first) == sorted(name for name, *_ in ITEMS)
-    assert [found.next_item().id for _ in ITEMS] == first
-    assert world.rollout.pk == target.rollout_id
-
-
-# -- how answers are compared --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("golden_policy", "answer"),
-    [
-        ({}, ""),
-        ({"min_accuracy": 0.9}, ""),
-        ({"set": f"sha256:{'5' * 64}"}, "y"),
-        ({"labels": ["a", "b"]}, "y"),
-        ({"labels": ["a", "b"], "output": "y"}, "y"),
-        ({"labels": ["a", "b"], "output": "z"}, ""),
-    ],
-)
-def test_classes_are_compared_where_the_golden_policy_says_what_the_answer_is(
-    golden_policy: dict[str, Any], answer: str
-) -> None:
-    rule = rule_of(parse_policy({"golden": golden_policy}), serving())
-    assert (rule.answer, rule.data_types) == (answer, {"y": "FP32"})
-
-
-def test_of_several_outputs_the_policy_must_name_the_answer() -> None:
-    two = serving(outputs=[{"name": name, "data_type": "FP32", "dims": [4]} for name in ("y", "z")])
-    assert rule_of(parse_policy({"golden": {"labels": ["a"]}}), two).answer == ""
-    assert rule_of(parse_policy({"golden": {"labels": ["a"], "output": "z"}}), two).answer == "z"
-
-
 # -- who leads, and what is written --------------------------------------------------------------------------------------
 
 
 def test_a_second_prober_lets_everything_go_until_the_first_is_gone(world: World) -> None:
-    second = Prober(lambda endpoint: world.fakes[endpoint], per_s=1000, lease_s=30)
+    second = Prober(lambda endpoint: world.fakes[endpoint], per_s=1000, lease_s=300)
     assert not second.turn()
     assert not second.shadowing.take(world.route.pk, PATH, {}, body_of(1))
     world.ask(body_of(1))
@@ -475,7 +226,7 @@ def test_a_new_term_is_a_new_epoch_so_nothing_is_counted_twice(world: World) -> 
 def test_who_slept_through_its_lease_overwrites_nothing(world: World) -> None:
     world.ask(body_of(1))
     Lease.objects.filter(name=LEASE).update(expires_at=timezone.now() - timedelta(seconds=1))
-    other = Prober(lambda endpoint: world.fakes[endpoint], lease_s=30)
+    other = Prober(lambda endpoint: world.fakes[endpoint], lease_s=300)
     other.turn()
     other.turn()
     epoch = ProbeTally.objects.get().epoch
@@ -486,10 +237,12 @@ def test_who_slept_through_its_lease_overwrites_nothing(world: World) -> None:
 
 
 def test_what_was_begun_in_another_term_does_not_count(world: World) -> None:
-    world.candidate_model.latency_s = 0.2
+    may_answer = threading.Event()
+    world.candidate_model.compute = lambda arrays: double(arrays) if may_answer.wait(60) else {}
     world.prober.shadowing.take(world.route.pk, PATH, {}, body_of(1))
     world.prober._leave()
     world.prober.turn()
+    may_answer.set()
     until(lambda: len(world.asked) == 3 and not world.open())
     assert world.tally() == (0, 0, 0, 0)
 

@@ -1,35 +1,28 @@
-"""Models, drafts, seals and waivers: what may happen, what may not, and what remains."""
+"""Models, drafts and seals."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
-import hashlib
 import io
-import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
-from ledger.core.errors import DomainError, Invalid, NotFound, Refused, Stale, StateChanged
+from ledger.core.errors import Invalid, NotFound, Refused, Stale, StateChanged
 from ledger.models import Event
 from registry import actions, queries
-from registry.actions import inspections
-from registry.actions.blobs import lock_blob
 from registry.core.lifecycle import FileRole, ReleaseState
-from registry.models import Blob, Release, ReleaseFile, ServedModel, Waiver
-from registry.signing import installation_keys
+from registry.models import Blob, Release, ReleaseFile, ServedModel
 from tests.model_files import onnx_file
 from tests.registry_samples import (
-    CONTRACT,
     ONNX,
     announced,
-    developer,
     draft_with,
     person,
     put,
@@ -37,31 +30,9 @@ from tests.registry_samples import (
     served_model,
     sha256,
 )
+from tests.registry_setup import dev, model, sealed, stored, verbs  # noqa: F401
 
 pytestmark = pytest.mark.django_db
-
-
-def verbs(subject: Any) -> list[str]:
-    return list(Event.objects.filter(subject_id=str(subject)).order_by("seq").values_list("verb", flat=True))
-
-
-def stored() -> list[str]:
-    """The sha256 of everything in the store, and whatever else lies there."""
-    return sorted(path.name for path in Path(settings.BLOB_STORE).rglob("*") if path.is_file())
-
-
-@pytest.fixture
-def dev() -> Actor:
-    return developer()
-
-
-@pytest.fixture
-def model(dev: Actor) -> ServedModel:
-    return served_model(dev)
-
-
-def sealed(dev: Actor, model: ServedModel, data: bytes = ONNX, **more: bytes) -> Release:
-    return actions.seal(actor=dev, release=draft_with(dev, model, data, **more))
 
 
 # --- models
@@ -355,271 +326,3 @@ def test_who_may_push(dev: Actor, model: ServedModel) -> None:
             with pytest.raises(Refused, match="may not push releases of team vision"):
                 attempt()
     assert actions.seal(actor=actor_for(person("robot", Role.CI)), release=draft).number == 1
-
-
-# --- sealed is final, also for the database
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "UPDATE registry_release SET manifest = '{}'",
-        "UPDATE registry_release SET digest = 'sha256:0'",
-        "UPDATE registry_release SET number = 9",
-        "UPDATE registry_release SET spec = '{}'",
-        "UPDATE registry_release SET expected_files = '[1]'",
-        "UPDATE registry_release SET is_code_bearing = true",
-        "UPDATE registry_release SET author_id = NULL",
-        "UPDATE registry_release SET state = 'draft', number = NULL, digest = NULL",
-        "DELETE FROM registry_release",
-        "UPDATE registry_releasefile SET path = 'artifact/other.onnx'",
-        "UPDATE registry_releasefile SET role = 'code'",
-        "DELETE FROM registry_releasefile",
-        "INSERT INTO registry_releasefile (release_id, path, role, blob_id) "
-        "SELECT release_id, 'artifact/x.json', role, blob_id FROM registry_releasefile",
-        "UPDATE registry_blob SET size_bytes = size_bytes + 1",
-        "UPDATE registry_blob SET sha256 = repeat('0', 64)",
-    ],
-)
-def test_raw_sql_cannot_change_what_is_sealed(dev: Actor, model: ServedModel, sql: str) -> None:
-    sealed(dev, model)
-    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(sql)
-
-
-@pytest.mark.parametrize(
-    "tables", ["registry_release CASCADE", "registry_releasefile", "registry_blob CASCADE", "registry_waiver"]
-)
-def test_no_table_of_sealed_things_can_be_emptied(dev: Actor, model: ServedModel, tables: str) -> None:
-    sealed(dev, model)
-    connection.check_constraints()  # else PostgreSQL itself refuses, for the rows of this very transaction
-    with pytest.raises(IntegrityError, match="never deleted"), transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f"TRUNCATE {tables}")
-
-
-def test_the_orm_cannot_change_what_is_sealed(dev: Actor, model: ServedModel) -> None:
-    release = sealed(dev, model)
-    file = release.files.get()
-    for attempt in (
-        lambda: Release.objects.filter(pk=release.pk).update(manifest="{}"),
-        lambda: Release.objects.bulk_update([Release(pk=release.pk, digest="sha256:1")], ["digest"]),
-        lambda: Release.objects.get().delete(),
-        lambda: Release.objects.all()._raw_delete("default"),
-        lambda: ReleaseFile.objects.update(path="artifact/x.onnx"),
-        lambda: ReleaseFile.objects.all().delete(),
-        lambda: ReleaseFile.objects.create(release=release, path="artifact/b.json", role="artifact", blob=file.blob),
-        lambda: Blob.objects.update(size_bytes=0),
-    ):
-        with pytest.raises(IntegrityError), transaction.atomic():
-            attempt()
-    release.author_id = None
-    with pytest.raises(IntegrityError), transaction.atomic():
-        release.save()
-
-
-def test_a_sealed_release_may_only_retire_and_come_back_as_it_was(dev: Actor, model: ServedModel) -> None:
-    release = sealed(dev, model)
-    Release.objects.filter(pk=release.pk).update(state=ReleaseState.RETIRED, version=3)
-    with pytest.raises(IntegrityError), transaction.atomic():
-        Release.objects.filter(pk=release.pk).update(state=ReleaseState.DRAFT)
-    with pytest.raises(IntegrityError), transaction.atomic():
-        Release.objects.filter(pk=release.pk).update(manifest="{}")
-    draft = draft_with(dev, model, onnx_file("x"))
-    with pytest.raises(IntegrityError), transaction.atomic():
-        Release.objects.filter(pk=draft.pk).update(
-            state=ReleaseState.RETIRED, number=8, digest="sha256:8", sealed_at=timezone.now()
-        )
-
-
-@pytest.mark.django_db(transaction=True)
-def test_files_are_read_before_the_transaction_of_the_seal_and_not_again_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ones take longer than the database lets a transaction stand still, and whoever else needs the draft waits."""
-    dev = developer()
-    draft, read = draft_with(dev, served_model(dev)), list[bool]()
-    real = inspections.inspect
-
-    def watched(*args: Any) -> Any:
-        read.append(connection.in_atomic_block)
-        return real(*args)
-
-    monkeypatch.setattr(inspections, "inspect", watched)
-    assert actions.seal(actor=dev, release=draft).state == "sealed"
-    assert read and not any(read)
-
-
-# --- waivers
-
-
-def code_release(dev: Actor, model: ServedModel) -> Release:
-    draft, _ = actions.create_draft(actor=dev, model=model, spec=release_yaml({"runtime.backend": "python"}))
-    put(dev, draft, "artifact/model.py", b"print('hello')")
-    return actions.seal(actor=dev, release=draft)
-
-
-def test_a_release_manager_waives_code_and_never_the_author(dev: Actor, model: ServedModel) -> None:
-    release, manager = code_release(dev, model), actor_for(person("rm", Role.RELEASE_MANAGER))
-    assert release.is_code_bearing and not queries.has_code_waiver(release)
-    with pytest.raises(Refused, match="release_manager"):
-        actions.grant_waiver(actor=dev, release=release, reason="fine")
-    with pytest.raises(Invalid, match="says why"):
-        actions.grant_waiver(actor=manager, release=release, reason="  ")
-    waiver = actions.grant_waiver(actor=manager, release=release, reason="Read by two people.")
-    assert waiver.manifest_digest == release.digest and queries.has_code_waiver(release)
-    assert verbs(release.pk)[-1] == "release.waived"
-    for attempt in (lambda: Waiver.objects.update(reason="other"), lambda: Waiver.objects.all().delete()):
-        with pytest.raises(IntegrityError), transaction.atomic():
-            attempt()
-
-
-def test_an_author_who_is_also_administrator_cannot_waive(dev: Actor, model: ServedModel) -> None:
-    release = code_release(dev, model)
-    with pytest.raises(Refused, match="Ask another release manager"):
-        actions.grant_waiver(actor=Actor(dev.name, user_id=dev.user_id, is_admin=True), release=release, reason="mine")
-
-
-def test_only_sealed_code_needs_a_waiver(dev: Actor, model: ServedModel) -> None:
-    manager = actor_for(person("rm", Role.RELEASE_MANAGER))
-    with pytest.raises(Invalid, match="carries no code"):
-        actions.grant_waiver(actor=manager, release=sealed(dev, model), reason="why")
-    with pytest.raises(StateChanged, match="Seal it first"):
-        actions.grant_waiver(actor=manager, release=draft_with(dev, model, b"2"), reason="why")
-
-
-# --- races, with real transactions
-
-
-def _race(*calls: Any) -> list[Any]:
-    """The results of the calls, each in a thread with a connection of its own, started together."""
-    barrier, results = threading.Barrier(len(calls)), [None] * len(calls)
-
-    def run(i: int) -> None:
-        try:
-            barrier.wait(60)
-            results[i] = calls[i]()
-        except DomainError as error:
-            results[i] = error
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    return results
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.slow
-def test_drafts_are_made_beside_seals_of_their_model() -> None:
-    """A draft's row names its model, and a seal holds that row: neither may wait for the other for ever."""
-    dev = developer()
-    model = served_model(dev)
-
-    def several(who: int) -> set[str]:
-        data = [onnx_file(f"{who} {i}") for i in range(6)]
-        return {actions.seal(actor=dev, release=draft_with(dev, model, one)).state for one in data}
-
-    results = _race(*(lambda who=who: several(who) for who in range(4)))  # type: ignore[misc]
-    assert results == [{"sealed"}] * 4
-    assert sorted(Release.objects.values_list("number", flat=True)) == list(range(1, 25))
-
-
-@pytest.mark.django_db(transaction=True)
-def test_two_who_seal_get_two_numbers() -> None:
-    dev = developer()
-    model = served_model(dev)
-    drafts = [draft_with(dev, model, onnx_file(note)) for note in ("one", "two", "three", "four")]
-    results = _race(*(lambda d=draft: actions.seal(actor=dev, release=d) for draft in drafts))
-    assert sorted(release.number for release in results) == [1, 2, 3, 4]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_two_who_seal_the_same_content_get_one_release() -> None:
-    dev = developer()
-    model = served_model(dev)
-    drafts = [draft_with(dev, model) for _ in range(4)]
-    results = _race(*(lambda d=draft: actions.seal(actor=dev, release=d) for draft in drafts))
-    assert {release.pk for release in results} == {results[0].pk} and results[0].number == 1
-    assert Release.objects.count() == 1 and stored() == [sha256(ONNX)]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_same_draft_sealed_twice_at_once_is_one_release() -> None:
-    dev = developer()
-    draft = draft_with(dev, served_model(dev))
-    results = _race(*(lambda: actions.seal(actor=dev, release=draft) for _ in range(3)))
-    assert {release.number for release in results} == {1} and Event.objects.filter(verb="release.sealed").count() == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_storing_and_discarding_the_same_bytes_at_once_keeps_rows_and_bytes_together() -> None:
-    dev = developer()
-    model = served_model(dev)
-    for round_ in range(5):
-        data = f"raced {round_}".encode()
-        old, new = draft_with(dev, model, data), actions.create_draft(actor=dev, model=model, spec=release_yaml())[0]
-        _, outcome = _race(
-            lambda old=old: actions.discard_draft(actor=dev, release=old),
-            lambda new=new, data=data: put(dev, new, "artifact/model.onnx", data),
-        )
-        assert outcome is None or outcome.code == "blob_gone"
-        assert set(Blob.objects.values_list("sha256", flat=True)) == set(stored())
-        assert new.files.exists() == (outcome is None)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_file_cannot_slip_into_a_seal_under_way() -> None:
-    dev = developer()
-    draft = draft_with(dev, served_model(dev))
-    _, outcome = _race(
-        lambda: actions.seal(actor=dev, release=draft), lambda: put(dev, draft, "artifact/late.json", b"{}")
-    )
-    release = Release.objects.get()
-    in_manifest = {file["path"] for file in queries.manifest_of(release)["files"]}
-    assert in_manifest == set(release.files.values_list("path", flat=True))
-    assert ("artifact/late.json" in in_manifest) == (outcome is None)
-
-
-# --- blobs and signatures
-
-
-def test_a_blob_is_stored_once() -> None:
-    first, second = actions.put_blob(b"golden"), actions.put_blob(b"golden")
-    assert first == second and first.size_bytes == 6 and stored() == [sha256(b"golden")]
-
-
-def test_a_signature_holds_for_its_digest_and_key_only(settings: Any, tmp_path: Path) -> None:
-    digest = "sha256:" + "1" * 64
-    signature, key_id = installation_keys.sign(digest)
-    key = Path(settings.SIGNING_KEY_FILE)
-    assert (
-        key.stat().st_mode & 0o777 == 0o600
-        and "PUBLIC KEY" in installation_keys.present_key(installation_keys.Use.REPORTS).pem
-    )
-    assert installation_keys.verify(digest, signature, key_id) and installation_keys.sign(digest)[1] == key_id
-    assert not installation_keys.verify("sha256:" + "2" * 64, signature, key_id)
-    assert not installation_keys.verify(digest, "AAAA", key_id) and not installation_keys.verify(
-        digest, "not base64!", key_id
-    )
-    settings.SIGNING_KEY_FILE = str(tmp_path / "other.pem")
-    assert not installation_keys.verify(digest, signature, key_id) and not installation_keys.verify(
-        digest, signature, installation_keys.sign(digest)[1]
-    )
-
-
-def test_a_contract_is_what_a_model_promises(dev: Actor, model: ServedModel) -> None:
-    assert model.contract == CONTRACT
-    for name in ("r2", "2", "latest", "r0", "draft", "r1; drop"):
-        with pytest.raises(NotFound, match="no release"):
-            queries.get_release("sentiment", name)
-
-
-@pytest.mark.slow
-@pytest.mark.django_db(transaction=True)
-def test_a_draft_of_ten_thousand_held_files_takes_no_more_locks_than_there_is_room_for() -> None:
-    with transaction.atomic(), connection.cursor() as cursor:
-        for number in range(10_000):
-            lock_blob(hashlib.sha256(str(number).encode()).hexdigest())
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
-        assert cursor.fetchone()[0] <= 1024

@@ -300,7 +300,7 @@ def test_an_address_ends(blobs: BlobStore) -> None:
     signed = parts.sign(1, expires_in_s=1)
     if isinstance(blobs, FolderStore):
         assert abs(int(parse_qs(urlsplit(signed.url).query)["expires"][0]) - time.time() - 1) <= 1
-        return  # the door looks at it: tests/api/test_uploads.py
+        return  # the door looks at it: tests/api/test_upload_door.py
     time.sleep(2.5)
     assert send(blobs, signed, parts.pieces[0]) == 403
 

@@ -12,103 +12,23 @@ from django.db import DatabaseError, OperationalError
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.core.access import Actor
 from ledger.actions import leadership
 from ledger.models import Event, Lease
-from registry.models import Release
 from rollouts import actions
 from rollouts.actions import engine_effects, tick_records
 from rollouts.core import rollback_rules
 from rollouts.core.evaluate import TickInput
 from rollouts.core.tick_history import rows_of
 from rollouts.engine import loop as engine_module
-from rollouts.engine.loop import Engine
-from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries import view_of
-from serving.actions.routes import set_route
-from serving.models import Deployment, Environment, Gateway, Route, Server
-from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
-from tests.fakes.gateway import FakeGateway
+from serving.models import Deployment, Environment, Server
+from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
+from tests.factories import make_model, make_release
+from tests.gateway_rig import wait_until
+from tests.rollout_story import AT_ONCE, OBJECTIVES, POLICY, Story
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
-#: The fake gateway acknowledges between ticks, not during them; and ticks follow at once, as if a second had passed.
-AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0)
-#: The demo's tolerances with no waiting: only numbers differ.
-POLICY = {
-    "preset": "demo",
-    "cold_s": 0,  # turns are made as fast as they go, so hardly a second passes for a server to warm up in
-    "steps": [{"weight_pct": weight, "min_s": 0, "min_samples": 40, "deadline_s": 600} for weight in (25, 50)],
-    "bake": {"min_s": 0, "min_samples": 40, "deadline_s": 600},
-    "no_data_s": 600,
-    "instant_window_s": 0,
-}
-
-
-class Story:
-    """One model in one environment with one gateway, an engine, and what a test does to them."""
-
-    def __init__(self, *, with_stable: bool = True, timings: EngineTimings | None = None, **policy: object) -> None:
-        self.admin = make_admin()
-        self.model = make_model(objectives=OBJECTIVES, rollout_policy={**POLICY, **policy})
-        self.environment = make_environment("production", needs_passed_report=False)
-        Gateway.objects.create(
-            environment=self.environment,
-            name="gateway-1",
-            admin_url="http://127.0.0.1:1",
-            http_url="http://127.0.0.1:2",
-            grpc_address="127.0.0.1:3",
-        )
-        self.gateway = FakeGateway("gateway-1", seed=5)
-        self.engine = Engine(self.gateway, tick_s=0.05, lease_s=60, timings=timings or AT_ONCE)
-        self.stable: Release | None = self.serve(make_release(self.model)) if with_stable else None
-        if self.stable:
-            set_route(
-                actor=Actor.system("test"),
-                environment=self.environment,
-                model=self.model,
-                stable=self.stable,
-                reason="It serves.",
-            )
-            self.gateway.obey()
-        self.candidate = self.serve(make_release(self.model))
-        self.rollout = actions.start_rollout(actor=self.admin, candidate=self.candidate, environment=self.environment)
-
-    def serve(self, release: Release) -> Release:
-        deployment = make_deployment(release, self.environment, state="ready")
-        port = 9000 + 3 * deployment.pk
-        make_server(deployment, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
-        return release
-
-    def turn(self, requests: int = 200) -> Rollout:
-        """Traffic, then one tick of the engine, then the gateway takes what was written."""
-        if Route.objects.exists() and requests:
-            self.gateway.traffic(requests)
-        self.engine.step()
-        if Route.objects.exists():
-            self.gateway.obey()
-        self.rollout.refresh_from_db()
-        return self.rollout
-
-    def until(self, state: str, *, turns: int = 80, requests: int = 200) -> Rollout:
-        for _ in range(turns):
-            if self.turn(requests).state == state:
-                return self.rollout
-        said = [(d.action, d.code, d.reason) for d in DecisionRecord.objects.order_by("pk")]
-        raise AssertionError(f"still {self.rollout.state}, not {state}: {self.rollout.reason} {said}")
-
-    def codes(self) -> list[str]:
-        return list(DecisionRecord.objects.filter(rollout=self.rollout).order_by("pk").values_list("code", flat=True))
-
-    def route(self) -> Route:
-        return Route.objects.get(environment=self.environment, model=self.model)
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
 
 
 @pytest.mark.takes("rollout: preparing → shifting", "rollout: shifting → baking", "rollout: baking → promoted")
@@ -141,10 +61,10 @@ def test_a_good_release_is_promoted_step_by_step_and_the_old_one_is_drained() ->
 def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, float], guard: str) -> None:
     story = Story()
     story.until("shifting")
+    started = timezone.now()
     story.turn()
     assert story.stable is not None
     story.gateway.set_arm(story.candidate.digest, **fault)
-    started = timezone.now()
     story.until("rolling_back")
     breach = DecisionRecord.objects.get(rollout=story.rollout, action="roll_back")
     assert breach.code in {"worse_than_stable", "objective_breached"} and breach.facts["guard"] == guard
@@ -152,12 +72,12 @@ def test_a_worse_release_is_rolled_back_and_users_see_nothing(fault: dict[str, f
     assert story.route().candidate_id == story.candidate.pk  # kept until drained
     done = story.until("rolled_back", turns=6)
     assert done.decided_at <= done.zero_at <= done.confirmed_at
-    assert done.first_bad_at is not None and started - timedelta(seconds=5) < done.first_bad_at <= done.decided_at
+    assert done.first_bad_at is not None and started < done.first_bad_at <= done.decided_at
     assert story.route().candidate_id is None and story.route().stable_id == story.stable.pk
     assert not Deployment.objects.get(release=story.candidate).is_wanted
     assert Deployment.objects.get(release=story.stable).is_wanted
     view = view_of(done)
-    assert view["clock"]["decision_to_zero_s"] < 2
+    assert 0 <= view["clock"]["decision_to_zero_s"] < 20  # counters that confirm nothing are waited for 30 s
     assert view["users"]["errors"] == 0 and view["users"]["requests"] > 0
 
 
@@ -181,9 +101,9 @@ def test_a_server_that_is_gone_rolls_back_without_any_count() -> None:
 
 
 def test_early_ticks_make_neither_a_slow_probe_nor_one_bad_moment_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 60.0)
+    monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 3600.0)
     lenient = [{"indicator": "errors", "roll_back_over": {"ratio": 100, "plus_frac": 1.0}}]
-    story = Story(timings=replace(AT_ONCE, gone_over_s=60.0), guards=lenient)
+    story = Story(timings=replace(AT_ONCE, gone_over_s=3600.0), guards=lenient)
     story.until("shifting")
     story.turn()
     servers = Server.objects.filter(deployment__release=story.candidate)
@@ -308,12 +228,14 @@ def test_an_unacknowledged_rollback_is_stuck_loudly_and_goes_on_when_the_gateway
         story.engine.step()
         story.rollout.refresh_from_db()
     assert story.rollout.state in {"rolling_back", "stuck"}
-    import time
 
-    time.sleep(0.06)
-    story.engine.step()
-    story.rollout.refresh_from_db()
-    assert story.rollout.state == "stuck" and "acknowledged" in story.rollout.reason
+    def is_stuck() -> bool:
+        story.engine.step()
+        story.rollout.refresh_from_db()
+        return story.rollout.state == "stuck"
+
+    wait_until(is_stuck, "its deadline of 0.05 s has passed", timeout_s=60)
+    assert "acknowledged" in story.rollout.reason
     story.gateway.obey()
     done = story.until("rolled_back", turns=6)
     assert done.zero_at is not None
@@ -414,7 +336,7 @@ def test_a_second_engine_leads_when_the_first_is_gone_and_the_first_is_fenced_ou
 ) -> None:
     story = Story()
     story.until("shifting")
-    first, second = story.engine, Engine(story.gateway, tick_s=0.05, lease_s=60, timings=AT_ONCE)
+    first, second = story.engine, story.new_engine()
     assert not second.step()
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert second.step()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every turn is a second, however soon the next one comes; the gateways acknowledge between two ticks."""
-    with SECONDS.installed(monkeypatch):
+    with SECONDS.installed(monkeypatch, is_frozen=True):
         yield
 
 

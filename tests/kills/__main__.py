@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def main() -> int:
@@ -25,7 +26,12 @@ def main() -> int:
         import django
 
         django.setup()
-        return _takeover(said, folder) if said.takeover else _campaign(said, folder)
+        from tests.kills import databases
+
+        databases.make_base()
+        if said.takeover:
+            return _takeover(said, folder)
+        return _handful(said, folder) if said.handful else _campaign(said, folder)
 
 
 def _said() -> argparse.Namespace:
@@ -49,6 +55,9 @@ def _said() -> argparse.Namespace:
     parser.add_argument(
         "--most", type=int, default=10**9, help="no more runs of a kind of victim than these, the first ones drawn"
     )
+    parser.add_argument(
+        "--handful", type=int, default=0, help="so many of each kind killed, as many frozen, and an engine torn"
+    )
     parser.add_argument("--sites", action="store_true", help="list every site")
     parser.add_argument(
         "--takeover", type=int, default=0, help="kill the leader of two engines so often, freeze it once"
@@ -59,30 +68,52 @@ def _said() -> argparse.Namespace:
 
 
 def _takeover(said: argparse.Namespace, folder: Path) -> int:
-    from tests.kills import databases, takeover
+    from tests.kills import takeover
 
-    databases.make_base()
-    found = takeover.kill_leaders(folder, said.takeover, seed=said.seed).to_json()
-    found["frozen_wrote"] = takeover.freeze_leader(folder)
+    pair = takeover.Pair(folder)
+    try:
+        found = takeover.kill_leaders(pair, said.takeover, seed=said.seed).to_json()
+        found["frozen_wrote"] = takeover.freeze_leader(pair)
+    finally:
+        pair.end()
     if said.report:
         said.report.write_text(json.dumps(found, indent=1))
     print(json.dumps(found, indent=1))
     return 1 if found["frozen_wrote"] else 0
 
 
-def _campaign(said: argparse.Namespace, folder: Path) -> int:
+#: What is torn is found out by the sites of the rollouts' moves alone.
+TORN = {"torn": True, "site": "@ rollouts.actions.transitions", "most": 10**9, "changed": False, "seed": 1}
+
+
+def _handful(said: argparse.Namespace, folder: Path) -> int:
+    """All three campaigns, each in its part of the report; what was recorded undisturbed serves those that kill and freeze."""
+    most = {"most": said.handful, "extra": 0}
+    recorded: dict[str, Any] = {"undisturbed": {}, "points": {}}
+    found = {}
+    for name, over in {"killed": {"extra": said.handful}, "frozen": {"freeze": True}, "torn": TORN}.items():
+        print(f"--- {name}", flush=True)
+        mine = argparse.Namespace(**{**vars(said), **most, **over, "report": folder / name})
+        code = _campaign(mine, folder, **({} if mine.torn else recorded))
+        found[name] = {**json.loads(mine.report.read_text()), "code": code}
+    if said.report:
+        said.report.write_text(json.dumps(found, indent=1))
+    return max(one["code"] for name, one in found.items() if name != "torn")
+
+
+def _campaign(said: argparse.Namespace, folder: Path, **recorded: Any) -> int:
     from tests.kills import campaign as campaigns
-    from tests.kills import databases
     from tests.kills.victims import torn, victims
 
-    databases.make_base()
     chosen = [
         victim
         for victim in (torn() if said.torn else victims())
         if said.only in victim.name and (victim.can_freeze or not said.freeze)
     ]
     chosen = campaigns.some(chosen, said.seed, said.stories)
-    campaign = campaigns.Campaign(chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True))
+    campaign = campaigns.Campaign(
+        chosen, folder, lanes=said.lanes, say=lambda line: print(line, flush=True), **recorded
+    )
     pick = campaigns.every if said.all else campaigns.sample(said.seed, chosen, said.extra)
 
     def choose(points: campaigns.PointsOf) -> list[campaigns.Target]:

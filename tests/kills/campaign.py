@@ -43,6 +43,7 @@ class Victim(Protocol):
     def play(self, folder: Path, at: Point | None) -> Played: ...
 
 
+TRIES = 5
 PointsOf = dict[str, list[Point]]  # by the name of the victim
 Target = tuple[str, Point]
 
@@ -61,7 +62,10 @@ class Outcome:
 
 @dataclass
 class Campaign:
-    """Runs in `lanes` processes at a time. `victims` are prepared once, in this process."""
+    """Runs in `lanes` processes at a time. `victims` are prepared once, in this process.
+
+    Another campaign of the same victims may be given what one has `undisturbed` and its `points`: it records only the rest.
+    """
 
     victims: list[Victim]
     folder: Path
@@ -75,24 +79,26 @@ class Campaign:
     def run(self, choose: Callable[[PointsOf], list[Target]]) -> None:
         """Records every victim's undisturbed run, lets `choose` pick from all points by victim, and plays what was picked."""
         began = time.monotonic()
-        for victim in self.victims:
+        new = [victim for victim in self.victims if victim.name not in self.undisturbed]
+        for victim in new:
             victim.make_template()
             _VICTIMS[victim.name] = victim
         with multiprocessing.get_context("fork").Pool(self.lanes, _ignore_interrupts) as pool:
-            self._record(pool)
-            chosen = choose(self.points)
-            self.say(f"{sum(map(len, self.points.values()))} points in {len(self.victims)} stories; {len(chosen)} runs")
+            self._record(pool, new)
+            points = {victim.name: self.points[victim.name] for victim in self.victims}
+            chosen = choose(points)
+            self.say(f"{sum(map(len, points.values()))} points in {len(self.victims)} stories; {len(chosen)} runs")
             for outcome in self._play(pool, chosen):
                 self.outcomes.append(outcome)
                 for problem in outcome.problems:
                     self.say(f"✗ {outcome.victim}, {outcome.point}: {problem}")
         self.took_s = time.monotonic() - began
 
-    def _record(self, pool: Any) -> None:
+    def _record(self, pool: Any, victims: list[Victim]) -> None:
         """Twice each: what is not the same in both is no property of the story."""
-        jobs = [(victim.name, self.folder) for victim in self.victims for _ in range(2)]
+        jobs = [(victim.name, self.folder) for victim in victims for _ in range(2)]
         played = pool.starmap(_undisturbed, jobs, chunksize=1)
-        for victim, one, two in zip(self.victims, played[::2], played[1::2], strict=True):
+        for victim, one, two in zip(victims, played[::2], played[1::2], strict=True):
             problems = one.problems + two.problems or checks.differences(one.history, two.history)
             if problems:
                 raise AssertionError(f"{victim.name}, undisturbed: {'; '.join(problems)}\n{one.log or two.log}")
@@ -189,10 +195,10 @@ def _undisturbed(name: str, folder: Path) -> Played:
 
 
 def _judged(job: tuple[str, Path, Point, checks.History]) -> Outcome:
-    """One run; one that went past its point, as timing may have it, is tried twice more."""
+    """One run; one that went past its point, as timing may have it, is tried again."""
     name, folder, point, undisturbed = job
     victim = _VICTIMS[name]
-    for _ in range(3):
+    for _ in range(TRIES):
         played = victim.play(folder, point)
         if played.problems or played.was_reached:
             break

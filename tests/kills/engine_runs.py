@@ -23,7 +23,7 @@ from tests.kills.stage import Stage
 from tests.kills.stories import BUSY, Scene, Story, serve
 
 TICK_S, LEASE_S = 0.05, 1.0
-LONGEST_S = 25.0
+LONGEST_S = 120.0
 #: How often agent, people and this test look.
 LOOK_S = 0.02
 #: The time that the last engine gets to do something that it should not, once all is over.

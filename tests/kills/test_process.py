@@ -10,7 +10,7 @@ import pytest
 
 from tests.kills.process import fork
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(30)]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class _Ends:

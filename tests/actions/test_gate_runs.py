@@ -1,0 +1,265 @@
+"""What each kind of release comes to at its gates."""
+
+# ruff: noqa: F811 - fixtures are named as they are used
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import validators.execution.run
+import validators.execution.staging
+from accounts.core.access import Actor
+from registry.models import Release, ServedModel
+from serving.models import Deployment
+from serving.ports import InferenceError
+from tests.factories import make_node, make_release, make_server
+from tests.gate_setup import (  # noqa: F401
+    POLICY,
+    Arrays,
+    Stage,
+    developer,
+    judge_text,
+    model,
+    promote,
+    release,
+    stage,
+    validated,
+    verdicts,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer: Actor, release: Release) -> None:
+    gate_run = validated(developer, release)
+    assert verdicts(gate_run) == {
+        "contract": "passed",
+        "cold_start": "passed",
+        "golden": "passed",
+        "load": "undecided",
+    }
+    assert (gate_run.state, gate_run.verdict) == ("finished", "passed")
+    assert "load undecided, which the policy allows" in gate_run.reason
+    golden = gate_run.results.get(gate="golden")
+    assert "only absolute limits" in golden.reason
+    assert golden.evidence["predictions"] == [i % 2 for i in range(60)]
+    deployment = Deployment.objects.get()
+    assert not deployment.is_wanted
+
+
+def test_an_undecided_load_gate_blocks_where_the_policy_says_so(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
+    model.gate_policy = {**model.gate_policy, "load": {**POLICY["load"], "undecided": "block"}}
+    model.save()
+    gate_run = validated(developer, make_release(model))
+    assert gate_run.verdict == "undecided"
+    assert gate_run.report.verdict == "undecided"
+
+
+def wrong_name(tensors: Arrays) -> Arrays:
+    return {"probability": judge_text(tensors)["probabilities"]}
+
+
+def wrong_type(tensors: Arrays) -> Arrays:
+    return {"probabilities": judge_text(tensors)["probabilities"].astype(np.float64)}
+
+
+def wrong_shape(tensors: Arrays) -> Arrays:
+    return {"probabilities": judge_text(tensors)["probabilities"][:, :1]}
+
+
+def not_a_number(tensors: Arrays) -> Arrays:
+    return {"probabilities": judge_text(tensors)["probabilities"] * np.nan}
+
+
+def one_more(tensors: Arrays) -> Arrays:
+    return {**judge_text(tensors), "debug": np.zeros((len(tensors["TEXT"]), 1), np.float32)}
+
+
+def breaks_at_16(tensors: Arrays) -> Arrays:
+    if len(tensors["TEXT"]) >= 16:
+        raise MemoryError("no room for a batch of 16")
+    return judge_text(tensors)
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind"),
+    [
+        (wrong_name, "missing"),
+        (wrong_type, "data_type"),
+        (wrong_shape, "shape"),
+        (not_a_number, "not_finite"),
+        (one_more, "extra"),
+        (breaks_at_16, "refused"),
+    ],
+)
+def test_a_broken_contract_fails_and_the_rest_is_skipped(
+    stage: Stage, developer: Actor, release: Release, compute: Callable[[Arrays], Arrays], kind: str
+) -> None:
+    stage.behave(release, compute)
+    gate_run = validated(developer, release)
+    assert verdicts(gate_run) == {
+        "contract": "failed",
+        "cold_start": "skipped",
+        "golden": "skipped",
+        "load": "skipped",
+    }
+    contract = gate_run.results.get(gate="contract")
+    assert kind in {mismatch["kind"] for mismatch in contract.evidence["mismatches"]}
+    assert gate_run.results.get(gate="load").reason == "Not run, because contract failed."
+    assert (gate_run.verdict, gate_run.report.verdict) == ("failed", "failed")
+
+
+def test_a_server_that_says_something_else_than_the_release_fails(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
+    stage.behave(release).serving["outputs"] = [{"name": "probabilities", "data_type": "FP32", "dims": [3]}]
+    contract = validated(developer, release).results.get(gate="contract")
+    assert contract.verdict == "failed"
+    assert "The server says output probabilities is [3]" in contract.reason
+
+
+def test_a_release_that_breaks_the_models_promise_fails(stage: Stage, developer: Actor, release: Release) -> None:
+    release.model.contract = {
+        **release.model.contract,
+        "outputs": [{"name": "label", "data_type": "BYTES", "dims": [1]}],
+    }
+    release.model.save()
+    contract = validated(developer, release).results.get(gate="contract")
+    assert contract.verdict == "failed"
+    assert "against the model's contract, has no output label" in contract.reason
+
+
+def test_a_worse_release_fails_the_golden_gate_against_the_answers_on_record(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
+    stable = make_release(model)
+    validated(developer, stable)
+    promote(stable)
+    stage.asked.clear()
+    candidate = make_release(model)
+    stage.behave(
+        candidate,
+        lambda tensors: judge_text({"TEXT": np.array([[b"bad"] if b"good 1" in t[0] else t for t in tensors["TEXT"]])}),
+    )
+    gate_run = validated(developer, candidate)
+    golden = gate_run.results.get(gate="golden")
+    assert golden.verdict == "failed"
+    assert "agreement with r1" in golden.reason
+    assert gate_run.baseline == stable
+    assert golden.evidence["baseline_source"] == "the stable release's own report"
+    assert set(stage.asked) == {candidate.name}
+    assert json.loads(gate_run.report.body)["baseline"]["manifest_digest"] == stable.digest
+
+
+def test_without_answers_on_record_the_stable_server_is_asked(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
+    stable = make_release(model)
+    production = promote(stable)
+    make_server(Deployment.objects.create(release=stable, environment=production, node=make_node(), state="ready"))
+    candidate = make_release(model)
+    golden = validated(developer, candidate).results.get(gate="golden")
+    assert golden.verdict == "passed"
+    assert golden.evidence["agreement"]["value"] == 1.0
+    assert golden.evidence["baseline_source"] == "r1 in production"
+    assert stable.name in stage.asked
+
+
+def test_with_neither_the_gate_says_that_it_judged_absolutely(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
+    promote(make_release(model))
+    golden = validated(developer, make_release(model)).results.get(gate="golden")
+    assert golden.verdict == "passed"
+    assert "no server to ask" in golden.evidence["baseline_source"]
+    assert "only absolute limits" in golden.reason
+
+
+def test_a_release_that_fails_under_load_fails_the_load_gate(stage: Stage, developer: Actor, release: Release) -> None:
+    calls = iter(range(10_000))
+
+    def sometimes(tensors: Arrays) -> Arrays:
+        if len(tensors["TEXT"]) == 1 and next(calls) > 20:
+            raise RuntimeError("too much")
+        return judge_text(tensors)
+
+    stage.behave(release, sometimes)
+    gate_run = validated(developer, release)
+    load = gate_run.results.get(gate="load")
+    assert (load.verdict, gate_run.verdict) == ("failed", "failed")
+    assert "too much" in load.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        ("load_failed: ModuleNotFoundError: no module named foo", "failed"),
+        ("fetch_failed: the blob store does not answer", "errored"),
+    ],
+)
+def test_a_release_that_never_comes_up_is_blamed_only_for_its_own_fault(
+    stage: Stage, developer: Actor, release: Release, reason: str, verdict: str
+) -> None:
+    stage.fate = stage.fail(reason)
+    gate_run = validated(developer, release)
+    assert verdicts(gate_run) == {
+        "contract": "skipped",
+        "cold_start": verdict,
+        "golden": "skipped",
+        "load": "skipped",
+    }
+    assert reason in gate_run.results.get(gate="cold_start").reason
+    assert gate_run.report.verdict == verdict
+
+
+def test_without_a_node_for_its_runtime_the_check_is_errored(stage: Stage, developer: Actor, release: Release) -> None:
+    make_node().delete()
+    gate_run = validated(developer, release)
+    assert gate_run.results.get(gate="cold_start").verdict == "errored"
+    assert gate_run.verdict == "errored"
+    assert not Deployment.objects.exists()
+
+
+def test_a_server_that_is_gone_is_an_error_of_the_check(stage: Stage, developer: Actor, release: Release) -> None:
+    stage.behave(release, breaks=InferenceError("unreachable", "failed to connect"))
+    gate_run = validated(developer, release)
+    assert gate_run.results.get(gate="contract").verdict == "errored"
+    assert gate_run.verdict == "errored"
+
+
+def test_a_gate_that_breaks_is_errored_and_keeps_folders_to_itself(
+    stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("cannot open /home/someone/secret/place/file.json")
+
+    monkeypatch.setattr(validators.execution.run, "run_gate", broken)
+    contract = validated(developer, release).results.get(gate="contract")
+    assert contract.verdict == "errored"
+    assert "RuntimeError: cannot open file.json" in contract.reason
+
+
+def test_a_gate_that_takes_too_long_is_errored(
+    stage: Stage, developer: Actor, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(validators.execution.run, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def slow(tensors: Arrays) -> Arrays:
+        now[0] += 2.0
+        return judge_text(tensors)
+
+    model.gate_policy = {**model.gate_policy, "gates": ["load"], "gate_timeout_s": 1}
+    model.save()
+    release = make_release(model)
+    stage.behave(release, slow)
+    gate_run = validated(developer, release)
+    assert gate_run.results.get(gate="load").verdict == "errored"
+    assert "not done after 1 s" in gate_run.results.get(gate="load").reason

@@ -1,0 +1,213 @@
+"""What the control plane reads and publishes."""
+
+# ruff: noqa: F811 - fixtures are named as they are used
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from ledger.queries import clock
+from registry.core.envelope import LARGEST_REQUEST_BYTES
+from serving.actions.routes import set_route
+from serving.adapters.mirror_secret import mirror_secret
+from serving.control_plane import plane as plane_module
+from serving.control_plane import store
+from serving.control_plane.snapshot import Snapshot
+from serving.core.addresses import Address
+from serving.core.routes import IN_FLIGHT_PER_INSTANCE, REQUEST_BYTES, Limits, Prober, RoutingTable, admit
+from serving.models import Environment, Gateway, Server
+from serving.queries.routes import acknowledged
+from tests.fakes.gateway import FakeGateway
+from tests.routing_setup import ENGINE, World, release, world  # noqa: F401
+
+
+def published(world: World) -> store.RoutingTable:
+    return store.load().tables[world.environment.slug]
+
+
+def test_only_serving_servers_of_ready_deployments_are_endpoints(world: World) -> None:
+    world.route(500)
+    world.server(world.r1, port=9000)
+    broken = world.server(world.r2, port=9010, is_serving=False, probed_at=timezone.now())
+    (route,) = published(world).models
+    assert [one.http_port for one in route.stable.endpoints] == [9000]
+    assert route.candidate is not None
+    assert route.candidate.endpoints == ()
+    known = store.load().known[world.environment.slug]
+    assert [one.http_port for one in known[str(world.r2.digest)]] == [9010]
+    Server.objects.filter(pk=broken.pk).update(ended_at=timezone.now())
+    assert store.load().known[world.environment.slug] == {}
+
+
+def test_only_the_latest_server_of_a_deployment_counts(world: World) -> None:
+    world.route(0)
+    old = world.server(world.r1, port=9000)
+    Server.objects.create(
+        deployment=old.deployment, http_port=9100, grpc_port=9101, metrics_port=9102, pid=2, folder="f", is_serving=True
+    )
+    (route,) = published(world).models
+    assert [one.http_port for one in route.stable.endpoints] == [9100]
+
+
+def test_a_ready_release_can_be_forced_where_that_is_allowed(world: World) -> None:
+    world.route(0)
+    world.server(world.r3, port=9030)
+    assert published(world).models[0].others == ()
+    Environment.objects.filter(pk=world.environment.pk).update(allows_forced_release=True)
+    assert [arm.name for arm in published(world).models[0].others] == ["r3"]
+
+
+def test_the_settings_say_where_the_prober_is(world: World, settings: Any) -> None:
+    world.route(0, mirror_bp=2000)
+    settings.PROBER_ADDRESS = "127.0.0.1:18010"
+    (route,) = published(world).models
+    assert (route.mirror_bp, route.prober) == (2000, Prober(Address("127.0.0.1", 18010), mirror_secret()))
+    for none in ("", "nonsense"):
+        settings.PROBER_ADDRESS = none
+        (route,) = published(world).models
+        assert (route.is_mirrored, route.prober) == (False, None)
+        assert "SLUICEGATE_PROBER_ADDRESS" in admit(published(world), None).problems[-1].message
+
+
+def test_a_models_own_time_outs_are_used_unless_they_are_nonsense(world: World) -> None:
+    world.route(0)
+    world.model.objectives = {"timeout_s": 60, "attempt_timeout_s": 20}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(60, 20)
+    world.model.objectives = {"timeout_s": 1}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(1, 1)
+    world.model.objectives = {"attempt_timeout_s": 30}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(60, 30)  # room for stable after a candidate that hangs
+    world.model.objectives = {"attempt_timeout_s": 8}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(16, 8)
+    world.model.objectives = {"attempt_timeout_s": 400}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(600, 400)
+    world.model.objectives = {"attempt_timeout_s": 1}
+    world.model.save()
+    assert published(world).models[0].limits == Limits(10, 1)
+    world.model.objectives = {"timeout_s": 1, "attempt_timeout_s": "x"}
+    world.model.save()
+    assert published(world).models[0].limits == Limits()
+
+
+def test_the_fake_gateway_obeys_the_database_and_acknowledges(world: World) -> None:
+    world.server(world.r1, port=9000)
+    world.server(world.r2, port=9010)
+    gateway, route = FakeGateway(), world.route(10_000)
+    gateway.obey()
+    assert acknowledged(route).all_acked
+    assert {one.release for one in gateway.traffic(10)} == {world.r2.digest}
+    world.route(0)
+    gateway.obey()
+    assert {one.release for one in gateway.traffic(10)} == {world.r1.digest}
+
+
+def test_a_stable_without_servers_is_held_back_and_reported(world: World) -> None:
+    world.server(world.r1, port=9000)
+    gateway = FakeGateway()
+    world.route(0)
+    gateway.obey()
+    moved = world.route(0, stable=world.r3)
+    gateway.obey()
+    found = acknowledged(moved)
+    assert not found.all_acked
+    assert "stable r3 has no server" in found.error
+    assert {one.release for one in gateway.traffic(5)} == {world.r1.digest}
+
+
+def test_one_environments_broken_table_does_not_keep_the_others_from_being_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = {slug: RoutingTable(slug, 0) for slug in ("broken", "sound")}
+    monkeypatch.setattr(store, "load", lambda: store.Loaded(tables, {slug: {} for slug in tables}, {}))
+    monkeypatch.setattr(clock, "now", timezone.now)  # there is no database here
+    compiled = plane_module.compile_table
+
+    def compile_table(table: RoutingTable, last: Snapshot | None) -> Snapshot:
+        if table.environment == "broken":
+            raise ValueError("no such field")
+        return compiled(table, last)
+
+    monkeypatch.setattr(plane_module, "compile_table", compile_table)
+    plane = plane_module.ControlPlane()
+    assert asyncio.run(plane._refresh())
+    assert plane.snapshot("broken") is None
+    assert plane.snapshot("sound") is not None
+
+
+def test_a_route_that_cannot_be_read_leaves_what_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> store.Loaded:
+        raise ValueError("a port is no number")
+
+    monkeypatch.setattr(store, "load", load)
+    assert not asyncio.run(plane_module.ControlPlane()._refresh())
+
+
+def test_a_person_writes_with_the_last_leaders_token(world: World) -> None:
+    world.route(500, fence=4)
+    assert (
+        set_route(actor=ENGINE, environment=world.environment, model=world.model, stable=world.r1, reason="Shut.").fence
+        == 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ({}, IN_FLIGHT_PER_INSTANCE),
+        ({"serving": {"instance_group": [{"kind": "gpu", "count": 2}, {"kind": "cpu", "count": 1}]}}, 3 * IN_FLIGHT_PER_INSTANCE),
+        ({"serving": {"instance_group": [{"kind": "gpu", "count": 2}]}, "envelope": {"limits": {"max_concurrency": 5}}}, 5),
+        ({"envelope": {"limits": {"max_batch_size": 4}}}, IN_FLIGHT_PER_INSTANCE),
+    ],
+    ids=["nothing said", "instances", "declared", "other limits"],
+)  # fmt: skip
+def test_a_releases_bound_comes_from_what_was_sealed(world: World, manifest: dict[str, Any], expected: int) -> None:
+    sealed = release(world.model, 9, json.dumps(manifest))
+    world.route(0, stable=sealed)
+    (route,) = published(world).models
+    assert route.stable.max_in_flight == expected
+    assert route.candidate is not None and route.candidate.max_in_flight == IN_FLIGHT_PER_INSTANCE
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, (REQUEST_BYTES, False)),
+        ({"max_request_bytes": 1000, "streaming": True}, (1000, True)),
+        (
+            {"max_request_bytes": 2**40, "streaming": False},
+            (LARGEST_REQUEST_BYTES, False),
+        ),  # sealed before there was a largest
+    ],
+)
+def test_a_releases_largest_request_and_its_streams_come_from_what_was_sealed(
+    world: World, limits: dict[str, Any], expected: tuple[int, bool]
+) -> None:
+    world.route(0, stable=release(world.model, 9, json.dumps({"envelope": {"limits": limits}})))
+    (route,) = published(world).models
+    assert (route.stable.max_request_bytes, route.stable.has_streams) == expected
+    assert route.max_request_bytes == max(expected[0], REQUEST_BYTES)  # the candidate says nothing
+    assert not route.has_streams
+
+
+def test_gateways_that_are_about_share_what_may_be_in_flight(world: World) -> None:
+    world.route(0)
+    assert published(world).models[0].gateways == 1
+    for number, (environment, silent_s) in enumerate(((world.environment, 1), (world.environment, 3600), (None, 1)), 2):
+        other = environment or Environment.objects.create(slug="elsewhere", title="Elsewhere")
+        Gateway.objects.create(
+            environment=other, name=f"gateway-{number}", seen_at=clock.now() - timedelta(seconds=silent_s),
+            admin_url="http://127.0.0.1:9902", http_url="http://127.0.0.1:8100", grpc_address="127.0.0.1:8100",
+        )  # fmt: skip
+    assert published(world).models[0].gateways == 2
+    Gateway.objects.update(seen_at=None)
+    assert published(world).models[0].gateways == 1
