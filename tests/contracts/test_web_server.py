@@ -70,6 +70,10 @@ async def _echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(1000):
             await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+    if scope["path"] == "/large":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 6_000_000})
+        return
     size, more = 0, True
     while more:
         message = await receive()
@@ -182,8 +186,12 @@ def test_silent_connections_give_way(server: Server, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     "begun",
-    [b"POST / HTTP/1.1\r\ncontent-length: 65000\r\n\r\nx", b"GET /long HTTP/1.1\r\n\r\n"],
-    ids=["bodies that drip", "answers that nobody reads"],
+    [
+        b"POST / HTTP/1.1\r\ncontent-length: 65000\r\n\r\nx",
+        b"GET /long HTTP/1.1\r\n\r\n",
+        b"GET /large HTTP/1.1\r\nconnection: close\r\n\r\n",
+    ],
+    ids=["bodies that drip", "answers that nobody reads", "answers that nobody reads on connections that close"],
 )
 def test_who_keeps_us_waiting_gives_way(server: Server, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     monkeypatch.setattr(web_server, "MOST_CONNECTIONS", 20)
