@@ -39,6 +39,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     _is_in_head = True
     _is_refused = False
+    _is_evicted = False
     _head_bytes = 0
     _since = 0.0
     _head_timer: asyncio.TimerHandle | None = None
@@ -113,8 +114,11 @@ class BoundedHttp(HttpToolsProtocol):
     def _eviction_rank(self) -> int | None:
         """How soon this connection gives way to another one, 0 first; None while its caller waits for us.
 
-        1 is who is known and sends a body, and who takes an answer slowly: both may do honest work.
+        1 is who is known and sends a body, and who takes an answer slowly: both may do honest work. One that closes, and whose
+        caller does not take the rest, would close for ever: it gives way like one that takes an answer slowly.
         """
+        if self.transport.is_closing():
+            return 1
         if not self._is_answering():
             return 0
         if self.cycle.more_body:
@@ -124,10 +128,12 @@ class BoundedHttp(HttpToolsProtocol):
     def _make_room(self) -> None:
         """Above the bound, ends the oldest of the connections that give way soonest; this one where everybody else waits for us.
 
-        Those that were ended in this turn of the event loop are still in the list, and many connections may begin in one turn.
+        One that was ended in this turn of the event loop is in the list still, and many connections may begin in one turn.
         """
-        open_ones = [one for one in self.connections if isinstance(one, BoundedHttp) and not one.transport.is_closing()]
-        if len(open_ones) > MOST_CONNECTIONS:
-            others = [one for one in open_ones if one is not self]
+        held = [one for one in self.connections if isinstance(one, BoundedHttp) and not one._is_evicted]
+        if len(held) > MOST_CONNECTIONS:
+            others = [one for one in held if one is not self]
             ranked = [(rank, one._since, id(one), one) for one in others if (rank := one._eviction_rank()) is not None]
-            min(ranked, default=(0, 0.0, 0, self))[-1].transport.abort()
+            evicted = min(ranked, default=(0, 0.0, 0, self))[-1]
+            evicted._is_evicted = True
+            evicted.transport.abort()

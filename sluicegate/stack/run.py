@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -28,20 +29,10 @@ def up(options: Options) -> int:
     state = options.state_dir.resolve()
     lock = StackLock(state)
     try:
-        state.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        tighten(state)
-        is_new = not (state / "ports.json").exists()
-        _say("sluicegate", f"starts on {state}" + (", for the first time: it makes a database" if is_new else ""))
-        prepared = machine.prepare(_with_state(options, state))
-        for warning in prepared.warnings:
-            _say("ports", warning)
+        prepared = _prepare(options, state, lock)
         asyncio.run(_run(prepared, options, state, began))
     except (AlreadyRunning, StartFailed, RuntimeError, FileNotFoundError) as problem:
         print(f"sluicegate up: {problem}", file=sys.stderr, flush=True)
-        return EXIT_INFRASTRUCTURE
-    except PermissionError as problem:
-        print(f"sluicegate up: {_not_ours(problem)}", file=sys.stderr, flush=True)
         return EXIT_INFRASTRUCTURE
     finally:
         if lock.is_locked:
@@ -50,14 +41,34 @@ def up(options: Options) -> int:
     return 0
 
 
-def _not_ours(problem: PermissionError) -> str:
+def _prepare(options: Options, state: Path, lock: StackLock) -> Machine:
+    """The state folder made and locked, and what runs on it. Raises StartFailed where something in it is not ours."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        tighten(state)
+        is_new = not (state / "ports.json").exists()
+        _say("sluicegate", f"starts on {state}" + (", for the first time: it makes a database" if is_new else ""))
+        prepared = machine.prepare(_with_state(options, state))
+    except PermissionError as problem:
+        raise StartFailed(_not_ours(problem, state)) from problem
+    for warning in prepared.warnings:
+        _say("ports", warning)
+    return prepared
+
+
+def _not_ours(problem: PermissionError, state: Path) -> str:
     """Such as for one file in `logs/` that root left, where another user starts the stack."""
     if problem.filename is None:
-        return str(problem)
-    return (
-        f"{problem.filename} is another user's ({problem.strerror}). Give it to the one who starts the stack, "
-        f"`sudo chown -R {os.geteuid()} {problem.filename}`, or choose another folder with --state."
-    )
+        return f"{problem}. Choose another folder with --state."
+    path = Path(os.fsdecode(problem.filename))
+    with contextlib.suppress(OSError):  # it is absent, or stands where we may not look
+        if path.is_relative_to(state) and path.lstat().st_uid != os.geteuid():
+            return (
+                f"{path} is another user's ({problem.strerror}). Give it to the one who starts the stack, "
+                f"`sudo chown -R {os.geteuid()} {path}`, or choose another folder with --state."
+            )
+    return f"{path}: {problem.strerror}. Choose another folder with --state where that is the folder's fault."
 
 
 def _with_state(options: Options, state: Path) -> Options:

@@ -22,12 +22,16 @@ import pytest
 
 from sluicegate.cli.client import Client
 from sluicegate.stack import Stack, running
-from tests.flows.tiny import ENVIRONMENT, FAILS_ON_LARGE, Shop, Users
+from tests.flows.tiny import ENVIRONMENT, FAILS_ON_LARGE, Shop, Users, model_document
 from tests.other_user import trespasses
 
-pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(1200)]
 #: Everything that is ours and may die at any moment. The gateway and the servers are what users reach: see tests/real.
 MORTALS = ("engine", "worker", "scheduler", "agent", "control_plane", "prober", "web")
+#: Seconds of a step at the least; who must find a rollout in a state does not rest on it.
+STEP_S = 2
+#: A rollout that stays in each state until everybody was killed in it, however long that takes.
+HELD = {**model_document(STEP_S)["rollout_policy"], "approvals": {"bake": 1, "promote": 1}}
 #: Workers that died are missed sooner than in production, so that the test need not wait.
 ENV = {"SLUICEGATE_JOB_LEASE_S": "3"}
 
@@ -44,13 +48,13 @@ def passable_folder() -> Iterator[Path]:
 def stack() -> Iterator[Stack]:
     with (
         passable_folder() as folder,
-        running(folder / "state", env=ENV) as up,
+        running(folder / "state", env=ENV, ready_s=300) as up,
     ):
         yield up
 
 
 def test_promoted_and_rolled_back_though_every_process_is_killed_in_every_phase(stack: Stack, tmp_path: Path) -> None:
-    with Shop(stack, tmp_path, step_s=8) as shop, Rows(stack) as rows:
+    with Shop(stack, tmp_path, step_s=STEP_S) as shop, Rows(stack) as rows:
         first = shop.start(shop.prove("one"))
         shop.until(first, "shifting")
         shop.until_acknowledged(first)
@@ -59,13 +63,15 @@ def test_promoted_and_rolled_back_though_every_process_is_killed_in_every_phase(
             assert trespasses(stack.state_dir) == []  # uploads, servers' folders, logs of real traffic
 
             with killed_at(
-                stack, "worker", lambda: rows.verdicts() == 4
+                stack, "worker", lambda: 4 <= rows.verdicts() < 6
             ):  # in the middle of the second release's gates
-                second = shop.start(shop.prove("two"))
-            for phase in ("preparing", "shifting", "baking"):
+                second = shop.start(shop.prove("two"), policy=HELD)
+            for phase, goes_on_by in (("preparing", None), ("shifting", "bake"), ("baking", "promote")):
                 rows.until(second, phase)
                 kill(stack, *MORTALS)
-            seen = shop.until(second, "promoted", within_s=180)
+                if goes_on_by is not None:
+                    shop.approve(second, goes_on_by)
+            seen = shop.until(second, "promoted")
             assert [step["weight_bp"] for step in seen["steps"]] == [5000, 9500]
 
             third = shop.start(shop.prove("three", code=FAILS_ON_LARGE))
@@ -102,7 +108,7 @@ class Rows:
         row = self._session.execute("SELECT count(*) FROM validators_gateresult WHERE verdict <> ''").fetchone()
         return int(row[0]) if row else 0
 
-    def until(self, rollout_id: int, *states: str, within_s: float = 120) -> None:
+    def until(self, rollout_id: int, *states: str, within_s: float = 300) -> None:
         """Returns within some hundredths of a second after the rollout came into one of the states."""
         deadline = time.monotonic() + within_s
         while True:
@@ -121,7 +127,7 @@ def kill(stack: Stack, *names: str) -> None:
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     for name, pid in pids.items():
-        assert stack.pid_of(name, unlike=pid, within_s=30) != pid
+        assert stack.pid_of(name, unlike=pid, within_s=120) != pid
     time.sleep(0.5)
 
 
@@ -143,7 +149,7 @@ def killed_at(stack: Stack, name: str, is_time: Callable[[], bool]) -> Iterator[
         yield
     finally:
         is_over.set()
-        thread.join(60)
+        thread.join(180)
     assert was_killed.is_set(), f"the time to kill the {name} never came"
 
 

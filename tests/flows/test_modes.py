@@ -87,16 +87,29 @@ def test_a_file_that_root_left_is_named_with_what_to_do() -> None:
             path.chmod(0o755)
             os.chown(path, STRANGER, STRANGER)
 
-        def start() -> list[str]:
-            said = io.StringIO()
-            with contextlib.redirect_stderr(said):
-                code = up(Options(state_dir=state))
-            return [f"{code} {said.getvalue()}"]
-
-        assert as_stranger(start) == [
+        assert as_stranger(lambda: [started(state)]) == [
             f"{EXIT_INFRASTRUCTURE} sluicegate up: {left} is another user's (Operation not permitted). Give it to the one who starts "
             f"the stack, `sudo chown -R {STRANGER} {left}`, or choose another folder with --state.\n"
         ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders that are closed to a stranger")
+def test_who_may_not_make_the_folder_is_not_told_to_take_another_users() -> None:
+    with tempfile.TemporaryDirectory(prefix="sluicegate-test-") as above:
+        Path(above).chmod(0o711)
+        for state in (Path(above, "state"), Path(above, "state", "within")):
+            assert as_stranger(lambda state=state: [started(state)]) == [
+                f"{EXIT_INFRASTRUCTURE} sluicegate up: {Path(above, 'state')}: Permission denied. "
+                "Choose another folder with --state where that is the folder's fault.\n"
+            ]
+
+
+def started(state: Path) -> str:
+    """How `up` ends, and what it says."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        code = up(Options(state_dir=state))
+    return f"{code} {said.getvalue()}"
 
 
 def test_new_files_are_private_in_every_process_of_the_service(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,7 +29,9 @@ from sluicegate.stack.sockets import make_folder, remove_folder
 from sluicegate.stack.tcp_ports import is_bound_by, is_free
 from tests.other_user import as_stranger, everything_in, trespasses
 
-pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real("postgres", "valkey", "envoy"), pytest.mark.timeout(900)]
+#: What a stack that was told to stop takes away.
+MADE = ["ready.json", "processes.json", "run"]
 KEPT = ["postgres", "valkey", "web", "worker", "scheduler", "agent", "engine", "prober", "control_plane", "envoy"]
 
 
@@ -43,16 +46,66 @@ def state_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+@dataclass(frozen=True)
+class Life:
+    """What was seen of a stack that has ended. `left`: what there still was of it then."""
+
+    stack: Stack
+    said: str
+    ports: dict[str, int]
+    left: list[str]
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Three on one folder: told to stop, its supervisor killed, and one that goes on though a port of it was taken."""
+
+    first: Life
+    second: Life
+    third: Stack
+
+
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with state_folder() as folder, running(folder) as up:
-        yield up
+def lives() -> Iterator[Lives]:
+    with state_folder() as folder:
+        with up(folder) as one:
+            pids = descendants(one.supervisor_pid)
+        first = seen(one, [*left_of(folder, pids), *(name for name in MADE if (folder / name).exists())])
+        with up(folder) as two:
+            pids = descendants(two.supervisor_pid)
+            os.kill(two.supervisor_pid, signal.SIGKILL)
+            second = seen(two, left_of(folder, pids))
+        with socket.create_server(("127.0.0.1", first.ports["gateway_http"])), up(folder) as third:
+            yield Lives(first, second, third)
+
+
+@pytest.fixture(scope="module")
+def stack(lives: Lives) -> Stack:
+    return lives.third
+
+
+def up(folder: Path) -> AbstractContextManager[Stack]:
+    return running(folder, ready_s=300)
+
+
+def seen(stack: Stack, left: list[str]) -> Life:
+    ports = json.loads((stack.state_dir / "ports.json").read_text())
+    return Life(stack, stack.log_of("up").read_text(), ports, left)
+
+
+@pytest.fixture(scope="module")
+def known(stack: Stack) -> Iterator[dict[str, int]]:
+    """The pid of each process as the tests that killed some left them: what depends on a killed one may fall over later."""
+    pids = {name: stack.pid_of(name) for name in KEPT}
+    yield pids
+    time.sleep(1)
+    assert {name: stack.pid_of(name) for name in KEPT} == pids
 
 
 def get(url: str, token: str = "") -> int:
     """The status; 0 while nobody answers."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=5)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     try:
         connection.request("GET", parts.path, headers={"Authorization": f"Bearer {token}"} if token else {})
         return connection.getresponse().status
@@ -62,7 +115,7 @@ def get(url: str, token: str = "") -> int:
         connection.close()
 
 
-def until(is_so: Callable[[], object], what: str, within_s: float = 60.0) -> None:
+def until(is_so: Callable[[], object], what: str, within_s: float = 180.0) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
@@ -92,15 +145,21 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def assert_nothing_is_left(state_dir: Path, pids: set[int]) -> None:
-    until(lambda: not any(map(is_alive, pids)), "no process of the stack", within_s=20)
+def left_of(state_dir: Path, pids: set[int]) -> list[str]:
+    """Processes that live on for long, and ports that are not free."""
+    assert len(pids) > len(KEPT)
+    with contextlib.suppress(AssertionError):
+        until(lambda: not any(map(is_alive, pids)), "no process of the stack", within_s=60)
     ports = json.loads((state_dir / "ports.json").read_text())
-    assert [name for name, port in ports.items() if not is_free(port)] == []
+    return [
+        *(f"process {pid}" for pid in pids if is_alive(pid)),
+        *(name for name, port in ports.items() if not is_free(port)),
+    ]
 
 
 def is_gateway_ready(stack: Stack) -> bool:
     try:
-        with DeadlineConnection(stack.gateway_admin, time.monotonic() + 5) as admin:
+        with DeadlineConnection(stack.gateway_admin, time.monotonic() + 30) as admin:
             return admin.ask("GET", "/ready")[0] == 200
     except (OSError, http.client.HTTPException):
         return False
@@ -110,11 +169,12 @@ def is_healthy(stack: Stack) -> bool:
     return get(f"{stack.base_url}/api/v1/me", stack.admin_token) == 200 and is_gateway_ready(stack)
 
 
-def test_it_comes_up_and_says_where(stack: Stack) -> None:
-    said = stack.log_of("up").read_text()
-    assert said.count("Sluicegate is READY") == 1
-    for address in (stack.base_url, stack.gateway_http, stack.gateway_grpc, stack.admin_password):
-        assert address in said
+def test_it_comes_up_and_says_where(lives: Lives, stack: Stack) -> None:
+    for said, one in ((lives.first.said, lives.first.stack), (stack.log_of("up").read_text(), stack)):
+        assert said.count("Sluicegate is READY") == 1
+        for address in (one.base_url, one.gateway_http, one.gateway_grpc, one.admin_password):
+            assert address in said
+    until(lambda: is_healthy(stack), "healthy")
     assert get(f"{stack.base_url}/api/v1/me") == 401
     assert get(f"{stack.base_url}/api/v1/me", stack.admin_token) == 200
     assert get(f"{stack.gateway_http}/v2/health/ready") == 200
@@ -130,7 +190,7 @@ def listening_on(ports: set[int]) -> dict[int, str]:
 
 def test_it_listens_on_loopback_only(stack: Stack) -> None:
     ports = set(json.loads((stack.state_dir / "ports.json").read_text()).values())
-    deadline = time.monotonic() + 20  # a process that another test killed may still be starting
+    deadline = time.monotonic() + 120  # a process that another test killed may still be starting
     while set(ours := listening_on(ports)) != ports and time.monotonic() < deadline:
         time.sleep(0.1)
     assert set(ours) == ports
@@ -216,68 +276,54 @@ def test_a_state_folder_with_a_long_path_has_its_sockets_elsewhere(tmp_path: Pat
 def test_a_second_stack_on_the_same_folder_is_refused(stack: Stack) -> None:
     again = subprocess.run(
         [sys.executable, "-m", "sluicegate.stack", "--state", str(stack.state_dir)],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert again.returncode == 2
     assert f"already runs on {stack.state_dir} (process {stack.supervisor_pid})" in again.stderr
     assert is_healthy(stack)
 
 
-def test_each_part_is_told_when_it_is_ready(stack: Stack) -> None:
-    said = stack.log_of("up").read_text()
+def test_each_part_is_told_when_it_is_ready(lives: Lives) -> None:
+    said = lives.first.said
     assert "for the first time: it makes a database" in said
     for name in (*KEPT, "bootstrap"):
         assert re.search(rf"^ *{name} │ (ready|done), \d+\.\d s$", said, re.M)
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_whatever_is_killed_comes_back(stack: Stack, name: str) -> None:
+def test_whatever_is_killed_comes_back(stack: Stack, known: dict[str, int], name: str) -> None:
     until(lambda: is_healthy(stack), "healthy before")
     before = {one: stack.pid_of(one) for one in KEPT}
+    assert before == known  # nothing fell over since the one before was killed
     os.kill(before[name], signal.SIGKILL)
-    after = stack.pid_of(name, unlike=before[name])
-    assert after != before[name]
+    known[name] = stack.pid_of(name, unlike=before[name], within_s=120)
+    assert known[name] != before[name]
     until(lambda: is_healthy(stack), f"healthy after {name} was killed")
-    time.sleep(1)  # what depends on it has had the time to fall over
-    assert {one: stack.pid_of(one) for one in KEPT} == {**before, name: after}
+    assert {one: stack.pid_of(one) for one in KEPT} == known
 
 
-def test_engine_worker_and_control_plane_killed_at_once_come_back(stack: Stack) -> None:
+def test_engine_worker_and_control_plane_killed_at_once_come_back(stack: Stack, known: dict[str, int]) -> None:
     names = ["engine", "worker", "control_plane"]
     before = {name: stack.pid_of(name) for name in names}
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
-    assert all(stack.pid_of(name, unlike=pid) != pid for name, pid in before.items())
+    known.update({name: stack.pid_of(name, unlike=pid, within_s=120) for name, pid in before.items()})
+    assert all(known[name] != pid for name, pid in before.items())
     until(lambda: is_healthy(stack), "healthy again")
 
 
-def test_a_stop_or_a_killed_supervisor_leaves_nothing_and_the_next_start_finds_everything() -> None:
-    with state_folder() as folder:
-        with running(folder) as first:
-            pids = descendants(first.supervisor_pid)
-            ports = (folder / "ports.json").read_text()
-        assert len(pids) > len(KEPT)
-        assert_nothing_is_left(folder, pids)
-        assert not (folder / "ready.json").exists()
-        assert not (folder / "processes.json").exists()
-        assert not (folder / "run").exists()
+def test_a_stop_or_a_killed_supervisor_leaves_nothing_and_the_next_start_finds_everything(lives: Lives) -> None:
+    assert lives.first.left == [] and lives.second.left == []
+    assert lives.second.ports == lives.first.ports
+    assert lives.first.stack.admin_password
+    assert lives.second.stack.admin_password == ""
+    assert "sign in as" not in lives.second.said
 
-        with running(folder) as second:
-            pids = descendants(second.supervisor_pid)
-            assert (folder / "ports.json").read_text() == ports
-            assert first.admin_password
-            assert second.admin_password == ""
-            assert "sign in as" not in second.log_of("up").read_text()
-            os.kill(second.supervisor_pid, signal.SIGKILL)
-            assert_nothing_is_left(folder, pids)
 
-        taken = json.loads(ports)["gateway_http"]
-        with socket.create_server(("127.0.0.1", taken)), running(folder) as third:
-            assert is_healthy(third)
-            moved = urlsplit(third.gateway_http).port
-            told = (
-                f"Port {taken} is taken by another program: the gateway listens for HTTP on port {moved} from now on."
-            )
-            assert third.log_of("up").read_text().count(told) == 2  # at once, and beside the addresses
-            assert is_bound_by(third.pid_of("envoy"), moved) is True
-            assert is_bound_by(third.pid_of("envoy"), taken) is False
+def test_a_gateway_whose_port_was_taken_meanwhile_moves_and_says_so(lives: Lives, stack: Stack) -> None:
+    until(lambda: is_healthy(stack), "healthy")
+    taken, moved = lives.first.ports["gateway_http"], urlsplit(stack.gateway_http).port
+    told = f"Port {taken} is taken by another program: the gateway listens for HTTP on port {moved} from now on."
+    assert stack.log_of("up").read_text().count(told) == 2  # at once, and beside the addresses
+    assert is_bound_by(stack.pid_of("envoy"), moved) is True
+    assert is_bound_by(stack.pid_of("envoy"), taken) is False

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from django.db import connection, transaction
 
 from accounts.core.access import Actor
 from ledger.actions import append_event
+from ledger.core.lifecycle import JobState
 from ledger.models import Event, Job
+from ledger.queries import clock
 from notifications import actions
-from notifications.core.delivery import DeliveryState
+from notifications.core.delivery import OPEN, DeliveryState
 from notifications.models import Delivery
 from sluicegate.scheduler import look
 from tests.receiver import Receiver, reply
@@ -28,7 +31,8 @@ from tests.receiver import Receiver, reply
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.real("valkey", "postgres")]
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = Actor.system("engine")
-LEASE_S, TIMEOUT_S = 1.0, 2.0
+#: No machine is so slow that they pass by themselves; for who died, the test lets them pass.
+LEASE_S, TIMEOUT_S = 60.0, 30.0
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def start_worker(settings: Any, tmp_path: Path) -> Iterator[Callable[[], subproc
             started.append(
                 subprocess.Popen([*argv, "-n", name], cwd=ROOT, env={**os.environ, **ours}, stderr=out, stdout=out)
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while b"ready." not in log.read_bytes():
             assert time.monotonic() < deadline and started[-1].poll() is None, log.read_text()
             time.sleep(0.05)
@@ -71,15 +75,25 @@ def happen() -> Event:
         return append_event(verb="rollout.held", subject_type="rollout", subject_id=1, actor=ENGINE)
 
 
-def look_until(what: Callable[[], Any], most_s: float = 40) -> float:
-    """Looks as the scheduler does; how long it took."""
+def look_until(what: Callable[[], Any], most_s: float = 45) -> None:
+    """Looks as the scheduler does. Within half the time in which a lease would end by itself."""
     began = time.monotonic()
     while not what():
         shown = [list(Delivery.objects.values()), list(Job.objects.values())]
         assert time.monotonic() - began < most_s, shown
         look()
         time.sleep(0.1)
-    return time.monotonic() - began
+
+
+def let_leases_end() -> None:
+    """As if the dead worker's job and delivery had been waited for, which is for the lease and no longer."""
+    jobs = Job.objects.filter(state=JobState.RUNNING)
+    cut = Delivery.objects.filter(state__in=OPEN, tries__ended_at=None, attempts__gt=0)
+    now = clock.now()
+    assert all(now < one.lease_until <= now + timedelta(seconds=LEASE_S) for one in jobs if one.lease_until)
+    assert [now < one.due_at <= now + timedelta(seconds=LEASE_S + TIMEOUT_S) for one in cut] == [True]
+    jobs.update(lease_until=now)
+    Delivery.objects.filter(pk__in=[one.pk for one in cut]).update(due_at=now)
 
 
 def test_a_worker_tells_and_one_that_is_killed_in_the_middle_loses_nothing(
@@ -96,7 +110,7 @@ def test_a_worker_tells_and_one_that_is_killed_in_the_middle_loses_nothing(
         _, secret = actions.create_webhook(actor=ENGINE, team=None, target=receiver.url, verbs=["rollout.*"])
         worker = start_worker()
         first = happen()
-        assert look_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 1) < 5
+        look_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 1)
         assert receiver.seqs == [first.seq] and receiver.got[0].is_signed_with(secret)
 
         receiver.answers = [hesitate]
@@ -106,8 +120,8 @@ def test_a_worker_tells_and_one_that_is_killed_in_the_middle_loses_nothing(
         worker.wait()
         may_answer.set()  # the receiver has done its part: it got the event, and answered into the void
         start_worker()
-        took_s = look_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 4)
-        assert took_s < LEASE_S + TIMEOUT_S + 5
+        let_leases_end()
+        look_until(lambda: Delivery.objects.filter(state=DeliveryState.DELIVERED).count() == 4)
 
         assert sorted(receiver.seqs) == sorted([first.seq, wanted[0], *wanted])  # one twice, none lost
         twice = [got for got in receiver.got if got.said["data"]["seq"] == wanted[0]]

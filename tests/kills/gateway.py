@@ -155,7 +155,7 @@ class RunningGateway:
         return found
 
     def _ask(self, method: str, path: str, body: str | None = None) -> str:
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             line.request(method, path, body)
             return line.getresponse().read().decode()

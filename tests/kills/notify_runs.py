@@ -26,7 +26,7 @@ from tests.kills.process import Child, fork
 from tests.kills.stage import Stage
 from tests.kills.stories import ADMIN, Story, person
 
-LEASE_S, TIMEOUT_S = 0.3, 0.3
+LEASE_S, TIMEOUT_S = 0.6, 1.0
 LONGEST_S = 120.0
 
 
@@ -50,7 +50,7 @@ def dispatcher(trace: Path, at: Point | None, job_id: str) -> None:
     """What a Celery worker does when it is handed the dispatcher's job."""
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S, settings.WEBHOOK_TIMEOUT_S = LEASE_S, TIMEOUT_S
-    databases.let_go_after(0.4)
+    databases.let_go_after(0.8)
     run_job(job_id)
 
 

@@ -21,7 +21,7 @@ from serving.models import Route, RouteAck
 from tests.gateway_rig import free_port
 from tests.kills import databases, gateway
 from tests.kills.campaign import Played
-from tests.kills.engine_runs import Telling
+from tests.kills.engine_runs import LONGEST_S, Telling
 from tests.kills.points import Point, Points, sites_in
 from tests.kills.process import Child, fork
 from tests.kills.stories import STORIES, Story
@@ -161,7 +161,7 @@ class Planned(Telling):
 
     def _check_words(self) -> None:
         """In the end the gateway's word on the route is the newest one, and without error."""
-        until = time.monotonic() + 5
+        until = time.monotonic() + LONGEST_S
         route = Route.objects.get()
         while not RouteAck.objects.filter(route=route, generation=route.generation, error="").exists():
             if time.monotonic() > until:

@@ -197,7 +197,7 @@ def test_the_gateway_of_the_runs_tells_the_engine_what_it_counted(tmp_path: Path
     running = gateway.start(tmp_path / "log", rate=50)
     try:
         digest = str(Release.objects.get(number=1).digest)
-        wait_until(lambda: running.truth()["splits"], "a route that it follows")
+        wait_until(lambda: running.truth()["splits"], "a route that it follows", timeout_s=60)
         found = _read_twice(running)
         truth = running.truth()
     finally:
@@ -211,5 +211,5 @@ def test_the_gateway_of_the_runs_tells_the_engine_what_it_counted(tmp_path: Path
 def _read_twice(running: gateway.RunningGateway) -> GatewayCounters:
     counters = EnvoyCounters()
     for _ in range(2):
-        found = counters.read(gateway=gateway.NAME, admin_url=running.admin_url, timeout_s=10)
+        found = counters.read(gateway=gateway.NAME, admin_url=running.admin_url, timeout_s=60)
     return found["double"]

@@ -30,7 +30,7 @@ from tests.kills.stage import Stage
 from tests.kills.stories import ADMIN, serve
 from validators import actions
 
-LEASE_S = 0.3
+LEASE_S = 0.6
 LONGEST_S = 120.0
 POLICY = {
     "gates": ["contract", "cold_start", "golden"],
@@ -82,7 +82,7 @@ def worker(trace: Path, at: Point | None, job_id: str) -> None:
     """What a Celery worker does when it is handed the job's id."""
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S = LEASE_S
-    databases.let_go_after(0.4)
+    databases.let_go_after(0.8)
     validators.execution.run.inference_server = client
     run_job(job_id)
 
