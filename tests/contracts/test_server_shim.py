@@ -19,7 +19,7 @@ import pytest
 from ledger.adapters.linux_processes import is_running, started_at_ticks
 from serving.agent import containment, scratch, server_shim
 from serving.agent.sandbox.spec import ENVIRONMENT, LANDLOCK, SECCOMP, Bounds
-from tests.contracts.test_sandbox import NOBODY, ordinary_python
+from tests.sandbox_rig import NOBODY, ordinary_python
 
 _MIB = 1 << 20
 BOUNDS = Bounds(processes=4096, open_files=512, memory=0, shared_memory=64 * _MIB, scratch=8 * _MIB, file=64 * _MIB)
