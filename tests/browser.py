@@ -20,7 +20,7 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 #: A cold start on a busy machine takes several seconds.
-ANSWER_S = 40.0
+ANSWER_S = 60.0
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
@@ -74,7 +74,7 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait_for(self, expression: str, *, within_s: float = 20.0) -> None:
+    def wait_for(self, expression: str, *, within_s: float = 60.0) -> None:
         """Until the expression is true in the page; a page that is being loaded counts as not yet."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:

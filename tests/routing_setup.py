@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
 
@@ -35,7 +37,7 @@ class World:
             actor=ENGINE, environment=self.environment, name="gateway-1", admin_url="http://127.0.0.1:9901",
             http_url="http://127.0.0.1:8000", grpc_address="127.0.0.1:8000",
         )  # fmt: skip
-        Gateway.objects.update(seen_at=timezone.now())
+        Gateway.objects.update(seen_at=timezone.now() + timedelta(hours=1))  # seen, however slow the machine is
 
     def route(self, candidate_bp: int = 0, *, stable: Release | None = None, fence: int = 0, **more: object) -> Route:
         arms = {"stable": stable or self.r1, "candidate": self.r2, **more}

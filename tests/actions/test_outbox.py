@@ -29,7 +29,9 @@ ENGINE = Actor.system("engine")
 
 
 @pytest.fixture
-def receiver(settings: Any) -> Iterator[Receiver]:
+def receiver(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setattr(rounds, "LONGEST_ROUND_S", 600.0)
+    settings.WEBHOOK_TIMEOUT_S = 20.0
     settings.WEBHOOKS_ALLOW_PRIVATE = True
     with Receiver() as running:
         yield running

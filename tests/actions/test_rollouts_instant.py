@@ -164,7 +164,12 @@ def let_go_after(rollout: Rollout) -> None:
 
 def acknowledge(rollout: Rollout) -> None:
     gateway = Gateway.objects.create(
-        environment=rollout.environment, name="one", admin_url="", http_url="", grpc_address="", seen_at=timezone.now()
+        environment=rollout.environment,
+        name="one",
+        admin_url="",
+        http_url="",
+        grpc_address="",
+        seen_at=timezone.now() + timedelta(hours=1),
     )
     route = Route.objects.get(model=rollout.model)
     RouteAck.objects.create(gateway=gateway, route=route, generation=route.generation, acked_at=timezone.now())

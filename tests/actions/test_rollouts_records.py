@@ -71,7 +71,7 @@ def test_a_gateway_that_talks_nonsense_does_not_blind_the_engine_to_the_others()
     for name in ("odd", "sound"):
         Gateway.objects.create(environment=rollout.environment, name=name, admin_url="", http_url="", grpc_address="")
     gateways = list(rollout.environment.gateways.order_by("name"))
-    readers = CounterReaders(_OneTalksNonsense(), wait_s=5.0)
+    readers = CounterReaders(_OneTalksNonsense(), wait_s=60.0)
     readers.ask(gateways, {rollout.environment_id: [rollout.model.slug]})
     while not readers.are_settled(["odd", "sound"]):
         readers.wait()

@@ -148,7 +148,7 @@ def test_one_silent_gateway_is_enough_to_wait(world: World) -> None:
         actor=ENGINE, environment=world.environment, name="gateway-2", admin_url="http://127.0.0.1:9902",
         http_url="http://127.0.0.1:8001", grpc_address="127.0.0.1:8001",
     )  # fmt: skip
-    Gateway.objects.update(seen_at=timezone.now())
+    Gateway.objects.update(seen_at=timezone.now() + timedelta(hours=1))
     route = world.route(500)
     ack(world, route)
     assert not acknowledged(route).all_acked

@@ -200,6 +200,7 @@ def test_a_contract_is_what_a_model_promises(dev: Actor, model: ServedModel) -> 
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.timeout(600)  # ten thousand rows, and a manifest of them
 def test_a_draft_of_ten_thousand_held_files_takes_no_more_locks_than_there_is_room_for() -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         for number in range(10_000):

@@ -190,6 +190,7 @@ def test_the_table_has_every_operation_and_no_other() -> None:
     assert sorted(ASKS) == sorted(operations())
 
 
+@pytest.mark.timeout(600)  # well over a thousand requests
 def test_who_is_let_in_is_what_the_access_table_says(settings: Any) -> None:
     settings.WEBHOOKS_ALLOW_PRIVATE, settings.WEBHOOK_TIMEOUT_S = True, 0.1
     everybody = callers()

@@ -92,6 +92,6 @@ def test_the_plan_is_linear() -> None:
     """100,000 blobs in 20,000 releases; the bound is generous, and a quadratic plan would take hours."""
     releases = [ReleaseFacts(str(i), f"m/r{i}", ReleaseState.SEALED, None) for i in range(20_000)]
     blobs = [BlobFacts(str(i), 1, OLD, (str(i % 20_000),)) for i in range(100_000)]
-    began = time.perf_counter()
+    began = time.process_time()
     plan = make_plan(releases, blobs, [], rules=RULES, now=NOW)
-    assert time.perf_counter() - began < 30 and len(plan.items) == 120_000
+    assert time.process_time() - began < 30 and len(plan.items) == 120_000

@@ -24,5 +24,11 @@ def test_an_error_prints_its_sentence_and_code(name: str, status: int) -> None:
     assert (error.status, error.code, error.facts) == (status, "some_code", {"valve": 3})
 
 
+def test_a_refused_field_is_said_and_listed() -> None:
+    error = errors.field_error("name", "It is taken.", "Choose another one.")
+    assert (error.status, error.message) == (422, "It is taken. Choose another one.")
+    assert error.facts == {"errors": [{"field": "name", "message": "It is taken.", "fix": "Choose another one."}]}
+
+
 def test_the_family_has_a_status_of_its_own() -> None:
     assert DomainError("odd", "Something is odd.").status == 400

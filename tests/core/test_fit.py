@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ MIXED = LABELS | {
 }
 L4 = from_labels(LABELS)
 GPU: dict[str, Any] = {"vendor": "nvidia"}
+TWO_KINDS = replace(L4, gpus=("NVIDIA-L4", "NVIDIA-A10"))
 EMPTY = NodeFacts()
 CPU_ONLY = NodeFacts(gpus=(), cpu_cores=4.0, memory_mib=8192, os="linux", arch="x86_64")
 
@@ -101,6 +103,9 @@ CASES: list[tuple[dict[str, Any], NodeFacts, str, str]] = [
     ({"accelerator": GPU | {"sku_allow": ["NVIDIA-A10"]}}, L4, "no", "only on NVIDIA-A10"),
     ({"accelerator": GPU | {"sku_deny": ["NVIDIA L4"]}}, L4, "no", "never on"),
     ({"accelerator": GPU | {"sku_deny": ["NVIDIA-A10"]}}, L4, "yes", ""),
+    ({"accelerator": GPU | {"sku_allow": ["NVIDIA-L4"]}}, TWO_KINDS, "no", "only on NVIDIA-L4"),
+    ({"accelerator": GPU | {"sku_allow": ["NVIDIA-L4", "NVIDIA-A10"]}}, TWO_KINDS, "yes", ""),
+    ({"accelerator": GPU | {"sku_deny": ["NVIDIA-A10"]}}, TWO_KINDS, "no", "never on NVIDIA-A10"),
     ({"accelerator": GPU | {"sku_deny": ["NVIDIA-A10"]}}, EMPTY, "unknown", "never on"),
     ({"accelerator": GPU | {"exclusive": True}}, L4, "yes", ""),
     ({"accelerator": GPU | {"exclusive": True}}, from_labels(LABELS | {"nvidia.com/gpu.replicas": "4"}), "no", "4 sharers"),
@@ -116,10 +121,14 @@ CASES: list[tuple[dict[str, Any], NodeFacts, str, str]] = [
     ({"accelerator": GPU | {"mig": {"profiles": ["3g.20gb"]}, "memory_mib_min": 19000}}, from_labels(MIXED), "yes", ""),
     ({"accelerator": GPU | {"mig": {"profiles": ["3g.20gb"]}, "count": 2}}, from_labels(MIXED), "no", "1 × 3g.20gb"),
     ({"accelerator": GPU | {"mig": {"profiles": ["1g.5gb"]}, "memory_mib_min": 19000}}, from_labels(MIXED), "no", "4864 MiB"),
+    ({"accelerator": GPU | {"mig": {"profiles": ["1g.5gb", "3g.20gb"]}, "memory_mib_min": 19968}}, from_labels(MIXED), "yes", ""),
+    ({"accelerator": GPU | {"mig": {"profiles": ["1g.5gb", "3g.20gb"]}, "memory_mib_min": 19969}}, from_labels(MIXED), "no", "19968 MiB"),
     ({"accelerator": GPU | {"mig": {"profiles": ["7g.40gb"]}}}, from_labels(MIXED), "no", "only 1g.5gb, 3g.20gb"),
     ({"accelerator": GPU | {"mig": {"profiles": ["1g.5gb"]}}}, from_labels(SINGLE), "yes", ""),
     ({"driver": {"driver_min": "550.54"}}, L4, "yes", ""),
     ({"driver": {"driver_min": "550.54.15"}}, L4, "yes", ""),
+    ({"driver": {"driver_min": "550.54.15.0"}}, L4, "yes", ""),
+    ({"driver": {"driver_min": "550.54"}}, replace(L4, driver="550.54.0"), "yes", ""),
     ({"driver": {"driver_min": "560"}}, L4, "no", "560 or later"),
     ({"driver": {"driver_min": "560"}}, EMPTY, "unknown", "560"),
     ({"driver": {"cuda_min": "12.4", "cuda_max_exclusive": "13.0"}}, L4, "yes", ""),

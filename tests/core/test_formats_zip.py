@@ -217,6 +217,12 @@ def test_an_archive_without_code_or_data_is_no_torchscript(files: tuple[tuple[st
     assert "no zip archive" in refusal("artifact/model.pt", b"text")
 
 
+def test_a_bare_pickle_is_told_by_its_first_64_kib() -> None:
+    for letters, what in ((1000, "a bare pickle"), (1 << 16, "no zip archive")):
+        data = pickle.dumps(["a" * letters, OrderedDict()], 0)
+        assert f"it is {what}, and a TorchScript file is a zip archive" in refusal("artifact/model.pt", data)
+
+
 def test_a_mebibyte_of_each_pickle_is_read() -> None:
     assert torchscript.MOST_READ == 1 << 20
     body = pickle.dumps(OrderedDict(), 2)[:-1]

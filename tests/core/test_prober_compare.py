@@ -100,6 +100,16 @@ def test_where_the_class_is_the_answer_scores_may_differ(got: Any, kind: str) ->
         assert found.words == "the answer of row 0 is 'negative', expected 'positive'"
 
 
+@pytest.mark.parametrize(("wrong", "counted"), [(1, ""), (2, " (2 of 3 rows differ)"), (3, " (3 of 3 rows differ)")])
+def test_several_wrong_answers_are_counted(wrong: int, counted: str) -> None:
+    right, other = [0.1, 0.9], [0.8, 0.2]
+    found = difference(
+        {"scores": f32(*[right] * 3)}, {"scores": f32(*[other] * wrong, *[right] * (3 - wrong))}, CLASSES
+    )
+    assert found is not None
+    assert found.words == f"the answer of row 0 is 'negative', expected 'positive'{counted}"
+
+
 def test_beside_the_answer_only_the_form_counts() -> None:
     def asked(embedding: Any) -> str:
         scores = f32([0.1, 0.9])

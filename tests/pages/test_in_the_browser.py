@@ -128,12 +128,13 @@ def test_an_ended_session_offers_to_sign_in_and_leaves_the_page(browser: Browser
 
 
 def test_the_undo_window_counts_down_and_goes(browser: Browser, live_server: Any) -> None:
-    rollout, stable = promoted(warm_s=12)
+    rollout, stable = promoted(warm_s=59)  # in seconds, so that every look is another one
     see(browser, live_server, manager(), "rollout", rollout.pk)
     first = browser.js("document.querySelector('form.notice time').innerText")
     assert first.startswith("in ") and f"Roll back to {stable.name}" in browser.text()
     browser.wait_for(f"document.querySelector('form.notice time')?.innerText !== {first!r}")
-    browser.wait_for("document.body.innerText.includes('The undo window has closed')", within_s=40)
+    put(rollout, "promoted", undo_until=timezone.now())
+    browser.wait_for("document.body.innerText.includes('The undo window has closed')")
     assert f"Roll back to {stable.name}" not in browser.text()
     assert f"start a rollout of {stable.name}" in browser.text()
     assert not browser.js("document.querySelector('#rollout-live').hasAttribute('hx-get')")
