@@ -337,6 +337,16 @@ def test_an_upload_whose_beginner_died_is_aborted_by_its_key(blobs: BlobStore) -
     assert list(blobs.unfinished()) == []
 
 
+def test_of_two_who_begin_at_once_one_is_aborted_and_the_other_goes_on(blobs: BlobStore) -> None:
+    parts = Parts(blobs, 2 * PART)
+    again = blobs.begin(parts.key, 2 * PART, PART)
+    if again.store_id:  # else the store has one beginning only
+        blobs.abort(again)
+    assert [parts.send(number) for number in (1, 2)] == [200, 200]
+    parts.complete()
+    assert blobs.exists(parts.key) and list(blobs.unfinished()) == []
+
+
 def test_completed_bytes_survive_an_abort(blobs: BlobStore) -> None:
     parts = Parts(blobs, 2 * PART)
     for number in (1, 2):

@@ -211,19 +211,6 @@ def test_a_server_that_fills_the_disk_is_ended_and_says_so(
     assert "because it keeps on the disk" in (running.folder / server_shim.LOG_FILE).read_text()
 
 
-def test_what_lies_on_the_disk_is_counted_and_links_are_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "home" / "sub").mkdir(parents=True)
-    (tmp_path / "home" / "sub" / "file").write_bytes(bytes(1 << 20))
-    (tmp_path / "big").write_bytes(bytes(4 << 20))
-    (tmp_path / "home" / "link").symlink_to(tmp_path / "big")
-    files, size = server_shim.size_on_disk(str(tmp_path / "home"), str(tmp_path / "missing"))
-    assert files == 3 and 1 << 20 <= size < 2 << 20
-    monkeypatch.setattr(server_shim, "_MOST_FILES", 2)
-    assert server_shim.size_on_disk(str(tmp_path / "home"))[0] == 3  # and no look at more than one too many
-
-
 def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.doubling(blobs))
     double(launcher, running)
