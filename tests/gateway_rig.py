@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
-import random
+import re
 import socket
 import subprocess
 import threading
@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,189 +23,29 @@ from django.conf import settings
 from tritonclient.grpc import service_pb2
 
 from serving.adapters.envoy_bootstrap import bootstrap
+from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.control_plane.stream import StreamAck
 from serving.core.addresses import TlsFiles
-from serving.core.routes import Arm, Endpoint, ModelRoute, RoutingTable
-from sluicegate.stack import tcp_ports
+from serving.core.routes import Arm, ModelRoute, RoutingTable
+from serving.ports import GatewayCounters
+from tests.stub_server import MODEL, Backend, Loop, free_port
 
-MODEL = "sentiment"
 #: The stubs bear whatever the tests ask of them at once.
 UNBOUNDED = 2000
-#: Triton's own words.
-FULL = "Exceeds maximum queue size"
+#: By these the rig knows what can be read by now: Envoy counts readings too, and merges that count with all the others.
+_READINGS = "http.admin.downstream_rq_"
 
 
-def free_port() -> int:
-    """One that is listened on later. None twice before all others were given: of the thousands that a run draws, some would meet."""
-    while True:
-        if not _to_give:
-            _to_give.extend(random.SystemRandom().sample(tcp_ports.CHOICES, len(tcp_ports.CHOICES)))
-        if tcp_ports.is_free(port := _to_give.pop()):
-            return port
-
-
-_to_give: list[int] = []
-
-
-def wait_until(is_true: Callable[[], Any], what: str, timeout_s: float = 10.0) -> Any:
+def wait_until(is_true: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    """What it found. The time is that of a hang: no machine is so busy."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if found := is_true():
             return found
         time.sleep(0.02)
     raise AssertionError(f"not within {timeout_s} s: {what}")
-
-
-class Loop:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, work: Any, timeout_s: float = 10.0) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
-
-    def close(self) -> None:
-        async def cancel_all() -> None:
-            tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        self.run(cancel_all())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(5)
-        self.loop.close()
-
-
-@dataclass
-class Backend:
-    """One inference server. `mode`: ok · error (HTTP 500, INTERNAL) · unknown (503, gRPC UNKNOWN) · lost (404, NOT_FOUND) · hang
-    · cut (connection closed unanswered, UNAVAILABLE) · bad_input (400, INVALID_ARGUMENT) · full (503, UNAVAILABLE, as Triton says
-    that a queue is full)."""
-
-    loop: Loop
-    name: str
-    mode: str = "ok"
-    delay_s: float = 0.0
-    hits: int = 0
-    http_port: int = field(default_factory=free_port)
-    grpc_port: int = field(default_factory=free_port)
-    _servers: list[Any] = field(default_factory=list)
-    _writers: set[Any] = field(default_factory=set)
-    _free: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self._free.set()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Nobody is answered in the meantime, however long it lasts; requests that came are answered when it ends."""
-        self.loop.run(self._let(False))
-        try:
-            yield
-        finally:
-            self.loop.run(self._let(True))
-
-    async def _let(self, is_free: bool) -> None:
-        (self._free.set if is_free else self._free.clear)()
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint("127.0.0.1", self.http_port, self.grpc_port)
-
-    def start(self) -> Backend:
-        self.loop.run(self._start())
-        return self
-
-    def stop(self) -> None:
-        """From now on connections are refused, and those there are end."""
-        self.loop.run(self._stop())
-
-    async def _start(self) -> None:
-        http_server = await asyncio.start_server(self._http, "127.0.0.1", self.http_port, limit=2**27)
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
-        handler = grpc.unary_unary_rpc_method_handler(
-            self._grpc,
-            request_deserializer=service_pb2.ModelInferRequest.FromString,
-            response_serializer=service_pb2.ModelInferResponse.SerializeToString,
-        )
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": handler}),)
-        )
-        server.add_insecure_port(f"127.0.0.1:{self.grpc_port}")
-        await server.start()
-        self._servers = [http_server, server]
-
-    async def _stop(self) -> None:
-        if not self._servers:
-            return
-        http_server, server = self._servers
-        self._servers = []
-        http_server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        await server.stop(0)
-
-    async def _http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                lower = head.lower()
-                if b"content-length:" in lower:
-                    await reader.readexactly(int(lower.split(b"content-length:")[1].split(b"\r\n")[0]))
-                elif b"transfer-encoding: chunked" in lower:
-                    while size := int(await reader.readline(), 16):
-                        await reader.readexactly(size + 2)
-                    await reader.readline()
-                self.hits += 1
-                await asyncio.sleep(self.delay_s if self.mode != "hang" else 60)
-                await self._free.wait()
-                if self.mode == "cut":
-                    writer.transport.abort()
-                    return
-                status = {
-                    "error": "500 Internal Server Error",
-                    "unknown": "503 Service Unavailable",
-                    "bad_input": "400 Bad Request",
-                    "lost": "404 Not Found",
-                    "full": "503 Service Unavailable",
-                }
-                body = json.dumps(
-                    {"error": FULL} if self.mode == "full" else {"model_name": MODEL, "outputs": [], "by": self.name},
-                    separators=(",", ":"),
-                ).encode()
-                line = status.get(self.mode, "200 OK")
-                writer.write(
-                    f"HTTP/1.1 {line}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-                    + body
-                )
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            self._writers.discard(writer)
-            writer.close()
-
-    async def _grpc(self, request: Any, context: Any) -> Any:
-        self.hits += 1
-        await asyncio.sleep(self.delay_s if self.mode != "hang" else 60)
-        await self._free.wait()
-        codes = {
-            "error": grpc.StatusCode.INTERNAL,
-            "unknown": grpc.StatusCode.UNKNOWN,
-            "cut": grpc.StatusCode.UNAVAILABLE,
-            "bad_input": grpc.StatusCode.INVALID_ARGUMENT,
-            "lost": grpc.StatusCode.NOT_FOUND,
-            "full": grpc.StatusCode.UNAVAILABLE,
-        }
-        if self.mode in codes:
-            await context.abort(codes[self.mode], FULL if self.mode == "full" else f"{self.name} is told to fail")
-        return service_pb2.ModelInferResponse(model_name=request.model_name, id=self.name)
 
 
 class Plane:
@@ -269,7 +109,9 @@ class Envoy:
         self.counters_url = f"https://{counters}"
         address = xds if isinstance(xds, str) else f"127.0.0.1:{xds}"
         self.config = folder / f"{name}.json"
-        self.config.write_text(json.dumps(bootstrap(name, address, f"127.0.0.1:{self.admin_port}", tls, counters)))
+        told = bootstrap(name, address, f"127.0.0.1:{self.admin_port}", tls, counters)
+        told["stats_config"]["stats_matcher"]["inclusion_list"]["patterns"].append({"prefix": _READINGS})
+        self.config.write_text(json.dumps(told))
         self.log = (folder / f"{name}.log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -297,7 +139,7 @@ class Envoy:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
 
     def is_running(self) -> bool:
@@ -309,12 +151,18 @@ class Envoy:
         return False
 
     def admin(self, path: str) -> str:
-        line = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=5)
+        line = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=60)
         try:
             line.request("GET", path)
             return line.getresponse().read().decode()
         finally:
             line.close()
+
+    def flushed(self) -> None:
+        """Waits until everything that was answered before can be read: counts are merged `FLUSH_S` after they were counted, or later."""
+        before = int(self.admin(f"/stats?filter=^{_READINGS}completed$").rpartition(": ")[2])
+        page = f"/stats?filter=^{_READINGS}time$&histogram_buckets=cumulative"
+        wait_until(lambda: any(int(n) > before for n in re.findall(r",(\d+)\)", self.admin(page))), "counts are merged")
 
     def http(
         self,
@@ -323,7 +171,7 @@ class Envoy:
         body: bytes = b"{}",
         method: str = "POST",
     ) -> Answer:
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=50)
         began = time.monotonic()
         try:
             line.request(method, path, body, headers or {})
@@ -353,7 +201,7 @@ def grpc_infer(
     channel: grpc.Channel,
     model: str = MODEL,
     metadata: tuple[tuple[str, str], ...] = (),
-    timeout_s: float = 15.0,
+    timeout_s: float = 50.0,
     request: bytes = b"",
 ) -> tuple[grpc.StatusCode, str | None, str | None]:
     """(status, release header, the backend's name) of one call. `request` is a message that is sent as it is."""
@@ -383,16 +231,21 @@ class Traffic:
         self._pool = ThreadPoolExecutor(clients)
         self._jobs = [self._pool.submit(self._http if i % 2 else self._grpc, envoy) for i in range(clients)]
 
+    def go_on(self, calls: int = 40) -> None:
+        """Waits until so many further calls have ended."""
+        wanted = len(self.calls) + calls
+        wait_until(lambda: len(self.calls) >= wanted, f"{calls} more calls")
+
     def stop(self) -> Counter[str]:
         """Calls by outcome: "" is well."""
         self._stop.set()
         for job in self._jobs:
-            job.result(30)
+            job.result(60)
         self._pool.shutdown()
         return Counter(error for _, _, error in self.calls)
 
     def _http(self, envoy: Envoy) -> None:
-        line = http.client.HTTPConnection("127.0.0.1", envoy.port, timeout=15)
+        line = http.client.HTTPConnection("127.0.0.1", envoy.port, timeout=50)
         while not self._stop.is_set():
             began = time.monotonic()
             try:
@@ -460,6 +313,12 @@ class Rig:
         at = wait_until(lambda: self.acked(route.generation), f"acknowledgement of generation {route.generation}")
         wait_until(self.envoy.is_open, "the gateway's port")
         return float(at) - began
+
+    def counters(self) -> GatewayCounters:
+        """What the gateway counted for the model, of all that was answered before."""
+        self.envoy.flushed()
+        url = self.envoy.admin_url
+        return EnvoyCounters().read(gateway="gateway-1", admin_url=url, models=[MODEL], timeout_s=20.0)[MODEL]
 
     def acked(self, generation: int) -> float | None:
         found = [at for at, one in self.plane.acks if one.generation == generation and not one.error]

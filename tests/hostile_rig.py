@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -14,18 +15,15 @@ from typing import Any
 import grpc
 import numpy as np
 
-from serving.adapters.envoy_bootstrap import FLUSH_S
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
 from serving.ports import GatewayCounters, RunningServer
 from tests.contracts import serving_models as made
-from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Rig, rig
 from tests.hostile import GOOD, VALUES, OverHttp, good_message
+from tests.triton_rig import local_launcher
 
-#: Takes any number of values, which is what a shape that lies needs to do harm. 60 among them takes two seconds.
+#: Takes any number of values, which is what a shape that lies needs to do harm. 6.5 among them takes a minute.
 DOUBLES = """
 import time
 import numpy as np
@@ -34,8 +32,8 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         x = [pb_utils.get_input_tensor_by_name(one, "x").as_numpy() for one in requests]
-        if any((one == 60).any() for one in x):
-            time.sleep(2)
+        if any((one == 6.5).any() for one in x):
+            time.sleep(60)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * one).astype(np.float32))]) for one in x]
 """
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -54,8 +52,8 @@ class Servers:
         digest = digest or {"r1": Rig.STABLE, "r2": Rig.CANDIDATE}[name]
         return Arm(name, digest, (Endpoint(one.host, one.http_port, one.grpc_port),), max_in_flight=256)
 
-    def split(self, candidate_bp: int) -> None:
-        self.parts.apply(candidate_bp, stable=self.arm("r1"), candidate=self.arm("r2"))
+    def split(self, candidate_bp: int, **changes: Any) -> None:
+        self.parts.apply(candidate_bp, stable=self.arm("r1"), candidate=self.arm("r2"), **changes)
 
     def processes(self) -> dict[str, frozenset[int]]:
         """Every process of each server, by release: the server itself and its models'."""
@@ -68,13 +66,11 @@ class Servers:
         return sum(int(row[3]) for row in rows if row[2:3] == [what] and row[0].startswith(start))
 
     def counters(self) -> GatewayCounters:
-        time.sleep(2 * FLUSH_S + 0.05)
-        url = self.parts.envoy.admin_url
-        return EnvoyCounters().read(gateway="gateway-1", admin_url=url, models=[MODEL], timeout_s=2.0)[MODEL]
+        return self.parts.counters()
 
     def http(self, one: OverHttp) -> tuple[int, dict[str, str]]:
         """(status, head) of the answer; status 0 where there was none."""
-        line = HTTPConnection("127.0.0.1", self.parts.envoy.port, timeout=20)
+        line = HTTPConnection("127.0.0.1", self.parts.envoy.port, timeout=60)
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused before it was sent whole
                 line.request("POST", f"/v2/models/{MODEL}/{one.call}", one.body, dict(one.headers))
@@ -94,7 +90,7 @@ class Servers:
 
     def probe(self, n: int = 150) -> np.ndarray[Any, Any]:
         """Seconds that each of so many good requests took, one after the other on one connection."""
-        line, took = HTTPConnection("127.0.0.1", self.parts.envoy.port, timeout=20), []
+        line, took = HTTPConnection("127.0.0.1", self.parts.envoy.port, timeout=60), []
         for _ in range(n):
             began = time.perf_counter()
             line.request("POST", f"/v2/models/{MODEL}/infer", GOOD)
@@ -105,14 +101,14 @@ class Servers:
         line.close()
         return np.array(took)
 
-    def p99_s(self, rounds: int = 5) -> float:
+    def p99_s(self, rounds: int = 3) -> float:
         """The best of some rounds: what another program does to one of them says nothing of the servers."""
         return min(float(np.quantile(self.probe(), 0.99)) for _ in range(rounds))
 
 
 def told(channel: grpc.Channel, request: bytes, **options: Any) -> grpc.StatusCode:
     try:
-        channel.unary_unary(METHOD)(request, timeout=20, metadata=(("x-sluicegate-model", MODEL),), **options)
+        channel.unary_unary(METHOD)(request, timeout=60, metadata=(("x-sluicegate-model", MODEL),), **options)
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -131,11 +127,21 @@ def _family(eldest: int) -> frozenset[int]:
     return frozenset(found)
 
 
+@dataclass
+class Tritons:
+    """The servers of r1 and r2, loaded."""
+
+    running: dict[str, RunningServer]
+    start: Callable[[str], RunningServer]
+
+    def with_gateway(self, parts: Rig) -> Servers:
+        return Servers(parts, self.running, self.start)
+
+
 @contextlib.contextmanager
-def servers(folder: Path) -> Iterator[Servers]:
-    """Both releases, loaded, and the gateway with no route yet."""
+def tritons(folder: Path) -> Iterator[Tritons]:
+    """Both releases, loaded."""
     blobs = MemoryBlobs()
-    launcher = LocalLauncher(servers=folder / "servers", venv=VENV, blobs=BlobCache(folder / "cache", blobs))
     tensors = {
         "inputs": [{"name": "x", "data_type": "FP32", "dims": [-1]}],
         "outputs": [{"name": "y", "data_type": "FP32", "dims": [-1]}],
@@ -143,23 +149,21 @@ def servers(folder: Path) -> Iterator[Servers]:
     document = made.manifest(
         blobs, MODEL, {"artifact/model.py": DOUBLES.encode()}, made.serving(**tensors), backend="python"
     )
-    running: dict[str, RunningServer] = {}
-    all_started: list[RunningServer] = []
+    numbers = itertools.count(1)
 
     def start(name: str) -> RunningServer:
-        number = len(all_started) + 1
+        number = next(numbers)
         one = launcher.start(launch_spec(document, launcher.folder_for(number, MODEL, name), deployment_id=number))
-        all_started.append(one)
         launcher.await_loaded(one, MODEL, timeout_s=60)
         return one
 
-    (folder / "servers").mkdir(parents=True)
-    (folder / "gateway").mkdir()
-    try:
-        for name in ("r1", "r2"):
-            running[name] = start(name)
-        with rig(folder / "gateway") as parts:
-            yield Servers(parts, running, start)
-    finally:
-        for one in all_started:
-            launcher.stop(one, grace_s=5)
+    with local_launcher(folder, blobs) as launcher:
+        yield Tritons({name: start(name) for name in ("r1", "r2")}, start)
+
+
+@contextlib.contextmanager
+def servers(folder: Path) -> Iterator[Servers]:
+    """Both releases, loaded, and the gateway with no route yet."""
+    (folder / "gateway").mkdir(parents=True)
+    with tritons(folder) as both, rig(folder / "gateway") as parts:
+        yield both.with_gateway(parts)

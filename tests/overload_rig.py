@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
 from tests.contracts import serving_models as made
-from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Rig
+from tests.triton_rig import local_launcher
 
 #: A user waits no longer than this for an answer.
 GIVE_UP_S = 3.0
@@ -56,7 +55,6 @@ def triton(folder: Path, model: Model) -> Iterator[Endpoint]:
     """A real server of this model."""
     blobs = MemoryBlobs()
     (folder / "servers").mkdir(parents=True)
-    launcher = LocalLauncher(servers=folder / "servers", venv=VENV, blobs=BlobCache(folder / "cache", blobs))
     batching = {"preferred_batch_size": [], "max_queue_delay_us": 0}
     document = made.manifest(
         blobs,
@@ -65,12 +63,10 @@ def triton(folder: Path, model: Model) -> Iterator[Endpoint]:
         made.serving(max_batch_size=model.max_batch_size, dynamic_batching=batching),
         backend="python",
     )
-    running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r1")))
-    try:
+    with local_launcher(folder, blobs) as launcher:
+        running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r1")))
         launcher.await_loaded(running, MODEL, timeout_s=60)
         yield Endpoint(running.host, running.http_port, running.grpc_port)
-    finally:
-        launcher.stop(running, grace_s=0)
 
 
 def stable(at: Endpoint, over_http: int) -> Arm:

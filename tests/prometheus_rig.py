@@ -9,7 +9,6 @@ import json
 import math
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -91,23 +90,22 @@ class PrometheusProcess:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(15)
+            self._process.wait(60)
             self._process = None
 
     def scraped(self) -> None:
         """Waits until what the exporter says now has been read, and can be asked for."""
         seen = self.exporter.scrapes
-        wait_until(lambda: self.exporter.scrapes >= seen + 2, "two scrapes")
-        time.sleep(SCRAPE_S / 2)
+        wait_until(lambda: self.exporter.scrapes >= seen + 2, "the first is written once the second begins")
 
     def has(self, query: str) -> bool:
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(line):
             line.request("GET", f"/api/v1/query?query={quote(query)}")
             return bool(json.load(line.getresponse())["data"]["result"])
 
     def _get(self, path: str) -> int:
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(line), contextlib.suppress(OSError):
             line.request("GET", path)
             return line.getresponse().status

@@ -64,7 +64,7 @@ class SeaweedFS:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError(f"SeaweedFS did not come up:\n{self.log_file.read_text()[-3000:]}")
-            time.sleep(0.3)
+            time.sleep(0.1)
 
     def _is_ready(self) -> bool:
         """Whether bytes can be written: the S3 door opens before there is a volume."""

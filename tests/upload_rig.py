@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from tests.registry_samples import CONTRACT, IMAGE
 ROOT = Path(__file__).resolve().parents[1]
 PART_BYTES = 5 << 20  # the least that S3 takes
 LEASE_S = 2.0
+START_S = 180.0
+#: A process, and what returns when it is ready.
+Begun = tuple[subprocess.Popen[bytes], Callable[[], None]]
 
 
 class Installation:
@@ -46,33 +49,51 @@ class Installation:
         self._started.append(one)
         return one
 
+    def start(self) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+        """A web process and a worker, which come up side by side."""
+        (web, answers), (worker, is_ready) = self._begin_web(), self._begin_worker()
+        answers()
+        is_ready()
+        return web, worker
+
     def start_web(self) -> subprocess.Popen[bytes]:
         """Answering on `url`. The same port each time, so that it can be killed and come back."""
+        web, answers = self._begin_web()
+        answers()
+        return web
+
+    def start_worker(self, **env: str) -> subprocess.Popen[bytes]:
+        worker, is_ready = self._begin_worker(**env)
+        is_ready()
+        return worker
+
+    def _begin_web(self) -> Begun:
         said = (
             f"uvicorn tests.counted_app:application --host 127.0.0.1 --port {self.port} --loop uvloop "
             "--http sluicegate.web_server:BoundedHttp"
         )
         web = self._start("web", [*said.split(), "--lifespan", "off", "--no-access-log", "--log-level", "warning"])
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                if httpx.get(f"{self.url}/api/v1/me", timeout=5).status_code == 401:
-                    return web
-            except httpx.TransportError:
-                assert time.monotonic() < deadline and web.poll() is None, self.log("web")
-                time.sleep(0.1)
+        return web, lambda: self._until(web, "web", self._answers)
 
-    def start_worker(self, **env: str) -> subprocess.Popen[bytes]:
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/api/v1/me", timeout=30).status_code == 401
+        except httpx.TransportError:
+            return False
+
+    def _until(self, one: subprocess.Popen[bytes], name: str, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_S
+        while not is_so():
+            assert time.monotonic() < deadline and one.poll() is None, self.log(name)
+            time.sleep(0.05)
+
+    def _begin_worker(self, **env: str) -> Begun:
         before = self.log("worker").count("ready.")
         said = (
             "celery -A sluicegate worker -Q default,validate -P threads -c 2 -l INFO --without-gossip --without-mingle"
         )
         worker = self._start("worker", [*said.split(), "-n", f"{uuid.uuid4().hex}@test"], **env)
-        deadline = time.monotonic() + 90
-        while self.log("worker").count("ready.") == before:
-            assert time.monotonic() < deadline and worker.poll() is None, self.log("worker")
-            time.sleep(0.1)
-        return worker
+        return worker, lambda: self._until(worker, "worker", lambda: self.log("worker").count("ready.") > before)
 
     def push(self, folder: Path, token: str, *words: str) -> subprocess.Popen[bytes]:
         """`sluicegate push`, under way. What it says goes to push.log."""

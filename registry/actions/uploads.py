@@ -125,7 +125,7 @@ def sign_parts(*, actor: Actor, upload: Upload, wanted: Mapping[int, str]) -> li
         begun = Upload.objects.filter(pk=upload.pk, is_begun=False)
         if not begun.update(is_begun=True, store_id=place.store_id):
             if place.store_id:
-                keys.abort(place)  # another began it at the same time
+                keys.abort(place)  # this beginning alone: another's, of the same time, goes on
             upload.refresh_from_db()
             place = place_of(upload)
     with transaction.atomic():

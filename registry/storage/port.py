@@ -130,7 +130,10 @@ class BlobStore(Protocol):
         ...
 
     def abort(self, place: Place) -> None:
-        """Forgets the parts. No error when there are none. Bytes that were completed stay."""
+        """Forgets the parts: of this beginning, or, without its `store_id`, of everything that was begun under the key.
+
+        No error when there are none. Bytes that were completed stay.
+        """
         ...
 
     def unfinished(self) -> Iterator[Place]:

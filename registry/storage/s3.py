@@ -290,7 +290,7 @@ class S3Store:
     def abort(self, place: Place) -> None:
         if not place.store_id and place.plan.count == 1:
             return  # one PUT
-        for store_id in self._ids_of(place):
+        for store_id in [place.store_id] if place.store_id else self._ids_of(place):
             try:
                 with self._asking(place.key):
                     self.s3.abort_multipart_upload(**self._at(place.key), UploadId=store_id)
@@ -299,8 +299,7 @@ class S3Store:
 
     def _ids_of(self, place: Place) -> set[str]:
         """Every multipart upload to this key: one may have been begun by a process that died before it said so."""
-        found = {p.store_id for p in self._unfinished(self._at(place.key)["Key"]) if p.key == place.key}
-        return found | ({place.store_id} if place.store_id else set())
+        return {p.store_id for p in self._unfinished(self._at(place.key)["Key"]) if p.key == place.key}
 
     def unfinished(self) -> Iterator[Place]:
         return self._unfinished(self.prefix)

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from ledger.adapters.linux_processes import is_running
 from ledger.adapters.local_ports import CHOICES
 from registry.core.file_rules import waivers_needed
 from serving.adapters.triton import TritonServer, control_restrictions, redacted
-from serving.agent import containment, model_repository, runtime_image, server_shim
+from serving.agent import containment, model_repository, runtime_image, scratch, server_shim
 from serving.agent.sandbox.spec import EDITION, Spec
 from serving.core.containment import NOT_FOUND_OUT, not_contained
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
@@ -347,7 +346,7 @@ class LocalLauncher:
                 process.kill()
                 process.wait()
         server_shim.clear_shared_memory(f"sg{folder.name.rpartition('-')[2]}_")
-        shutil.rmtree(folder, ignore_errors=True)
+        scratch.remove(folder)
 
 
 def free_ports() -> dict[str, int]:

@@ -15,10 +15,10 @@ library is loaded here: a shim is a few megabytes that wait.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +27,8 @@ import time
 from pathlib import Path
 
 from ledger.adapters.files import write_whole
-from ledger.adapters.linux_processes import adopt_orphans, die_with_parent, started_at_ticks
+from ledger.adapters.linux_processes import adopt_orphans, children_of, die_with_parent, started_at_ticks
+from serving.agent import scratch
 from serving.agent.sandbox.spec import ENVIRONMENT, NAMESPACES, command, read
 
 LAUNCH_FILE = "launch.json"
@@ -37,9 +38,12 @@ LOG_FILE = "server.log"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it; Triton makes its regions there
 #: How long a server may take over its own end before it is killed, in seconds; above Triton's --exit-timeout-secs.
 EXIT_GRACE_S = 5.0
-#: How often is looked at what a server keeps on the disk, in seconds, where its home is not memory of its own; and how many files it
-#: may have there, so that the look itself stays short.
-_LOOK_EVERY_S, _MOST_FILES = 5.0, 65_536
+#: How often is looked at what a server keeps on the disk, in seconds, where its home is not memory of its own; and how many looks in a
+#: row may fail because the machine has no room for one.
+_LOOK_EVERY_S, _LOOKS_IN_VAIN = 5.0, 12
+_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+#: How long what a server left running is ended for, in seconds: with each process that is killed others may come.
+_ENDS_FOR_S = 2.5
 _WAITED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 
 
@@ -71,7 +75,7 @@ def keep(folder: Path) -> int:
     """Runs the server that `launch.json` in the folder describes until it ends or must end. 0 after a clean stop."""
     launch = json.loads((folder / LAUNCH_FILE).read_text())
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-    adopt_orphans()  # a dead server's own children come here, to be ended
+    adopt_orphans()  # what a server leaves running comes here, to be ended with it
     clear_shared_memory(launch["shm_prefix"])
     sandbox, server_pid = _start(folder)
     record = {
@@ -90,7 +94,7 @@ def keep(folder: Path) -> int:
     _end(sandbox)
     clear_shared_memory(launch["shm_prefix"])
     if was_asked:
-        shutil.rmtree(folder, ignore_errors=True)
+        scratch.remove(folder)
         return 0
     with contextlib.suppress(OSError):  # the folder may be gone: an agent swept it
         write_whole(folder / SHIM_FILE, json.dumps({**record, "exit_code": sandbox.returncode}, indent=1))
@@ -132,33 +136,25 @@ def _watch_lock(path: Path) -> None:
 
 def _watch_growth(folder: Path, server_pid: int) -> None:
     """Ends a server that keeps more than its bound on the node's disk. With namespaces the kernel holds the bound."""
-    spec = read((folder / SANDBOX_FILE).read_text())
+    spec, in_vain = read((folder / SANDBOX_FILE).read_text()), 0
     while server_pid and not spec.has(NAMESPACES):
         time.sleep(_LOOK_EVERY_S)
-        files, size = size_on_disk(spec.home, spec.tmp)
-        if files > _MOST_FILES or size > spec.bounds.scratch:
-            told = f"{files} files with {size >> 20} MiB; {_MOST_FILES} files and {spec.bounds.scratch >> 20} MiB are its bound"
+        told = ""
+        try:
+            files, size = scratch.size_on_disk(spec.home, spec.tmp)
+            in_vain, most = 0, spec.bounds.scratch
+            if files > scratch.MOST_FILES or size > most:
+                told = f"{files} files with {size >> 20} MiB; {scratch.MOST_FILES} files and {most >> 20} MiB are its bound"
+        except (OSError, scratch.CannotLook) as error:
+            in_vain += 1
+            if not isinstance(error, OSError) or error.errno not in _NO_ROOM or in_vain == _LOOKS_IN_VAIN:
+                told = f"what cannot be counted: {error}"
+        if told:
             with contextlib.suppress(OSError), (folder / LOG_FILE).open("a") as log:
                 log.write(f"sandbox: the server is ended, because it keeps on the disk {told}\n")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server_pid, signal.SIGKILL)
             return
-
-
-def size_on_disk(*folders: str) -> tuple[int, int]:
-    """How many files and folders lie in these, and the bytes that they take. It ends early above the most that there may be."""
-    files, size, left = 0, 0, list(folders)
-    while left and files <= _MOST_FILES:
-        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
-            for entry in entries:
-                files += 1
-                with contextlib.suppress(OSError):
-                    size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-                if files > _MOST_FILES:
-                    break
-    return files, size
 
 
 def _wait(sandbox: subprocess.Popen[bytes]) -> bool:
@@ -181,12 +177,15 @@ def _end(sandbox: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(sandbox.pid, signal.SIGKILL)  # the server if it hangs, and the model processes it left
     sandbox.wait()
-    deadline = time.monotonic() + 2
-    while time.monotonic() < deadline and _reap_others(0):
+    deadline = time.monotonic() + _ENDS_FOR_S
+    while _reap_others() and time.monotonic() < deadline:
+        for orphan in children_of(os.getpid()):  # in groups of their own; what they have started comes here in its turn
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(orphan, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _reap_others(sandbox_pid: int) -> bool:
+def _reap_others(sandbox_pid: int = 0) -> bool:
     """Collects orphans that came to this process; whether any child is left. Only `subprocess` may collect the sandbox."""
     while True:
         try:

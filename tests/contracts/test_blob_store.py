@@ -9,7 +9,6 @@ import random
 import stat
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,6 @@ from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
 MAX_BYTES = 3 * CHUNK_BYTES
 PART = 5 * 2**20  # the least that S3 allows
 UPLOAD = "0123456789abcdef" * 2
-
-
-@pytest.fixture(scope="module")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    server = SeaweedFS(tmp_path_factory.mktemp("weed"))
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.real("s3"))])
@@ -171,14 +162,14 @@ def test_many_who_put_the_same_bytes_at_once_all_succeed(blobs: BlobStore) -> No
     barrier, results = threading.Barrier(8), []
 
     def put() -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         results.append(blobs.put_stream(io.BytesIO(b"raced" * 1000)))
 
     threads = [threading.Thread(target=put) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert results == [(digest(b"raced" * 1000), 5000)] * 8
 
 
@@ -297,9 +288,10 @@ def test_a_bucket_refuses_an_address_that_was_tampered_with(seaweed: SeaweedFS, 
 
 def test_an_address_ends(blobs: BlobStore) -> None:
     parts = Parts(blobs, 100)
+    before = time.time()
     signed = parts.sign(1, expires_in_s=1)
     if isinstance(blobs, FolderStore):
-        assert abs(int(parse_qs(urlsplit(signed.url).query)["expires"][0]) - time.time() - 1) <= 1
+        assert before <= int(parse_qs(urlsplit(signed.url).query)["expires"][0]) <= time.time() + 2
         return  # the door looks at it: tests/api/test_upload_door.py
     time.sleep(2.5)
     assert send(blobs, signed, parts.pieces[0]) == 403
@@ -345,6 +337,16 @@ def test_an_upload_whose_beginner_died_is_aborted_by_its_key(blobs: BlobStore) -
     assert list(blobs.unfinished()) == []
 
 
+def test_of_two_who_begin_at_once_one_is_aborted_and_the_other_goes_on(blobs: BlobStore) -> None:
+    parts = Parts(blobs, 2 * PART)
+    again = blobs.begin(parts.key, 2 * PART, PART)
+    if again.store_id:  # else the store has one beginning only
+        blobs.abort(again)
+    assert [parts.send(number) for number in (1, 2)] == [200, 200]
+    parts.complete()
+    assert blobs.exists(parts.key) and list(blobs.unfinished()) == []
+
+
 def test_completed_bytes_survive_an_abort(blobs: BlobStore) -> None:
     parts = Parts(blobs, 2 * PART)
     for number in (1, 2):
@@ -361,7 +363,7 @@ def test_many_who_complete_at_once_all_succeed(blobs: BlobStore) -> None:
     barrier, failures = threading.Barrier(8), list[Exception]()
 
     def complete() -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         try:
             parts.complete()
         except Exception as error:

@@ -39,7 +39,7 @@ class Source(Protocol):
         """unreachable · timeout · server_error · malformed; None ends it."""
         ...
 
-    def read(self, queries: list[CounterQuery], timeout_s: float = 5.0) -> dict[str, CounterSample | MetricsError]: ...
+    def read(self, queries: list[CounterQuery], timeout_s: float = 30.0) -> dict[str, CounterSample | MetricsError]: ...
 
 
 class Fake:
@@ -51,7 +51,7 @@ class Fake:
 
     def restart(self) -> None: ...
 
-    def read(self, queries: list[CounterQuery], timeout_s: float = 5.0) -> dict[str, CounterSample | MetricsError]:
+    def read(self, queries: list[CounterQuery], timeout_s: float = 30.0) -> dict[str, CounterSample | MetricsError]:
         return self.metrics.read(queries, timeout_s=timeout_s)
 
 
@@ -80,7 +80,7 @@ class Real:
     def fail(self, reason: str | None) -> None:
         self.proxy.mode = self.MODES[reason]
 
-    def read(self, queries: list[CounterQuery], timeout_s: float = 5.0) -> dict[str, CounterSample | MetricsError]:
+    def read(self, queries: list[CounterQuery], timeout_s: float = 30.0) -> dict[str, CounterSample | MetricsError]:
         return dict(self.metrics.read(queries, timeout_s=timeout_s))
 
 
@@ -107,7 +107,7 @@ def of(metric: str, release: str = "r2", *, tail: str = "") -> str:
     return f'sum({metric}{{release="{release}"}}){tail}'
 
 
-def one(source: Source, query: str, timeout_s: float = 5.0) -> CounterSample | MetricsError:
+def one(source: Source, query: str, timeout_s: float = 30.0) -> CounterSample | MetricsError:
     return source.read([CounterQuery("it", query)], timeout_s)["it"]
 
 
@@ -145,7 +145,7 @@ def test_counters_of_both_releases_come_together(source: Source) -> None:
     assert {name: one.value for name, one in found.items() if isinstance(one, CounterSample)} == {
         f"{BAD} r1": 3, f"{BAD} r2": 7, f"{TOTAL} r1": 900, f"{TOTAL} r2": 100,
     }  # fmt: skip
-    assert all(0 <= one.age_s < 5 for one in found.values() if isinstance(one, CounterSample))
+    assert all(0 <= one.age_s < 60 for one in found.values() if isinstance(one, CounterSample))
 
 
 def test_a_sum_is_one_number_and_a_bare_selector_is_one_only_while_one_series_matches(source: Source) -> None:
@@ -233,9 +233,10 @@ def test_a_metrics_server_that_is_away_is_named_and_comes_back(source: Source, w
     source.scraped()
     source.fail(why)
     began = time.monotonic()
-    found = source.read([CounterQuery("a", of(TOTAL)), CounterQuery("b", of(BAD))], 1.5)
-    assert time.monotonic() - began < 2.8  # both within the time of one
-    assert {error.reason for error in found.values() if isinstance(error, MetricsError)} == {why} and len(found) == 2
+    most_s, many = 1.5 if why == "timeout" else 20.0, [CounterQuery(f"query {i}", of(TOTAL)) for i in range(20)]
+    found = source.read(many, most_s)
+    assert time.monotonic() - began < 15  # all within the time of one
+    assert {error.reason for error in found.values() if isinstance(error, MetricsError)} == {why} and len(found) == 20
     source.fail(None)
     assert value(source, of(TOTAL)) == 5
 
@@ -278,10 +279,10 @@ def test_every_way_to_answer_badly_has_its_reason(real: Real, mode: str, why: st
         one(real, of(TOTAL))
         time.sleep(0.5)
     began = time.monotonic()
-    found = one(real, of(TOTAL), timeout_s=0.6)
-    assert time.monotonic() - began < 2.0
+    found = one(real, of(TOTAL), timeout_s=0.6 if why == "timeout" else 20.0)
+    assert time.monotonic() - began < 15  # the proxy would keep it waiting for a minute
     assert isinstance(found, MetricsError) and found.reason == why, found
-    real.proxy.mode = "ok"
+    real.proxy.mode, real.metrics = "ok", Prometheus(real.proxy.url)
     assert value(real, of(TOTAL)) == 5
 
 
@@ -385,10 +386,10 @@ def test_a_certificate_is_checked_and_a_trusted_one_is_enough(tmp_path: Path, mo
     try:
         metrics = Prometheus(f"https://127.0.0.1:{server.server_address[1]}")
         asked = [CounterQuery("a", "5"), CounterQuery("b", "5")]
-        for found in metrics.read(asked, timeout_s=5).values():
+        for found in metrics.read(asked, timeout_s=30).values():
             assert isinstance(found, MetricsError) and found.reason == "unreachable" and "certificate" in found.message
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        assert [found.value for found in metrics.read(asked, timeout_s=5).values()] == [5, 5]  # type: ignore[union-attr]
+        assert [found.value for found in metrics.read(asked, timeout_s=30).values()] == [5, 5]  # type: ignore[union-attr]
     finally:
         server.shutdown()
         server.server_close()

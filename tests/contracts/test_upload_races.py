@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,20 +17,12 @@ from registry import actions
 from registry.models import Blob, ReleaseFile, Upload
 from registry.storage import adapter
 from tests.registry_samples import person, release_yaml, served_model, sha256
-from tests.s3_rig import ACCESS_KEY, SECRET_KEY, SeaweedFS
+from tests.s3_rig import ACCESS_KEY, SECRET_KEY
 from tests.uploading import begin, complete, send, some_bytes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 CLIENTS = 24
 PART = 5 << 20  # the least that S3 takes
-
-
-@pytest.fixture(scope="module")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
-    server = SeaweedFS(tmp_path_factory.mktemp("weed"))
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.real("s3"))])

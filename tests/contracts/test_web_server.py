@@ -35,13 +35,13 @@ class Server:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve()), daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self._server.started:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
     def connect(self, data: bytes = b"") -> socket.socket:
-        connected = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        connected = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         connected.sendall(data)
         return connected
 
@@ -51,7 +51,7 @@ class Server:
 
     def wait_for(self, ranks: Iterable[int]) -> None:
         """Until these are the eviction ranks of all who are connected: a thread that is starved reads nobody's head for a while."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while sorted(str(one._eviction_rank()) for one in list(self._server.server_state.connections)) != sorted(
             map(str, ranks)
         ):
@@ -60,7 +60,7 @@ class Server:
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(60)
 
 
 async def _echo(scope: Any, receive: Any, send: Any) -> None:
@@ -115,7 +115,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     started.stop()
 
 
-def test_requests_are_answered_one_after_another_on_one_connection(server: Server) -> None:
+def test_requests_are_answered_one_after_another_on_one_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "HEAD_S", 60)
     body = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n" + b"x" * 200_000
     with server.connect(WORKS) as connected:
         assert until(connected, b"\r\n\r\n0")
@@ -131,7 +134,7 @@ def test_a_head_that_does_not_come_ends(server: Server, begun: bytes) -> None:
     began = time.monotonic()
     with server.connect(begun) as connected:
         assert b"408" in rest_of(connected)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # without a bound, for ever
 
 
 def test_a_head_that_comes_in_drops_ends_too(server: Server) -> None:
@@ -140,7 +143,7 @@ def test_a_head_that_comes_in_drops_ends_too(server: Server) -> None:
         began = time.monotonic()
         got = b""
         connected.settimeout(0.05)
-        while b"408" not in got and time.monotonic() - began < 5:
+        while b"408" not in got and time.monotonic() - began < 60:
             try:
                 connected.sendall(b"\r\n")
                 got += connected.recv(1000)
@@ -177,7 +180,6 @@ def test_silent_connections_give_way(server: Server, monkeypatch: pytest.MonkeyP
     try:
         server.wait_for([0] * 20)  # not one more, though many began in one turn of the event loop
         assert b" 200 " in server.answer(WORKS.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
-        silent[0].settimeout(5)
         assert rest_of(silent[0]) == b"", "the one that waited longest is still there"
     finally:
         for one in silent:
@@ -226,11 +228,11 @@ def test_a_strangers_file_is_refused_at_once_and_nothing_is_kept(tmp_path: Path,
         head = f"PUT {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 60000000\r\n{{}}\r\n"
         for credentials in ("", "authorization: Bearer sg_garbage\r\n", "cookie: sessionid=garbage\r\n"):
             began = time.monotonic()
-            with socket.create_connection(("127.0.0.1", installation.port), timeout=20) as connected:
+            with socket.create_connection(("127.0.0.1", installation.port), timeout=60) as connected:
                 connected.sendall(head.format(credentials).encode() + b"x" * 1000)
                 answer = rest_of(connected)
             assert answer.startswith(b"HTTP/1.1 401") and b"problem+json" in answer, answer[:500]
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30  # the rest of it never comes
             assert _spooled_bytes(web.pid) == 0
         assert installation.body_bytes() == 0
     finally:

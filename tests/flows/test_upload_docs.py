@@ -50,7 +50,6 @@ def installation(
     keys = {"SLUICEGATE_RELEASE_KEY_FILE": settings.RELEASE_KEY_FILE}
     made = Installation(tmp_path / "state", {"DATABASE_URL": url, **env, **keys})
     made.start_web()
-    made.start_worker()
     yield made
     made.stop()
     if server is not None:
@@ -81,6 +80,7 @@ def test_the_lines_push_a_release_and_go_on_when_they_are_cut_off(installation: 
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
+    installation.start_worker()  # not sooner: without one no release is sealed, so that the first run cannot end by itself
 
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -33,6 +33,7 @@ from serving.core.routes import CHANGE_CHANNEL
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError
 from tests.contracts import serving_models as made
+from tests.triton_rig import kill_servers
 
 pytestmark = pytest.mark.real("triton")
 PROJECT = Path(__file__).resolve().parents[2]
@@ -46,9 +47,11 @@ def database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
     settings = connection.settings_dict
     address = f"postgresql://{settings['USER']}:{settings['PASSWORD']}@{settings['HOST']}:{settings['PORT']}"
     with django_db_blocker.unblock():
+        is_migrated = bool(connection.introspection.table_names())  # it is none where this file runs alone
         connection.close()
         with psycopg.connect(f"{address}/postgres", autocommit=True) as admin:
-            admin.execute(f'CREATE DATABASE "{name}"')
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [before])
+            admin.execute(f'CREATE DATABASE "{name}"' + f' TEMPLATE "{before}"' * is_migrated)
         settings["NAME"] = name
         call_command("migrate", verbosity=0)
         yield f"{address}/{name}"
@@ -63,11 +66,13 @@ class Machine:
 
     def __init__(self, database: str, state: Path) -> None:
         self.database, self.state, self.name = database, state, f"n{uuid.uuid4().hex[:6]}"
-        self.servers, self.agent = state / "servers", None
+        self.servers, self.agents = state / "servers", list[subprocess.Popen[bytes]]()
         self._lock = (state / "stack.lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def begin(self) -> None:
         self.start_agent()
-        assert eventually(lambda: Node.objects.filter(name=self.name).exists(), 30)
+        assert eventually(lambda: Node.objects.filter(name=self.name).exists())
 
     def start_agent(self) -> None:
         env = {
@@ -79,12 +84,16 @@ class Machine:
         }
         command = [sys.executable, "manage.py", "agent", "--node", self.name]
         with (self.state / "agent.log").open("ab") as log:
-            self.agent = subprocess.Popen(command, cwd=PROJECT, env=env, stdout=log, stderr=log)
+            self.agents.append(subprocess.Popen(command, cwd=PROJECT, env=env, stdout=log, stderr=log))
+
+    @property
+    def agent(self) -> subprocess.Popen[bytes]:
+        """The newest."""
+        return self.agents[-1]
 
     def kill_agent(self, number: int = signal.SIGKILL) -> int:
-        assert self.agent
         self.agent.send_signal(number)
-        return self.agent.wait(15)
+        return self.agent.wait(60)
 
     def free_lock(self) -> None:
         self._lock.close()
@@ -119,7 +128,7 @@ class Machine:
         assert deployment.node_id == self.name
         return deployment
 
-    def ready(self, deployment: Deployment, within_s: float = 30, *, recoveries: int = 0) -> Server:
+    def ready(self, deployment: Deployment, within_s: float = 60, *, recoveries: int = 0) -> Server:
         def is_ready() -> bool:
             deployment.refresh_from_db()
             return deployment.state == "ready" and deployment.recoveries >= recoveries
@@ -132,20 +141,25 @@ class Machine:
         return server
 
     def close(self) -> None:
-        if self.agent and self.agent.poll() is None:
-            self.kill_agent(signal.SIGTERM)
+        for agent in self.agents:
+            agent.kill()
+            agent.wait(60)
+        kill_servers(self.servers)
         self.free_lock()
-        assert eventually(lambda: not processes_under(self.state), 15)
+        assert eventually(lambda: not processes_under(self.state))
 
 
 @pytest.fixture
 def machine(database: str, tmp_path: Path) -> Iterator[Machine]:
     made_machine = Machine(database, tmp_path)
-    yield made_machine
-    made_machine.close()
+    try:
+        made_machine.begin()
+        yield made_machine
+    finally:
+        made_machine.close()
 
 
-def eventually(condition: Callable[[], bool], within_s: float) -> bool:
+def eventually(condition: Callable[[], bool], within_s: float = 60) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if condition():
@@ -173,7 +187,7 @@ def shared_memory_of(server: Server) -> list[str]:
     return [path.name for place in places for path in place.glob(f"sg{server.folder.rpartition('-')[2]}_*")]
 
 
-def ask(server: Server, value: float, timeout_s: float = 5.0) -> list[float]:
+def ask(server: Server, value: float, timeout_s: float = 30.0) -> list[float]:
     client = TritonServer(server.host, server.http_port, server.grpc_port)
     try:
         inputs = {"x": np.full((1, 4), value, np.float32)}
@@ -190,34 +204,34 @@ def test_a_release_without_code_serves_and_leaves_when_it_is_drained(machine: Ma
         listener.execute(f"LISTEN {CHANGE_CHANNEL}")
         deployment = machine.deploy("words")
         server = machine.ready(deployment)
-        assert next(listener.notifies(timeout=5, stop_after=1), None)  # the control plane was woken
+        assert next(listener.notifies(timeout=60, stop_after=1), None)  # the control plane was woken
     assert set(deployment.timings) == {"fetch_s", "load_s", "warmup_s"} and all(
-        0 <= t < 30 for t in deployment.timings.values()
+        0 <= t < 60 for t in deployment.timings.values()
     )
     client = TritonServer(server.host, server.http_port, server.grpc_port)
     answer = client.infer(
-        deployment.release.model.slug, {"text": np.array([["good bad film"]], dtype=object)}, timeout_s=5
+        deployment.release.model.slug, {"text": np.array([["good bad film"]], dtype=object)}, timeout_s=30
     )
     assert answer.outputs["total"].tolist() == [[9]]
     client.close()
     first_probe = server.probed_at
-    assert eventually(lambda: Server.objects.get(pk=server.pk).probed_at > first_probe, 5)
+    assert eventually(lambda: Server.objects.get(pk=server.pk).probed_at > first_probe)
     actions.drain_deployment(actor=SYSTEM, deployment=deployment, reason="done")
-    assert eventually(lambda: Deployment.objects.get(pk=deployment.pk).state == "gone", 20)
+    assert eventually(lambda: Deployment.objects.get(pk=deployment.pk).state == "gone")
     assert processes_under(machine.state) == [] and shared_memory_of(server) == [] and not Path(server.folder).exists()
 
 
 def test_files_that_change_under_a_server_raise_an_alarm_and_a_held_blob_is_not_fetched_again(machine: Machine) -> None:
     deployment = machine.deploy("words")
     server = machine.ready(deployment)
-    assert eventually(lambda: Server.objects.get(pk=server.pk).drift_checked_at, 10)
+    assert eventually(lambda: Server.objects.get(pk=server.pk).drift_checked_at)
     assert Server.objects.get(pk=server.pk).drift == []
     (copy,) = Path(server.folder).rglob("model.onnx")
     assert copy.stat().st_nlink == 2  # the node's copy and the server's file are one
     copy.chmod(0o644)
     with copy.open("r+b") as file:
         file.write(b"x")
-    assert eventually(lambda: Event.objects.filter(verb="server.drifted", subject_id=str(server.pk)).exists(), 10)
+    assert eventually(lambda: Event.objects.filter(verb="server.drifted", subject_id=str(server.pk)).exists())
     assert [one["path"] for one in Server.objects.get(pk=server.pk).drift] == ["1/model.onnx"]
 
 
@@ -229,11 +243,12 @@ def test_what_breaks_is_brought_back(machine: Machine) -> None:
     second = machine.ready(deployment, recoveries=1)
     assert second.pk != first.pk and ask(second, 3) == [6, 6, 6, 6]
 
-    killed_at = time.monotonic()
     os.kill(second.pid, signal.SIGKILL)
-    assert eventually(lambda: not Server.objects.get(pk=second.pk).is_serving, 5)
+    assert eventually(lambda: not Server.objects.get(pk=second.pk).is_serving)
     third = machine.ready(deployment, recoveries=2)
-    assert time.monotonic() - killed_at < 15
+    assert not Event.objects.filter(
+        verb="server.lost", reason__contains="it hung"
+    ).exists()  # known at once, by no window
     assert third.pk != second.pk and third.pid != second.pid and ask(third, 4) == [8, 8, 8, 8]
     assert shared_memory_of(second) == [] and not Path(second.folder).exists()
     assert Event.objects.filter(verb="server.lost", facts__deployment=deployment.pk).count() == 2
@@ -243,11 +258,10 @@ def test_a_killed_agent_leaves_its_servers_and_the_next_one_adopts_them(machine:
     deployment = machine.deploy("doubling")
     server = machine.ready(deployment)
     machine.kill_agent(signal.SIGKILL)
-    time.sleep(1)
     assert ask(server, 1) == [2, 2, 2, 2]
     machine.start_agent()
     adopted = Event.objects.filter(verb="server.adopted", subject_id=str(server.pk))
-    assert eventually(adopted.exists, 20)
+    assert eventually(adopted.exists)
     assert machine.ready(deployment).pid == server.pid and deployment.recoveries == 0
     assert machine.kill_agent(signal.SIGTERM) == 0  # an agent that is asked to stop leaves them as well
     assert ask(server, 2) == [4, 4, 4, 4]
@@ -262,14 +276,14 @@ def test_a_second_agent_on_the_same_servers_waits_until_the_first_is_gone(machin
     server = machine.ready(deployment)
     first = machine.agent
     machine.start_agent()
-    assert eventually(lambda: "another agent manages" in (machine.state / "agent.log").read_text(), 30)
+    assert eventually(lambda: "another agent manages" in (machine.state / "agent.log").read_text())
     time.sleep(1.0)  # what it would do, it would have begun
-    assert machine.agent and machine.agent.poll() is None and first and first.poll() is None
+    assert machine.agent.poll() is None and first.poll() is None
     assert [one.pk for one in Server.objects.filter(deployment=deployment)] == [server.pk]
     first.kill()
-    first.wait(15)
+    first.wait(60)
     heard = Node.objects.get(name=machine.name).seen_at
-    assert eventually(lambda: Node.objects.get(name=machine.name).seen_at > heard, 30)
+    assert eventually(lambda: Node.objects.get(name=machine.name).seen_at > heard)
     assert machine.ready(deployment).pid == server.pid
 
 
@@ -283,7 +297,7 @@ def test_an_agent_outlives_the_loss_of_its_database_connections(machine: Machine
     connection.close()  # ours went with them
     os.kill(server.pid, signal.SIGKILL)
     assert machine.ready(deployment, recoveries=1).pid != server.pid
-    assert machine.agent and machine.agent.poll() is None
+    assert machine.agent.poll() is None
 
 
 def test_a_stack_that_is_killed_leaves_no_process_and_no_shared_memory(machine: Machine) -> None:
@@ -293,6 +307,6 @@ def test_a_stack_that_is_killed_leaves_no_process_and_no_shared_memory(machine: 
         ask(two, 666)  # a dead model process makes Triton leak its memory
     machine.kill_agent(signal.SIGKILL)
     machine.free_lock()  # as the kernel does when the supervisor is killed
-    assert eventually(lambda: processes_under(machine.state) == [], 15)
+    assert eventually(lambda: processes_under(machine.state) == [])
     assert shared_memory_of(one) == [] and shared_memory_of(two) == []
     assert [path for path in machine.servers.iterdir() if path.is_dir()] == []

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from serving.adapters.triton import TritonServer
-from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from tests.contracts import serving_models as made
-from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+from tests.contracts.serving_models import MemoryBlobs, launch_spec
+from tests.triton_rig import local_launcher
 from validators.core.golden_set import GoldenItem
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict
@@ -65,9 +65,8 @@ def blobs() -> MemoryBlobs:
 
 @pytest.fixture
 def launcher(tmp_path: Path, blobs: MemoryBlobs) -> Iterator[LocalLauncher]:
-    launcher = LocalLauncher(servers=tmp_path / "servers", venv=VENV, blobs=BlobCache(tmp_path / "cache", blobs))
-    yield launcher
-    launcher.sweep(set())
+    with local_launcher(tmp_path, blobs) as made_launcher:
+        yield made_launcher
 
 
 @pytest.fixture

@@ -29,8 +29,9 @@ from serving.agent.sandbox.spec import LANDLOCK, NAMESPACES, SECCOMP
 from serving.core.containment import Containment
 from serving.ports import LaunchError, RunningServer
 from tests.contracts import serving_models as made
-from tests.contracts.test_sandbox import NOBODY as ANOTHER_USER
-from tests.contracts.test_sandbox import PROBES, expected, ordinary_python, system_v_memory
+from tests.sandbox_rig import NOBODY as ANOTHER_USER
+from tests.sandbox_rig import PROBES, expected, ordinary_python, system_v_memory
+from tests.triton_rig import end_at_once
 
 pytestmark = pytest.mark.real("triton")
 MODEL = "hostile"
@@ -110,7 +111,7 @@ class Site:
         client = TritonServer(self.neighbour.host, self.neighbour.http_port, self.neighbour.grpc_port)
         try:
             x = np.ones((1, 4), np.float32)
-            return bool((client.infer("neighbour", {"x": x}, timeout_s=10).outputs["y"] == 2).all())
+            return bool((client.infer("neighbour", {"x": x}, timeout_s=60).outputs["y"] == 2).all())
         finally:
             client.close()
 
@@ -155,7 +156,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
             pytest.skip(f"this machine cannot shut code in: {found.launcher.granted.refused}")
         yield found
     finally:
-        found.launcher.sweep(set())
+        end_at_once(found.launcher)
         found.held.close()
         shutil.rmtree(folder)
 
@@ -187,7 +188,7 @@ def test_a_killed_server_leaves_nothing_behind(site: Site) -> None:
     running = site._start(made.doubling(site.blobs, "brief"))
     before = {path.name for path in Path("/tmp").glob("python_env_*")}
     os.kill(running.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while site.launcher.is_alive(running) and time.monotonic() < deadline:
         time.sleep(0.02)
     site.launcher.stop(running, grace_s=5)
@@ -298,6 +299,8 @@ def test_a_machine_that_cannot_shut_code_in_refuses_it_unless_its_owner_allows_i
     servers = [refusing.start(graph), allowing.start(spec)]  # a graph is no code
     for server, model in zip(servers, ("doubling", MODEL), strict=True):
         allowing.await_loaded(server, model, timeout_s=60)
+    os.kill(servers[0].pid, signal.SIGKILL)
     refusing.sweep({servers[1].folder})
-    allowing.sweep(set())
+    assert allowing.is_alive(servers[1])
+    end_at_once(allowing)
     assert list((tmp_path / "servers").glob("*")) == []

@@ -10,6 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import local
@@ -27,12 +28,12 @@ from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane import store
-from serving.core.routes import admit
+from serving.core.routes import Limits, admit
 from serving.models import Gateway, Route
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
-from tests.gateway_rig import MODEL, Rig, wait_until
+from tests.gateway_rig import MODEL, Rig, rig, wait_until
 from tests.hostile import GOOD, OVER_HTTP, OverHttp, message, over_grpc, packed, raw, tensor
-from tests.hostile_rig import Servers, servers, told
+from tests.hostile_rig import Servers, Tritons, told, tritons
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -126,7 +127,7 @@ class Story:
         """(whether it was good, the status)."""
         line = getattr(self._lines, "line", None)
         if line is None:
-            line = self._lines.line = HTTPConnection("127.0.0.1", self.world.parts.envoy.port, timeout=20)
+            line = self._lines.line = HTTPConnection("127.0.0.1", self.world.parts.envoy.port, timeout=60)
             self._opened.append(line)
         line.request("POST", f"/v2/models/{MODEL}/infer", body)
         answer = line.getresponse()
@@ -144,11 +145,18 @@ class Story:
         return list(DecisionRecord.objects.order_by("pk").values_list("code", flat=True))
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tritons]:
+    with tritons(tmp_path_factory.mktemp("tritons")) as found:
+        yield found
+
+
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+def world(both: Tritons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """Every test has a gateway of its own, and the servers of all."""
     monkeypatch.setattr(rollback_rules, "FAILING_OVER_S", 0.0)
-    with servers(tmp_path) as both:
-        yield both
+    with rig(tmp_path) as parts:
+        yield both.with_gateway(parts)
 
 
 def test_hostile_requests_at_half_the_traffic_take_no_release_back_and_kill_nobody(world: Servers) -> None:
@@ -171,17 +179,18 @@ def test_hostile_requests_at_half_the_traffic_take_no_release_back_and_kill_nobo
     assert Route.objects.get().stable_id == story.candidate.pk
 
 
-def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(world: Servers) -> None:
-    world.split(10_000)
-    slow = tensor(data=[60, 2, 3, 4])
-    grpc_slow = message(MODEL, packed(1, 4)) + raw(struct.pack("<4f", 60, 2, 3, 4))
+def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(world: Servers, both: Tritons) -> None:
+    world.split(10_000, limits=Limits(60.0, 60.0))
+    slow = tensor(data=[6.5, 2, 3, 4])
+    grpc_slow = message(MODEL, packed(1, 4)) + raw(struct.pack("<4f", 6.5, 2, 3, 4))
     before = world.processes()["r1"]
     with ThreadPoolExecutor(6) as pool, world.parts.envoy.channel() as channel:
         over_http = [pool.submit(world.http, OverHttp(slow)) for _ in range(3)]
         over_grpc = [pool.submit(told, channel, grpc_slow) for _ in range(3)]
         wait_until(lambda: world.asked(Rig.CANDIDATE, "rq_active") == 6, "requests in flight")
         for pid in world.processes()["r2"]:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # some end with the one before
+                os.kill(pid, signal.SIGKILL)
         assert [one.result()[0] for one in over_http] == [503] * 3
         assert [one.result().name for one in over_grpc] == ["UNAVAILABLE"] * 3
         assert world.asked(Rig.STABLE) == 0
@@ -189,6 +198,7 @@ def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(wo
     assert world.asked(Rig.STABLE) == 2
     assert world.processes()["r1"] == before
     assert world.counters().by_release[Rig.CANDIDATE].failed == 8  # of these two were answered by stable
+    both.running["r2"] = both.start("r2")  # for the next test
 
 
 def test_ten_thousand_requests_one_in_a_hundred_malformed_move_no_verdict(world: Servers) -> None:

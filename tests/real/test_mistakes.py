@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +15,14 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.adapters.envoy_bootstrap import FLUSH_S
-from serving.adapters.envoy_counters import EnvoyCounters
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
 from serving.core.routes import Arm, Endpoint
 from serving.ports import ArmCounters
 from tests.contracts import serving_models as made
-from tests.contracts.serving_models import VENV, MemoryBlobs, launch_spec
+from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.gateway_rig import MODEL, Answer, Rig, rig
+from tests.triton_rig import local_launcher
 
-pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(300)]
 CANDIDATE = Rig.CANDIDATE
 X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 
@@ -82,20 +78,15 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     blobs = MemoryBlobs()
-    launcher = LocalLauncher(
-        servers=tmp_path_factory.mktemp("servers"), venv=VENV, blobs=BlobCache(tmp_path_factory.mktemp("cache"), blobs)
-    )
     queue = {"timeout_action": "reject", "default_timeout_us": 0, "allow_timeout_override": False, "max_queue_size": 2}
     serving = made.serving(queue_policy=queue, max_batch_size=1)
     document = made.manifest(blobs, MODEL, {"artifact/model.py": SAYS.encode()}, serving, backend="python")
-    running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r2")))
-    try:
+    with local_launcher(tmp_path_factory.mktemp("node"), blobs) as launcher:
+        running = launcher.start(launch_spec(document, launcher.folder_for(1, MODEL, "r2")))
         launcher.await_loaded(running, MODEL, timeout_s=60)
         with rig(tmp_path_factory.mktemp("gateway")) as parts:
             triton = Endpoint(running.host, running.http_port, running.grpc_port)
             yield World(parts, triton)
-    finally:
-        launcher.stop(running, grace_s=10)
 
 
 @pytest.fixture(params=["as the candidate", "forced", "as stable"])
@@ -257,7 +248,7 @@ def call(channel: grpc.Channel, body: bytes, route: str = "") -> grpc.StatusCode
     ask = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
     metadata = [("x-sluicegate-model", MODEL), *([("x-sluicegate-release", "r2")] if route == "forced" else [])]
     try:
-        ask(body, timeout=10, metadata=metadata)
+        ask(body, timeout=60, metadata=metadata)
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -300,10 +291,7 @@ def test_without_stable_behind_it_a_failure_stays_a_failure(world: World) -> Non
 
 def counted(world: World) -> ArmCounters:
     """Of the candidate so far."""
-    time.sleep(2 * FLUSH_S + 0.05)
-    url = world.parts.envoy.admin_url
-    found = EnvoyCounters().read(gateway="gateway-1", admin_url=url, models=[MODEL], timeout_s=2.0)
-    return found[MODEL].by_release.get(CANDIDATE, ArmCounters())
+    return world.parts.counters().by_release.get(CANDIDATE, ArmCounters())
 
 
 def test_a_servers_full_queue_is_told_and_not_tried_on_stable(world: World) -> None:

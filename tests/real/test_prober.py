@@ -32,8 +32,7 @@ from rollouts.models import Mismatch, ProbeTally, Rollout
 from rollouts.prober.prober import LEASE
 from rollouts.queries.prober_tallies import STALE_S, wrong_readings
 from serving.adapters.mirror_secret import mirror_secret
-from serving.agent.blob_cache import BlobCache
-from serving.agent.launcher import LocalLauncher
+from serving.control_plane.clusters import MIRROR_TIMEOUT_S
 from serving.control_plane.virtual_hosts import MIRROR_SECRET_HEADER
 from serving.core.routes import Arm, Endpoint, Prober
 from serving.models import Route
@@ -41,12 +40,13 @@ from serving.ports import RunningServer
 from tests.contracts import serving_models as made
 from tests.factories import make_actor, make_deployment, make_environment, make_model, make_server
 from tests.gateway_rig import Rig, rig, wait_until
+from tests.triton_rig import local_launcher
 from validators.actions import add_golden_set
 
 pytestmark = [
     pytest.mark.real("triton", "onnx", "envoy"),
     pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
 ]
 MODEL = "double"
 PATH = f"/v2/models/{MODEL}/infer"
@@ -71,21 +71,16 @@ class TritonPythonModel:
 def tritons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningServer]]:
     """Real servers: `stable`, `same` (the same graph once more), and `wrong`."""
     blobs = made.MemoryBlobs()
-    launcher = LocalLauncher(
-        servers=tmp_path_factory.mktemp("servers"),
-        venv=made.VENV,
-        blobs=BlobCache(tmp_path_factory.mktemp("cache"), blobs),
-    )
     wrong = made.manifest(blobs, MODEL, {"artifact/model.py": SUBTLY_WRONG.encode()}, made.serving(), backend="python")
     manifests = {"stable": made.doubling(blobs, MODEL), "same": made.doubling(blobs, MODEL), "wrong": wrong}
     started = {}
-    for number, (name, manifest) in enumerate(manifests.items()):
-        spec = made.launch_spec(manifest, launcher.folder_for(number, MODEL, name), deployment_id=number)
-        started[name] = launcher.start(spec)
-        launcher.await_loaded(started[name], MODEL, timeout_s=60)
-    yield started
-    for server in started.values():
-        launcher.stop(server, grace_s=10)
+    with local_launcher(tmp_path_factory.mktemp("node"), blobs) as launcher:
+        for number, (name, manifest) in enumerate(manifests.items()):
+            spec = made.launch_spec(manifest, launcher.folder_for(number, MODEL, name), deployment_id=number)
+            started[name] = launcher.start(spec)
+        for server in started.values():
+            launcher.await_loaded(server, MODEL, timeout_s=60)
+        yield started
 
 
 class ProberProcess:
@@ -109,11 +104,11 @@ class ProberProcess:
             self.process = subprocess.Popen(
                 argv, cwd=settings.BASE_DIR, env={**env, **ours, "DATABASE_URL": url}, stdout=log, stderr=log
             )
-        wait_until(lambda: self.status().get("leads"), "the prober leads", 30)
+        wait_until(lambda: self.status().get("leads"), "the prober leads")
 
     def status(self) -> dict[str, Any]:
         try:
-            with DeadlineConnection(self.address, time.monotonic() + 2) as line:
+            with DeadlineConnection(self.address, time.monotonic() + 20) as line:
                 status, body = line.ask("GET", "/status", headers={MIRROR_SECRET_HEADER: mirror_secret()})
         except (OSError, http.client.HTTPException):
             return {}
@@ -129,7 +124,7 @@ class ProberProcess:
             return 0
         self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(number)
-        code = self.process.wait(10)
+        code = self.process.wait(60)
         self.process = None
         return code
 
@@ -138,9 +133,9 @@ class World:
     """A live rollout of `candidate` over the stable release, routed by a real Envoy that mirrors to a real prober."""
 
     def __init__(
-        self, parts: Rig, folder: Path, tritons: dict[str, RunningServer], candidate: str, golden: bytes = b""
+        self, parts: Rig, prober: ProberProcess, tritons: dict[str, RunningServer], candidate: str, golden: bytes = b""
     ) -> None:
-        self.parts, self.prober, self.tritons = parts, ProberProcess(folder), tritons
+        self.parts, self.prober, self.tritons = parts, prober, tritons
         self.environment = make_environment("production")
         self.model = make_model(MODEL, contract=made.serving())
         if golden:
@@ -198,17 +193,15 @@ def make_world(
     tmp_path: Path, tritons: dict[str, RunningServer], transactional_db: None
 ) -> Iterator[Callable[..., World]]:
     with rig(tmp_path) as parts:
-        worlds: list[World] = []
+        prober = ProberProcess(tmp_path)
 
         def make(candidate: str, **how: Any) -> World:
-            worlds.append(World(parts, tmp_path, tritons, candidate, **how))
-            return worlds[-1]
+            return World(parts, prober, tritons, candidate, **how)
 
         try:
             yield make
         finally:
-            for one in worlds:
-                one.prober.end(signal.SIGKILL)
+            prober.end(signal.SIGKILL)
 
 
 class Users:
@@ -236,7 +229,9 @@ class Users:
         due = time.monotonic()
         number = 0
         while not self._stop.wait(max(0.0, due - time.monotonic())):
-            due += self._period_s
+            due = max(
+                due + self._period_s, time.monotonic()
+            )  # what a busy machine missed is not made up for in a burst
             x = np.array([[number % 20, 10, 20, 30]], np.float32)
             began = time.monotonic()
             try:
@@ -271,7 +266,7 @@ def test_an_identical_release_shows_no_mismatch_and_users_notice_nothing(make_wo
     world = make_world("same")
     world.mirror(10_000, candidate_bp=2000)
     with Users(world.parts, rate_per_s=60) as users:
-        wait_until(lambda: world.prober.seen("shadow_compared") >= 120, "120 comparisons", 60)
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 120, "120 comparisons")
     found = world.settled()
     assert users.failures == []
     assert found.candidate_attempts == found.stable_attempts >= 120
@@ -284,7 +279,7 @@ def test_a_subtly_wrong_candidate_is_counted_so(make_world: Callable[..., World]
     world = make_world("wrong")
     world.mirror(10_000)
     with Users(world.parts, rate_per_s=60) as users:
-        wait_until(lambda: world.prober.seen("shadow_compared") >= 200, "200 comparisons", 60)
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 200, "200 comparisons")
     found = world.settled()
     assert users.failures == []  # no user was ever served by it
     assert found.stable_bad == 0
@@ -299,7 +294,7 @@ def test_golden_items_are_probed_directly(make_world: Callable[..., World]) -> N
     # the largest number is where it was put; where the first is 3, the second comes out too large
     lines = [{"id": f"i{n}", "inputs": {"x": [n, 20, 20.1, 0]}, "label": 2} for n in (1, 2, 3, 4)]
     world = make_world("wrong", golden="\n".join(map(json.dumps, lines)).encode())
-    wait_until(lambda: world.prober.seen("golden_compared") >= 4, "one round", 30)
+    wait_until(lambda: world.prober.seen("golden_compared") >= 4, "one round")
     found = world.settled()
     rounds = found.candidate_attempts // 4
     assert rounds <= found.candidate_bad <= rounds + 1
@@ -312,7 +307,7 @@ def test_a_frozen_prober_costs_no_user_anything_and_its_tally_grows_old(make_wor
     world = make_world("same")
     world.mirror(10_000, candidate_bp=2000)
     with Users(world.parts, rate_per_s=30) as users:
-        wait_until(lambda: world.prober.seen("shadow_compared") >= 30, "some comparisons", 30)
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 30, "some comparisons")
         well = list(users.seconds)
         assert world.prober.process is not None
         world.prober.process.send_signal(signal.SIGSTOP)
@@ -325,19 +320,18 @@ def test_a_frozen_prober_costs_no_user_anything_and_its_tally_grows_old(make_wor
         wait_until(lambda: world.tally().at.timestamp() > reading.at + STALE_S, "it writes again")
         assert world.tally().epoch == reading.epoch  # nobody led meanwhile, so its term and its count go on
     assert users.failures == []
-    assert np.median(frozen) < 2 * np.median(well) + 0.010
-    assert np.quantile(frozen, 0.99) < 0.25
+    for share in (0.5, 0.9):  # of a copy that is awaited, all would wait for the whole time
+        assert np.quantile(frozen, share) < np.quantile(well, share) + MIRROR_TIMEOUT_S / 2
 
 
 def test_a_killed_prober_is_replaced_and_a_polite_end_is_clean(make_world: Callable[..., World]) -> None:
     world = make_world("same")
     world.mirror(10_000)
     with Users(world.parts, rate_per_s=30) as users:
-        wait_until(lambda: world.prober.seen("shadow_compared") >= 30, "some comparisons", 30)
+        wait_until(lambda: world.prober.seen("shadow_compared") >= 30, "some comparisons")
         wait_until(lambda: ProbeTally.objects.filter(candidate_attempts__gt=0).exists(), "written")
         first = world.tally()
         world.prober.end(signal.SIGKILL)
-        time.sleep(1.0)
         world.prober.start()  # on the same port, once the lease ran out
         wait_until(lambda: world.tally().epoch != first.epoch and world.tally().candidate_attempts > 10, "counting")
     assert users.failures == []

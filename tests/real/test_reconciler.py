@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import signal
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,17 +26,23 @@ from ledger.models import Event
 from registry.models import Release, ServedModel
 from serving import queries
 from serving.adapters.triton import TritonServer
+from serving.agent import health_check, reconciler
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
-from serving.agent.reconciler import AgentTimings, DeploymentReconciler
+from serving.agent.reconciler import AgentTimings, ClosableServer, Connect, DeploymentReconciler
 from serving.models import Deployment, Environment, Node, Route
-from serving.ports import InferenceError, RunningServer
+from serving.ports import Inference, InferenceError, RunningServer
 from tests.contracts import serving_models as made
+from tests.gateway_rig import wait_until
+from tests.triton_rig import end_at_once
 
 pytestmark = [pytest.mark.real("triton"), pytest.mark.django_db]
 SYSTEM = Actor.system("agent:here")
-#: Every window shorter than in use, but longer than what the overloaded model takes for one request.
-PACE = AgentTimings(patient_timeout=2.0, hung_after=5.0, hung_after_last_stable=8.0, stop_grace=5.0)
+#: Every window shorter than in use, but several times what the overloaded model takes for one request.
+PACE = AgentTimings(patient_timeout=2.0, hung_after=3.0, hung_after_last_stable=6.0, stop_grace=0.5)
+#: For what is noticed at once: who waited for a window would wait for minutes.
+AT_ONCE = dataclasses.replace(PACE, hung_after=300.0, hung_after_last_stable=300.0)
+SOON_S = 60.0
 SLEEPS = """
 import time
 import numpy as np
@@ -52,10 +60,14 @@ class TritonPythonModel:
 _numbers = itertools.count(1)
 
 
+def triton(server: RunningServer) -> TritonServer:
+    return TritonServer(server.host, server.http_port, server.grpc_port)
+
+
 class World:
     """A model that sleeps as many seconds as a request says, on a real server, and the reconciler of its deployment."""
 
-    def __init__(self, folder: Path, pace: AgentTimings, **serving: Any) -> None:
+    def __init__(self, folder: Path, pace: AgentTimings, connect: Connect, **serving: Any) -> None:
         blobs, model = made.MemoryBlobs(), f"sleeper-{uuid.uuid4().hex[:6]}"
         one_at_a_time = {"max_batch_size": 1, **serving}
         manifest = made.manifest(
@@ -78,14 +90,14 @@ class World:
             servers=folder / "servers", venv=made.VENV, blobs=BlobCache(folder / "cache", blobs)
         )
         self.reconciler = DeploymentReconciler(
-            self.row.pk,
-            actor=SYSTEM,
-            launcher=self.launcher,
-            connect=lambda server: TritonServer(server.host, server.http_port, server.grpc_port),
-            pace=pace,
+            self.row.pk, actor=SYSTEM, launcher=self.launcher, connect=connect, pace=pace
         )
         self._load = ThreadPoolExecutor(16)
-        assert self.tend(lambda: self.state == "ready", 30), self.row.reason
+        self._enough = threading.Event()
+
+    def begin(self) -> World:
+        assert self.tend(lambda: self.state == "ready"), self.row.reason
+        return self
 
     @property
     def state(self) -> str:
@@ -105,7 +117,7 @@ class World:
             environment=self.environment, model=self.release.model, stable=self.release, changed_at=timezone.now()
         )
 
-    def tend(self, until: Callable[[], bool], most_s: float) -> float:
+    def tend(self, until: Callable[[], bool], most_s: float = SOON_S) -> float:
         """Seconds until `until` held; 0.0 if it did not within `most_s`."""
         began = time.monotonic()
         while time.monotonic() - began < most_s:
@@ -117,7 +129,7 @@ class World:
 
     def ask(self, sleep_s: float, timeout_s: float) -> str:
         """ "ok", or why not."""
-        client = TritonServer(self.server.host, self.server.http_port, self.server.grpc_port)
+        client = triton(self.server)
         try:
             client.infer(self.release.model.slug, {"x": np.full((1, 4), sleep_s, np.float32)}, timeout_s=timeout_s)
         except InferenceError as error:
@@ -126,21 +138,26 @@ class World:
             client.close()
         return "ok"
 
-    def load(self, requests: int, sleep_s: float, timeout_s: float) -> None:
-        """Sends that many requests at once, and does not wait."""
+    def hang(self) -> None:
+        """From now on the model sleeps, though whoever asked has given up."""
+        assert self.ask(3600.0, 0.3) == "Deadline Exceeded"
+
+    def load(self, users: int, sleep_s: float) -> None:
+        """So many users ask without end, and this does not wait for them."""
         server, model = self.server, self.release.model.slug
 
-        def send() -> None:
-            client = TritonServer(server.host, server.http_port, server.grpc_port)
-            try:
-                client.infer(model, {"x": np.full((1, 4), sleep_s, np.float32)}, timeout_s=timeout_s)
-            except InferenceError:
-                pass
-            finally:
-                client.close()
+        def ask_on() -> None:
+            client = triton(server)
+            while not self._enough.wait(0.05):
+                with contextlib.suppress(InferenceError):
+                    client.infer(model, {"x": np.full((1, 4), sleep_s, np.float32)}, timeout_s=30.0)
+            client.close()
 
-        for _ in range(requests):
-            self._load.submit(send)
+        for _ in range(users):
+            self._load.submit(ask_on)
+
+    def unload(self) -> None:
+        self._enough.set()
 
     def stubs(self) -> list[int]:
         found = []
@@ -154,17 +171,18 @@ class World:
         return found
 
     def close(self) -> None:
-        self._load.shutdown(wait=False, cancel_futures=True)
-        self.launcher.sweep(set())
+        self._enough.set()
+        end_at_once(self.launcher)
+        self._load.shutdown()
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
     made_worlds: list[World] = []
 
-    def start(pace: AgentTimings = PACE, **serving: Any) -> World:
-        made_worlds.append(World(tmp_path, pace, **serving))
-        return made_worlds[-1]
+    def start(pace: AgentTimings = PACE, connect: Connect = triton, **serving: Any) -> World:
+        made_worlds.append(World(tmp_path, pace, connect, **serving))
+        return made_worlds[-1].begin()
 
     yield start
     for world in made_worlds:
@@ -177,76 +195,117 @@ def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
     ids=["long", "full"],
 )
 def test_an_overloaded_server_is_never_taken_out(make: Callable[..., World], queue: dict[str, Any] | None) -> None:
-    """3 s for each request, one at a time, and more of them than it can do: no probe is answered for longer than the window."""
+    """0.5 s for each request, one at a time, and more of them than it can do: no probe is answered for longer than the window."""
     world = make(queue_policy=queue)
     before = world.server
-    world.load(4, sleep_s=3.0, timeout_s=30.0)
-    time.sleep(0.2)
-    if queue:
-        assert "Exceeds maximum queue size" in world.ask(0.0, 1.0)
-    else:
-        assert world.ask(0.0, 0.5) == "Deadline Exceeded"
+    world.load(16, sleep_s=0.5)
+    word = "Exceeds maximum queue size" if queue else "Deadline Exceeded"
+    wait_until(lambda: word in world.ask(0.0, 0.5), "it has more to do than it can")
+    well = queries.current_servers()[0].probed_at
     assert not world.tend(lambda: world.state != "ready", 2 * PACE.hung_after)
     assert (
         world.row.recoveries == 0 and world.server == before and queries.ready_server(world.release, world.environment)
     )
     assert not Event.objects.filter(verb="server.lost").exists()
-    seen = queries.current_servers()[0].probed_at
-    assert world.tend(lambda: queries.current_servers()[0].probed_at != seen, 15)  # and well when the load is over
+    assert queries.current_servers()[0].probed_at == well
+    world.unload()
+    assert world.tend(lambda: queries.current_servers()[0].probed_at != well)  # and well when the load is over
 
 
 def test_a_model_that_sleeps_for_ever_is_taken_out_after_the_window_and_comes_back(make: Callable[..., World]) -> None:
     world = make()
-    world.load(1, sleep_s=600.0, timeout_s=0.5)
-    took_s = world.tend(lambda: world.state == "loading", 15)
-    assert PACE.hung_after <= took_s < PACE.hung_after + 2.5
-    assert world.row.reason.startswith("it hung: for 5 s") and not queries.current_servers()[0].is_serving
-    assert world.tend(lambda: world.state == "ready", 30) and world.ask(0.0, 2.0) == "ok"
+    world.hang()
+    assert world.tend(lambda: world.state == "loading") >= PACE.hung_after
+    assert world.row.reason.startswith("it hung: for ") and not queries.current_servers()[0].is_serving
+    assert world.tend(lambda: world.state == "ready") and world.ask(0.0, 20.0) == "ok"
 
 
-def test_a_hang_is_noticed_within_12_s_by_the_paces_in_use(make: Callable[..., World]) -> None:
-    world = make(AgentTimings())
-    world.load(1, sleep_s=600.0, timeout_s=0.5)
-    assert 10 <= world.tend(lambda: world.state == "loading", 20) < 12
+class Clock:
+    """The reconciler's. Time passes while it waits for an answer in vain, as long as it would wait, and between two steps."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def connect(self, server: RunningServer) -> ClosableServer:
+        return Impatient(triton(server), self)
 
 
-def test_a_frozen_server_is_taken_out_after_the_window_and_replaced(make: Callable[..., World]) -> None:
+class Impatient:
+    """A server that is hung anyway: nobody waits for it really."""
+
+    def __init__(self, server: TritonServer, clock: Clock) -> None:
+        self._server, self._clock = server, clock
+        self.is_live, self.metadata, self.statistics, self.close = (
+            server.is_live, server.metadata, server.statistics, server.close,
+        )  # fmt: skip
+
+    def infer(self, model: str, inputs: Any, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
+        is_hung = self._clock.at > 0
+        try:
+            return self._server.infer(model, inputs, timeout_s=0.3 if is_hung else timeout_s, outputs=outputs)
+        except InferenceError:
+            self._clock.at += timeout_s
+            raise
+
+
+def test_a_hang_is_noticed_within_12_s_by_the_paces_in_use(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    world = make(AgentTimings(), clock.connect)
+    world.hang()
+    for module in (reconciler, health_check):
+        monkeypatch.setattr(module, "time", clock)
+    clock.at = began = 1000.0
+    while world.state == "ready":
+        delay = world.reconciler.step()
+        clock.at += delay or 0.0
+    assert world.state == "loading" and 10 <= clock.at - began < 12
+    assert world.row.reason.startswith("it hung: for 10 s it answered no probe and finished nothing")
+
+
+def test_a_frozen_server_is_taken_out_after_the_window_and_replaced(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole server, as a driver's hang does: not even its statistics answer."""
+    monkeypatch.setattr("serving.adapters.triton.CONTROL_TIMEOUT_S", 1.0)
     world = make()
     before = world.server
     os.kill(before.pid, signal.SIGSTOP)
-    assert world.tend(lambda: world.state == "loading", 25) >= PACE.hung_after
-    assert world.tend(lambda: world.state == "ready", 30) and world.server.pid != before.pid
+    assert world.tend(lambda: world.state == "loading") >= PACE.hung_after
+    assert world.tend(lambda: world.state == "ready") and world.server.pid != before.pid
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["crashed", "frozen"])
 def test_a_lost_model_process_is_taken_out_at_once(make: Callable[..., World], number: signal.Signals) -> None:
     """Triton's own word after 1 s, for a frozen process too; and right so: when that one goes on, it takes the server down."""
-    world = make()
+    world = make(AT_ONCE)
     os.kill(world.stubs()[0], number)
-    assert 0 < world.tend(lambda: world.state == "loading", 5) < 3
+    assert world.tend(lambda: world.state == "loading", SOON_S)
     assert "is not healthy" in world.row.reason
-    assert world.tend(lambda: world.state == "ready", 20) and world.ask(0.0, 2.0) == "ok"
+    assert world.tend(lambda: world.state == "ready") and world.ask(0.0, 20.0) == "ok"
 
 
 def test_a_crashed_server_is_taken_out_at_once(make: Callable[..., World]) -> None:
-    world = make()
+    world = make(AT_ONCE)
     os.kill(world.server.pid, signal.SIGKILL)
-    time.sleep(0.2)
-    assert 0 < world.tend(lambda: world.state == "loading", 5) < 2
-    assert world.tend(lambda: world.state == "ready", 20)
+    assert world.tend(lambda: world.state == "loading", SOON_S)
+    assert "it hung" not in world.row.reason
+    assert world.tend(lambda: world.state == "ready")
 
 
 def test_the_last_server_of_stable_hangs_longer_and_is_brought_back_as_often_as_it_takes(
     make: Callable[..., World],
 ) -> None:
-    world = make(
-        dataclasses.replace(PACE, backoff=(0.0,), backoff_most=0.2, hung_after=2.0, hung_after_last_stable=4.0)
-    )
+    windows = {"probe_timeout": 0.5, "patient_timeout": 0.5, "hung_after": 1.0, "hung_after_last_stable": 2.0}
+    world = make(dataclasses.replace(PACE, backoff=(0.0,), backoff_most=0.2, **windows))
     world.make_stable()
     for n in range(1, 4):
-        world.load(1, sleep_s=600.0, timeout_s=0.5)
-        assert world.tend(lambda: world.state == "loading", 15) >= 4
+        world.hang()
+        assert world.tend(lambda: world.state == "loading") >= 2.0
         assert world.row.reason.startswith("STABLE r1 HAS NO SERVER in production") and world.row.recoveries == n
-        assert world.tend(lambda: world.state == "ready", 30) and world.ask(0.0, 2.0) == "ok"
+        assert world.tend(lambda: world.state == "ready") and world.ask(0.0, 20.0) == "ok"
     assert not Event.objects.filter(verb="deployment.failed").exists()

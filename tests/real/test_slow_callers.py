@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.adapters.envoy_bootstrap import FLUSH_S
-from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane import listener
 from tests.gateway_rig import MODEL, Rig, rig
 
-pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.real("envoy")
 HEAD_S, REQUEST_S = 1, 2
 START = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: gateway\r\n"
 
@@ -40,48 +39,49 @@ def answered(line: socket.socket) -> tuple[int, float]:
 
 
 def is_nobodys_failure(parts: Rig) -> bool:
-    time.sleep(2 * FLUSH_S + 0.05)
-    url = parts.envoy.admin_url
-    found = EnvoyCounters().read(gateway="g", admin_url=url, models=[MODEL], timeout_s=2.0)[MODEL]
+    found = parts.counters()
     arms = found.by_release.values()
     return (found.user_errors, sum(one.failed + one.shed + one.decided for one in arms)) == (0, 0)
 
 
 def test_a_head_that_stops_is_answered_408(parts: Rig) -> None:
-    with socket.create_connection(("127.0.0.1", parts.envoy.port), 10) as line:
+    with socket.create_connection(("127.0.0.1", parts.envoy.port), 60) as line:
         line.sendall(START.encode())
         status, seconds = answered(line)
-    assert status == 408 and seconds < 3 * HEAD_S
+    assert status == 408 and seconds < 20 * HEAD_S  # it would never come
     assert is_nobodys_failure(parts) and parts.stable.hits + parts.candidate.hits == 0
 
 
 @pytest.mark.parametrize("does_drip", [False, True], ids=["stops", "drips"])
 def test_a_body_that_never_comes_whole_is_answered_408(parts: Rig, does_drip: bool) -> None:
-    with socket.create_connection(("127.0.0.1", parts.envoy.port), 10) as line:
+    with socket.create_connection(("127.0.0.1", parts.envoy.port), 60) as line:
         line.sendall(f"{START}content-length: 1000\r\n\r\n{{".encode())
         for _ in range(3 if does_drip else 0):
             time.sleep(0.3)
             line.sendall(b" ")
         status, seconds = answered(line)
-    assert status == 408 and seconds < 3 * REQUEST_S
+    assert status == 408 and seconds < 20 * REQUEST_S
     assert is_nobodys_failure(parts) and parts.stable.hits + parts.candidate.hits == 0
 
 
 def test_a_grpc_message_that_never_comes_is_the_callers_fault(parts: Rig) -> None:
+    told = threading.Event()
+
     def never() -> Iterator[bytes]:
-        time.sleep(3 * REQUEST_S)
+        told.wait(60)
         yield b""
 
     with parts.envoy.channel() as channel:
         call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
         with pytest.raises(grpc.RpcError) as caught:
-            call(never(), timeout=20, metadata=(("x-sluicegate-model", MODEL),))
+            call(never(), timeout=60, metadata=(("x-sluicegate-model", MODEL),))
+        told.set()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert is_nobodys_failure(parts) and parts.stable.hits + parts.candidate.hits == 0
 
 
 def test_three_hundred_stalled_callers_hold_nobody_up(parts: Rig) -> None:
-    stalled = [socket.create_connection(("127.0.0.1", parts.envoy.port), 10) for _ in range(300)]
+    stalled = [socket.create_connection(("127.0.0.1", parts.envoy.port), 60) for _ in range(300)]
     try:
         for line in stalled:
             line.sendall(f"{START}content-length: 1000\r\n\r\n{{".encode())
@@ -98,6 +98,6 @@ def test_three_hundred_stalled_callers_hold_nobody_up(parts: Rig) -> None:
 def test_a_head_that_is_too_large_is_answered_431(parts: Rig, head: dict[str, str]) -> None:
     assert parts.envoy.http(headers=head).status == 431
     with parts.envoy.channel() as channel, pytest.raises(grpc.RpcError):
-        channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"", metadata=tuple(head.items()), timeout=5)
+        channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"", metadata=tuple(head.items()), timeout=60)
     assert is_nobodys_failure(parts) and parts.stable.hits + parts.candidate.hits == 0
     assert parts.envoy.http(headers={"authorization": "a" * 8000, "x_under_score": "1"}).status == 200

@@ -21,13 +21,12 @@ from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries import view_of
 from serving.actions.routes import register_gateway, set_route
-from serving.adapters.envoy_bootstrap import FLUSH_S
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.ports import GatewayCounters, GatewayError
+from tests.control_plane_rig import ControlPlaneProcess, Wire
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
 from tests.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Rig, Traffic, rig, wait_until
-from tests.real.test_control_plane import ControlPlaneProcess, Wire
 
 pytestmark = [pytest.mark.real("envoy"), pytest.mark.timeout(240)]
 
@@ -64,10 +63,10 @@ def proxy(parts: Rig) -> Iterator[FaultyProxy]:
 def users(parts: Rig, n: int = 6) -> None:
     for _ in range(n):
         assert parts.envoy.http().status == 200
-    time.sleep(2 * FLUSH_S + 0.05)
+    parts.envoy.flushed()
 
 
-def read(counters: EnvoyCounters, proxy: FaultyProxy, timeout_s: float = 1.0) -> GatewayCounters:
+def read(counters: EnvoyCounters, proxy: FaultyProxy, timeout_s: float = 20.0) -> GatewayCounters:
     return counters.read(gateway="gateway-1", admin_url=proxy.url, models=[MODEL], timeout_s=timeout_s)[MODEL]
 
 
@@ -80,8 +79,8 @@ def test_every_way_to_answer_badly_has_its_reason_and_loses_no_count(parts: Rig,
     for _ in range(2):  # the second on whatever connection the first left behind
         began = time.monotonic()
         with pytest.raises(GatewayError) as caught:
-            read(counters, proxy, timeout_s=0.5)
-        assert time.monotonic() - began < 1.2
+            read(counters, proxy, timeout_s=0.5 if REASONS[mode] == "timeout" else 20.0)
+        assert time.monotonic() - began < 15  # the proxy would keep it waiting for a minute
         assert caught.value.reason == REASONS[mode] and "gateway-1" in caught.value.message
     users(parts)
     proxy.mode = "ok"
@@ -99,10 +98,10 @@ def test_a_page_that_stands_still_grows_old(parts: Rig, proxy: FaultyProxy) -> N
     time.sleep(2.0)
     later = read(counters, proxy)
     assert later.user_requests == first.user_requests
-    assert (later.read_at - first.read_at).total_seconds() < 1.2
+    assert (later.read_at - first.read_at).total_seconds() < 1.5
     proxy.mode = "ok"
     assert read(counters, proxy).user_requests == first.user_requests + 6
-    assert (read(counters, proxy).read_at - later.read_at).total_seconds() > 1.0
+    assert (read(counters, proxy).read_at - later.read_at).total_seconds() > 0.5
 
 
 # -- what the engine does about it -------------------------------------------------------------------------------------
@@ -118,6 +117,8 @@ WALK = [
     ("cut", "provider_down", "malformed"),
     ("frozen", "stale", "s old"),
 ]
+#: In which nothing moves, at least.
+TURNS = 6
 STEP: dict[str, Any] = {"min_s": 0, "min_samples": 40, "deadline_s": 600}
 POLICY: dict[str, Any] = {
     "preset": "demo",
@@ -176,7 +177,7 @@ class Stage:
     def start(self) -> None:
         self.plane.start()
         self.envoy.start()
-        wait_until(self.envoy.is_open, "the gateway's port", 60)
+        wait_until(self.envoy.is_open, "the gateway's port")
         self.traffic = Traffic(self.envoy, clients=3)
         self.rollout = actions.start_rollout(actor=self.admin, candidate=self.candidate, environment=self.environment)
 
@@ -203,8 +204,8 @@ class Stage:
             assert time.monotonic() < end, (self.rollout.state, self.rollout.weight_bp, self.rollout.reason)
         return self.rollout
 
-    def blind(self, mode: str, for_s: float, words: str = "") -> DecisionRecord:
-        """Turns while the proxy does this: nothing moves. The last decision with these words.
+    def blind(self, mode: str, words: str = "") -> DecisionRecord:
+        """Turns while the proxy does this, until it is told: nothing moves. The last decision with these words.
 
         A turn in which this machine was slow says that the gateway has not told its counters yet, whatever the fault.
         """
@@ -212,11 +213,14 @@ class Stage:
         decisions = DecisionRecord.objects.filter(rollout=self.rollout).order_by("pk")
         before = decisions.latest("pk")
         self.proxy.mode = mode
-        end = time.monotonic() + for_s
-        while time.monotonic() < end:
+        end, turns = time.monotonic() + 60, 0
+        said = [before]
+        while turns < TURNS or not any(words in one.reason for one in said):
+            assert time.monotonic() < end, [(one.action, one.reason) for one in said]
             self.turn()
+            turns += 1
             assert (self.rollout.state, self.rollout.weight_bp) == (state, weight), self.rollout.reason
-        said = list(decisions.filter(pk__gt=before.pk)) or [before]  # who was blind already says it once
+            said = list(decisions.filter(pk__gt=before.pk)) or [before]  # who was blind already says it once
         assert {one.action for one in said} == {"hold"}, [(one.action, one.reason) for one in said]
         last = [one for one in said if words in one.reason][-1]
         assert last.action == "hold" and self.envoy.name in last.reason
@@ -226,7 +230,7 @@ class Stage:
         """Users stop, and everything they did is counted. What they saw."""
         assert self.traffic is not None
         seen, self.traffic = self.traffic.stop(), None
-        time.sleep(2 * FLUSH_S + 0.1)
+        self.envoy.flushed()
         for _ in range(3):
             self.turn()
         return seen
@@ -236,7 +240,7 @@ class Stage:
 
     def served(self) -> int:
         """What Envoy itself says, asked without the proxy: attempts of the candidate since it started."""
-        read = EnvoyCounters().read(gateway="g", admin_url=self.envoy.admin_url, models=[MODEL], timeout_s=5.0)[MODEL]
+        read = EnvoyCounters().read(gateway="g", admin_url=self.envoy.admin_url, models=[MODEL], timeout_s=20.0)[MODEL]
         found = read.by_release.get(self.candidate.digest or "")
         return found.decided if found else 0
 
@@ -255,7 +259,7 @@ def stage(tmp_path: Path, transactional_db: None) -> Iterator[Stage]:
 def test_a_rollout_meets_every_fault_holds_and_goes_on_counting_nothing_twice(stage: Stage) -> None:
     for i, (mode, code, words) in enumerate(WALK):
         stage.until(lambda rollout, wanted=1000 * (i + 1): rollout.weight_bp == wanted)
-        last = stage.blind(mode, 5.0 if mode == "frozen" else 2.0, words)
+        last = stage.blind(mode, words)
         assert last.code == code, last.reason
         stage.proxy.mode = "ok"
     stage.until(lambda rollout: rollout.weight_bp == 1000 * (len(WALK) + 1))
@@ -270,10 +274,10 @@ def test_what_breaks_in_the_dark_costs_users_nothing_and_is_taken_back_when_the_
     stage.proxy.mode = "hang"
     stage.turn()
     stage.backends["r2"].mode = "error"
-    assert stage.blind("hang", 3.0).code == "provider_down"
+    assert stage.blind("hang").code == "provider_down"
     stage.proxy.mode = "ok"
-    stage.until(lambda rollout: rollout.weight_bp == 0, 10)
-    done = stage.until(lambda rollout: rollout.state == "rolled_back", 20)
+    stage.until(lambda rollout: rollout.weight_bp == 0)
+    done = stage.until(lambda rollout: rollout.state == "rolled_back")
     assert done.confirmed_at is not None and done.zero_at is not None
     assert set(stage.quiet()) == {""}
     assert stage.counted() == stage.served()
@@ -281,16 +285,16 @@ def test_what_breaks_in_the_dark_costs_users_nothing_and_is_taken_back_when_the_
 
 def test_a_restart_in_the_dark_is_counted_from_zero(stage: Stage) -> None:
     stage.until(lambda rollout: rollout.weight_bp == 2000)
-    stage.blind("error", 1.0)
+    stage.blind("error")
     assert stage.traffic is not None
     stage.traffic.stop()
     stage.traffic = None
     stage.envoy.stop()  # and what it had counted since the last reading is gone with it
     before = stage.counted()
     stage.envoy.start()
-    wait_until(stage.envoy.is_open, "the gateway's port", 60)
+    wait_until(stage.envoy.is_open, "the gateway's port")
     stage.traffic = Traffic(stage.envoy, clients=3)
-    stage.blind("error", 1.0)
+    stage.blind("error")
     stage.proxy.mode = "ok"
     stage.until(lambda rollout: rollout.weight_bp >= 3000)
     stage.quiet()
@@ -299,16 +303,17 @@ def test_a_restart_in_the_dark_is_counted_from_zero(stage: Stage) -> None:
 
 
 def test_an_abort_in_the_dark_is_in_force_at_once_and_says_what_could_not_be_seen(stage: Stage) -> None:
-    stage.engine.timings = EngineTimings(confirm_within_s=2.0)
     stage.until(lambda rollout: rollout.weight_bp == 2000)
-    stage.blind("refuse", 1.0)
-    began = time.monotonic()
+    stage.blind("refuse")
     version = stage.rollout.version
     actions.abort(actor=stage.admin, rollout=stage.rollout, expected_version=version, reason="A hunch.")
-    stage.until(lambda rollout: rollout.zero_at is not None, 10)
+    stage.engine.timings = EngineTimings(confirm_within_s=600.0)
+    assert (
+        stage.until(lambda rollout: rollout.zero_at is not None).state == "rolling_back"
+    )  # long before it is confirmed
     zero = time.monotonic()
-    done = stage.until(lambda rollout: rollout.state == "rolled_back", 20)
+    stage.engine.timings = EngineTimings(confirm_within_s=1.0)
+    done = stage.until(lambda rollout: rollout.state == "rolled_back")
     assert done.confirmed_at is None and "counters could not confirm it" in done.reason
     assert stage.traffic is not None
     assert not [call for call in stage.traffic.calls if call[0] > zero and call[1] == "r2"]
-    assert zero - began < 3.0

@@ -1,0 +1,109 @@
+"""What is found out of a machine: which ways of shutting a server in it grants, whether it is poor, slow or full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.agent import containment
+from serving.agent.sandbox import spec as specs
+from serving.agent.sandbox.spec import SECCOMP
+from serving.core.containment import Containment
+from tests.sandbox_rig import NOBODY, ordinary_python
+
+DENIES = """
+import ctypes, os, struct, sys
+step = lambda code, value, yes=0, no=0: struct.pack("HBBI", code, yes, no, value)
+code = [step(0x20, 0)]
+for number in map(int, sys.argv[1].split(",")):
+    code += [step(0x15, number, 0, 1), step(6, 0x50000 | int(sys.argv[2]))]
+code.append(step(6, 0x7FFF0000))
+text = ctypes.create_string_buffer(b"".join(code))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+if libc.prctl(22, 2, struct.pack("HxxxxxxQ", len(code), ctypes.addressof(text)), 0, 0):
+    sys.exit("no seccomp here")
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+FINDS = """
+import sys
+from pathlib import Path
+from serving.agent import containment
+containment._TRIALS = ((0.0, 30.0), (0.1, 30.0))
+try:
+    found = containment.find_granted(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(found.tier, found.refused)
+except containment.CannotTell as error:
+    print("unknown", error)
+"""
+_UNSHARE, _MOUNT, _LANDLOCK, _PTRACE = "272", "165", "444,445,446", "101"
+
+
+@pytest.mark.parametrize(
+    ("denied", "wanted"),
+    [
+        (_UNSHARE, Containment.LANDLOCK),  # a container's seccomp profile
+        (_MOUNT, Containment.LANDLOCK),  # Ubuntu 24.04: the user namespace is granted, and no right in it
+        (f"{_UNSHARE},{_LANDLOCK}", Containment.SECCOMP),  # an old kernel in a container
+        (_LANDLOCK, Containment.NAMESPACES),
+        (_PTRACE, Containment.NAMESPACES),  # the secrets of Triton's control are then to be seen; nothing else changes
+    ],
+)
+def test_a_poorer_machine_is_known_for_what_it_is(denied: str, wanted: Containment) -> None:
+    tier, refused = found_where(denied, errno.EPERM)
+    assert tier == wanted
+    assert bool(refused) == (denied != _PTRACE)
+
+
+@pytest.mark.parametrize("lack", [errno.EAGAIN, errno.ENOMEM, errno.ENOSPC])
+@pytest.mark.parametrize("denied", [_UNSHARE, _MOUNT, _LANDLOCK])
+def test_a_full_machine_is_not_taken_for_a_poor_one(denied: str, lack: int) -> None:
+    if Path("/proc/sys/user/max_user_namespaces").read_text().strip() == "0":
+        pytest.skip("user namespaces are switched off here, which the kernel words as lack of space")
+    tier, why = found_where(denied, lack)
+    assert tier == "unknown" and "after 2 trials" in why and f"[Errno {lack}]" in why
+
+
+def test_a_slow_machine_is_not_taken_for_a_poor_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = containment.Finder(Path("/nowhere"), tmp_path)
+    with monkeypatch.context() as changed:
+        changed.setattr(containment, "_TRIALS", ((0.0, 0.001), (0.1, 0.001)))
+        changed.setattr(containment, "_ASK_AGAIN_S", 3600.0)
+        with pytest.raises(containment.CannotTell, match=r"after 2 trials .* no end within 0.001 s"):
+            finder.granted()
+    with pytest.raises(containment.CannotTell, match="after 2 trials"):  # not at once again
+        finder.granted()
+    finder._again_at = 0.0
+    assert finder.granted() == containment.find_granted(Path("/nowhere"), tmp_path)
+
+
+def test_a_program_that_ended_wrong_tells_nothing_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(containment.CannotTell, match="exit status 3"):
+        containment._try_once((SECCOMP,), tmp_path, tmp_path / "servers", 30.0)
+
+
+def found_where(denied: str, answer: int) -> tuple[str, str]:
+    """The tier and what is told beside it, where a filter answers so to these system calls. As an ordinary user: root has other ways."""
+    python = ordinary_python()
+    if not python:
+        pytest.skip("there is no Python that an ordinary user can start")
+    who: dict[str, Any] = {} if os.getuid() else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        told = [python, "-c", DENIES, denied, str(answer), python, "-S", "-c", FINDS, "/nowhere", f"{name}/servers"]
+        ended = subprocess.run(
+            told, capture_output=True, text=True, env=specs.ENVIRONMENT, cwd="/", timeout=150, check=False, **who
+        )
+    tier, _, told = ended.stdout.strip().partition(" ")
+    assert tier, ended.stderr
+    return tier, told

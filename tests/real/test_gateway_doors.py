@@ -1,0 +1,108 @@
+"""Which requests a real Envoy lets through, and to which release: by the model's name, by the call, by force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from serving.core.routes import Arm
+from tests.gateway_rig import MODEL, Answer, Rig, grpc_infer, rig
+
+pytestmark = pytest.mark.real("envoy")
+CANDIDATE = Rig.CANDIDATE
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as built:
+        yield built
+
+
+def test_an_unknown_model_is_said_so(parts: Rig) -> None:
+    parts.apply(None)
+    answer = parts.envoy.http("/v2/models/nope/infer")
+    assert answer.status == 404
+    assert b'"error":"no such model here' in answer.body
+    assert answer.headers["content-type"] == "application/json"
+    with parts.envoy.channel() as channel, pytest.raises(grpc.RpcError) as caught:
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(service_pb2.ModelInferRequest(model_name="nope"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "x-sluicegate-model" in caught.value.details()
+
+
+def test_the_model_comes_from_header_path_body_or_authority(parts: Rig) -> None:
+    parts.apply(None)
+    assert parts.envoy.http().status == 200
+    assert parts.envoy.http("/v2/models/other/infer", {"x-sluicegate-model": MODEL}).status == 200
+    assert parts.envoy.http(f"/v2/models/{MODEL}/versions/1/infer").status == 200
+    with parts.envoy.channel() as channel:
+        assert grpc_infer(channel)[0] is grpc.StatusCode.OK
+        assert grpc_infer(channel, "other", (("x-sluicegate-model", MODEL),))[0] is grpc.StatusCode.OK
+    options = [("grpc.default_authority", f"{MODEL}:80")]
+    with grpc.insecure_channel(f"127.0.0.1:{parts.envoy.port}", options=options) as channel:
+        assert grpc_infer(channel, "")[0] is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/repository/models/sentiment/load",
+        "/v2/models/sentiment/trace/setting",
+        "/v2/models/../repository/index",
+        "/v2/models/%2e%2e/repository/index",
+        "/v2/models/sentiment/../../repository/index",
+        "/v2/systemsharedmemory/status",
+        "/v2/logging",
+        "/metrics",
+    ],
+)
+def test_calls_that_change_a_server_do_not_pass(parts: Rig, path: str) -> None:
+    parts.apply(None)
+    answer = parts.envoy.http(path, {"x-sluicegate-model": MODEL})
+    assert answer.status in {400, 404}
+    assert parts.stable.hits == 0
+
+
+@pytest.mark.parametrize(
+    "call", ["RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister", "TraceSetting"]
+)
+def test_grpc_calls_that_change_a_server_do_not_pass(parts: Rig, call: str) -> None:
+    parts.apply(None)
+    with parts.envoy.channel() as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/inference.GRPCInferenceService/{call}")(b"", metadata=(("x-sluicegate-model", MODEL),))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def forced(parts: Rig, name: str) -> Answer:
+    return parts.envoy.http(headers={"x-sluicegate-release": name})
+
+
+def test_a_forced_release_answers_without_fallback_and_outside_the_counts(parts: Rig) -> None:
+    parts.apply(0, allows_forced=True)
+    assert forced(parts, "r2").release == "r2"
+    assert forced(parts, CANDIDATE).release == "r2"
+    assert forced(parts, "r1").release == "r1"
+    with parts.envoy.channel() as channel:
+        assert grpc_infer(channel, metadata=(("x-sluicegate-release", "r2"),))[1] == "r2"
+    assert forced(parts, "r99").status == 404
+    parts.candidate.mode = "error"
+    answer = forced(parts, "r2")
+    assert (answer.status, answer.release) == (500, "r2")
+    assert parts.counters().by_release == {}
+
+
+def test_a_release_that_only_waits_can_be_forced(parts: Rig) -> None:
+    waiting = Arm("r2", CANDIDATE, (parts.candidate.endpoint,))
+    parts.apply(None, allows_forced=True, others=(waiting,))
+    assert forced(parts, "r2").release == "r2"
+    assert {parts.envoy.http().release for _ in range(10)} == {"r1"}
+
+
+def test_where_it_is_not_allowed_a_forced_release_is_ignored(parts: Rig) -> None:
+    parts.apply(0, allows_forced=False)
+    assert forced(parts, "r2").release == "r1"
+    assert forced(parts, "r99").release == "r1"
