@@ -108,6 +108,7 @@ def test_a_page_without_news_says_so_and_recovers(browser: Browser, live_server:
     see(browser, live_server, manager(), "rollout", rollout.pk)
     assert browser.js("document.querySelector('#no-news').hidden")
     browser.block("*/_live/*")
+    browser.js("Date.now = ((real) => () => real() + 60000)(Date.now)")  # a minute later
     browser.wait_for("document.querySelector('#no-news').innerText.startsWith('No news since')")
     actions.pause(actor=make_admin(), rollout=rollout, expected_version=None, reason="A spike.")
     browser.block()
