@@ -44,7 +44,8 @@ _asked: list[Finder] = []
 def local_launcher(folder: Path, blobs: MemoryBlobs) -> Iterator[LocalLauncher]:
     """A launcher with its servers and its cache in the folder. No server outlives it."""
     launcher = LocalLauncher(servers=folder / "servers", venv=VENV, blobs=BlobCache(folder / "cache", blobs))
-    _asked.append(launcher._finder)
+    if not _asked:
+        _asked.append(launcher._finder)
     launcher._finder = _asked[0]
     try:
         yield launcher
