@@ -35,7 +35,9 @@ REFUSED_BY_SECCOMP = {
     **dict.fromkeys(("datagram", "unix socket", "abstract socket", "netlink", "raw socket", "sctp", "vsock"), "EACCES"),
     **dict.fromkeys(("ptrace", "unshare", "keyctl", "bpf", "userfaultfd", "io_uring", "perf_event_open"), "EPERM"),
     **dict.fromkeys(("mount", "setns", "process_vm_readv", "memory file"), "EPERM"),
-    "shared memory in no file": "ENOMEM",
+    **dict.fromkeys(("System V memory", "System V semaphores", "System V queue", "remove a POSIX queue"), "EPERM"),
+    **dict.fromkeys(("quotactl_fd", "remove another's System V memory"), "EPERM"),
+    **dict.fromkeys(("shared memory in no file", "memory like a stack"), "ENOMEM"),
 }
 ALWAYS = dict.fromkeys(
     ("listen", "write at home", "run a shell", "talk to a child", "bound itself", "pin its own thread"),
@@ -45,7 +47,7 @@ TO_ANOTHER = (
     *("bound another", "slow another", "schedule another", "slow another's disk"),
     *(("pin another",) if len(os.sched_getaffinity(0)) > 1 else ()),
 )
-NOT_BY_MOUNT = ("open a served file to all", "lease a served file")
+NOT_BY_MOUNT = ("open a served file to all", "lease a served file", "change a served file's generation")
 TO_ITS_RELEASE = (
     *("change a served file's mode", "change a served file's owner"),
     *("change a served file's attributes", "remove a served file's attributes", "change a served file's times"),
@@ -219,10 +221,10 @@ def expected(layers: tuple[str, ...], is_root: bool = False) -> dict[str, set[st
         found |= {"change a secret's mode": {"EPERM"}}
     if NAMESPACES in layers:
         found |= {name: {"ESRCH"} for name in TO_ANOTHER} | {name: {"EROFS"} for name in TO_ITS_RELEASE}
-        found |= {"remove another's System V memory": {"EINVAL"}, "open a served file to all": {"EPERM"}}
+        found |= {"open a served file to all": {"EPERM"}, "shared memory of zeros": {"ENOENT"}}
     elif SECCOMP in layers:
         found |= {name: {"EPERM"} for name in (*TO_ANOTHER, *TO_ITS_RELEASE, *NOT_BY_MOUNT)}
-        found |= {"remove another's System V memory": {"EPERM"}}
+        found |= {"shared memory of zeros": {"EACCES"} if LANDLOCK in layers else {"yes"}}
     else:
         found |= {
             name: {"yes"} for name in (*TO_ANOTHER, "remove another's System V memory", "change a served file's times")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from serving.agent import runtime_image
+from serving.agent import runtime_image, scratch
 from serving.agent.sandbox.spec import (
     DEVICES,
     ENVIRONMENT,
@@ -25,6 +25,7 @@ from serving.agent.sandbox.spec import (
     NAMESPACES,
     NOT_GRANTED,
     PROC,
+    REFUSALS,
     SECCOMP,
     STACK,
     SYSTEM,
@@ -46,7 +47,13 @@ _TRIAL = ".trial-"
 _TRIALS = ((0.0, 5.0), (1.0, 15.0), (4.0, 45.0))
 _ASK_AGAIN_S = 5.0
 #: What a program says that may not read what it is made of; the end of anything else tells nothing of the machine.
-_CLOSED_TO_IT = re.compile("permission denied|no module named|cannot open shared object", re.IGNORECASE)
+_CLOSED_TO_IT = re.compile(
+    "permission denied|no module named|cannot open shared object file: no such file", re.IGNORECASE
+)
+#: What it says beside that on a machine that is full: a folder that could not be listed has no modules either.
+_FULL = re.compile(
+    "too many open files|cannot allocate memory|no space left|resource temporarily unavailable", re.IGNORECASE
+)
 #: Two models on Triton hold about 105 threads; a runtime starts some for each core.
 _PROCESSES, _PROCESSES_PER_CPU = 512, 32
 #: Where all of the user's are counted together, servers that start later must find room as well.
@@ -174,12 +181,20 @@ def try_layers(layers: tuple[str, ...], venv: Path, servers: Path) -> str:
 
 def _try_once(layers: tuple[str, ...], venv: Path, servers: Path, most_s: float) -> str:
     servers.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=servers) as name:
-        folder = Path(name).resolve()
+    with contextlib.ExitStack() as held:
+        folder = Path(tempfile.mkdtemp(prefix=_TRIAL, dir=servers)).resolve()
+        held.callback(scratch.remove, folder)  # which has parts that may not be ours any more
         python = venv.absolute() / "bin" / "python"
         argv = (str(python), "-I", "-S", "-c", "pass") if python.exists() else ("/bin/true", "hidden")
         spec = spec_for(folder, venv, layers, argv=argv, env={"PATH": os.defpath}, bounds=bounds_of({}, layers))
-        make_folders(spec, folder)
+        try:
+            make_folders(spec, folder)
+            if not spec.has(NAMESPACES):  # what lies there must be counted later
+                scratch.size_on_disk(spec.home, spec.tmp)
+        except OSError as error:  # root without the right to give files away, or to look into what it gave
+            if error.errno in REFUSALS:
+                return f"its folders cannot be given to a user of its own: {error.strerror}"
+            raise
         file = folder / "spec.json"
         file.write_text(json.dumps(replace(spec, hidden={len(argv) - 1: argv[-1]}).as_json()))
         try:
@@ -197,7 +212,8 @@ def _try_once(layers: tuple[str, ...], venv: Path, servers: Path, most_s: float)
     if ended.returncode == 0:
         return ""
     words = (ended.stderr.strip().splitlines() or [""])[-1].removeprefix("sandbox: ")
-    if ended.returncode == NOT_GRANTED or (ended.returncode != FAILED and _CLOSED_TO_IT.search(ended.stderr)):
+    is_closed = ended.returncode != FAILED and _CLOSED_TO_IT.search(ended.stderr) and not _FULL.search(ended.stderr)
+    if ended.returncode == NOT_GRANTED or is_closed:
         return words or f"exit status {ended.returncode}"
     raise CannotTell(words or f"exit status {ended.returncode}")
 

@@ -51,11 +51,11 @@ def size_on_disk(*folders: str) -> tuple[int, int]:
 
 def remove(folder: Path) -> None:
     """Removes the folder with all that lies in it, whatever its modes and however deep. What cannot be removed stays."""
+    with contextlib.suppress(OSError), _opened(str(folder), None, is_to_be_ours=True) as top:
+        names = (f"{os.urandom(8).hex()}-{number}" for number in count())
+        while _empty(top, names):
+            pass
     with contextlib.suppress(OSError):
-        with _opened(str(folder), None, is_to_be_ours=True) as top:
-            names = (f"{os.urandom(8).hex()}-{number}" for number in count())
-            while _empty(top, names):
-                pass
         folder.rmdir()
 
 
@@ -70,18 +70,23 @@ def _empty(top: int, names: Iterator[str]) -> bool:
             if not is_folder:
                 os.unlink(name, dir_fd=top)
                 continue
-            with _opened(name, top, is_to_be_ours=True) as handle:
-                for below, is_deeper in _listed(handle):
-                    with contextlib.suppress(OSError):
-                        if not is_deeper:
-                            os.unlink(below, dir_fd=handle)
-                            continue
-                        with _opened(
-                            below, handle, is_to_be_ours=True
-                        ):  # one that may not be written to cannot be moved
-                            os.rename(below, next(names), src_dir_fd=handle, dst_dir_fd=top)
-                        has_moved = True
-            os.rmdir(name, dir_fd=top)
+            with contextlib.suppress(OSError), _opened(name, top, is_to_be_ours=True) as handle:
+                has_moved |= _hollow(handle, top, names)
+            os.rmdir(name, dir_fd=top)  # another user's, too, if it is empty
+    return has_moved
+
+
+def _hollow(handle: int, top: int, names: Iterator[str]) -> bool:
+    """Removes what lies in the folder and moves the folders in it up; whether there was one."""
+    has_moved = False
+    for name, is_folder in _listed(handle):
+        with contextlib.suppress(OSError):
+            if not is_folder:
+                os.unlink(name, dir_fd=handle)
+                continue
+            with _opened(name, handle, is_to_be_ours=True):  # one that may not be written to cannot be moved
+                os.rename(name, next(names), src_dir_fd=handle, dst_dir_fd=top)
+            has_moved = True
     return has_moved
 
 

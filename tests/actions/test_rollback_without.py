@@ -28,11 +28,15 @@ from sluicegate.scheduler import Scheduler
 from tests.factories import make_user
 from tests.telemetry_world import EXTERNAL, GUARDS, World
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+]  # who waits is told so
 
 #: What is away may not be waited for: from the call, or from the fault's first tick, to weight 0 in the route is far less than
 #: what hangs is waited for by whoever does wait. Seconds.
-SOON_S, HANGS_S = 40.0, 120.0
+SOON_S, HANGS_S = 90.0, 240.0
 EACH = pytest.mark.parametrize(
     "world", ["broker_refuses", "broker_hangs", "blobs", "prometheus", "prober", "all"], indirect=True
 )

@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -35,12 +36,15 @@ _CALLS: dict[str, tuple[int, ...]] = {
     "mount": (165, 0, 0, 0, 0, 0),
     "setns": (308, 0, 0),
     "process_vm_readv": (310, 1, 0, 0, 0, 0, 0),
+    "quotactl_fd": (443, 0, 0, 0, 0),
+    "remove a POSIX queue": (241, 0),
 }
 
 
 def run(given: dict[str, Any]) -> dict[str, Any]:
     """Every probe's outcome by its name."""
-    found = {name: _outcome(lambda probe=probe: probe(given)) for name, probe in _PROBES.items()}
+    found = {"capabilities": _outcome(_capabilities)}  # before a probe makes a namespace of its own
+    found |= {name: _outcome(lambda probe=probe: probe(given)) for name, probe in _PROBES.items()}
     found |= {name: _outcome(lambda call=call: _call(*call)) for name, call in _CALLS.items()}
     return {**found, "pids": _outcome(lambda: sum(name.isdigit() for name in os.listdir("/proc")))}
 
@@ -64,8 +68,28 @@ def _outcome(probe: Callable[[], Any]) -> Any:
 
 
 def _call(number: int, *arguments: int) -> None:
-    if _LIBC.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)) < 0:
+    _result(number, *arguments)
+
+
+def _result(number: int, *arguments: int) -> int:
+    result = int(_LIBC.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)))
+    if result < 0:
         raise OSError(ctypes.get_errno(), "refused")
+    return result
+
+
+def _capabilities() -> int:
+    """The bits of its own, effective and permitted. Source: linux/capability.h."""
+    found = ctypes.create_string_buffer(24)
+    if _LIBC.syscall(ctypes.c_long(125), struct.pack("=Ii", 0x20080522, 0), found) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return sum(word for place, word in enumerate(struct.unpack("6I", found.raw)) if place % 3 < 2)
+
+
+def _make_and_remove(make: int, control: int, *arguments: int) -> None:
+    """Something of System V without a number. To remove it is command 0 (IPC_RMID), after the place in it that semaphores have."""
+    made = _result(make, 0, *arguments, 0o600)
+    _call(control, made, 0, 0, 0)
 
 
 def _read(path: str) -> None:
@@ -142,6 +166,14 @@ def _served(change: Callable[[int], Any]) -> Callable[[dict[str, Any]], None]:
     return probe
 
 
+def _map_zeros(given: dict[str, Any]) -> None:
+    handle = os.open("/dev/zero", os.O_RDWR)
+    try:
+        mmap.mmap(handle, 4096, flags=mmap.MAP_SHARED).close()
+    finally:
+        os.close(handle)
+
+
 def _open_mode(handle: int) -> None:
     before = os.fstat(handle).st_mode
     os.fchmod(handle, 0o644)  # said to be done, for Triton's sake
@@ -179,11 +211,20 @@ _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "talk to a child": lambda given: _pair(),
     "memory file": lambda given: os.close(os.memfd_create("x")),
     "shared memory in no file": lambda given: mmap.mmap(-1, 4096).close(),
+    "shared memory of zeros": _map_zeros,
+    "memory like a stack": lambda given: mmap.mmap(
+        -1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x100
+    ).close(),
+    "System V memory": lambda given: _make_and_remove(29, 31, 4096),
+    "System V semaphores": lambda given: _make_and_remove(64, 66, 1),
+    "System V queue": lambda given: _make_and_remove(68, 71),
     "bound another": lambda given: resource.prlimit(given["pid"], resource.RLIMIT_CORE, (0, 0)) and None,
     "pin another": _pin,
     "slow another": lambda given: os.setpriority(os.PRIO_PROCESS, given["pid"], 5),
     "schedule another": lambda given: os.sched_setscheduler(given["pid"], os.SCHED_BATCH, os.sched_param(0)),
-    "slow another's disk": lambda given: _call(251, 1, given["pid"], 2 << 13 | 7),  # the lowest of the usual class
+    "slow another's disk": lambda given: (
+        _call(251, 1, given["pid"], 2 << 13 | 7) and None
+    ),  # the lowest of the usual class
     "remove another's System V memory": lambda given: _call(31, given["system_v"], 0, 0),
     "bound itself": lambda given: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
     "pin its own thread": lambda given: os.sched_setaffinity(threading.get_native_id(), os.sched_getaffinity(0)),
@@ -194,6 +235,7 @@ _PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "remove a served file's attributes": _served(lambda handle: os.removexattr(handle, "user.x")),
     "change a served file's times": _served(lambda handle: os.utime(handle, (1, 1))),
     "change a served file's flags": _served(lambda handle: fcntl.ioctl(handle, 0x40086602, bytes(8)) and None),
+    "change a served file's generation": _served(lambda handle: fcntl.ioctl(handle, 0x40086604, bytes(8)) and None),
     "lease a served file": _served(lambda handle: fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK) or None),
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,58 @@ def test_a_program_that_ended_wrong_tells_nothing_of_the_machine(tmp_path: Path)
     python.chmod(0o755)
     with pytest.raises(containment.CannotTell, match="exit status 3"):
         containment._try_once((SECCOMP,), tmp_path, tmp_path / "servers", 30.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_refusal"),
+    [
+        ("python: error while loading shared libraries: x.so: cannot open shared object file: Permission denied", True),
+        (
+            "python: error while loading shared libraries: x.so: cannot open shared object file: No such file or directory",
+            True,
+        ),
+        ("ModuleNotFoundError: No module named 'encodings'", True),
+        ("x.so: cannot open shared object file: Too many open files in system", False),
+        ("x.so: cannot open shared object file: Cannot allocate memory", False),
+        ("OSError: [Errno 23] Too many open files in system\nModuleNotFoundError: No module named 'encodings'", False),
+    ],
+)
+def test_only_what_is_closed_to_a_program_is_a_refusal(tmp_path: Path, words: str, is_refusal: bool) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{words}\nEND\nexit 127\n")
+    python.chmod(0o755)
+    last = words.splitlines()[-1]
+    if is_refusal:
+        assert containment._try_once((SECCOMP,), tmp_path, tmp_path / "servers", 30.0) == last
+    else:
+        with pytest.raises(containment.CannotTell, match=last[-20:]):
+            containment._try_once((SECCOMP,), tmp_path, tmp_path / "servers", 30.0)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    ["-all", "-all,+setuid,+setgid", "-all,+chown,+setuid,+setgid"],
+    ids=["nothing", "other users", "other users' files but not to look into them"],
+)
+def test_roots_without_rights_have_what_an_ordinary_user_has(tmp_path: Path, kept: str) -> None:
+    """As with `--cap-drop=ALL`: what the agent itself may not do for a way is that way's refusal, and no reason to wait."""
+    if os.getuid() or not (setpriv := shutil.which("setpriv")):
+        pytest.skip("only root has rights to give up, by setpriv(1)")
+    told = [
+        setpriv,
+        f"--bounding-set={kept}",
+        "--inh-caps=-all",
+        sys.executable,
+        "-c",
+        FINDS,
+        "/nowhere",
+        str(tmp_path),
+    ]
+    environment = {**specs.ENVIRONMENT, "PYTHONPATH": str(Path(containment.__file__).parents[2])}
+    ended = subprocess.run(told, capture_output=True, text=True, env=environment, timeout=150, check=False)
+    as_anybody, _ = found_where(_UNSHARE, errno.EPERM)  # who may not make namespaces either
+    assert ended.stdout.split()[:1] == [as_anybody], ended.stdout + ended.stderr
 
 
 def found_where(denied: str, answer: int) -> tuple[str, str]:

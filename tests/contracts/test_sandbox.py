@@ -48,6 +48,7 @@ def test_what_hostile_code_reaches(shut_in: tuple[Ground, tuple[str, ...]]) -> N
     answers = found.probe(layers)
     wanted = expected(layers, found.is_root)
     assert {name: answers[name] for name in wanted if answers[name] not in wanted[name]} == {}
+    assert answers["capabilities"] == 0
     if PROC in layers:
         assert answers["pids"] <= 3
     if NAMESPACES in layers:

@@ -55,7 +55,11 @@ REFUSED = {
     "fspick": 433,
     "pidfd_getfd": 438,
     "mount_setattr": 442,
+    "quotactl_fd": 443,
     "memfd_secret": 447,
+    # Memory, semaphores and queues by number or name: no bound counts them, Triton has no use for them, and PostgreSQL has some.
+    **{"shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220},
+    **{"msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241},
 }
 #: Refused as well where the service's files and processes can be named. Landlock knows no right to change a mode, an owner or a
 #: time, for which a descriptor to read from is enough, and hinders nobody from what one process may do to another of its user.
@@ -65,19 +69,18 @@ REFUSED_BESIDE_THE_SERVICE = {
     **{"removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "removexattrat": 466},
     **{"utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280},
     **{"setpriority": 141, "ioprio_set": 251},
-    # Memory, semaphores and queues by number or name, which Triton has no use for and PostgreSQL has.
-    **{"shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220},
-    **{"msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241},
 }
 #: There, these are for the caller alone: their first argument is the process, and 0 is the caller.
 _OF_ITSELF = {"prlimit64": 302, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314}
 #: There, changes of a file that ask for no descriptor to write to: flags, generation, verity, encryption; and a lease, for which
-#: whoever opens the file next must wait. Source: linux/fs.h, linux/fsverity.h, linux/fscrypt.h, linux/fcntl.h.
-_IOCTLS, _FCNTLS = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685, 0x800C6613), (1024,)
+#: whoever opens the file next must wait. Source: linux/fs.h, fs/ext4/ext4.h, linux/fsverity.h, linux/fscrypt.h, linux/fcntl.h.
+_IOCTLS, _FCNTLS = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40086604, 0x40806685, 0x800C6613), (1024,)
 _CLONE, _CLONE3, _SOCKET, _FCHMOD, _SENDTO, _SENDMSG, _SENDMMSG = 56, 435, 41, 91, 44, 46, 307
 _IOCTL, _FCNTL, _SET_AFFINITY, _MMAP = 16, 72, 203, 9
 #: Memory that is shared and lies in no file: MAP_SHARED (or MAP_SHARED_VALIDATE) with MAP_ANONYMOUS. Source: asm-generic/mman-common.h.
 _SHARED_AND_NOWHERE = 0x01 | 0x20
+#: Memory that grows as a stack does, and that the bound on memory leaves out like one (MAP_GROWSDOWN). Source: linux/mm.h, is_data_mapping.
+_LIKE_A_STACK = 0x100
 _NEW_NAMESPACES, _FASTOPEN = 0x7E020000, 0x20000000  # Source: linux/sched.h, linux/socket.h
 _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_KIND, _IPPROTO_TCP = 2, 10, 1, 0xF, 6
 # Source: linux/filter.h, linux/seccomp.h, linux/audit.h. A filter's instruction is (code, jump if true, if false, value).
@@ -115,7 +118,8 @@ def _program(sees_the_service: bool) -> list[bytes]:
         _step(_EQUAL, _SHARED_AND_NOWHERE, 0, 1),
         _refuse(errno.ENOMEM),
     ]
-    code += _block(_MMAP, nowhere)
+    like_a_stack = [_load_argument(3), _step(_ANY_BIT, _LIKE_A_STACK, 0, 1), _refuse(errno.ENOMEM)]
+    code += _block(_MMAP, [*like_a_stack, *nowhere])
     if sees_the_service:
         code += _beside_the_service()
     else:  # Triton makes its regions with mode 0644; the umask counts, so the mode said once more is only said to be done.

@@ -19,10 +19,11 @@ USER, NAMESPACES, PROC, LANDLOCK, SECCOMP = "user", "namespaces", "proc", "landl
 #: runtimes have on Windows; with the 8 MiB that systems set, stacks would be most of a server's bound.
 STACK = 2 << 20
 #: To be raised with every change that makes a sandbox tighter: an agent replaces the servers of an earlier edition.
-EDITION = 2
+EDITION = 3
 #: What every program of the system needs to start. Those that are links (as on a merged /usr) stay links.
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+#: Not /dev/zero: mapped and shared it is memory in no file, which no bound counts.
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 #: Exit status of a sandbox whose layers this machine does not grant, and of one that failed for another reason, which may pass;
 #: env(1) uses them alike.
 NOT_GRANTED, FAILED = 126, 125

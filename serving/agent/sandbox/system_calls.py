@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 
 ARCHITECTURE = "x86_64"
 PTRACE, PIVOT_ROOT = 101, 155
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38  # Source: linux/prctl.h
+_CAPSET, _CAPABILITIES_3 = 126, 0x20080522  # Source: linux/capability.h
 _MOST_CAPABILITIES = 64
 
 Argument = int | bytes | str | None | ctypes.Array[ctypes.c_char]
@@ -55,14 +57,18 @@ def gain_nothing() -> None:
 
 
 def give_up_capabilities() -> None:
-    """Root keeps its user and, from its next program on, none of root's capabilities. Source: capabilities(7), bounding set."""
+    """Root keeps its user and none of root's capabilities. `gain_nothing` must follow, so that no program gets them back.
+
+    They go from the bounding set too, where there is the right to take them from it. Source: capabilities(7).
+    """
     for capability in range(_MOST_CAPABILITIES):
         try:
             prctl(_PR_CAPBSET_DROP, capability)
         except OSError as error:
-            if error.errno == errno.EINVAL:  # the kernel knows no more of them
-                return
+            if error.errno in (errno.EINVAL, errno.EPERM):  # the kernel knows no more of them, or this root may not
+                break
             raise
+    call(_CAPSET, struct.pack("=Ii", _CAPABILITIES_3, 0), bytes(24))  # effective, permitted, inheritable: none
 
 
 def _as_c(argument: Argument) -> object:
