@@ -10,6 +10,9 @@ from rollouts.core import rollback_rules
 from rollouts.engine.gateway_counters import CounterReaders, StatsPage
 from rollouts.engine.loop import Engine
 
+#: Ticks in which there is room for all effects of a turn: however long they take, none is deferred to the next.
+ROOM = 10_000.0
+
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from rollouts.models import Rollout
 from serving.actions.routes import set_route
 from serving.models import Gateway
 from serving.ports import GatewayCounters, GatewayError
-from tests.engine_rig import hear_everyone
+from tests.engine_rig import ROOM, hear_everyone
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
 from tests.fakes.gateway import FakeGateway
 
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
 #: The fake gateways acknowledge between two turns, and turns follow at once.
-AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0)
+AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0, effects_share=ROOM)
 #: One step that lasts: the rollouts shall go on, not end.
 POLICY: dict[str, Any] = {
     "preset": "demo",

@@ -10,13 +10,13 @@ from rollouts.engine.timings import EngineTimings
 from rollouts.models import DecisionRecord, Rollout
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route
-from tests.engine_rig import hear_everyone
+from tests.engine_rig import ROOM, hear_everyone
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
 from tests.fakes.gateway import FakeGateway
 
 OBJECTIVES = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
 #: The fake gateway acknowledges between ticks, not during them; and ticks follow at once, as if a second had passed.
-AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0)
+AT_ONCE = EngineTimings(zero_poll_for_s=0.0, gone_over_s=0.0, effects_share=ROOM)
 #: The demo's tolerances with no waiting: only numbers differ.
 POLICY = {
     "preset": "demo",

@@ -28,7 +28,7 @@ from rollouts.queries import get_rollout, view_of
 from serving.actions.routes import set_route
 from serving.models import Gateway, Route
 from serving.ports import ArmCounters, GatewayCounters, GatewayError
-from tests.engine_rig import hear_everyone
+from tests.engine_rig import ROOM, hear_everyone
 from tests.factories import make_admin, make_deployment, make_environment, make_model, make_release, make_server
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.ports import FakeMetrics
@@ -179,7 +179,7 @@ class World:
         self.telemetry = Telemetry(self.gateways)
         self.metrics = FakeMetrics()
         self.reader = ReaderByHand(self.metrics, now=lambda: timezone.now())
-        timings = EngineTimings(zero_poll_for_s=0.0)
+        timings = EngineTimings(zero_poll_for_s=0.0, effects_share=ROOM)
         self.engine = hear_everyone(
             Engine(self.telemetry, tick_s=0.1, lease_s=600, external=self.reader, clock=clock, timings=timings)
         )

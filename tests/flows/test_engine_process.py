@@ -19,9 +19,10 @@ from serving.actions import notify_routes
 from sluicegate.settings import BASE_DIR
 from tests.gateway_rig import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]  # engines start while others do
 #: No machine is so slow that a lease runs out, or a tick is due, within the time that something is waited for.
 TICK_S, LONG_TICK_S, LEASE_S, SOON_S = 0.2, 60.0, 60.0, 45.0
+START_S = 170.0
 
 
 @pytest.fixture
@@ -66,8 +67,8 @@ def listeners() -> set[int]:
 
 def test_a_killed_leader_is_replaced_and_a_stopped_one_hands_over(engines: list[subprocess.Popen[bytes]]) -> None:
     one, two = start(engines), start(engines)
-    first = wait_until(leader, "a leader", SOON_S)
-    wait_until(lambda: len(listeners()) == 2, "both run", SOON_S)
+    first = wait_until(leader, "a leader", START_S)
+    wait_until(lambda: len(listeners()) >= 2, "both run", START_S)
     time.sleep(5 * TICK_S)  # the other has asked by now, and leads not
     assert leader() == first
     leading, other = (one, two) if first == one.pid else (two, one)
@@ -81,7 +82,7 @@ def test_a_killed_leader_is_replaced_and_a_stopped_one_hands_over(engines: list[
     wait_until(lambda: leader() == other.pid, "the other leads", SOON_S)
     assert Lease.objects.get(name="engine").token == lease.token + 1
     third = start(engines)
-    wait_until(lambda: len(listeners()) == 2, "the third runs", SOON_S)
+    wait_until(lambda: len(listeners()) >= 2, "the third runs", START_S)
     other.send_signal(signal.SIGTERM)
     assert other.wait(timeout=SOON_S) == 0
     wait_until(lambda: leader() == third.pid, "the third leads", SOON_S)
@@ -114,8 +115,8 @@ def test_a_change_of_servers_wakes_the_engine_also_after_its_listener_was_cut(
     def rests() -> bool:
         return not looked_after(lambda: None, within_s=0.7)
 
-    wait_until(leader, "a leader", SOON_S)
-    first = wait_until(listeners, "it listens", SOON_S)
+    wait_until(leader, "a leader", START_S)
+    first = wait_until(listeners, "it listens", START_S)
     wait_until(rests, "it rests", SOON_S)
     assert looked_after(notify_routes, SOON_S)
     cut_listeners()
