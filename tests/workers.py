@@ -1,7 +1,10 @@
-"""How a run is shared among workers: whole files, those that start servers first, and some alone.
+"""How a run is shared among workers: whole files, those that start servers first, and some apart.
 
 A file's tests share servers and a database, so they stay together. What waits for servers comes first, since a short file
-fills the X"""
+fills the end better than a long one. A file that measures time comes last: beside others, on as many processor cores as
+workers, it would measure them. Most such files wait more than they work, and may run beside one another (`QUIET`); what takes
+the whole machine, or looks at hundredths of a second, runs when the other workers are gone (`ALONE`).
+"""
 
 from __future__ import annotations
 
