@@ -63,6 +63,7 @@ def test_a_third_line_declares_nothing(end: bytes) -> None:
 
 
 def test_what_is_told_is_bounded() -> None:
+    assert (MOST_READ, MOST_TOLD) == (4 * 1024 * 1024, 20)
     data = "\u202e\n".encode() * 1000
     assert len(hidden_in(data)) == MOST_TOLD and hidden_in(data)[-1] == "and more"
     assert hidden_in("\u202e\n".encode() * (MOST_TOLD - 1)) == [f"line {n}: U+202E" for n in range(1, MOST_TOLD)]

@@ -320,3 +320,12 @@ def test_streams_take_their_places_from_a_pool_of_their_own() -> None:
     routes = [one for one in vhost(route(), allows_forced=True)["routes"] if "route" in one]
     pools = {one["route"].get("timeout") == "0s": one["route"].get("priority", "DEFAULT") for one in routes}
     assert pools == {True: "HIGH", False: "DEFAULT"}
+
+
+def test_what_a_release_that_declares_nothing_gets() -> None:
+    images = 25 * 3 * 224 * 224 * 4  # a batch of 25 RGB images in FP32
+    assert images < A.max_request_bytes == 16_777_216
+    assert 100 * A.max_request_bytes < 1.7e9  # what a hundred slow callers may hold of a gateway's memory
+    assert (Limits().timeout_s, Limits().attempt_timeout_s) == (10, 2)
+    assert dataclasses.replace(A, max_request_bytes=1).max_request_bytes == 1
+    assert route().slot == 0
