@@ -172,29 +172,32 @@ def test_only_what_is_closed_to_a_program_is_a_refusal(tmp_path: Path, words: st
             containment._try_once((SECCOMP,), tmp_path, tmp_path / "servers", 30.0)
 
 
+_OTHERS = "-all,+setuid,+setgid,+chown"
+
+
 @pytest.mark.parametrize(
-    "kept",
-    ["-all", "-all,+setuid,+setgid", "-all,+chown,+setuid,+setgid"],
-    ids=["nothing", "other users", "other users' files but not to look into them"],
+    ("kept", "has_users"),
+    [
+        ("-all", False),
+        ("-all,+setuid,+setgid", False),
+        (_OTHERS, False),  # it could not look into what it gave away
+        (f"{_OTHERS},+dac_override", False),  # nor end what runs as another user
+        (f"{_OTHERS},+dac_override,+kill", True),
+    ],
 )
-def test_roots_without_rights_have_what_an_ordinary_user_has(tmp_path: Path, kept: str) -> None:
+def test_roots_without_rights_have_what_an_ordinary_user_has(kept: str, has_users: bool) -> None:
     """As with `--cap-drop=ALL`: what the agent itself may not do for a way is that way's refusal, and no reason to wait."""
     if os.getuid() or not (setpriv := shutil.which("setpriv")):
         pytest.skip("only root has rights to give up, by setpriv(1)")
-    told = [
-        setpriv,
-        f"--bounding-set={kept}",
-        "--inh-caps=-all",
-        sys.executable,
-        "-c",
-        FINDS,
-        "/nowhere",
-        str(tmp_path),
-    ]
-    environment = {**specs.ENVIRONMENT, "PYTHONPATH": str(Path(containment.__file__).parents[2])}
-    ended = subprocess.run(told, capture_output=True, text=True, env=environment, timeout=150, check=False)
-    as_anybody, _ = found_where(_UNSHARE, errno.EPERM)  # who may not make namespaces either
-    assert ended.stdout.split()[:1] == [as_anybody], ended.stdout + ended.stderr
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        os.chmod(name, 0o711)  # other users pass through it
+        told = [setpriv, f"--bounding-set={kept}", "--inh-caps=-all", sys.executable, "-c", FINDS, "/nowhere", name]
+        environment = {**specs.ENVIRONMENT, "PYTHONPATH": str(Path(containment.__file__).parents[2])}
+        ended = subprocess.run(told, capture_output=True, text=True, env=environment, timeout=150, check=False)
+    wanted, _ = found_where(_UNSHARE, errno.EPERM)  # who may not make namespaces either
+    if has_users:
+        wanted = Containment.OWN_USER if wanted == Containment.LANDLOCK else Containment.OTHER_USER
+    assert ended.stdout.split()[:1] == [wanted], ended.stdout + ended.stderr
 
 
 def found_where(denied: str, answer: int) -> tuple[str, str]:

@@ -52,6 +52,8 @@ def main(spec: Spec, report: int) -> NoReturn:
         signal.signal(number, _hand_on(child))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
     is_traced = os.read(told, 1) == _TRACED
+    if spec.has(USER):
+        os.kill(child, 0)  # a root that may not signal other users (without CAP_KILL) could never end it
     ended = hidden_arguments.point(child, list(spec.hidden)) if is_traced else None
     if ended is None:
         os.write(report, str(child).encode())
