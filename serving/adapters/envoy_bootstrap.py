@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from ledger.adapters.linux_memory import memory_here
 from serving.adapters import envoy_tls
 from serving.core.addresses import Address, TlsFiles
 from serving.core.buckets import EDGES_US, SIZE_EDGES
@@ -44,7 +44,7 @@ KEPT_STATS = (
 
 def heap_of_this_machine() -> int:
     """Bytes that a gateway may hold here: half of the memory, as inference servers live beside it."""
-    return max(LEAST_HEAP_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    return max(LEAST_HEAP_BYTES, memory_here() // 2)
 
 
 def bootstrap(

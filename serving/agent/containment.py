@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ledger.adapters.linux_memory import memory_here
 from serving.agent import runtime_image, scratch
 from serving.agent.sandbox.spec import (
     DEVICES,
@@ -143,26 +144,41 @@ def find_granted(venv: Path, servers: Path) -> Granted:
 
 
 class Finder:
-    """What `find_granted` found, once for all threads of an agent. What could not be told is asked again."""
+    """What `find_granted` found, once for all threads of an agent, in a thread of its own: it may take 70 s, and then be no answer.
+
+    What could not be told is asked again, at the next question.
+    """
 
     def __init__(self, venv: Path, servers: Path) -> None:
         self._venv, self._servers = venv, servers
         self._lock = threading.Lock()
         self._found: Granted | None = None
-        self._trouble, self._again_at = "", 0.0
+        self._trouble, self._again_at = "it is being found out", 0.0
+        self._search: threading.Thread | None = None
 
-    def granted(self) -> Granted:
-        """Takes 0.1 s for each way that is tried, and 70 s where it cannot be told. Raises CannotTell."""
+    def granted(self, within_s: float | None = None) -> Granted:
+        """What is known, or will be within these seconds; None for the whole search. Raises CannotTell."""
+        with self._lock:
+            if self._search is None and self._found is None and time.monotonic() >= self._again_at:
+                self._search = threading.Thread(target=self._find, name="containment", daemon=True)
+                self._search.start()
+            search = self._search
+        if search:
+            search.join(within_s)
         with self._lock:
             if self._found is None:
-                if time.monotonic() < self._again_at:
-                    raise CannotTell(self._trouble)
-                try:
-                    self._found = find_granted(self._venv, self._servers)
-                except CannotTell as error:
-                    self._trouble, self._again_at = str(error), time.monotonic() + _ASK_AGAIN_S
-                    raise
+                raise CannotTell(self._trouble)
             return self._found
+
+    def _find(self) -> None:
+        found, trouble = None, ""
+        try:
+            found = find_granted(self._venv, self._servers)
+        except Exception as error:  # whatever it is, nothing is started on it
+            trouble = str(error) or repr(error)
+        with self._lock:
+            self._found, self._search = found, None
+            self._trouble, self._again_at = trouble, time.monotonic() + _ASK_AGAIN_S
 
 
 def try_layers(layers: tuple[str, ...], venv: Path, servers: Path) -> str:
@@ -275,7 +291,7 @@ def bounds_of(envelope: dict[str, Any], layers: tuple[str, ...]) -> Bounds:
     take half of the machine's memory: enough for one model, and not enough to take the machine down by itself. To both come the
     stacks of as many threads as a server may have, which the kernel counts as reserved and not as used.
     """
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = memory_here()
     host = envelope.get("host") or {}
     memory, shared, disk = (
         host.get(f"{name}_mib{least}") for name, least in (("memory", "_min"), ("shm", "_min"), ("disk", ""))

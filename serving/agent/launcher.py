@@ -29,6 +29,9 @@ from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0
+#: How long the agent's beginning and a server's adoption wait to know how servers are shut in here, in seconds: it takes less than one,
+#: but for a machine that has far too much to do, and there a node that says nothing would be taken for gone.
+FOUND_OUT_S = 10.0
 _EXIT_TIMEOUT_S = 3
 _LOOK_EVERY_S = 0.03
 _PRIVATE = 0o600
@@ -68,13 +71,16 @@ class LocalLauncher:
 
     @property
     def granted(self) -> containment.Granted:
-        """How servers are shut in here. Raises containment.CannotTell."""
-        return self._finder.granted() if self._layers is None else containment.Granted(self._layers)
+        """How servers are shut in here; a minute may pass before it is known. Raises containment.CannotTell."""
+        return self._granted(None)
 
-    def containment(self) -> dict[str, Any]:
-        """For the node's facts."""
+    def _granted(self, within_s: float | None) -> containment.Granted:
+        return self._finder.granted(within_s) if self._layers is None else containment.Granted(self._layers)
+
+    def containment(self, *, within_s: float = 0.0) -> dict[str, Any]:
+        """For the node's facts: what is known by then."""
         try:
-            return self.granted.facts(allows_uncontained_code=self._allows_uncontained_code)
+            return self._granted(within_s).facts(allows_uncontained_code=self._allows_uncontained_code)
         except containment.CannotTell as error:
             return {"tier": "unknown", "says": NOT_FOUND_OUT, "refused": str(error)}
 
@@ -149,10 +155,10 @@ class LocalLauncher:
 
     def _is_shut_in_as_today(self, folder: Path) -> bool:
         launch, layers = _read(folder / server_shim.LAUNCH_FILE), _read(folder / server_shim.SANDBOX_FILE).get("layers")
-        if not launch.get("secret") or launch.get("sandbox") != EDITION or layers is None:
+        if not launch.get("secret") or int(launch.get("sandbox") or 0) < EDITION or layers is None:
             return False
         try:
-            return set(self.granted.layers) <= set(layers)
+            return set(self._granted(FOUND_OUT_S).layers) <= set(layers)
         except containment.CannotTell:
             return bool(layers)  # a server that is shut in is not given up for a question without an answer
 
@@ -352,7 +358,7 @@ class LocalLauncher:
 def free_ports() -> dict[str, int]:
     """Three ports that nothing listens on now: {"http", "grpc", "metrics"}."""
     found: list[int] = []
-    for port in random.sample(CHOICES, k=200):
+    for port in random.sample(CHOICES, k=min(200, len(CHOICES))):
         with socket.socket() as trial, contextlib.suppress(OSError):
             trial.bind((HOST, port))
             found.append(port)

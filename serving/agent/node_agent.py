@@ -18,6 +18,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError, connection
 
 from accounts.core.access import Actor
+from ledger.adapters.linux_memory import memory_here
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import tensorrt
@@ -179,7 +180,7 @@ def facts(launcher: NodeLauncher) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "cpu_count": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": memory_here(),
         "tensorrt": tensorrt.availability(),
         "containment": launcher.containment(),
         **hardware(),

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.agent import containment
+from serving.agent import containment, server_shim
+from serving.agent import launcher as launchers
+from serving.agent.node_agent import facts
 from serving.agent.sandbox import spec as specs
 from serving.agent.sandbox.spec import SECCOMP
 from serving.core.containment import Containment
@@ -83,6 +88,52 @@ def test_a_slow_machine_is_not_taken_for_a_poor_one(tmp_path: Path, monkeypatch:
         finder.granted()
     finder._again_at = 0.0
     assert finder.granted() == containment.find_granted(Path("/nowhere"), tmp_path)
+
+
+class Search:
+    """A search for what is granted that ends when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self._may_end, self._answer = 0, threading.Event(), containment.Granted((SECCOMP,))
+        monkeypatch.setattr(containment, "find_granted", self._search)
+
+    def end(self) -> containment.Granted:
+        self._may_end.set()
+        return self._answer
+
+    def _search(self, venv: Path, servers: Path) -> containment.Granted:
+        self.begun += 1
+        assert self._may_end.wait(60)
+        return self._answer
+
+
+def test_nobody_waits_for_a_long_search_who_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, finder = Search(monkeypatch), containment.Finder(Path("/nowhere"), tmp_path)
+    for _ in range(3):
+        with pytest.raises(containment.CannotTell, match="being found out"):
+            finder.granted(0.0)
+    with ThreadPoolExecutor() as others:
+        waiting = [others.submit(finder.granted) for _ in range(3)]
+        found = search.end()
+        assert [one.result(30) for one in waiting] == [found] * 3
+    assert finder.granted(0.0) == found and search.begun == 1
+
+
+def test_a_node_tells_of_itself_and_takes_its_servers_back_during_a_long_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(monkeypatch)
+    monkeypatch.setattr(launchers, "FOUND_OUT_S", 0.1)
+    launcher = launchers.LocalLauncher(servers=tmp_path, venv=Path("/nowhere"), blobs=None)  # type: ignore[arg-type]
+    folder, launch = tmp_path / "server", {"secret": "x", "sandbox": specs.EDITION}
+    folder.mkdir()
+    (folder / server_shim.LAUNCH_FILE).write_text(json.dumps(launch))
+    for layers, is_taken in (([SECCOMP], True), ([], False)):
+        (folder / server_shim.SANDBOX_FILE).write_text(json.dumps({"layers": layers}))
+        assert launcher._is_shut_in_as_today(folder) == is_taken
+    assert facts(launcher)["containment"]["tier"] == "unknown"
+    search.end()
+    assert launcher.containment(within_s=30)["tier"] == Containment.SECCOMP
 
 
 def test_a_program_that_ended_wrong_tells_nothing_of_the_machine(tmp_path: Path) -> None:

@@ -308,6 +308,9 @@ def test_a_server_that_is_not_shut_in_as_today_is_not_adopted(launcher: LocalLau
         layers: LocalLauncher(servers=launcher.servers, venv=VENV, blobs=launcher._blobs, layers=layers)
         for layers in (None, (SECCOMP,))
     }
+    (running.folder / server_shim.LAUNCH_FILE).write_text(
+        json.dumps({**json.loads((running.folder / server_shim.LAUNCH_FILE).read_text()), "sandbox": EDITION + 1})
+    )  # started by a later Sluicegate, before somebody went back to this one
     for file, changes in LACKS:
         assert all(other.adopt(running.folder) == running for other in others.values())  # more than today's is no lack
         told = (running.folder / file).read_text()

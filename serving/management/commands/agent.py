@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from serving import wiring
+from serving.agent.launcher import FOUND_OUT_S
 from serving.agent.node_agent import Agent
 
 
@@ -39,6 +40,6 @@ class Command(BaseCommand):
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         self.stdout.write(f"agent of node {options['node']}: {launcher.missing() or launcher.runtimes()[0]['image']}")
-        contained = launcher.containment()
+        contained = launcher.containment(within_s=FOUND_OUT_S)
         self.stdout.write(f"containment {contained['tier']}. {contained['says']}")
         agent.run()

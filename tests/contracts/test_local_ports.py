@@ -1,0 +1,45 @@
+"""The ports that programs of this machine choose from, as somebody wrote them down."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ledger.adapters.local_ports import ports_of
+from serving.agent import launcher
+
+
+def test_a_range_is_what_it_says() -> None:
+    assert ports_of("20000-25999") == range(20_000, 26_000)
+    assert ports_of("20000-20002") == range(20_000, 20_003)
+
+
+@pytest.mark.parametrize(
+    "told", ["", "20000", "20000-", "-20000", "20000-20001", "30000-20000", "80-200", "20000-70000", "a-b", "1-2-3"]
+)
+def test_what_is_no_range_stops_the_start_with_a_sentence(told: str) -> None:
+    with pytest.raises(ValueError, match=r"^SLUICEGATE_PORTS=.* must be the first and the last of .*\.$"):
+        ports_of(told)
+
+
+@pytest.mark.parametrize("module", ["serving.agent.launcher", "sluicegate.stack.tcp_ports"])
+def test_a_program_says_no_more_than_that(module: str) -> None:
+    command = [sys.executable, "-c", f"import {module}"]
+    ended = subprocess.run(
+        command,
+        env={"SLUICEGATE_PORTS": "", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith("SLUICEGATE_PORTS='' must be")
+
+
+def test_a_narrow_range_has_ports_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    middle = launcher.CHOICES.start + len(launcher.CHOICES) // 2
+    monkeypatch.setattr(launcher, "CHOICES", range(middle, middle + 100))
+    found = launcher.free_ports()
+    assert len(set(found.values())) == 3 and set(found.values()) <= set(launcher.CHOICES)
