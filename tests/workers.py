@@ -2,8 +2,8 @@
 
 A file's tests share servers and a database, so they stay together. What waits for servers comes first, since a short file
 fills the end better than a long one. A file that measures time comes last: beside others, on as many processor cores as
-workers, it would measure them. Most such files wait more than they work, and may run beside one another (`QUIET`); what takes
-the whole machine, or looks at hundredths of a second, runs when the other workers are gone (`ALONE`).
+workers, it would measure them. Those that wait more than they work may run beside one another (`QUIET`); what takes the whole
+machine runs when the other workers are gone (`ALONE`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 #: More would need more memory than a small machine has: each has a PostgreSQL, and some tests a whole stack.
 MOST_WORKERS = 4
-#: Files and folders in the order in which they are begun, the files that take minutes first; what is not named comes after.
+#: Files and folders in the order in which they are begun; what is not named comes after. Files that take minutes of a core are
+#: first, and between them such as wait: beside one another the former would only share the cores.
 FIRST = (
-    "tests/kills/test_kills.py",
     "tests/flows/test_main_job.py",
-    "tests/flows/test_stack.py",
+    "tests/kills/test_kills.py",
+    "tests/real/test_agent.py",
     "tests/flows/test_upload_kills.py",
+    "tests/real/test_prober.py",
+    "tests/flows/test_stack.py",
     "tests/real",
     "tests/flows",
     "tests/kills",
@@ -33,13 +36,11 @@ FIRST = (
 #: Files that measure, and leave most of a core to others: they begin when all else is done, but for each worker's last test.
 QUIET = {
     "tests/real/test_gates.py": "measures how many requests a server takes",
-    "tests/kills/test_takeover.py": "another engine leads within 5 s",
     "tests/real/test_bound.py": "counts what is in flight at a steady rate",
 }
 #: Files that compare rates and short times with what the machine can do, and what any other beside them would spoil.
 ALONE = {
     "tests/real/test_overload.py": "measures a server's capacity, and what is left of it under three times the load",
-    "tests/flows/test_engine_pace.py": "an engine that is called looks within 0.15 s",
 }
 
 
