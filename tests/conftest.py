@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import tempfile
@@ -17,6 +18,8 @@ from tests.parts import absent
 
 #: Tables whose rows are those of the code.
 WRITTEN_BY_MIGRATE = {"auth_permission", "django_content_type"}
+#: Tests whose tables are emptied row by row, to one after which their files are made anew.
+TRUNCATED_EVERY = 40
 _STOP: list[Callable[[], None]] = []
 
 
@@ -162,19 +165,23 @@ def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
     """Between tests with real transactions Django empties every table, which the log's triggers rightly refuse.
 
     So emptying, and nothing else, runs with triggers off; the test run's own role may do that, a service's may not. Rows are
-    deleted: to truncate makes every table's files anew, a hundred times slower where tables hold a few rows. What Django wrote
-    when it migrated is left, and so needs not be written again.
+    deleted: to truncate makes every table's files anew, a hundred times slower where tables hold a few rows; now and then it is
+    done, since nothing else takes deleted rows out of the files. What Django wrote when it migrated is left, and so needs not be
+    written again.
     """
     from django.core.management.commands import flush
     from django.db import connection
     from django.db.backends.postgresql.operations import DatabaseOperations
 
     def sql_flush(self: Any, style: Any, tables: Any, **options: Any) -> list[str]:
-        emptied = [f"DELETE FROM {self.quote_name(one)}" for one in tables if one not in WRITTEN_BY_MIGRATE]
+        ours = [self.quote_name(one) for one in tables if one not in WRITTEN_BY_MIGRATE]
+        is_due = next(flushes) % TRUNCATED_EVERY == 0
+        emptied = [f"TRUNCATE {', '.join(ours)}"] if is_due else [f"DELETE FROM {one}" for one in ours]
         role = "SET session_replication_role = "
         return ["; ".join([f"{role}replica", *emptied, f"{role}DEFAULT"])]
 
     DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign]
+    flushes = itertools.count(1)
     flush.emit_post_migrate_signal = lambda *args, **options: None  # type: ignore[attr-defined]
     assert connection.vendor == "postgresql"
 

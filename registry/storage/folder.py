@@ -150,10 +150,21 @@ class FolderStore:
         return SignedPart(number, f"{part_address(place.upload, number)}?{urlencode(said)}")
 
     def received_parts(self, place: Place) -> dict[int, ReceivedPart]:
-        if not (self._parts(place) / _BYTES).is_file():
+        try:
+            return self._marked_parts(place)
+        except NotFound:
             return all_parts(place) if self.exists(place.key) else {}
-        held = {}
-        for marker in self._parts(place).glob("*.part"):
+
+    def _marked_parts(self, place: Place) -> dict[int, ReceivedPart]:
+        """The parts that lie in `incoming/`. Raises NotFound("upload_gone"), also where another completes or aborts meanwhile."""
+        folder, held = self._parts(place), {}
+        if not (folder / _BYTES).is_file():
+            raise upload_gone(place)
+        try:
+            markers = [folder / name for name in os.listdir(folder) if name.endswith(".part")]
+        except FileNotFoundError:
+            raise upload_gone(place) from None
+        for marker in markers:
             if sha256 := _read_marker(marker):
                 number = int(marker.stem)
                 held[number] = ReceivedPart(number, place.plan.part(number).size_bytes, sha256)
@@ -162,9 +173,7 @@ class FolderStore:
     def complete(self, place: Place, part_sha256s: Sequence[str]) -> bool:
         folder, is_checked_now = self._parts(place), False
         try:
-            if not (folder / _BYTES).is_file():
-                raise upload_gone(place)
-            check_parts(place, self.received_parts(place), part_sha256s)
+            check_parts(place, self._marked_parts(place), part_sha256s)
             is_checked_now = True
             self._move_in(folder / _BYTES, place)
         except DomainError:

@@ -116,6 +116,8 @@ class Postgres:
             "dynamic_shared_memory_type": "mmap",
             "log_min_messages": "warning",
             **postgres_roles.QUIET_LOG,
+            # Its owner cannot drop a database that is being vacuumed, and tests make and drop many.
+            **({"autovacuum": "off"} if self.is_for_tests else {}),
             **dict.fromkeys(("fsync", "synchronous_commit", "full_page_writes"), "on" if self.is_durable else "off"),
         }
         return [str(bin_dir / "postgres"), "-D", str(data), *_options(settings)]

@@ -330,6 +330,38 @@ def test_an_aborted_upload_leaves_nothing_and_cannot_be_completed(blobs: BlobSto
     assert caught.value.code in ("upload_gone", "part_missing")
 
 
+@pytest.mark.parametrize("is_completed", [True, False])
+def test_parts_that_go_while_they_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_completed: bool
+) -> None:
+    """Another process has just completed the upload, or aborted it, when the markers are listed."""
+    made = FolderStore(tmp_path / "blobs", max_bytes=MAX_BYTES)
+    parts = Parts(made, 2 * PART)
+    for number in (1, 2):
+        parts.send(number)
+    listed = os.listdir
+
+    def gone(folder: Path) -> Any:
+        monkeypatch.setattr(os, "listdir", listed)
+        (parts.complete if is_completed else lambda: made.abort(parts.place))()
+        return listed(folder)
+
+    monkeypatch.setattr(os, "listdir", gone)
+    assert set(made.received_parts(parts.place)) == ({1, 2} if is_completed else set())
+    again = Parts(made, 2 * PART)
+    for number in (1, 2):
+        again.send(number)
+    parts = again
+    monkeypatch.setattr(os, "listdir", gone)
+    if is_completed:
+        again.complete()
+        assert made.exists(again.key)
+    else:
+        with pytest.raises(NotFound) as caught:
+            again.complete()
+        assert caught.value.code == "upload_gone"
+
+
 def test_an_upload_whose_beginner_died_is_aborted_by_its_key(blobs: BlobStore) -> None:
     parts = Parts(blobs, 2 * PART)
     blobs.begin(parts.key, 2 * PART, PART)  # by another process, which took it for not begun

@@ -37,7 +37,8 @@ def test_a_model_that_answers_slowly_is_judged_again_as_the_engine_judged_it(gat
     waited = [row for row in waits if row.mark.is_settling and row.arms.candidate.bad.get("errors", 0) > 0]
     assert bool(waited) == (latency_ms > 500)
     told = {
-        one.tick: (one.action, one.code) for one in DecisionRecord.objects.filter(rollout=rollout, actor=ENGINE.name)
+        one.tick: (one.action, one.code)
+        for one in DecisionRecord.objects.filter(rollout=rollout, actor=ENGINE.name).order_by("tick")
     }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value)
