@@ -27,7 +27,10 @@ demo: setup ## Five releases under live traffic, two automatic rollbacks (ARGS="
 test: setup ## Every test, on real parts, shared among workers (ARGS="tests/flows -k engine" WORKERS=0)
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS)
 
-fast: setup ## The tests that start no server of their own and take less than some seconds
+# They compute, so that a worker for each core is enough; and properties are asked of fewer examples.
+fast: WORKERS := logical
+fast: export SLUICEGATE_TEST_EXAMPLES ?= 20
+fast: setup ## The tests that start no server of their own and take less than a second
 	@$(PY) -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/contracts --ignore=tests/flows --ignore=tests/kills --ignore=tests/migrations --ignore=tests/real $(ARGS)
 
 kills: setup ## For a night: every process killed, and frozen, at its every write (ARGS="--only engine")

@@ -52,8 +52,8 @@ def _take_ports(config: pytest.Config) -> None:
     os.environ["SLUICEGATE_PORTS"] = f"{mine.start}-{mine.stop - 1}"
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    return workers.how_many()
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return workers.how_many(wait_for_servers=config.option.numprocesses == "auto")  # else it is "logical"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Files:

@@ -75,6 +75,8 @@ def golden_lines(count: int = 60) -> bytes:
 class Stage:
     """Stands in for the node's agent: deployments come up when they are waited for, and answer as `behaviour` says."""
 
+    load_clock: LoadClock
+
     def __init__(self) -> None:
         self.behaviour: dict[str, FakeModel] = {}
         self.fate: Callable[[Deployment], None] = self.come_up
@@ -114,7 +116,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     make_environment("staging", is_routed=False)
     monkeypatch.setattr(validators.execution.staging, "sleep", made.tick)
     monkeypatch.setattr(validators.execution.run, "inference_server", made.client)
-    LoadClock(monkeypatch)
+    made.load_clock = LoadClock(monkeypatch)
     return made
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.architecture import CHECKS, ROOMS, ROOT, sources
 
+pytestmark = pytest.mark.slow  # every file is parsed and walked
+
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_COLUMNS_OF_A_TEMPLATE = 120

@@ -54,12 +54,12 @@ def is_shared(config: pytest.Config) -> bool:
     return not is_worker(config) and bool(config.getoption("numprocesses", None))
 
 
-def how_many() -> int:
-    """One more than there are processor cores for this process, since servers are mostly waited for. None at all, where there
+def how_many(*, wait_for_servers: bool = True) -> int:
+    """One more than there are processor cores for this process, where servers are mostly waited for. None at all, where there
     is one core or stores were named: two runs on the same Redis would take each other's messages."""
     cores = len(os.sched_getaffinity(0))
     named = {"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE"} & set(os.environ)
-    return 0 if cores == 1 or named else min(cores + 1, MOST_WORKERS)
+    return 0 if cores == 1 or named else min(cores + wait_for_servers, MOST_WORKERS)
 
 
 def begins_at(path: str) -> int:

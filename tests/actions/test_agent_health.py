@@ -131,6 +131,7 @@ def test_the_last_server_of_stable_is_dead_at_once_all_the_same(stable: World) -
     assert "HAS NO SERVER" in stable.row.reason and "server process ended" in stable.row.reason
 
 
+@pytest.mark.slow  # many restarts
 def test_the_last_server_of_stable_never_fails_for_good(stable: World) -> None:
     """Hangs, loads that fail, and warm-ups that are late, many more times than any other deployment gets."""
     pauses = []

@@ -96,6 +96,7 @@ class TestQueue:
         assert actions.dispatch_due() == 0
         assert "no broker" in caplog.text
 
+    @pytest.mark.slow  # hundreds of attempts, so that a wait would show
     def test_a_broker_that_is_away_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from celery import Celery
         from kombu.exceptions import OperationalError
@@ -307,6 +308,7 @@ class TestHeartbeat:
             6.0  # a beat each 2 s; a stutter of the machine is shorter than what is left of the lease then
         )
 
+    @pytest.mark.slow  # a lease's time
     def test_work_longer_than_the_lease_keeps_its_job(self, handle: Any, sent: list[str]) -> None:
         stolen = []
 

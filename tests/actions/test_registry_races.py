@@ -20,7 +20,7 @@ from tests.registry_samples import (
 )
 from tests.registry_setup import dev, model, race, sealed, stored  # noqa: F401
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # threads that wait for one another
 
 
 @pytest.mark.django_db(transaction=True)

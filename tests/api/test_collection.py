@@ -16,7 +16,7 @@ from registry.storage import store
 from sluicegate.cli import exits
 from tests.api.test_cli import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
 
 @pytest.fixture

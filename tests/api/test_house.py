@@ -371,6 +371,7 @@ class TestSchema:
         assert served.status_code == 200
         assert served.json()["openapi"].startswith("3.1")
 
+    @pytest.mark.slow  # writes the whole schema
     def test_it_is_the_committed_one(self, tmp_path: Path) -> None:
         call_command(
             "spectacular", file=str(tmp_path / "openapi.json"), format="openapi-json", validate=True, fail_on_warn=True

@@ -20,7 +20,7 @@ from tests.api_schema import SCHEMA
 from tests.factories import OBJECTIVES
 from tests.registry_samples import release_yaml
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # every operation by every caller
 
 #: Rights that are no verb of the table: anybody; whoever signed in; the address is its own permission.
 OPEN, SIGNED_IN, BY_ADDRESS = "open", "signed in", "by address"

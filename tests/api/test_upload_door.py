@@ -165,6 +165,7 @@ def test_a_body_that_does_not_come_is_told_so(
     refused(door("POST", "/api/v1/models", dripping(), KNOWN | {"Content-Length": "1000"}), 408, "too_slow")
 
 
+@pytest.mark.slow  # seconds
 def test_a_strangers_body_has_seconds(door: Callable[..., httpx.Response], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicegate.body_middleware.STRANGERS_S", 0.3)
 

@@ -134,6 +134,7 @@ def test_stores_that_were_named_are_for_one_process(monkeypatch: pytest.MonkeyPa
     for cores, count in ((1, 0), (2, 3), (3, 4), (64, 4)):
         monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert workers.how_many() == count
+        assert workers.how_many(wait_for_servers=False) == min(count, cores)
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
     assert workers.how_many() == 0
 
