@@ -30,8 +30,8 @@ test: setup ## Every test, on real parts, shared among workers (ARGS="tests/flow
 # They compute, so that a worker for each core is enough; and properties are asked of fewer examples.
 fast: WORKERS := logical
 fast: export SLUICEGATE_TEST_EXAMPLES ?= 20
-fast: setup ## The tests that start no server of their own and take less than a second
-	@$(PY) -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/contracts --ignore=tests/flows --ignore=tests/kills --ignore=tests/migrations --ignore=tests/real $(ARGS)
+fast: setup ## A minute's worth: no pages, no servers of their own, nothing that takes seconds
+	@$(PY) -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/contracts --ignore=tests/flows --ignore=tests/kills --ignore=tests/migrations --ignore=tests/pages --ignore=tests/real $(ARGS)
 
 kills: setup ## For a night: every process killed, and frozen, at its every write (ARGS="--only engine")
 	@bad=0; for what in "--all" "--all --freeze" "--takeover 20"; do $(PY) -m tests.kills $$what $(ARGS) || bad=1; done; \

@@ -32,7 +32,7 @@ from tests.gate_setup import (  # noqa: F401
     verdicts,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole runs of four gates
 
 
 def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer: Actor, release: Release) -> None:

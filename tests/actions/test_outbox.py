@@ -24,7 +24,7 @@ from notifications.models import Attempt, Delivery, Webhook
 from sluicegate.scheduler import look
 from tests.receiver import Receiver
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # workers that wait for one another
 ENGINE = Actor.system("engine")
 
 

@@ -16,7 +16,7 @@ from rollouts.models import Approval, Rollout
 from tests.factories import make_actor, make_admin, make_model
 from tests.rollout_setup import OBJECTIVES, awaiting, production, promoted, release_of, serves, started, with_stable
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # threads that wait for one another
 
 
 def at_once(*calls: Callable[[], Any]) -> list[str]:

@@ -27,7 +27,7 @@ from tests.factories import make_model, make_team
 from tests.receiver import Receiver, hangs_up, never_ends, replies, says_nothing, trickles
 from tests.webhook_setup import ENGINE, S, _private, happen, move_clock, only, receiver, send_all, subscribe, waits_s  # noqa: F401
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # rounds of two senders, and receivers that wait
 
 
 class TestFailing:
@@ -90,7 +90,6 @@ class TestFailing:
         snippet = only().tries.get().snippet
         assert snippet.startswith("a\ufffdbé") and len(snippet) == 500
 
-    @pytest.mark.slow  # an answer's longest time
     def test_an_answer_without_end_is_good_once_its_status_is_known(self, receiver: Receiver, settings: Any) -> None:
         settings.WEBHOOK_TIMEOUT_S = 3.0  # all of it is waited; the status must come within it on a busy machine, too
         subscribe(receiver.url)
@@ -126,7 +125,6 @@ class TestFailing:
         assert told.facts == {"team": "search", "delivery": str(only().pk), "event": event.seq}
         assert "rollout.stuck" in told.reason and "503" in told.reason and "/hook" not in told.reason
 
-    @pytest.mark.slow  # many rounds
     def test_two_broken_webhooks_do_not_tell_of_each_other_for_ever(self, receiver: Receiver) -> None:
         subscribe(receiver.url, verbs=["*"])
         subscribe(f"{receiver.url}/2", verbs=["*"])

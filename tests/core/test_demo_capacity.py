@@ -46,6 +46,8 @@ from validators.core.load import Attempt, judge_load, poisson_schedule, summaris
 from validators.core.policy import parse_policy as parse_gates
 from validators.core.verdict import Verdict
 
+pytestmark = pytest.mark.slow  # measures for as long as the demo does
+
 OBJECTIVES: dict[str, Any] = {"errors_max_frac": 0.001, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
 
 

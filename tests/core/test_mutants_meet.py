@@ -19,6 +19,8 @@ from tests.mutants.meet import Chosen, Met
 from tests.mutants.mutate import Mutant, mutants_of
 from tests.mutants.session import Watched
 
+pytestmark = pytest.mark.slow  # processes of its own
+
 SOURCE = """
 LIMIT = 3
 

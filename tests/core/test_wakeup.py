@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 
+import pytest
+
 from rollouts.engine.wakeup import Wakeup
 
 
@@ -45,6 +47,7 @@ def test_a_signal_handler_ends_the_wait_that_it_interrupts() -> None:
         signal.signal(signal.SIGUSR2, before)
 
 
+@pytest.mark.slow  # hundreds of waits
 def test_no_wait_outlasts_its_time_however_short_that_is() -> None:
     """Calls and waits without a pause, so that time runs out at every place in the wait that there is."""
 
