@@ -346,7 +346,7 @@ def test_acknowledgements_of_many_routes_are_those_of_each() -> None:
     first, second, *_ = Route.objects.order_by("pk")
     gateway = Gateway.objects.get(environment=first.environment)
     store.write_acks([store.AckRow(gateway.pk, second.pk, second.generation, "it cannot", timezone.now())])
-    routes = list(Route.objects.all())
+    routes = list(Route.objects.order_by("pk"))
     Gateway.objects.filter(name="gateway-1").update(seen_at=timezone.now() - timedelta(minutes=1))
     found = acknowledgements(routes, timezone.now())
     assert {pk: replace(ack, acked_at=None) for pk, ack in found.items()} == {
