@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi ci locks clean
+.PHONY: help setup up demo test fast kills mutants lint fmt bench openapi access ci locks clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ fmt: setup ## Let ruff and djhtml repair what they can
 
 bench: setup ## Measure the numbers that the documents claim
 	@set -e; for one in $$(grep -l '^if __name__ == ' benchmarks/*.py benchmarks/*/__main__.py benchmarks/*/*/__main__.py); do echo "== $$one"; PYTHONPATH=. $(PY) $$one $(ARGS); done
+
+access: setup ## Write who may what at every address to docs/access.md, by asking
+	@SLUICEGATE_WRITE_ACCESS=1 $(PY) -m pytest -n 0 -q tests/pages/test_access_of_pages.py tests/api/test_route_roles.py
 
 openapi: setup ## Write the schemas of the API and of the envelope to docs/
 	@$(PY) manage.py spectacular --validate --format openapi-json --file docs/openapi.json

@@ -118,7 +118,7 @@ class Watch:
 def shadowed(shop: Shop, name: str, sample_pct: float) -> Iterator[int]:
     """A rollout of this release that is shadowing, and is taken back at the end."""
     policy = {"preset": "demo", "shadow": {"sample_pct": sample_pct, **STAGE}, "guards": [GUARD], "deadline_s": 86_400}
-    begun = rollout.start(shop.author, name, environment=ENVIRONMENT, policy=policy)
+    begun = shop.author.start_rollout(name, environment=ENVIRONMENT, policy=policy)
     one = int(begun["id"])
     shop.until(one, "shadowing")
     yield one

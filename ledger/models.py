@@ -5,6 +5,9 @@ from __future__ import annotations
 import uuid
 
 from django.db import models
+from django.db.models import Case, F, When
+from django.db.models.fields.json import KT
+from django.db.models.functions import Left
 
 from ledger.core.lifecycle import JobState
 
@@ -29,10 +32,27 @@ class Event(models.Model):
     facts = models.JSONField(default=dict)
     prev_hash = models.CharField(max_length=64)
     hash = models.CharField(max_length=64, unique=True)
+    # the model that it is about, read out of the row by the database; null where it is about none
+    model = models.GeneratedField(
+        expression=Case(
+            When(subject_type="model", then=Left(F("subject_id"), 120)),
+            default=Left(KT("facts__model"), 120),
+            output_field=models.TextField(),
+        ),
+        output_field=models.TextField(),
+        db_persist=True,
+    )
 
     class Meta:
         ordering = ["seq"]
-        indexes = [models.Index(fields=["subject_type", "subject_id", "-seq"], name="event_by_subject")]
+        # Each serves the audit's filter of that name, the newest first; a migration adds `event_words` for its text.
+        indexes = [
+            models.Index(fields=["subject_type", "subject_id", "-seq"], name="event_by_subject"),
+            models.Index(fields=["model", "-seq"], name="event_by_model"),  # and what a team's members may read
+            models.Index(fields=["actor", "-seq"], name="event_by_actor"),
+            models.Index(fields=["verb", "-seq"], name="event_by_verb"),
+            models.Index(fields=["at"], name="event_by_time"),  # where a time begins in the order of `seq`
+        ]
 
 
 class ChainHead(models.Model):

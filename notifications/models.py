@@ -19,7 +19,7 @@ class Webhook(models.Model):
     target = models.CharField(max_length=500)  # the URL, or the e-mail address
     title = models.CharField(max_length=120, blank=True)
     verbs = models.JSONField(default=list)  # patterns such as rollout.*
-    # encrypted: see notifications.adapters.secret_encryption
+    # encrypted: see ledger.adapters.secret_encryption
     secret = models.TextField(blank=True)
     previous_secret = models.TextField(blank=True)
     previous_until = models.DateTimeField(null=True, blank=True)  # until when the previous one signs as well

@@ -28,6 +28,7 @@ class ServedModel(models.Model):
     objectives = models.JSONField(default=dict)
     gate_policy = models.JSONField(default=dict)
     rollout_policy = models.JSONField(default=dict)
+    ownership = models.JSONField(default=dict, blank=True)  # who is called when it breaks: registry.core.ownership
     last_number = models.PositiveIntegerField(default=0)  # numbers are never reused
     version = models.PositiveIntegerField(default=1)  # If-Match
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
@@ -112,7 +113,15 @@ class Release(models.Model):
                 name="release_sealed_whole",
             ),
         ]
-        indexes = [models.Index(fields=["model", "-number"], name="release_newest_first")]
+        indexes = [
+            models.Index(fields=["model", "-number"], name="release_newest_first"),
+            # the search: a digest by its beginning
+            models.Index(fields=["digest"], opclasses=["varchar_pattern_ops"], name="release_by_digest"),
+            # the inbox: releases sealed lately that may lack a waiver
+            models.Index(
+                fields=["sealed_at"], condition=Q(state="sealed", is_code_bearing=True), name="release_with_code"
+            ),
+        ]
 
     @property
     def name(self) -> str:
@@ -281,3 +290,56 @@ class AliasEvent(models.Model):
     class Meta:
         ordering = ["-version"]
         constraints = [models.UniqueConstraint(fields=["alias", "version"], name="alias_event_once")]
+
+
+class ReleaseNote(models.Model):
+    """What people say of a release, outside its digest: plain text and tags, as of one version. Append-only by trigger.
+
+    The note of now is that of the highest version; the others are its history.
+    """
+
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="notes")
+    version = models.PositiveIntegerField()
+    text = models.TextField(blank=True)
+    tags = models.JSONField(default=list)  # words, in the order in which they were given
+    author = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    written_by = models.CharField(max_length=150)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-version"]
+        constraints = [models.UniqueConstraint(fields=["release", "version"], name="release_note_once")]
+
+
+class ReviewComment(models.Model):
+    """What a reviewer says of a section of a comparison, or of a line of a file in it. Never deleted; resolved at most once.
+
+    `digest` and `against_digest` are those that were seen. `line` is one of the file `path`: of the newer release, or of the
+    older one where `side` is old.
+    """
+
+    release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="comments")
+    digest = models.CharField(max_length=71)
+    against = models.ForeignKey(Release, null=True, on_delete=models.PROTECT, related_name="+")
+    against_digest = models.CharField(max_length=71, blank=True)
+    section = models.CharField(max_length=20)
+    path = models.CharField(max_length=300, blank=True)
+    side = models.CharField(max_length=3, default="new")
+    line = models.PositiveIntegerField(null=True)
+    text = models.TextField()
+    author = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    written_by = models.CharField(max_length=150)
+    at = models.DateTimeField()
+    resolved_by = models.CharField(max_length=150, blank=True)
+    resolved_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(side__in=["old", "new"]), name="review_comment_side_known"),
+            models.CheckConstraint(
+                condition=Q(resolved_at__isnull=True, resolved_by="")
+                | (Q(resolved_at__isnull=False) & ~Q(resolved_by="")),
+                name="review_comment_resolved_whole",
+            ),
+        ]
+        indexes = [models.Index(fields=["release", "-id"], name="review_comment_newest_first")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts.actions import forget_expired_sessions
 from accounts.core.access import Actor
 from ledger.hooks.job_handlers import Again, Beat, handler
 from ledger.models import Job
@@ -40,7 +41,9 @@ def sweep_uploads(job: Job, beat: Beat) -> None:
 
 @handler(actions.HOUSEKEEPING)
 def run_housekeeping(job: Job, beat: Beat) -> None:
-    """Discards abandoned drafts and, where the settings say so, collects; recurs every few hours."""
+    """Discards abandoned drafts and, where the settings say so, collects; expired sessions go, too; recurs every few hours."""
+    while forget_expired_sessions():
+        pass
     done = actions.run_housekeeping(actor=Actor.system("housekeeping"))
     raise Again(
         actions.HOUSEKEEPING_EVERY.total_seconds(), f"{done.drafts} drafts discarded, {done.deleted} blobs deleted"

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from registry.api import aliases, files, garbage_collection, headers, models, releases, signatures, uploads
+from registry.api import (
+    aliases,
+    drafts,
+    files,
+    garbage_collection,
+    headers,
+    models,
+    releases,
+    reviews,
+    signatures,
+    uploads,
+)
 from registry.core.uploads import PART_PATH
 
 urlpatterns = [
@@ -33,6 +44,13 @@ urlpatterns = [
         garbage_collection.RestoreView.as_view(),
         name="api-release-restore",
     ),
+    path("models/<slug:slug>/releases/<slug:name>/notes", reviews.NotesView.as_view(), name="api-notes"),
+    path("models/<slug:slug>/releases/<slug:name>/comments", reviews.CommentsView.as_view(), name="api-comments"),
+    path(
+        "models/<slug:slug>/releases/<slug:name>/comments/<int:comment_id>/resolve",
+        reviews.ResolveView.as_view(),
+        name="api-comment-resolve",
+    ),
     path("models/<slug:slug>/aliases", aliases.AliasesView.as_view(), name="api-aliases"),
     path("models/<slug:slug>/aliases/<slug:name>", aliases.AliasView.as_view(), name="api-alias"),
     path(
@@ -40,6 +58,7 @@ urlpatterns = [
     ),
     path("registry/collection", garbage_collection.CollectionView.as_view(), name="api-collection"),
     path("keys", signatures.KeysView.as_view(), name="api-keys"),
+    path("drafts", drafts.DraftsView.as_view(), name="api-drafts"),
     path("releases/<uuid:release_id>", releases.DraftView.as_view(), name="api-draft"),
     path("releases/<uuid:release_id>/files/<path:path>", files.FileUploadView.as_view(), name="api-upload"),
     path("releases/<uuid:release_id>/seal", releases.SealView.as_view(), name="api-seal"),

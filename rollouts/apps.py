@@ -6,10 +6,13 @@ class RolloutsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from registry.hooks.outcomes import register_outcome_source
         from registry.hooks.policy_validators import register_policy_validator
         from registry.hooks.usage import register_usage_source
         from rollouts.core.policy_schema import parse_policy
         from rollouts.queries.release_usage import release_usages
+        from rollouts.queries.rolled_back import rolled_back
 
         register_policy_validator("rollout_policy", parse_policy)
         register_usage_source("rollouts", release_usages)
+        register_outcome_source(rolled_back)

@@ -110,6 +110,22 @@ class Observation(models.Model):
         constraints = [models.UniqueConstraint(fields=["rollout", "first_tick", "tick"], name="observation_once")]
 
 
+class LatencyWindow(models.Model):
+    """How fast both arms answered in some seconds: first attempts between the edges of `rollouts.core.latency`, for people to look at.
+
+    Append-only by trigger. Windows grow with the rollout's age, so that a month's rollout has some hundred.
+    """
+
+    rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="latency_windows")
+    from_at = models.DateTimeField()
+    at = models.DateTimeField()
+    candidate = models.JSONField()  # counts by class, one more than there are edges
+    stable = models.JSONField()
+
+    class Meta:
+        indexes = [models.Index(fields=["rollout", "at"], name="latency_by_rollout")]  # the plots of its page
+
+
 class DecisionRecord(models.Model):
     """What the engine or a person decided, with its sentence of reason. Append-only by trigger."""
 
@@ -180,6 +196,9 @@ class AATestRecord(models.Model):
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="self_tests")
     model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="self_tests")
     state = models.JSONField(default=dict)  # rollouts.core.aa_test.SelfTest
+    traffic = models.JSONField(
+        default=dict
+    )  # what it counted in the last hour: rollouts.core.recent_traffic.RecentTraffic
     at = models.DateTimeField()
     alarmed_at = models.DateTimeField(null=True)
 

@@ -1,12 +1,14 @@
 from django.urls import path
 
+from rollouts.api import approvals, serving_history
 from rollouts.api import rollouts as api
-from rollouts.api import serving_history
 
 urlpatterns = [
+    path("approvals", approvals.ApprovalsView.as_view()),
     path("rollouts", api.RolloutsView.as_view()),
     path("rollouts/preview", api.PreviewView.as_view()),
     path("rollouts/<int:rollout_id>", api.RolloutView.as_view()),
+    path("rollouts/<int:rollout_id>/wait", api.RolloutWaitView.as_view()),
     path("rollouts/<int:rollout_id>/observations", api.ObservationsView.as_view()),
     path("rollouts/<int:rollout_id>/decisions", api.DecisionsView.as_view()),
     path("rollouts/<int:rollout_id>/replay", api.ReplayView.as_view()),

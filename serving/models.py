@@ -20,6 +20,7 @@ class Environment(models.Model):
     needs_approval = models.BooleanField(default=False)
     allows_forced_release = models.BooleanField(default=False)  # x-sluicegate-release on a request
     generation = models.BigIntegerField(default=0)  # grows with every route change in it
+    version = models.PositiveIntegerField(default=1)  # of its rules: If-Match
 
     def __str__(self) -> str:
         return self.slug
@@ -37,12 +38,19 @@ class Gateway(models.Model):
 
 
 class Node(models.Model):
-    """A machine with an agent. `runtimes` lists the runtime images it can run: [{image, server, backends, versions}]."""
+    """A machine with an agent. `runtimes` lists the runtime images it can run: [{image, server, backends, versions}].
+
+    While it is cordoned it is given no new deployment; those that it has stay.
+    """
 
     name = models.SlugField(primary_key=True, max_length=60)
     runtimes = models.JSONField(default=list)
     facts = models.JSONField(default=dict)
     seen_at = models.DateTimeField(null=True)
+    cordoned_at = models.DateTimeField(null=True)
+    cordoned_by = models.CharField(max_length=150, blank=True)
+    cordon_reason = models.TextField(blank=True)
+    version = models.PositiveIntegerField(default=1)  # If-Match; grows with each cordon and its end
 
 
 class Deployment(models.Model):
@@ -93,6 +101,14 @@ class Server(models.Model):
     )  # [{path, expected, found}] of `serving.agent.drift.Drift`: what differed then
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
+
+
+class ServerLog(models.Model):
+    """The end of the log of a server that no user reaches, as its agent last saw it, without paths and secrets."""
+
+    server = models.OneToOneField(Server, on_delete=models.CASCADE, related_name="log")
+    text = models.TextField()
+    at = models.DateTimeField()
 
 
 class Route(models.Model):

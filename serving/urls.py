@@ -5,12 +5,16 @@ from __future__ import annotations
 from django.urls import path
 
 from serving.api import environments as api
-from serving.api import node_fit
+from serving.api import node_fit, nodes, release_check
 
 urlpatterns = [
+    path("models/<slug:slug>/releases:check", release_check.ReleaseCheckView.as_view(), name="release-check"),
     path("models/<slug:slug>/releases/<str:name>/fit", node_fit.FitView.as_view(), name="release-fit"),
     path("environments", api.EnvironmentsView.as_view(), name="environments"),
     path("environments/<slug:slug>", api.EnvironmentView.as_view(), name="environment"),
+    path("nodes", nodes.NodesView.as_view(), name="nodes"),
+    path("nodes/<slug:name>/cordon", nodes.CordonView.as_view(), name="node-cordon"),
+    path("nodes/<slug:name>/uncordon", nodes.UncordonView.as_view(), name="node-uncordon"),
     path("servers", api.ServersView.as_view(), name="servers"),
     path("runtimes", api.RuntimesView.as_view(), name="runtimes"),
 ]

@@ -91,7 +91,7 @@ OTHER_FIX = f"Correct it; {API}/schema says what it may be."
 def problem(status: int, code: str, detail: str, **facts: Any) -> dict[str, Any]:
     """The body of a problem. `code` is stable for programs, `detail` a sentence for people; facts never hide these."""
     named = {
-        "type": f"urn:sluicegate:problem:{code}",
+        "type": f"/errors/{code}/",
         "title": TITLES.get(status, "Problem"),
         "status": status,
         "code": code,

@@ -2,14 +2,28 @@
 
 import os
 
+import django
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sluicegate.settings")
+django.setup()
+
+from web.static_files import collect  # noqa: E402  (settings first)
+
+collect()  # before the middleware looks for the files
 django_application = get_asgi_application()
 
-from sluicegate.body_middleware import BodyMiddleware  # noqa: E402  (settings first)
-from sluicegate.checks import refuse_unsafe_start  # noqa: E402
-from sluicegate.upload_middleware import UploadMiddleware  # noqa: E402
+from django.conf import settings  # noqa: E402
 
-application = BodyMiddleware(UploadMiddleware(django_application))
+from sluicegate.asgi_messages import App  # noqa: E402
+from sluicegate.body_middleware import BodyMiddleware  # noqa: E402
+from sluicegate.checks import refuse_unsafe_start  # noqa: E402
+from sluicegate.rate_limits import RateLimits  # noqa: E402
+from sluicegate.stream_middleware import StreamMiddleware  # noqa: E402
+from sluicegate.upload_middleware import UploadMiddleware  # noqa: E402
+from sluicegate.wait_middleware import WaitMiddleware  # noqa: E402
+
+application: App = BodyMiddleware(StreamMiddleware(UploadMiddleware(WaitMiddleware(django_application))))
+if settings.API_PER_MINUTE:
+    application = RateLimits(application, settings.API_PER_MINUTE)
 refuse_unsafe_start()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
+
+from django.conf import settings
 
 from ledger.core.errors import DomainError
 from sluicegate.api import CONTENT_TYPE, problem
@@ -14,10 +18,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
+_SESSION: Final = re.compile(rb"(?:^|;)\s*" + settings.SESSION_COOKIE_NAME.encode() + rb"=([^;]+)")
+
 
 def header(scope: Message, name: bytes) -> bytes:
     """The first header of this (lower-case) name; empty where there is none."""
     return next((bytes(value) for found, value in scope["headers"] if found == name), b"")
+
+
+def credential(scope: Message) -> str:
+    """What says who asks, as a digest; empty for who shows nothing."""
+    session = _SESSION.search(header(scope, b"cookie"))
+    shown = header(scope, b"authorization") or (session[1] if session else b"")
+    return hashlib.sha256(shown).hexdigest() if shown else ""
 
 
 def length_of(scope: Message) -> int | None:
@@ -40,6 +53,6 @@ async def answer(status: int, body: dict[str, Any], send: Send, content_type: st
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="sluicegate"'))
     if status == 503:
-        headers.append((b"retry-after", b"2"))
+        headers.append((b"retry-after", str(body.get("retry_after_s", 2)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": data})

@@ -28,8 +28,8 @@ from sluicegate.web_server import know_sender
 log = logging.getLogger(__name__)
 
 FILE: Final = re.compile(API + r"/releases/[0-9a-f-]{36}/files/.+", re.DOTALL)
-#: A draft that announces the most files, with the longest names; a golden set.
-_LARGE: Final = re.compile(API + r"/models/[^/]+/(releases|golden-sets)")
+#: A draft that announces the most files, with the longest names; a golden set, by the API or by its page.
+_LARGE: Final = re.compile(rf"{API}/models/[^/]+/(releases|golden-sets)(:check)?|/models/[^/]+/golden-sets/add/")
 LARGE_BYTES: Final = 16 << 20
 #: Every other body: policies of a model are the longest, some 100 KiB.
 OTHER_BYTES: Final = 1 << 20
@@ -37,7 +37,7 @@ OTHER_BYTES: Final = 1 << 20
 #: some hundred bytes, of which a browser makes one packet.
 STRANGERS_BYTES: Final = 64 << 10
 STRANGERS_S: Final = 5.0
-_TOKENS: Final = f"{API}/tokens"
+_SIGN_IN: Final = (f"{API}/tokens", f"{API}/tokens:exchange")  # by password, and by a CI job's identity token
 _SIGN_OUT: Final = "/sign-out/"  # nothing to come back to
 #: A body must come without a pause of this length, and faster than this on the whole. Slower senders are told 408.
 SILENT_S: Final = 20.0
@@ -138,11 +138,9 @@ def _rule_of(scope: Message) -> _Rule:
     if scope["method"] == "PUT" and FILE.fullmatch(path):
         fix = f"Upload the file in parts: POST {API}/uploads, see docs/uploads.md."
         return _Rule(settings.MAX_SIMPLE_UPLOAD_BYTES, 0, fix)
-    if path in {settings.LOGIN_URL, _TOKENS}:
+    if path in {settings.LOGIN_URL, *_SIGN_IN}:
         return _Rule(STRANGERS_BYTES, STRANGERS_BYTES)
-    if path.startswith("/api/"):
-        return _Rule(LARGE_BYTES if _LARGE.fullmatch(path) else OTHER_BYTES, 0)
-    return _Rule(OTHER_BYTES, 0)
+    return _Rule(LARGE_BYTES if _LARGE.fullmatch(path) else OTHER_BYTES, 0)
 
 
 def _is_page(scope: Message) -> bool:

@@ -9,6 +9,8 @@ from django.core.checks import Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection
 
+from registry.storage.cors import cors_problem
+
 #: Known to everyone who can read the source.
 INSECURE_PREFIX = "insecure-"
 LEAST_SECRET_CHARACTERS = 32
@@ -58,6 +60,16 @@ def database_role_is_plain(app_configs: Any = None, **_: Any) -> list[Warning]:
             "(docs/operations.md, “The database's roles”, also how the tables change hands).",
             id="sluicegate.W001",
         )
+    ]
+
+
+@register(Tags.security, deploy=True)
+def bucket_lets_pages_in(app_configs: Any = None, **_: Any) -> list[Warning]:
+    """A warning for each origin of the pages (`SLUICEGATE_CSRF_TRUSTED_ORIGINS`) from which browsers may not send to the bucket."""
+    return [
+        Warning(problem, hint="docs/uploads.md, “An S3 bucket”.", id="sluicegate.W002")
+        for origin in settings.CSRF_TRUSTED_ORIGINS
+        if (problem := cors_problem(origin))
     ]
 
 

@@ -14,7 +14,11 @@ _PROBLEM: Final[dict[str, Any]] = {
     "description": "RFC 9457. Beside these members there are facts that belong to the code, such as the version that is current.",
     "required": ["type", "title", "status", "code", "detail", "instance"],
     "properties": {
-        "type": {"type": "string", "description": "urn:sluicegate:problem:<code>"},
+        "type": {
+            "type": "string",
+            "format": "uri-reference",
+            "description": "/errors/<code>/, a page that says what to do next",
+        },
         "title": {"type": "string", "description": "the status in words"},
         "status": {"type": "integer"},
         "code": {"type": "string", "description": "stable, for programs"},

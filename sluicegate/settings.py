@@ -52,10 +52,12 @@ MIDDLEWARE = [
     "web.security_headers.SecurityHeaders",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "web.compression.GzippedPages",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "web.pages.session.SeenSessions",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "web.pages.session.RefusalPages",
@@ -72,11 +74,16 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "web.looks.shell",
             ],
         },
     }
 ]
 AUTH_USER_MODEL = "accounts.User"
+#: The first finds the user of a session, the second proves passwords.
+AUTHENTICATION_BACKENDS = ["accounts.adapters.session_users.SessionUsers", "django.contrib.auth.backends.ModelBackend"]
+#: New passwords by the first; a hash of another kind is rewritten when its owner signs in. Source: OWASP Password Storage.
+PASSWORD_HASHERS = [f"django.contrib.auth.hashers.{name}" for name in ("Argon2PasswordHasher", "PBKDF2PasswordHasher")]
 #: For every way in: pages, API and command line (`accounts.actions.passwords`). Source: NIST SP 800-63B-4, 3.1.1.2: length and a
 #: list of common ones, no rules of composition.
 AUTH_PASSWORD_VALIDATORS = [
@@ -91,6 +98,8 @@ AUTH_PASSWORD_VALIDATORS = [
 #: How long a token lives that is issued without an end, and the longest that may be asked for.
 TOKEN_MOST_DAYS = env.number("SLUICEGATE_TOKEN_MOST_DAYS", 365.0, least=0.01, most=3650)
 TOKEN_DAYS = env.number("SLUICEGATE_TOKEN_DAYS", min(90.0, TOKEN_MOST_DAYS), least=0.01, most=TOKEN_MOST_DAYS)
+#: Requests a minute that one caller (a token, a session) may send to the API of a web process; 0: any number. Strangers get a twentieth.
+API_PER_MINUTE = int(env.number("SLUICEGATE_API_PER_MINUTE", 6000, least=0, most=1_000_000))
 #: How many proxies in front of the web process write X-Forwarded-For; 0: none, and the header is not believed.
 PROXIES = int(env.number("SLUICEGATE_PROXIES", 0, least=0, most=10))
 LOGIN_URL = "/sign-in/"
@@ -259,8 +268,16 @@ USE_TZ = True
 USE_I18N = False
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "web" / "static"]
+STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]
+#: Where the web process collects them at its start (`web.static_files`); while debugging they are served as they are written.
 STATIC_ROOT = STATE_DIR / "static"
-WHITENOISE_USE_FINDERS = True
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage" if DEBUG else "web.static_files.HashedFiles"
+    },
+}
+WHITENOISE_USE_FINDERS = DEBUG
 
 # The engine's clock, in seconds.
 ENGINE_TICK_S = env.number("SLUICEGATE_ENGINE_TICK_S", 1.0, least=0.05, most=60)

@@ -18,6 +18,7 @@ urlpatterns = [
         name="api-schema",
     ),
     *(path(f"{_API}/", include(f"{app}.urls")) for app in API_APPS),
+    path(f"{_API}/", include("web.api")),
     re_path(r"^api/", unknown_address),
     path("", include("web.urls")),
 ]

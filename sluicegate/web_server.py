@@ -7,7 +7,9 @@ What comes after the head is `BodyMiddleware`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+import resource
+import socket
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -27,11 +29,38 @@ _WORDS: Final = {
 
 
 _KNOWN: Final = "sender_is_known"
+_KEPT: Final = "end_kept_open"
+_ABORT: Final = "abort_connection"
+#: Who leaves unacknowledged for so long what was sent is gone, as a closed laptop is. (One that merely reads slowly acknowledges.)
+GONE_MS: Final = 30_000
 
 
 def know_sender(scope: MutableMapping[str, Any]) -> None:
     """An application notes in a request's ASGI scope that somebody known sends its body: strangers' bodies give way first."""
     scope.setdefault("state", {})[_KNOWN] = True
+
+
+def keep_open(scope: MutableMapping[str, Any], end: Callable[[], object]) -> None:
+    """An application notes that an answer of its own goes on and on. The bounds here leave it alone, as the application has its
+    own; when this server stops, it calls `end`, and does not wait for the answer before that."""
+    scope.setdefault("state", {})[_KEPT] = end
+
+
+def cut_off(scope: MutableMapping[str, Any]) -> None:
+    """Ends the request's connection now, and what was not sent yet stays unsent. (Other servers close it when they may.)"""
+    abort = scope.get("state", {}).get(_ABORT)
+    if abort is not None:
+        abort()
+
+
+def raise_file_limit() -> int:
+    """How many files this process may have open, after it has asked for as many as it can get, 8,192 at most."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return 8192 if soft == resource.RLIM_INFINITY else soft
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -46,6 +75,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
         self._begin_head()
         self._make_room()
 
@@ -69,7 +101,19 @@ class BoundedHttp(HttpToolsProtocol):
         if size > HEAD_BYTES or len(self.headers) > MOST_HEADERS:
             self._refuse(431)
         else:
+            self.scope["state"][_ABORT] = self.transport.abort
             super().on_headers_complete()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        end = self._kept_open()
+        if end is not None:
+            end()
+
+    def _kept_open(self) -> Callable[[], object] | None:
+        """What ends the answer that is kept open; None where there is none."""
+        end: Callable[[], object] | None = self.cycle.scope["state"].get(_KEPT) if self._is_answering() else None
+        return end
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:
@@ -130,7 +174,8 @@ class BoundedHttp(HttpToolsProtocol):
 
         One that was ended in this turn of the event loop is in the list still, and many connections may begin in one turn.
         """
-        held = [one for one in self.connections if isinstance(one, BoundedHttp) and not one._is_evicted]
+        ours = [one for one in self.connections if isinstance(one, BoundedHttp) and not one._is_evicted]
+        held = [one for one in ours if one._kept_open() is None]
         if len(held) > MOST_CONNECTIONS:
             others = [one for one in held if one is not self]
             ranked = [(rank, one._since, id(one), one) for one in others if (rank := one._eviction_rank()) is not None]

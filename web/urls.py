@@ -3,36 +3,141 @@
 from __future__ import annotations
 
 from django.urls import path
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_http_methods
 
-from web.pages import diffs, events, gates, models, overview, releases, rollouts, session, starting, webhooks
+from web import looks
+from web.pages import (
+    account,
+    aliases,
+    approvals,
+    audit,
+    audit_export,
+    diffs,
+    drafts,
+    environments,
+    errors,
+    fleet,
+    gates,
+    golden_sets,
+    history,
+    issuer_sign_in,
+    issuers,
+    model_list,
+    model_tabs,
+    models,
+    new_model,
+    overview,
+    own_status,
+    ownership,
+    people,
+    policies,
+    post_mortems,
+    release_files,
+    release_tabs,
+    releases,
+    reviews,
+    rollout_list,
+    rollouts,
+    search,
+    session,
+    settings_frame,
+    signing_keys,
+    starting,
+    storage,
+    styleguide,
+    token_forms,
+    upload,
+    webhooks,
+)
 from web.pages.forms import posted
 
 #: The pages of forms, with what their addresses take from the form's.
 _RELEASE, _STARTING = ("release", "slug", "number"), ("release_rollout", "slug", "number")
-_ROLLOUT, _WEBHOOK = ("rollout", "pk"), ("webhook", "pk")
+_PERSON = ("person", "username")
+_ROLLOUT, _WEBHOOK, _ISSUER = ("rollout", "pk"), ("webhook", "pk"), ("issuer", "pk")
 
 urlpatterns = [
     path("", require_GET(overview.overview), name="overview"),
     path("_live/", require_GET(overview.overview_live), name="overview_live"),
+    # the shell
+    path("looks/", looks.choose, name="looks"),
+    path("errors/", require_GET(errors.errors), name="errors"),
+    path("errors/<slug:code>/", require_GET(errors.error), name="error"),
+    path("search/", require_GET(search.search_page), name="search"),
+    path("_search/", require_GET(search.search_fragment), name="search_fragment"),
+    path("styleguide/", require_GET(styleguide.styleguide), name="styleguide"),
     path("sign-in/", session.sign_in, name="sign_in"),
     path("sign-out/", session.sign_out, name="sign_out"),
     path("password/", session.password, name="password"),
-    path("models/", require_GET(models.models), name="models"),
+    path("models/", require_GET(model_list.models), name="models"),
+    # uploads: a new model, a release on its way in
+    path("models/new/", require_GET(new_model.new_model), name="new_model"),
+    path("models/new/create/", posted(new_model.create, "new_model"), name="new_model_create"),
+    path("models/<slug:slug>/upload/", require_GET(upload.upload), name="model_upload"),
+    path("drafts/", require_GET(drafts.drafts), name="drafts"),
+    path("drafts/<uuid:pk>/discard/", posted(drafts.discard, "drafts"), name="draft_discard"),
     path("models/<slug:slug>/", require_GET(models.model), name="model"),
     path("models/<slug:slug>/_live/", require_GET(models.model_live), name="model_live"),
-    path("models/<slug:slug>/roll-back/", posted(models.roll_back, "model", "slug"), name="model_roll_back"),
-    path("models/<slug:slug>/r/<int:number>/", require_GET(releases.release), name="release"),
-    path("models/<slug:slug>/r/<int:number>/diff/", require_GET(diffs.release_diff), name="release_diff"),
+    # the model's tabs
+    path("models/<slug:slug>/compare/", require_GET(models.compare), name="model_compare"),
+    path("models/<slug:slug>/serving/", require_GET(model_tabs.serving), name="model_serving"),
+    path("models/<slug:slug>/golden-sets/", require_GET(golden_sets.golden_sets), name="model_golden_sets"),
+    path("models/<slug:slug>/golden-sets/new/", require_GET(golden_sets.new), name="model_golden_set_new"),
     path(
-        "models/<slug:slug>/r/<int:number>/gates/",
-        posted(releases.run_gates, *_RELEASE),
-        name="release_gates",
+        "models/<slug:slug>/golden-sets/add/",
+        posted(golden_sets.add, "model_golden_set_new", "slug"),
+        name="model_golden_set_add",
     ),
     path(
-        "models/<slug:slug>/r/<int:number>/waive/",
-        posted(releases.waive, *_RELEASE),
-        name="release_waive",
+        "models/<slug:slug>/golden-sets/use/",
+        posted(golden_sets.use, "model_golden_sets", "slug"),
+        name="model_golden_set_use",
+    ),
+    path("models/<slug:slug>/aliases/", require_GET(aliases.aliases), name="model_aliases"),
+    path("models/<slug:slug>/aliases/move/", posted(aliases.move, "model_aliases", "slug"), name="model_alias_move"),
+    path(
+        "models/<slug:slug>/policies/",
+        require_http_methods(["GET", "HEAD", "POST"])(policies.policies),
+        name="model_policies",
+    ),
+    path("models/<slug:slug>/activity/", require_GET(model_tabs.activity), name="model_activity"),
+    path("models/<slug:slug>/roll-back/", posted(models.roll_back, "model", "slug"), name="model_roll_back"),
+    # a release: its tabs, what is said of it, comparing
+    path("models/<slug:slug>/r/<int:number>/", require_GET(releases.release), name="release"),
+    path("models/<slug:slug>/r/<int:number>/files/", require_GET(release_files.files), name="release_files"),
+    path("models/<slug:slug>/r/<int:number>/files/<path:path>", require_GET(release_files.file), name="release_file"),
+    path("models/<slug:slug>/r/<int:number>/gates/", release_tabs.gates, name="release_gates"),
+    path(
+        "models/<slug:slug>/r/<int:number>/deployments/",
+        require_GET(release_tabs.deployments),
+        name="release_deployments",
+    ),
+    path(
+        "models/<slug:slug>/r/<int:number>/provenance/",
+        require_GET(release_tabs.provenance),
+        name="release_provenance",
+    ),
+    path("models/<slug:slug>/r/<int:number>/waive/", posted(releases.waive, *_RELEASE), name="release_waive"),
+    path("models/<slug:slug>/r/<int:number>/comments/", posted(reviews.comment, *_RELEASE), name="release_comments"),
+    path(
+        "models/<slug:slug>/r/<int:number>/comments/<int:pk>/resolve/",
+        posted(reviews.resolve, *_RELEASE),
+        name="release_comment_resolve",
+    ),
+    path("models/<slug:slug>/r/<int:number>/note/", posted(releases.note, *_RELEASE), name="release_note"),
+    path(
+        "models/<slug:slug>/r/<int:number>/retire/", posted(releases.retire_release, *_RELEASE), name="release_retire"
+    ),
+    path(
+        "models/<slug:slug>/r/<int:number>/restore/",
+        posted(releases.restore_release, *_RELEASE),
+        name="release_restore",
+    ),
+    path("models/<slug:slug>/r/<int:number>/diff/", require_GET(diffs.release_diff), name="release_diff"),
+    path(
+        "models/<slug:slug>/r/<int:number>/diff/disagreements/",
+        require_GET(diffs.disagreements_export),
+        name="release_disagreements",
     ),
     path("models/<slug:slug>/r/<int:number>/rollout/", require_GET(starting.starting), name="release_rollout"),
     path(
@@ -47,13 +152,35 @@ urlpatterns = [
     ),
     path("gate-runs/<int:pk>/", require_GET(gates.gate_run), name="gate_run"),
     path("gate-runs/<int:pk>/_live/", require_GET(gates.gates_live), name="gates_live"),
-    path("rollouts/", require_GET(rollouts.rollouts), name="rollouts"),
+    path("gate-runs/<int:pk>/_run/", require_GET(gates.gate_run_live), name="gate_run_live"),
+    path("gate-runs/<int:pk>/_evidence/", require_GET(gates.evidence_live), name="gate_run_evidence"),
+    path("gate-runs/<int:pk>/cancel/", posted(gates.cancel, "gate_run", "pk"), name="gate_run_cancel"),
+    path("rollouts/", require_GET(rollout_list.rollouts), name="rollouts"),
     path("rollouts/<int:pk>/", require_GET(rollouts.rollout), name="rollout"),
     path("rollouts/<int:pk>/_live/", require_GET(rollouts.rollout_live), name="rollout_live"),
+    path("rollouts/<int:pk>/_plots/", require_GET(rollouts.rollout_plots), name="rollout_plots"),
     path("rollouts/<int:pk>/replay/", require_GET(rollouts.replay), name="rollout_replay"),
+    path("rollouts/<int:pk>/post-mortem/", require_GET(post_mortems.post_mortem), name="post_mortem"),
     path("rollouts/<int:pk>/supersede/", posted(rollouts.supersede, *_ROLLOUT), name="rollout_supersede"),
     path("rollouts/<int:pk>/<slug:verb>/", posted(rollouts.act_on, *_ROLLOUT), name="rollout_act"),
-    path("events/", require_GET(events.events), name="events"),
+    # approvals
+    path("approvals/", require_GET(approvals.approvals), name="approvals"),
+    path("approvals/_live/", require_GET(approvals.approvals_live), name="approvals_live"),
+    path("approvals/waivers/<uuid:release>/", posted(approvals.waive, "approvals"), name="approval_waive"),
+    path("approvals/<int:pk>/<slug:verb>/", posted(approvals.decide, "approvals"), name="approval_decide"),
+    # fleet
+    path("fleet/", require_GET(fleet.fleet), name="fleet"),
+    path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),
+    # history
+    path("history/", require_GET(history.history), name="history"),
+    path("history/served.csv", require_GET(history.history_csv), name="history_csv"),
+    # audit
+    path("events/", require_GET(audit.moved)),
+    path("audit/", require_GET(audit.audit), name="audit"),
+    path("audit/verify/", require_GET(audit.verify), name="audit_verify"),
+    path("audit/export.jsonl", require_GET(audit_export.export), {"form": "jsonl"}, name="audit_jsonl"),
+    path("audit/export.csv", require_GET(audit_export.export), {"form": "csv"}, name="audit_csv"),
+    path("audit/<int:seq>/", require_GET(audit.event), name="audit_event"),
     path("webhooks/", require_GET(webhooks.webhooks), name="webhooks"),
     path("webhooks/new/", posted(webhooks.create, "webhooks"), name="webhook_create"),
     path("webhooks/<int:pk>/", require_GET(webhooks.webhook), name="webhook"),
@@ -66,5 +193,98 @@ urlpatterns = [
         "webhooks/<int:pk>/replay/<uuid:delivery>/",
         posted(webhooks.replay_one, *_WEBHOOK),
         name="webhook_replay_one",
+    ),
+    # ownership
+    path(
+        "models/<slug:slug>/ownership/",
+        require_http_methods(["GET", "HEAD", "POST"])(ownership.ownership),
+        name="model_ownership",
+    ),
+    # people
+    path("account/", require_GET(account.account), name="account"),
+    path("settings/people/", require_GET(people.people), name="people"),
+    path("settings/new-person/", posted(people.create, "people"), name="person_create"),
+    path("settings/people/<str:username>/", require_GET(people.person), name="person"),
+    path("settings/people/<str:username>/password/", posted(people.new_password, *_PERSON), name="person_password"),
+    path("settings/people/<str:username>/tokens/new/", posted(token_forms.create_token, *_PERSON), name="token_create"),
+    path(
+        "settings/people/<str:username>/tokens/<int:pk>/rotate/",
+        posted(token_forms.rotate_token, *_PERSON),
+        name="token_rotate",
+    ),
+    path(
+        "settings/people/<str:username>/tokens/<int:pk>/revoke/",
+        posted(token_forms.revoke_token, *_PERSON),
+        name="token_revoke",
+    ),
+    path(
+        "settings/people/<str:username>/sessions/<int:pk>/end/",
+        posted(people.end_session, *_PERSON),
+        name="session_end",
+    ),
+    *(
+        path(
+            f"settings/people/<str:username>/roles/{verb}/",
+            posted(people.change_role, *_PERSON),
+            {"verb": verb},
+            name=f"role_{verb}",
+        )
+        for verb in ("give", "take")
+    ),
+    *(
+        path(
+            f"settings/people/<str:username>/{verb}/",
+            posted(people.change_standing, *_PERSON),
+            {"verb": verb},
+            name=f"person_{verb}",
+        )
+        for verb in ("deactivate", "reactivate", "administer", "end-administration")
+    ),
+    path("settings/teams/", require_GET(people.teams), name="teams"),
+    path("settings/new-team/", posted(people.create_team, "teams"), name="team_create"),
+    path("settings/tokens/", require_GET(token_forms.tokens), name="tokens"),
+    # issuers
+    path("sign-in/with/<int:pk>/", require_GET(issuer_sign_in.leave), name="issuer_sign_in"),
+    path("sign-in/with/<int:pk>/return/", require_GET(issuer_sign_in.come_back), name="issuer_return"),
+    # settings
+    path("settings/", require_GET(settings_frame.settings), name="settings"),
+    path("status/", require_GET(own_status.status), name="status"),
+    path("settings/environments/", require_GET(environments.environments), name="settings_environments"),
+    path("settings/new-environment/", posted(environments.create, "settings_environments"), name="environment_create"),
+    path("settings/environments/<slug:slug>/", require_GET(environments.environment), name="settings_environment"),
+    path(
+        "settings/environments/<slug:slug>/change/",
+        posted(environments.change, "settings_environment", "slug"),
+        name="environment_change",
+    ),
+    path("settings/keys/", require_GET(signing_keys.keys), name="settings_keys"),
+    path("settings/keys/rotate/", posted(signing_keys.rotate, "settings_keys"), name="key_rotate"),
+    path("settings/storage/", require_GET(storage.storage), name="settings_storage"),
+    path("settings/storage/run/", posted(storage.run, "settings_storage"), name="storage_run"),
+    path("settings/issuers/", require_GET(issuers.issuers), name="issuers"),
+    path("settings/issuers/new/", posted(issuers.create, "issuers"), name="issuer_create"),
+    path("settings/issuers/try/", issuers.try_token, name="token_try"),
+    path("settings/issuers/<int:pk>/", require_GET(issuers.issuer), name="issuer"),
+    path("settings/issuers/<int:pk>/check/", posted(issuers.check, *_ISSUER), name="issuer_check"),
+    path("settings/issuers/<int:pk>/change/", posted(issuers.change, *_ISSUER), name="issuer_change"),
+    path("settings/issuers/<int:pk>/off/", posted(issuers.turn_off, *_ISSUER), name="issuer_off"),
+    path("settings/issuers/<int:pk>/on/", posted(issuers.turn_on, *_ISSUER), name="issuer_on"),
+    path("settings/issuers/<int:pk>/rules/new/", posted(issuers.create_rule, *_ISSUER), name="token_rule_create"),
+    path(
+        "settings/issuers/<int:pk>/rules/<int:rule>/<slug:to>/",
+        posted(issuers.turn_rule, *_ISSUER),
+        name="token_rule_turn",
+    ),
+    path("settings/issuers/<int:pk>/roles/new/", posted(issuers.create_role_rule, *_ISSUER), name="role_rule_create"),
+    path(
+        "settings/issuers/<int:pk>/roles/<int:rule>/delete/",
+        posted(issuers.delete_role_rule, *_ISSUER),
+        name="role_rule_delete",
+    ),
+    path("settings/issuers/<int:pk>/people/new/", posted(issuers.prepare, *_ISSUER), name="issuer_prepare"),
+    path(
+        "settings/issuers/<int:pk>/people/<int:identity>/remove/",
+        posted(issuers.remove, *_ISSUER),
+        name="identity_remove",
     ),
 ]

@@ -6,8 +6,9 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from accounts.actions.hashing import one_of_few
 from accounts.actions.tokens import end_credentials
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import Actor, require_own
 from accounts.models import User
 from ledger.actions import append_event
 from ledger.core.errors import Refused, field_error
@@ -34,15 +35,15 @@ def change_password(*, actor: Actor, user: User, password: str) -> None:
     Whoever changes their own has proved the old one before (`accounts.actions.prove_password`); administrators set that of others.
     Raises Refused, Invalid.
     """
-    if actor.user_id != user.pk:
-        require(actor, Verb.ADMINISTER, "*")
+    require_own(actor, user.pk)
     user = User.objects.select_for_update(no_key=True).get(pk=user.pk)
     if not user.is_active:
         raise Refused("user_inactive", f"{user.username} is not active; reactivate the user first.")
     require_good_password(password, user)
-    if user.check_password(password):
-        raise field_error("password", "The new password is the old one.", "Choose another one.")
-    user.set_password(password)
+    with one_of_few():
+        if user.check_password(password):
+            raise field_error("password", "The new password is the old one.", "Choose another one.")
+        user.set_password(password)
     user.save(update_fields=["password"])
     ended = end_credentials(user)
     append_event(

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 
 from django.db import IntegrityError, connection, transaction
 
+from accounts.actions.hashing import one_of_few
 from accounts.actions.passwords import require_good_password
-from accounts.core.access import Actor, Role, Verb, require
-from accounts.models import Membership, Team, User
+from accounts.core.access import CROSS_TEAM, EVERY_TEAM, Actor, Role, Verb, require
+from accounts.core.scope import WHOLE
+from accounts.models import Membership, RuleMembership, Team, Token, User
 from accounts.queries import get_user
 from ledger.actions import append_event
 from ledger.core.errors import NotFound, StateChanged, field_error
 
 FIRST_ADMINISTRATOR = "admin"
-#: What administrators have in place of a role in a team, as events call it, and the team that stands for all of them.
-ADMINISTRATOR, EVERY_TEAM = "administrator", "*"
+#: What administrators have in place of a role in a team, as events call it.
+ADMINISTRATOR = "administrator"
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,48}[a-z0-9])?")
 _FIRST_LOCK = 0x51_0C_AD_01
 
 
-def actor_for(user: User) -> Actor:
-    """The user as an actor, with the roles it holds now. One query."""
-    roles = user.memberships.values_list("team__slug", "role").order_by("team__slug", "role")
+def actor_for(user: User, token: Token | None = None, held: Iterable[tuple[str | None, str]] | None = None) -> Actor:
+    """The user as an actor, with the roles held now and, where the request came with a token, its scope. One query.
+
+    `held`: the roles as (team, role), where they have just been read with the user; then none.
+    """
+    scope = WHOLE if token is None else token.scope
+    stored = user.memberships.values_list("team__slug", "role").order_by("team__slug", "role")
+    roles = stored if held is None else held
     return Actor(
         name=user.username,
         user_id=user.pk,
-        is_admin=user.is_superuser,
-        roles=tuple((slug, Role(role)) for slug, role in roles),
+        is_admin=user.is_superuser and scope.is_whole,
+        every_role=user.is_superuser,
+        roles=tuple((slug or EVERY_TEAM, Role(role)) for slug, role in roles),
+        scope=scope,
+        token_id=None if token is None else token.pk,
+        is_by_previous=token is not None and token.is_by_previous,
     )
 
 
@@ -89,7 +101,8 @@ def create_user(*, actor: Actor, username: str, password: str | None = None, is_
     user = User(username=username, is_superuser=is_admin, is_staff=is_admin)
     if password is not None:
         require_good_password(password, user)
-    user.set_password(password)  # None makes it unusable
+    with one_of_few():
+        user.set_password(password)  # None makes it unusable
     try:
         with transaction.atomic():
             user.save()
@@ -109,17 +122,21 @@ def create_user(*, actor: Actor, username: str, password: str | None = None, is_
 
 @transaction.atomic
 def grant_role(*, actor: Actor, username: str, team: str, role: Role | str) -> Membership:
-    """The membership; the existing one when the user has the role already. Raises Refused, Invalid."""
+    """The membership; the existing one when the user has the role already. `*` is every team. Raises Refused, Invalid."""
     require(actor, Verb.ADMINISTER, team)
     user = User.objects.filter(username=username).first()
     its_team = Team.objects.filter(slug=team).first()
     if user is None:
         raise field_error("username", f"There is no user {username}.", "Create the user first.")
-    if its_team is None:
+    if its_team is None and team != EVERY_TEAM:
         raise field_error("team", f"There is no team {team}.", "Create the team first.")
     if role not in set(Role):
         raise field_error("role", f"{role!r} is no role.", f"Use one of {', '.join(Role)}.")
+    if its_team is None and role not in CROSS_TEAM:
+        which = ", ".join(sorted(CROSS_TEAM))
+        raise field_error("role", f"The role {role} is held team by team.", f"In every team one can be {which}.")
     membership, is_new = Membership.objects.get_or_create(user=user, team=its_team, role=Role(role).value)
+    RuleMembership.objects.filter(membership=membership).delete()  # given by hand, no rule takes it away again
     if is_new:
         append_event(
             verb="role.granted",
@@ -135,7 +152,8 @@ def grant_role(*, actor: Actor, username: str, team: str, role: Role | str) -> M
 def revoke_role(*, actor: Actor, username: str, team: str, role: Role | str) -> None:
     """The user no longer has the role, from the next request on. Raises Refused, and NotFound without such a role."""
     require(actor, Verb.ADMINISTER, team)
-    taken, _ = Membership.objects.filter(user__username=username, team__slug=team, role=role).delete()
+    held = Membership.objects.filter(user__username=username, role=role)
+    taken, _ = (held.filter(team=None) if team == EVERY_TEAM else held.filter(team__slug=team)).delete()
     if not taken:
         raise NotFound(
             "no_such_member",

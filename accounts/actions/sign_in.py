@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from threading import BoundedSemaphore
 
 from django.contrib.auth import authenticate
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from accounts.actions.hashing import one_of_few
 from accounts.core import throttle
 from accounts.core.throttle import Tally, TallyKind
 from accounts.models import SignInTally, User
-from ledger.core.errors import Throttled, Unavailable, field_error
+from ledger.core.errors import Throttled, field_error
 
 log = logging.getLogger(__name__)
-#: A check of a password costs half a second of processor time. More than this many at once in a process wait, then are sent away.
-CHECKS_AT_ONCE = 4
-_CHECKS = BoundedSemaphore(CHECKS_AT_ONCE)
-_LONGEST_WAIT_S = 5.0
 
 
 def sign_in(*, username: str, password: str, address: str, now: datetime | None = None) -> User | None:
@@ -35,7 +30,7 @@ def sign_in(*, username: str, password: str, address: str, now: datetime | None 
     now = now or timezone.now()
     named = throttle.keys(username, address)
     _refuse_early(_tallies(named), now)  # who has to wait anyway takes nobody's place in the queue
-    with _one_of_few():
+    with one_of_few():
         _count_failure(named, now)
         user = authenticate(username=username, password=password)
     if not isinstance(user, User):
@@ -107,13 +102,3 @@ def _forget_old(now: datetime) -> None:
     is_forgotten = Q(failed_at=None) | Q(failed_at__lt=now - timedelta(days=1))
     old = SignInTally.objects.select_for_update(no_key=True, skip_locked=True).filter(is_unknown, is_forgotten)[:100]
     SignInTally.objects.filter(key__in=[row.key for row in old]).delete()
-
-
-@contextmanager
-def _one_of_few() -> Iterator[None]:
-    if not _CHECKS.acquire(timeout=_LONGEST_WAIT_S):
-        raise Unavailable("busy", "Too many people sign in at this moment. Try again in a few seconds.")
-    try:
-        yield
-    finally:
-        _CHECKS.release()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.db import transaction
 
 from accounts.actions.passwords import change_password
-from accounts.actions.people import ADMINISTRATOR, EVERY_TEAM, keep_an_administrator
+from accounts.actions.people import ADMINISTRATOR, keep_an_administrator
 from accounts.actions.sign_in import forget_failures
 from accounts.actions.tokens import end_credentials
-from accounts.core.access import Actor, Verb, require
+from accounts.core.access import EVERY_TEAM, Actor, Verb, require
 from accounts.models import User
 from accounts.queries import get_user
 from ledger.actions import append_event

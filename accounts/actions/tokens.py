@@ -8,27 +8,36 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
-from accounts.core.access import Actor, Verb, require
+from accounts.actions.sessions import drop_sessions
+from accounts.core.access import Actor, require_own, require_within
+from accounts.core.scope import WHOLE, Scope
 from accounts.models import Token, User
 from ledger.actions import append_event
-from ledger.core.errors import Refused, field_error
+from ledger.core.errors import Refused, StateChanged, field_error
 
 #: Begins every token, so that scanners for leaked secrets find it.
 TOKEN_PREFIX = "sg_"
 #: How often the use of a token is written down.
 NOTED_EVERY = timedelta(minutes=1)
+#: How long the secret of before is good after a rotation, unless it is said, and at most.
+OVERLAP, MOST_OVERLAP = timedelta(days=1), timedelta(days=30)
 
 
 @transaction.atomic
-def issue_token(*, user: User, name: str, actor: Actor, expires_at: datetime | None = None) -> str:
+def issue_token(
+    *, user: User, name: str, actor: Actor, expires_at: datetime | None = None, scope: Scope = WHOLE
+) -> str:
     """A new bearer token in clear text, never to be seen again: only its sha256 is kept. Raises Refused, Invalid.
 
-    Without `expires_at` it ends after SLUICEGATE_TOKEN_DAYS; SLUICEGATE_TOKEN_MOST_DAYS is the latest.
+    Without `expires_at` it ends after SLUICEGATE_TOKEN_DAYS; SLUICEGATE_TOKEN_MOST_DAYS is the latest. The scope (see
+    `accounts.core.access.scope_from`) is at most that of the token with which the actor came.
     """
-    if actor.user_id != user.pk:
-        require(actor, Verb.ADMINISTER, "*")
+    _require_secret_of_now(actor)
+    require_own(actor, user.pk)
+    require_within(actor, scope)
     if not user.is_active:
         raise Refused(
             "user_inactive",
@@ -39,14 +48,73 @@ def issue_token(*, user: User, name: str, actor: Actor, expires_at: datetime | N
             "name", "A token's name has 1 to 120 characters.", "Say where it is used, such as ci or laptop."
         )
     ends_at = _end_of(expires_at)
-    clear = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    token = Token.objects.create(user=user, name=name, sha256=token_digest(clear), prefix=clear[:8], expires_at=ends_at)
+    clear = _new_secret()
+    token = Token.objects.create(
+        user=user,
+        name=name,
+        sha256=token_digest(clear),
+        prefix=clear[:8],
+        expires_at=ends_at,
+        scope_verbs=None if scope.verbs is None else sorted(scope.verbs),
+        scope_models=None if scope.models is None else sorted(scope.models),
+    )
     append_event(
         verb="token.issued",
         subject_type="user",
         subject_id=user.username,
         actor=actor,
-        facts={"token": token.pk, "name": name, "prefix": token.prefix, "expires_at": ends_at.isoformat()},
+        facts={
+            "token": token.pk,
+            "name": name,
+            "prefix": token.prefix,
+            "expires_at": ends_at.isoformat(),
+            "verbs": token.scope_verbs,
+            "models": token.scope_models,
+        },
+    )
+    return clear
+
+
+@transaction.atomic
+def rotate_token(
+    *, actor: Actor, token: Token, overlap: timedelta | None = None, expires_at: datetime | None = None
+) -> str:
+    """A new secret for the token, in clear text; the one before is good for `overlap` more (OVERLAP), then never again.
+
+    One secret before is good at a time: rotating twice ends the first at once. A token may rotate itself, and then ends when it
+    would have ended; from whoever manages the account it gets a new end, as a new one would. Raises Refused, Invalid.
+    """
+    _require_secret_of_now(actor)
+    overlap = OVERLAP if overlap is None else overlap
+    row = Token.objects.select_for_update(no_key=True, of=("self",)).select_related("user").get(pk=token.pk)
+    by_itself = actor.token_id == row.pk
+    if not by_itself:
+        require_own(actor, row.user_id)
+        require_within(actor, row.scope)
+    now = timezone.now()
+    if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now) or not row.user.is_active:
+        raise StateChanged("token_ended", f"The token {row.name!r} has ended. Issue a new one.")
+    if not timedelta() <= overlap <= MOST_OVERLAP:
+        raise field_error("overlap_s", "The secret of before is good for 0 s to 30 days more.", "Name another time.")
+    if by_itself and expires_at is not None and row.expires_at is not None and expires_at > row.expires_at:
+        raise field_error("expires_at", "A token cannot give itself a later end.", "Leave it out.")
+    clear = _new_secret()
+    ends_at = row.expires_at if by_itself and expires_at is None else _end_of(expires_at)
+    row.previous_sha256, row.previous_until, row.previous_used_at = row.sha256, now + overlap, None
+    row.sha256, row.prefix, row.rotated_at, row.expires_at = token_digest(clear), clear[:8], now, ends_at
+    row.save()
+    append_event(
+        verb="token.rotated",
+        subject_type="user",
+        subject_id=row.user.username,
+        actor=actor,
+        facts={
+            "token": row.pk,
+            "name": row.name,
+            "prefix": row.prefix,
+            "previous_until": row.previous_until.isoformat(),
+            "expires_at": ends_at.isoformat() if ends_at else None,
+        },
     )
     return clear
 
@@ -54,8 +122,8 @@ def issue_token(*, user: User, name: str, actor: Actor, expires_at: datetime | N
 @transaction.atomic
 def revoke_token(*, actor: Actor, token: Token) -> None:
     """The token no longer lets anyone in, from the next request on. Repeating it changes nothing. Raises Refused."""
-    if actor.user_id != token.user_id:
-        require(actor, Verb.ADMINISTER, "*")
+    if actor.token_id != token.pk:  # a token may end itself
+        require_own(actor, token.user_id)
     if Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
         append_event(
             verb="token.revoked",
@@ -67,12 +135,17 @@ def revoke_token(*, actor: Actor, token: Token) -> None:
 
 
 def user_of_token(clear: str) -> User:
-    """Whom a bearer token lets in; notes its use, at most once a minute.
+    """Whom a bearer token lets in, as `living_token`."""
+    return living_token(clear).user
 
-    Raises Refused, saying whether it is unknown, revoked or expired.
+
+def living_token(clear: str) -> Token:
+    """The token, with its user, whose secret this is; notes its use, at most once a minute.
+
+    Raises Refused, saying whether it is unknown, revoked, rotated or expired.
     """
-    token = Token.objects.select_related("user").filter(sha256=token_digest(clear)).first()
-    now = timezone.now()
+    digest, now = token_digest(clear), timezone.now()
+    token = Token.objects.select_related("user").filter(Q(sha256=digest) | Q(previous_sha256=digest)).first()
     if token is None:
         raise Refused("no_such_token", "This token is not known here. Sign in again with `sluicegate login`.")
     if token.revoked_at is not None:
@@ -81,9 +154,29 @@ def user_of_token(clear: str) -> User:
         raise Refused("token_expired", f"The token {token.name!r} has expired. Sign in again with `sluicegate login`.")
     if not token.user.is_active:
         raise Refused("user_inactive", f"{token.user.username} is not active; ask an administrator.")
-    if token.last_used_at is None or token.last_used_at < now - NOTED_EVERY:
-        Token.objects.filter(pk=token.pk).update(last_used_at=now)
-    return token.user
+    is_previous = token.sha256 != digest
+    if is_previous and (token.previous_until is None or token.previous_until <= now):
+        raise Refused("token_rotated", f"The token {token.name!r} was rotated, and this secret of before has ended.")
+    noted = {
+        "last_used_at": token.last_used_at,
+        **({"previous_used_at": token.previous_used_at} if is_previous else {}),
+    }
+    if any(at is None or at < now - NOTED_EVERY for at in noted.values()):
+        Token.objects.filter(pk=token.pk).update(**dict.fromkeys(noted, now))
+    token.is_by_previous = is_previous
+    return token
+
+
+def _require_secret_of_now(actor: Actor) -> None:
+    """Raises Refused for who comes with a secret of before: it may have leaked, and would outlive itself in a new one."""
+    if actor.is_by_previous:
+        raise Refused(
+            "previous_secret", "The token was rotated, and this secret of before makes no other. Use the new secret."
+        )
+
+
+def _new_secret() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
 
 
 def token_digest(clear: str) -> str:
@@ -93,6 +186,7 @@ def token_digest(clear: str) -> str:
 
 def end_credentials(user: User) -> int:
     """Every session and token of the user ends; how many tokens lived until now. Inside a transaction that writes the event."""
+    drop_sessions(user)
     user.credentials_version += 1
     user.save(update_fields=["credentials_version"])
     now = timezone.now()

@@ -14,23 +14,24 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from accounts import actions
-from accounts.models import User
+from accounts.models import Token, User
 from ledger.core.errors import Refused
 
 
 class BearerTokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer sg_…`."""
 
-    def authenticate(self, request: Request) -> tuple[User, None] | None:
+    def authenticate(self, request: Request) -> tuple[User, Token] | None:
         words = get_authorization_header(request).decode("latin-1").split()
         if not words or words[0].lower() != "bearer":
             return None
         if len(words) != 2:
             raise AuthenticationFailed("The Authorization header must read `Bearer <token>`.")
         try:
-            return actions.user_of_token(words[1]), None
+            token = actions.living_token(words[1])
         except Refused as error:
             raise AuthenticationFailed(error.message, code=error.code) from None
+        return token.user, token
 
     def authenticate_header(self, request: Request) -> str:
         return 'Bearer realm="sluicegate"'

@@ -7,11 +7,13 @@ from importlib import import_module
 
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.contrib.sessions.backends.base import SessionBase
 from django.db import connection
 from django.http import HttpRequest
 from django.http.cookie import parse_cookie
 
 from accounts import actions
+from accounts.models import User
 from ledger.core.errors import DomainError, Refused
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -34,7 +36,7 @@ def require_known(headers: Headers) -> None:
     try:
         if words and words[0].lower() == "bearer":
             _require_token(words[1:])
-        elif not _has_session(said.get(b"cookie", "")):
+        elif session_of(headers) is None:
             raise Unknown(
                 "not_authenticated",
                 "Send `Authorization: Bearer <token>` with the body; `sluicegate login` gets one.",
@@ -52,10 +54,22 @@ def _require_token(words: list[str]) -> None:
         raise Unknown(error.code, error.message) from None
 
 
-def _has_session(cookies: str) -> bool:
-    key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME)
+def session_of(headers: Headers) -> tuple[User, SessionBase] | None:
+    """The user whose living session comes with the request, with the session; else None. Two queries at most."""
+    key = _session_key(headers)
     if not key:
-        return False
+        return None
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(key)
-    return get_user(request).is_authenticated
+    user = get_user(request)
+    return (user, request.session) if isinstance(user, User) else None
+
+
+def has_session_cookie(headers: Headers) -> bool:
+    """Whether the request says that it has a session; nothing is looked up."""
+    return bool(_session_key(headers))
+
+
+def _session_key(headers: Headers) -> str:
+    cookies = next((value.decode("latin-1") for name, value in headers if name == b"cookie"), "")
+    return parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")

@@ -19,9 +19,9 @@ from accounts import actions
 from accounts.api.authentication import BearerTokenAuthentication
 from accounts.api.requests import StrictSerializer, actor_of, client_address, read_body
 from accounts.api.responses import OnePage
-from accounts.core.access import Role, Verb, require
+from accounts.core.access import EVERY_TEAM, Role, Verb, require
 from accounts.models import Team, User
-from accounts.queries import members_of, visible_teams
+from accounts.queries import cross_team_members, members_of, visible_teams
 
 
 class LoginSerializer(StrictSerializer):
@@ -35,7 +35,7 @@ class TokenSerializer(serializers.Serializer[Any]):
 
 
 class RoleSerializer(StrictSerializer):
-    team = serializers.CharField(source="team.slug")
+    team = serializers.CharField(source="team_slug", help_text="`*` for every team")
     role = serializers.ChoiceField(choices=[r.value for r in Role])
 
 
@@ -62,6 +62,14 @@ class TeamSerializer(StrictSerializer, serializers.ModelSerializer[Team]):
 class MembershipSerializer(StrictSerializer):
     username = serializers.CharField(source="user.username")
     role = serializers.ChoiceField(choices=[r.value for r in Role])
+
+
+class MemberOut(serializers.Serializer[Any]):
+    """Who has which role, and whether it is held in this team or in every team."""
+
+    username = serializers.CharField(source="user.username")
+    role = serializers.ChoiceField(choices=[r.value for r in Role])
+    team = serializers.CharField(source="team_slug", help_text="`*` for every team")
 
 
 class TokensView(APIView):
@@ -107,24 +115,25 @@ class TeamsView(ListAPIView[Team]):
 
 
 class MembersPage(OnePage):
-    results = MembershipSerializer(many=True)
+    results = MemberOut(many=True)
 
 
 class TeamMembersView(APIView):
-    """Who has which role in a team: a list for its members, roles given and taken by administrators."""
+    """Who has which role in a team, or with `*` in every team: a list for its members, roles given and taken by administrators."""
 
     @extend_schema(responses=MembersPage)
     def get(self, request: Request, slug: str) -> Response:
         require(actor_of(request), Verb.READ, slug)
-        return Response(MembersPage({"results": members_of(slug)}).data)
+        rows = cross_team_members() if slug == EVERY_TEAM else members_of(slug)
+        return Response(MembersPage({"results": rows}).data)
 
-    @extend_schema(request=MembershipSerializer, responses={201: MembershipSerializer})
+    @extend_schema(request=MembershipSerializer, responses={201: MemberOut})
     def post(self, request: Request, slug: str) -> Response:
         said = read_body(MembershipSerializer, request)
         membership = actions.grant_role(
             actor=actor_of(request), username=said["user"]["username"], team=slug, role=said["role"]
         )
-        return Response(MembershipSerializer(membership).data, status=status.HTTP_201_CREATED)
+        return Response(MemberOut(membership).data, status=status.HTTP_201_CREATED)
 
     @extend_schema(
         parameters=[

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 
 from accounts import actions
 from accounts.core.access import Actor
-from accounts.models import User
+from accounts.models import Token, User
 from ledger.core.errors import Invalid, PreconditionRequired
 
 _VERSION = re.compile(r'(?:W/)?"(?P<quoted>[0-9]{1,9})"|(?P<bare>[0-9]{1,9})')
@@ -37,11 +37,34 @@ IF_MATCH_OPTIONAL = OpenApiParameter(
 )
 
 
+#: Where a request keeps its actor: (whose, Actor).
+_ACTOR = "_sluicegate_actor"
+#: In the state of an ASGI scope, a list that is made in front of Django, where it is wanted: not empty once somebody is known.
+KNOWN = "known"
+
+
 def actor_of(request: Request | HttpRequest) -> Actor:
-    """Who asks. Raises NotAuthenticated (401) when nobody is signed in."""
+    """Who asks, narrowed by the scope of the token. Raises NotAuthenticated (401) when nobody is signed in.
+
+    Read once for each request: what is granted or taken meanwhile counts from the next one on.
+    """
     if not isinstance(request.user, User):
         raise NotAuthenticated
-    return actions.actor_for(request.user)
+    auth = getattr(request, "auth", None)  # a page's request has none: it comes with a session
+    token = auth if isinstance(auth, Token) else None
+    whose, plain = (request.user.pk, token and token.pk), getattr(request, "_request", request)
+    known = getattr(plain, _ACTOR, None)
+    if known is None or known[0] != whose:
+        known = whose, actions.actor_for(request.user, token, getattr(request.user, "held", None))
+        setattr(plain, _ACTOR, known)
+        _note_known(plain)
+    return known[1]
+
+
+def _note_known(plain: object) -> None:
+    noted = getattr(plain, "scope", {}).get("state", {}).get(KNOWN)
+    if noted is not None:
+        noted.append(True)
 
 
 def client_address(request: Request | HttpRequest) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.db import transaction
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
@@ -13,12 +13,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import actions, queries
-from accounts.api.people import RoleSerializer, TokenSerializer, UserSerializer
+from accounts.api.people import RoleSerializer, UserSerializer
 from accounts.api.requests import PlainText, StrictSerializer, actor_of, client_address, read_body
-from accounts.api.responses import OnePage
-from accounts.core.access import Verb, require
-from accounts.models import Token, User
-from ledger.core.errors import NotFound, field_error
+from accounts.core.access import EVERY_TEAM, Verb, require
+from accounts.models import User
+from ledger.core.errors import field_error
 
 
 class UserOut(serializers.Serializer[User]):
@@ -45,23 +44,6 @@ class PasswordIn(StrictSerializer):
     old_password = PlainText(default="", help_text="needed for one's own")
 
 
-class NewTokenIn(StrictSerializer):
-    name = serializers.CharField(default="robot", max_length=120)
-    expires_at = serializers.DateTimeField(
-        default=None, allow_null=True, help_text="when it ends; left out: after SLUICEGATE_TOKEN_DAYS"
-    )
-
-
-class TokenRowSerializer(serializers.ModelSerializer[Token]):
-    class Meta:
-        model = Token
-        fields = ["name", "prefix", "created_at", "last_used_at", "expires_at", "revoked_at"]
-
-
-class TokensPage(OnePage):
-    results = TokenRowSerializer(many=True)
-
-
 class UsersView(ListAPIView[User]):
     """Everybody, by name. For administrators."""
 
@@ -69,7 +51,7 @@ class UsersView(ListAPIView[User]):
     pagination_ordering = "username"
 
     def get_queryset(self) -> Any:
-        require(actor_of(self.request), Verb.ADMINISTER, "*")
+        require(actor_of(self.request), Verb.ADMINISTER, EVERY_TEAM)
         return queries.users()
 
     @extend_schema(request=UserSerializer, responses={201: UserSerializer})
@@ -84,7 +66,7 @@ class UsersView(ListAPIView[User]):
             )
             for membership in data.get("memberships", []):
                 actions.grant_role(
-                    actor=actor, username=user.username, team=membership["team"]["slug"], role=membership["role"]
+                    actor=actor, username=user.username, team=membership["team_slug"], role=membership["role"]
                 )
         return Response(UserSerializer(user).data, status=status.HTTP_201_CREATED)
 
@@ -98,7 +80,7 @@ class UserView(APIView):
 
     @extend_schema(request=UserChange, responses=UserOut)
     def patch(self, request: Request, username: str) -> Response:
-        require(actor_of(request), Verb.ADMINISTER, "*")
+        require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
         is_admin = read_body(UserChange, request)["is_admin"]
         user = actions.set_administrator(actor=actor_of(request), username=username, is_admin=is_admin)
         return Response(UserOut(user).data)
@@ -109,7 +91,7 @@ class DeactivateUserView(APIView):
 
     @extend_schema(request=StandingChange, responses=UserOut)
     def post(self, request: Request, username: str) -> Response:
-        require(actor_of(request), Verb.ADMINISTER, "*")
+        require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
         reason = read_body(StandingChange, request)["reason"]
         return Response(
             UserOut(actions.deactivate_user(actor=actor_of(request), username=username, reason=reason)).data
@@ -121,7 +103,7 @@ class ReactivateUserView(APIView):
 
     @extend_schema(request=StandingChange, responses=UserOut)
     def post(self, request: Request, username: str) -> Response:
-        require(actor_of(request), Verb.ADMINISTER, "*")
+        require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
         reason = read_body(StandingChange, request)["reason"]
         return Response(
             UserOut(actions.reactivate_user(actor=actor_of(request), username=username, reason=reason)).data
@@ -145,39 +127,9 @@ class PasswordView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class UserTokensView(APIView):
-    """A user's tokens: a list, a new one, and an end to those of a name. For oneself, or for administrators."""
-
-    @extend_schema(responses=TokensPage)
-    def get(self, request: Request, username: str) -> Response:
-        rows = readable_user(request, username).tokens.order_by("-pk")
-        return Response(TokensPage({"results": rows}).data)
-
-    @extend_schema(request=NewTokenIn, responses={201: TokenSerializer})
-    def post(self, request: Request, username: str) -> Response:
-        user = readable_user(request, username)
-        given = read_body(NewTokenIn, request)
-        token = actions.issue_token(
-            user=user, name=given["name"], actor=actor_of(request), expires_at=given["expires_at"]
-        )
-        return Response(TokenSerializer({"token": token}).data, status=status.HTTP_201_CREATED)
-
-    @extend_schema(parameters=[OpenApiParameter("name", str, required=True)], responses={204: None})
-    def delete(self, request: Request, username: str) -> Response:
-        user, name = readable_user(request, username), request.query_params.get("name", "")
-        tokens = list(user.tokens.filter(name=name, revoked_at__isnull=True))
-        if not tokens:
-            raise NotFound(
-                "no_such_token", f"{username} has no living token named {name!r}; list them to see their names."
-            )
-        for token in tokens:
-            actions.revoke_token(actor=actor_of(request), token=token)
-        return Response(status=status.HTTP_204_NO_CONTENT)
-
-
 def readable_user(request: Request, username: str) -> User:
     """The user, for itself and for administrators. Raises Refused, also for names that nobody has; NotFound."""
     actor = actor_of(request)
     if actor.name != username:
-        require(actor, Verb.ADMINISTER, "*")
+        require(actor, Verb.ADMINISTER, EVERY_TEAM)
     return queries.get_user(username)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery, Value, When
+from django.db.models.functions import Greatest
+from django.utils import timezone
 
-from accounts.core.access import Actor
-from accounts.models import Membership, Team, Token, User
+from accounts.core.access import Actor, Verb, teams_where
+from accounts.models import Membership, Team, Token, User, UserSession
 from ledger.core.errors import NotFound
 
 
@@ -17,9 +19,9 @@ def teams() -> QuerySet[Team]:
 
 
 def visible_teams(actor: Actor) -> QuerySet[Team]:
-    """The teams in which the actor has a role; every team for an administrator."""
-    mine = {team for team, _ in actor.roles}
-    return teams() if actor.is_admin or actor.is_system else teams().filter(slug__in=mine)
+    """The teams in which the actor has a role; every team for an administrator, and for a role held in every team."""
+    mine = teams_where(actor, Verb.READ)
+    return teams() if mine is None else teams().filter(slug__in=mine)
 
 
 def find_team(slug: str) -> Team | None:
@@ -39,23 +41,110 @@ def get_user(username: str) -> User:
     return user
 
 
+def user_row(pk: int) -> QuerySet[User]:
+    """The one row of a user, to hang other questions on."""
+    return User.objects.filter(pk=pk)
+
+
+def users_by_id(user_ids: Collection[int]) -> dict[int, User]:
+    """These users, whether they are active or not."""
+    return User.objects.in_bulk(user_ids)
+
+
 def users() -> QuerySet[User]:
     """Everybody, with their roles."""
     return User.objects.prefetch_related("memberships__team").order_by("username")
 
 
+def people(*, text: str = "", role: str = "", state: str = "") -> QuerySet[User]:
+    """Everybody by name, with their roles and `seen_at`: when a session or token of theirs was last used.
+
+    `text` is part of the name; `role` is held in some team; `state` is active, inactive or administrators.
+    """
+    sessions = UserSession.objects.filter(user=OuterRef("pk")).order_by("-seen_at").values("seen_at")[:1]
+    used = Token.objects.filter(user=OuterRef("pk"), last_used_at__isnull=False).order_by("-last_used_at")
+    rows = users().annotate(
+        seen_at=Greatest("last_login", Subquery(sessions), Subquery(used.values("last_used_at")[:1]))
+    )
+    if text:
+        rows = rows.filter(username__icontains=text)
+    if role:
+        rows = rows.filter(Exists(Membership.objects.filter(user=OuterRef("pk"), role=role)))
+    states = {"active": Q(is_active=True), "inactive": Q(is_active=False), "administrators": Q(is_superuser=True)}
+    return rows.filter(states[state]) if state in states else rows
+
+
+def teams_with_members(actor: Actor) -> QuerySet[Team]:
+    """The teams that the actor may see, each with `shown`: its members, without those of every team."""
+    inside = Membership.objects.filter(user__is_active=True).select_related("user").order_by("user__username", "role")
+    return visible_teams(actor).prefetch_related(Prefetch("memberships", queryset=inside, to_attr="shown"))
+
+
 def members_of(team: str) -> QuerySet[Membership]:
-    """Who has which role in the team."""
+    """Who has which role in the team, those who have it in every team among them."""
     return (
-        Membership.objects.filter(team__slug=team, user__is_active=True)
-        .select_related("user")
-        .order_by("user__username", "role")
+        Membership.objects.filter(Q(team__slug=team) | Q(team=None), user__is_active=True)
+        .select_related("user", "team")
+        .order_by("user__username", "role", "pk")
     )
 
 
-def memberships_with(roles: Collection[str]) -> QuerySet[Membership]:
-    """Who has one of these roles in which team."""
-    return Membership.objects.filter(role__in=roles)
+def cross_team_members() -> QuerySet[Membership]:
+    """Who has which role in every team."""
+    rows = Membership.objects.filter(team=None, user__is_active=True).select_related("user", "team")
+    return rows.order_by("user__username", "role")
+
+
+def memberships_with(roles: Collection[str], team: int | OuterRef) -> QuerySet[Membership]:
+    """Who has one of these roles in the team, or in every team; also within another query."""
+    return Membership.objects.filter(Q(team=team) | Q(team=None), role__in=roles)
+
+
+def tokens_of(user: User) -> QuerySet[Token]:
+    """The user's tokens, the newest first, ended ones among them."""
+    return Token.objects.filter(user=user).order_by("-pk")
+
+
+def tokens_by_life(user: User) -> QuerySet[Token]:
+    """The user's tokens: those that are good first, then the ended ones, the newest of each first."""
+    is_ended = Case(When(_is_good(timezone.now()), then=Value(0)), default=Value(1))
+    return tokens_of(user).order_by(is_ended, "-pk")
+
+
+def all_tokens(*, text: str = "", state: str = "") -> QuerySet[Token]:
+    """Everybody's tokens, the newest first. `text` is part of its name or its user's; `state`: living, ended or unused."""
+    rows = Token.objects.select_related("user").order_by("-pk")
+    if text:
+        rows = rows.filter(Q(name__icontains=text) | Q(user__username__icontains=text))
+    good = _is_good(timezone.now())
+    states = {"living": good, "ended": ~good, "unused": good & Q(last_used_at=None)}
+    return rows.filter(states[state]) if state in states else rows
+
+
+def _is_good(now: datetime) -> Q:
+    lives = Q(expires_at=None) | Q(expires_at__gt=now)
+    return Q(revoked_at=None, user__is_active=True) & lives
+
+
+def get_token(user: User, pk: int) -> Token:
+    """One of the user's tokens. Raises NotFound."""
+    found = Token.objects.filter(user=user, pk=pk).first() if pk < 2**63 else None
+    if found is None:
+        raise NotFound("no_such_token", f"{user.username} has no token {pk}; list them to see their numbers.")
+    return found
+
+
+def sessions_of(user: User) -> QuerySet[UserSession]:
+    """Where the user is signed in, the latest used first."""
+    return UserSession.objects.filter(user=user).order_by("-seen_at", "-pk")
+
+
+def get_session(user: User, pk: int) -> UserSession:
+    """One of the user's living sessions. Raises NotFound."""
+    found = UserSession.objects.filter(user=user, pk=pk).first() if pk < 2**63 else None
+    if found is None:
+        raise NotFound("no_such_session", f"{user.username} has no session {pk}; it may have ended already.")
+    return found
 
 
 def first_administrator() -> User | None:

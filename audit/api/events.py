@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from datetime import datetime
+from typing import Any, ClassVar
 
+from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.generics import ListAPIView
@@ -14,13 +16,18 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Verb, require
-from audit.queries import visible_events
+from accounts.core.instants import EXAMPLES, read_instant
+from audit.queries.event_search import search_events, search_from
 from ledger.core.errors import Invalid
 from ledger.models import Event
 from ledger.queries.chain_verification import verify_chain
 
 
 class EventSerializer(serializers.ModelSerializer[Event]):
+    model = serializers.CharField(
+        allow_null=True, read_only=True, help_text="the one that it is about, if it is about one"
+    )
+
     class Meta:
         model = Event
         exclude: list[str] = []
@@ -35,26 +42,40 @@ class ChainSerializer(serializers.Serializer[Any]):
     problem = serializers.CharField()
 
 
-@extend_schema(
-    parameters=[
-        OpenApiParameter("subject_type", str),
-        OpenApiParameter("subject_id", str),
-        OpenApiParameter("verb", str),
-    ]
-)
+_INSTANT = "an instant, such as 2026-03-01T12:00:00Z, or 2h for two hours ago"
+_FILTERS = {
+    "actor": "by whom, exactly",
+    "verb": "rollout.paused, or rollout.* for all of a kind",
+    "subject_type": "",
+    "subject_id": "",
+    "model": "about which model",
+    "environment": "",
+    "since": _INSTANT,
+    "until": _INSTANT,
+    "q": "words or their beginnings; also `rollout 3`, `sentiment/r4` (everything about it), `r4`, a name",
+}
+
+
+@extend_schema(parameters=[OpenApiParameter(name, str, description=said) for name, said in _FILTERS.items()])
 class EventsView(ListAPIView[Event]):
-    """Newest first; filter by subject or verb."""
+    """Newest first, of what the caller may read."""
 
     serializer_class = EventSerializer
     pagination_ordering = "-seq"
+    refusals: ClassVar = {"GET": {422}}
 
     def get_queryset(self) -> Any:
-        wanted = {
-            name: self.request.query_params[name]
-            for name in ("subject_type", "subject_id", "verb")
-            if name in self.request.query_params
-        }
-        return visible_events(actor_of(self.request)).filter(**wanted)
+        given = {name: self.request.query_params.get(name, "") for name in _FILTERS}
+        instants = {name: _instant(name, given[name]) for name in ("since", "until")}
+        return search_events(actor_of(self.request), search_from(given, **instants)).events
+
+
+def _instant(name: str, text: str) -> datetime | None:
+    """Raises Invalid."""
+    try:
+        return read_instant(text, timezone.now())
+    except (ValueError, OverflowError):
+        raise Invalid("not_an_instant", f"{text!r} is no instant. Write {EXAMPLES}.", field=name) from None
 
 
 class AuditView(APIView):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.db.models import Q, QuerySet
 
-from accounts.core.access import Actor, Role, Verb, may
+from accounts.core.access import Actor, Role, Verb
+from accounts.queries import visible_teams
 from ledger.models import Event
 from ledger.queries import events
 from registry.queries import visible_models
@@ -13,11 +14,19 @@ from registry.queries import visible_models
 def visible_events(actor: Actor) -> QuerySet[Event]:
     """Everything for an administrator; for others what happened to models and webhooks of their teams, and what they did themselves.
 
+    A scope narrows it: to its models, without what happened to webhooks or was done to other models.
+
     An event is about a model when its facts name it as `model`, or when the model is its subject.
     """
     if actor.is_admin or actor.is_system:
         return events()
-    return events().filter(_about_teams_of(actor) | Q(actor=actor.name))
+    own = Q(actor=actor.name) if may_read_own(actor) else Q(pk__in=[])
+    return events().filter(_about_teams_of(actor) | own)
+
+
+def may_read_own(actor: Actor) -> bool:
+    """Whether what the actor did themselves is shown, whatever it was about."""
+    return actor.is_system or actor.scope.allows(Verb.READ, None)
 
 
 def events_of_team(team: str) -> QuerySet[Event]:
@@ -28,6 +37,8 @@ def events_of_team(team: str) -> QuerySet[Event]:
 
 def _about_teams_of(actor: Actor) -> Q:
     slugs = list(visible_models(actor).values_list("slug", flat=True))
-    teams = [team for team in {team for team, _ in actor.roles} if may(actor, Verb.READ, team)]
-    about_model = Q(facts__model__in=slugs) | Q(subject_type="model", subject_id__in=slugs)
+    about_model = Q(model__in=slugs)
+    if not may_read_own(actor):
+        return about_model
+    teams = list(visible_teams(actor).values_list("slug", flat=True))
     return about_model | Q(subject_type="webhook", facts__team__in=teams)

@@ -16,6 +16,8 @@ from ledger.queries.chain_verification import link_of
 
 #: The advisory lock that makes writers of events take turns; any number that nobody else uses.
 _CHAIN_LOCK = 0x51_0C_6A_7E
+#: PostgreSQL's channel on which a commit says that there are new events; which ones stands in the log.
+EVENT_CHANNEL = "sluicegate_events"
 
 
 def append_event(
@@ -41,7 +43,8 @@ def append_event(
             "append_event belongs into the transaction of the change that it tells of."
         )
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_CHAIN_LOCK])
+        # The notice is sent by the commit, under a lock of all notices; writers of events take turns anyway.
+        cursor.execute("SELECT pg_advisory_xact_lock(%s), pg_notify(%s, '')", [_CHAIN_LOCK, EVENT_CHANNEL])
     head = ChainHead.objects.filter(pk=1).first() or ChainHead(seq=0, hash=GENESIS)
     event = Event(
         seq=head.seq + 1, at=datetime.now(UTC), act_id=act_id or uuid.uuid4(), verb=EventVerb(verb).value,

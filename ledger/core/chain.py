@@ -107,6 +107,19 @@ def walk(
     return ChainReport(checked, prev, seq, tuple(breaks))
 
 
+def walk_part(links: Iterable[Link], *, after: tuple[int, str], most_breaks: int = 20) -> ChainReport:
+    """Checks successive events that follow the event `after`, which is given as (seq, hash), against their own hashes and
+    each other. Nothing is said of what comes before or behind them."""
+    breaks: list[Break] = []
+    checked, (seq, prev) = 0, after
+    for link in links:
+        checked += 1
+        if len(breaks) < most_breaks:
+            breaks += _breaks_at(link, seq, prev)
+        seq, prev = link.seq, link.hash
+    return ChainReport(checked, prev, seq, tuple(breaks))
+
+
 def _breaks_at(link: Link, seq: int, prev: str) -> list[Break]:
     found = []
     if link.expected_hash() != link.hash:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from django.db import connection, transaction
 
-from ledger.core.chain import GENESIS, ChainReport, Link, walk
+from ledger.core.chain import GENESIS, ChainReport, Link, walk, walk_part
 from ledger.models import ChainHead, Event
 
 
@@ -32,6 +32,13 @@ def verify_chain(pin: tuple[int, str] | None = None) -> ChainReport:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         head = ChainHead.objects.filter(pk=1).first()
         return walk(_links(), head_seq=head.seq if head else 0, head_hash=head.hash if head else GENESIS, pin=pin)
+
+
+def verify_part(first: int, most: int) -> ChainReport:
+    """As `verify_chain`, of at most `most` successive events from the number `first` on: what a page can wait for."""
+    before = Event.objects.filter(seq__lt=first).order_by("-seq").values_list("seq", "hash").first()
+    rows = Event.objects.filter(seq__gte=first).order_by("seq")[:most]
+    return walk_part((link_of(row) for row in rows.iterator(chunk_size=1000)), after=before or (0, GENESIS))
 
 
 def _links() -> Iterator[Link]:

@@ -17,10 +17,10 @@ from django.db.models.functions import Now
 from accounts.actions import lock_team
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions.events import append_event
+from ledger.adapters.secret_encryption import encrypt
 from ledger.core.errors import Invalid, StateChanged
 from ledger.queries import head_seq
 from notifications.adapters import mail_sender
-from notifications.adapters.secret_encryption import encrypt
 from notifications.core.delivery import ReceiverKind, pattern_problem
 from notifications.core.webhook import LONGEST_TARGET, SECRET_BYTES, secret_text, url_problem
 from notifications.models import Webhook

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from ledger.adapters.secret_encryption import Unreadable, decrypt
 from ledger.queries.chain_verification import link_of
-from notifications.adapters.secret_encryption import Unreadable, decrypt
 from notifications.core.delivery import ReceiverKind
 from notifications.core.mail import mail_of
 from notifications.core.webhook import TEST, body_of, body_of_test

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, OuterRef, QuerySet, Subquery, Value
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
-from accounts.core.access import Actor, Verb, may
+from accounts.core.access import Actor, Verb, teams_where
 from audit.queries import events_of_team
 from ledger.core.errors import NotFound
 from ledger.models import Event
 from ledger.queries import events
-from notifications.core.delivery import ENDED, OPEN
+from notifications.core.delivery import ENDED, OPEN, DeliveryState
 from notifications.models import Delivery, Webhook
+
+#: More deliveries of one rollout than this are not listed.
+MOST_TOLD = 50
 
 
 def webhooks_of(actor: Actor) -> QuerySet[Webhook]:
@@ -26,8 +30,15 @@ def webhooks_of(actor: Actor) -> QuerySet[Webhook]:
     )
     if actor.is_admin or actor.is_system:
         return rows
-    teams = {team for team, _ in actor.roles if may(actor, Verb.MANAGE_WEBHOOKS, team)}
-    return rows.filter(team__slug__in=teams)
+    teams = teams_where(actor, Verb.MANAGE_WEBHOOKS)
+    if not actor.scope.has_model(None):  # a webhook tells of all the team's models
+        return rows.none()
+    return rows.exclude(team=None) if teams is None else rows.filter(team__slug__in=teams)
+
+
+def given_up_on(actor: Actor) -> QuerySet[Webhook]:
+    """Those of the actor's webhooks that are on and whose last delivery was given up."""
+    return webhooks_of(actor).filter(Q(last_state=DeliveryState.GAVE_UP), is_active=True)
 
 
 def get_webhook(actor: Actor, pk: int) -> Webhook:
@@ -60,3 +71,22 @@ def deliveries_of(webhook: Webhook) -> QuerySet[Delivery]:
 def events_for(webhook: Webhook) -> QuerySet[Event]:
     """What the webhook's team may read, or everything when it is nobody's, whatever its verbs."""
     return events() if webhook.team is None else events_of_team(webhook.team.slug)
+
+
+def deliveries_of_rollout(rollout_id: int, team: str) -> list[dict[str, Any]]:
+    """Deliveries of a rollout's events to its team's and to everybody's webhooks, the oldest first; targets are not told.
+
+    `{"webhook", "kind", "verb", "state", "attempts", "at", "ended_at"}`; those that ended are kept for 30 days.
+    """
+    seqs = list(
+        events().filter(subject_type="rollout", subject_id=str(rollout_id)).order_by("seq").values_list("pk", flat=True)
+    )
+    rows = Delivery.objects.filter(Q(webhook__team__slug=team) | Q(webhook__team=None), event_id__in=seqs)
+    return [
+        {
+            "webhook": one.webhook.title or f"webhook {one.webhook_id}", "kind": one.webhook.kind,
+            "verb": one.event.verb if one.event else "", "state": one.state, "attempts": one.attempts,
+            "at": one.created_at.isoformat(), "ended_at": one.ended_at.isoformat() if one.ended_at else None,
+        }
+        for one in rows.select_related("webhook", "event").order_by("event_id", "webhook_id")[:MOST_TOLD]
+    ]  # fmt: skip

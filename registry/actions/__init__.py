@@ -15,6 +15,7 @@ from registry.actions.garbage_collection import collect_unused, run_housekeeping
 from registry.actions.rechecks import recheck_blob
 from registry.actions.releases import grant_waiver, seal
 from registry.actions.retiring import restore, retire
+from registry.actions.reviews import comment_on, resolve_comment, write_note
 from registry.actions.served_models import change_model, create_model
 from registry.actions.uploads import (
     SIGNED_FOR_S,
@@ -42,6 +43,7 @@ __all__ = [
     "begin_upload",
     "change_model",
     "collect_unused",
+    "comment_on",
     "complete_upload",
     "create_draft",
     "create_model",
@@ -52,6 +54,7 @@ __all__ = [
     "purge_drafts",
     "put_blob",
     "recheck_blob",
+    "resolve_comment",
     "restore",
     "retire",
     "rotate_key",
@@ -62,4 +65,5 @@ __all__ = [
     "sign_release",
     "sweep_uploads",
     "verify",
+    "write_note",
 ]

@@ -30,7 +30,7 @@ def set_alias(
     points there already. Raises Refused, Invalid for the name, PreconditionRequired, Stale, and StateChanged unless the
     release is sealed.
     """
-    require(actor, Verb.SET_ALIAS, model.team.slug)
+    require(actor, Verb.SET_ALIAS, model.team.slug, model.slug)
     problems = name_problems(name)
     Text(2000).read(reason, "reason", problems)
     if release is not None and release.model_id != model.pk:

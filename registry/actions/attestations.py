@@ -49,7 +49,7 @@ def sign_release(*, actor: Actor, release: Release) -> tuple[Attestation, bool]:
 
     For releases that were sealed before they were signed, and after a rotation. Raises Refused, StateChanged, Unavailable.
     """
-    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug, release.model.slug)
     digest = _sealed_digest(release)
     with transaction.atomic():
         before = release.attestations.filter(predicate_type=oms.SIGNATURE_TYPE, about=digest)
@@ -62,7 +62,12 @@ def sign_release(*, actor: Actor, release: Release) -> tuple[Attestation, bool]:
                 subject_type="release",
                 subject_id=str(release.pk),
                 actor=actor,
-                facts={"model": release.model.slug, "digest": digest, "signed_by": signature.key_id},
+                facts={
+                    "model": release.model.slug,
+                    "release": release.name,
+                    "digest": digest,
+                    "signed_by": signature.key_id,
+                },
             )
     return signature, is_new
 
@@ -75,7 +80,7 @@ def attest(
 
     Raises Refused, StateChanged for a draft, Unavailable.
     """
-    require(actor, Verb.READ, release.model.team.slug)
+    require(actor, Verb.READ, release.model.team.slug, release.model.slug)
     digest = _sealed_digest(release)
     statement = _statement(release.model.slug, release.name, digest, predicate_type, predicate)
     return _add(release, statement, predicate_type, about=about)

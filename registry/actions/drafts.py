@@ -47,13 +47,13 @@ def create_draft(
     another release of this model already holds are taken over. Raises Refused, and Invalid("invalid_spec") with every
     mistake of the spec, the contract and the files; then nothing was created.
     """
-    require(actor, Verb.PUSH_RELEASE, model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, model.team.slug, model.slug)
     read, problems = read_spec(spec)
     if isinstance(spec, Mapping) and spec.get("model") not in (None, model.slug):
         problems.append(
             Problem(
                 "model",
-                f"{spec['model']!r} is not the model that this was sent to.",
+                f"{repr(spec['model'])[:80]} is not the model that this was sent to.",
                 f"Write {model.slug}, or send it to the other model.",
             )
         )
@@ -140,7 +140,7 @@ def add_file(
     this one. Raises Refused, NotFound, StateChanged("not_a_draft") and Invalid, naming the field; then nothing remains.
     """
     release = Release.objects.select_related("model__team").filter(pk=release.pk).first() or _gone()
-    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug, release.model.slug)
     require_draft(release)
     sha256 = require_expected_file(release, path, sha256, size_bytes)
     present = release.files.filter(path=path, blob=sha256).first()
@@ -267,7 +267,7 @@ def discard_draft(*, actor: Actor, release: Release, expected_version: int | Non
         .first()
         or _gone()
     )
-    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug, release.model.slug)
     require_draft(release)
     require_version(release.version, expected_version, "The draft")
     drop_draft(release, actor=actor, reason="discarded")

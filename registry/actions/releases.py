@@ -51,7 +51,7 @@ def _headers(actor: Actor, release: Release) -> _Found:
     draft = Release.objects.select_related("model__team").filter(pk=release.pk, state=ReleaseState.DRAFT).first()
     if draft is None:
         return {}
-    require(actor, Verb.PUSH_RELEASE, draft.model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, draft.model.team.slug, draft.model.slug)
     files = {file.path: file.blob for file in draft.files.select_related("blob")}
     try:
         return {(path, files[path].pk): one for path, one in inspect_files(files.items()).items()}
@@ -62,7 +62,7 @@ def _headers(actor: Actor, release: Release) -> _Found:
 @transaction.atomic
 def _seal(actor: Actor, release: Release, expected_version: int | None, found: _Found) -> Release:
     release = lock_release(release)
-    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug, release.model.slug)
     if release.state != ReleaseState.DRAFT:
         return release
     require_version(release.version, expected_version, "The draft")
@@ -187,7 +187,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
     Refused (also for the release's author), StateChanged for a draft, and Invalid without a reason or a need.
     """
     release = lock_release(release)
-    require(actor, Verb.WAIVE_CODE, release.model.team.slug)
+    require(actor, Verb.WAIVE_CODE, release.model.team.slug, release.model.slug)
     if release.author_id is not None and release.author_id == actor.user_id:
         raise Refused(
             "own_release", f"{actor.name} pushed {release.name} and cannot waive it. Ask another release manager."
@@ -215,6 +215,7 @@ def grant_waiver(*, actor: Actor, release: Release, reason: str, kind: str | Non
         reason=reason.strip(),
         facts={
             "model": release.model.slug,
+            "release": release.name,
             "digest": release.digest,
             "kind": waiver.kind,
             "author": author,

@@ -26,7 +26,7 @@ def retire(*, actor: Actor, release: Release, expected_version: int, reason: str
     StateChanged: "not_sealed", or "release_in_use" with facts["used_by"] while anything uses it.
     """
     release = lock_release(release)
-    require(actor, Verb.RETIRE_RELEASE, release.model.team.slug)
+    require(actor, Verb.RETIRE_RELEASE, release.model.team.slug, release.model.slug)
     require_version(release.version, expected_version, f"{release.model.slug} {release.name}")
     require_sealed(release, "can be retired")
     refuse("invalid_retirement", "The retirement", _reason_problems(reason))
@@ -44,7 +44,7 @@ def retire(*, actor: Actor, release: Release, expected_version: int, reason: str
         actor=actor,
         verb="release.retired",
         reason=reason.strip(),
-        facts={"model": release.model.slug, "digest": release.digest},
+        facts={"model": release.model.slug, "release": release.name, "digest": release.digest},
         retired_at=timezone.now(),
     )
 
@@ -56,7 +56,7 @@ def restore(*, actor: Actor, release: Release, expected_version: int, reason: st
     Raises Refused, Stale, Invalid without a reason, and StateChanged: "not_retired", or "bytes_gone".
     """
     release = lock_release(release)
-    require(actor, Verb.RETIRE_RELEASE, release.model.team.slug)
+    require(actor, Verb.RETIRE_RELEASE, release.model.team.slug, release.model.slug)
     require_version(release.version, expected_version, f"{release.model.slug} {release.name}")
     if release.state != ReleaseState.RETIRED:
         raise StateChanged(
@@ -83,7 +83,7 @@ def restore(*, actor: Actor, release: Release, expected_version: int, reason: st
         actor=actor,
         verb="release.restored",
         reason=reason.strip(),
-        facts={"model": release.model.slug, "digest": release.digest},
+        facts={"model": release.model.slug, "release": release.name, "digest": release.digest},
         retired_at=None,
     )
 

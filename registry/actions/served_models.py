@@ -17,6 +17,7 @@ from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.hooks.policy_validators import policy_problems
 from registry.models import ServedModel
+from registry.queries.model_changes import proposed_change
 
 
 def create_model(
@@ -30,6 +31,7 @@ def create_model(
     objectives: dict[str, Any],
     gate_policy: dict[str, Any],
     rollout_policy: dict[str, Any],
+    ownership: dict[str, Any] | None = None,
 ) -> tuple[ServedModel, bool]:
     """(the model, whether it was created): the one that is there, if it says the same.
 
@@ -37,7 +39,7 @@ def create_model(
     StateChanged("model_exists") when the name is taken by a model that says something else.
     """
     team_slug = team if isinstance(team, str) else team.slug
-    require(actor, Verb.CREATE_MODEL, team_slug)
+    require(actor, Verb.CREATE_MODEL, team_slug, slug)
     given = {
         "title": title,
         "description": description,
@@ -45,6 +47,7 @@ def create_model(
         "objectives": objectives,
         "gate_policy": gate_policy,
         "rollout_policy": rollout_policy,
+        "ownership": ownership or {},
     }
     owner, settings = _checked(slug, team_slug, given)
     try:
@@ -83,37 +86,24 @@ def _same_model(slug: str, team_slug: str, settings: dict[str, Any]) -> ServedMo
 
 @transaction.atomic
 def change_model(*, actor: Actor, model: ServedModel, expected_version: int, changes: dict[str, Any]) -> ServedModel:
-    """The model with other settings: title, description, objectives, policies, and the contract before the first seal.
+    """The model with other settings: title, description, objectives, policies, ownership, and the contract before the first seal.
 
     Raises Refused, Stale, and Invalid("invalid_model") with every problem. Nothing happens when nothing differs.
     """
     model = ServedModel.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=model.pk)
-    require(actor, Verb.EDIT_MODEL, model.team.slug)
+    require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
     require_version(model.version, expected_version, f"The model {model.slug}")
-    read, problems = read_settings(changes)
-    before = {name: getattr(model, name) for name, value in read.items() if getattr(model, name) != value}
-    if "contract" in before and model.last_number:
-        problems.append(
-            Problem(
-                "contract",
-                f"clients rely on it since r1; {model.slug} has {model.last_number} sealed releases.",
-                "Create a new model for a new contract.",
-            )
-        )
-    if before.keys() & {"objectives", "gate_policy", "rollout_policy"}:  # what was saved before is not judged anew
-        kept = {name: getattr(model, name) for name in ("objectives", "gate_policy", "rollout_policy")}
-        problems += policy_problems({**kept, **read})
-    refuse("invalid_model", "The model", problems)
-    if not before:
+    proposed = proposed_change(model, changes)
+    refuse("invalid_model", "The model", proposed.problems)
+    if not proposed.before:
         return model
-    after = {name: read[name] for name in before}
-    ServedModel.objects.filter(pk=model.pk).update(version=F("version") + 1, **after)
+    ServedModel.objects.filter(pk=model.pk).update(version=F("version") + 1, **proposed.after)
     append_event(
         verb="model.changed",
         subject_type="model",
         subject_id=model.slug,
         actor=actor,
-        facts={"before": before, "after": after},
+        facts={"before": proposed.before, "after": proposed.after},
     )
     model.refresh_from_db()
     return model

@@ -45,7 +45,7 @@ def begin_upload(
     Invalid naming the field.
     """
     release = _draft(release)
-    require(actor, Verb.PUSH_RELEASE, release.model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, release.model.team.slug, release.model.slug)
     sha256 = require_expected_file(release, path, sha256, size_bytes)
     present = release.files.filter(path=path, blob=sha256).first()
     if present is not None:
@@ -71,8 +71,8 @@ def plan_of(size_bytes: int) -> PartPlan:
 def _readable(actor: Actor, sha256: str) -> Blob | None:
     """The blob, if the actor may read a release or draft that has it: never by the sha256 alone."""
     held = ReleaseFile.objects.filter(blob=sha256, blob__state=BlobState.VERIFIED).select_related("blob")
-    teams = held.order_by().values_list("release__model__team__slug", flat=True).distinct()
-    if not any(may(actor, Verb.READ, team) for team in teams):
+    models = held.order_by().values_list("release__model__team__slug", "release__model__slug").distinct()
+    if not any(may(actor, Verb.READ, team, model) for team, model in models):
         return None
     found = held.first()
     return found.blob if found is not None and store().keys.exists(found.blob.store_key) else None
@@ -318,7 +318,7 @@ def _draft_of(upload: Upload) -> Release:
 def _require_push(actor: Actor, upload: Upload) -> None:
     if upload.release is None:
         raise NotFound("upload_gone", "The draft of this upload was discarded. Push again.")
-    require(actor, Verb.PUSH_RELEASE, upload.release.model.team.slug)
+    require(actor, Verb.PUSH_RELEASE, upload.release.model.team.slug, upload.release.model.slug)
 
 
 def _require_open(upload: Upload) -> None:

@@ -12,6 +12,7 @@ from accounts.core.addresses import API
 from registry.core.lifecycle import FileRole
 from registry.core.uploads import UploadState
 from registry.hooks.code_runs import code_runs_of
+from registry.hooks.outcomes import RolledBack, rolled_back_of
 from registry.models import Release, ServedModel, Upload, Waiver
 from registry.queries import has_code_waiver, manifest_of, missing_files, unverified_uploads, waivers_missing
 from registry.queries.file_headers import hidden_of, imports_of
@@ -28,6 +29,7 @@ class ModelOut(serializers.Serializer[ServedModel]):
     objectives = serializers.JSONField(help_text="{errors_max_frac, slow: {threshold_ms, max_frac}}")
     gate_policy = serializers.JSONField()
     rollout_policy = serializers.JSONField()
+    ownership = serializers.JSONField(help_text="{on_call, runbook_url, escalation}: who is called when it breaks")
     last_release = serializers.SerializerMethodField(help_text="the name of the newest release, such as r14")
     version = serializers.IntegerField(help_text="for If-Match")
     created_at = serializers.DateTimeField()
@@ -50,6 +52,7 @@ class ModelChange(DocumentSerializer):
     objectives = DocumentField(required=False)
     gate_policy = DocumentField(required=False)
     rollout_policy = DocumentField(required=False)
+    ownership = DocumentField(required=False)
 
 
 class ModelIn(StrictSerializer):
@@ -64,6 +67,7 @@ class ModelIn(StrictSerializer):
     objectives = DocumentField(default=dict)
     gate_policy = DocumentField(default=dict)
     rollout_policy = DocumentField(default=dict)
+    ownership = DocumentField(default=dict)
 
 
 class FileOut(serializers.Serializer[Any]):
@@ -92,7 +96,7 @@ class FilesField(DocumentField):
 
 
 class DraftIn(DocumentSerializer):
-    """release.yaml as JSON, and the files that will be uploaded."""
+    """release.yaml as JSON, or its text, and the files that will be uploaded."""
 
     problem_code = "invalid_spec"
     model = DocumentField(help_text="the model's slug")
@@ -100,6 +104,10 @@ class DraftIn(DocumentSerializer):
     serving = DocumentField()
     envelope = DocumentField(required=False)
     provenance = DocumentField(required=False)
+    release_yaml = DocumentText(
+        required=False,
+        help_text="the text of release.yaml, in the place of the members above; those that are sent too win",
+    )
     files = FilesField(required=False)
     resume = serializers.BooleanField(
         default=False, help_text="answer a draft of yours of just this content, if there is one, to go on with"
@@ -146,6 +154,13 @@ class WaiverIn(StrictSerializer):
     )
 
 
+class RolledBackOut(serializers.Serializer[Any]):
+    rollout = serializers.IntegerField()
+    environment = serializers.CharField()
+    at = serializers.DateTimeField(allow_null=True)
+    why = serializers.CharField()
+
+
 class ReleaseBrief(serializers.Serializer[Release]):
     """A release in a list."""
 
@@ -161,7 +176,18 @@ class ReleaseBrief(serializers.Serializer[Release]):
     created_at = serializers.DateTimeField()
     sealed_at = serializers.DateTimeField(allow_null=True)
     retired_at = serializers.DateTimeField(allow_null=True)
+    rolled_back = serializers.SerializerMethodField(
+        help_text="rollouts that took it back after it had traffic, the newest first; a promotion there since clears them"
+    )
     links = serializers.SerializerMethodField()
+    _rolled_back: dict[Any, list[RolledBack]] | None = None
+
+    @extend_schema_field(RolledBackOut(many=True))
+    def get_rolled_back(self, release: Release) -> Any:
+        if self._rolled_back is None:  # of all that are shown at once
+            shown = self.parent.instance if isinstance(self.parent, serializers.ListSerializer) else [self.instance]
+            self._rolled_back = rolled_back_of([one.pk for one in shown or [] if one is not None and one.number])
+        return RolledBackOut(self._rolled_back.get(release.pk, []), many=True).data
 
     def get_links(self, release: Release) -> dict[str, str]:
         model = f"{API}/models/{release.model.slug}"
@@ -176,6 +202,8 @@ class ReleaseBrief(serializers.Serializer[Release]):
             "waivers": f"{here}/waivers",
             "signature": f"{here}/signature",
             "attestations": f"{here}/attestations",
+            "notes": f"{here}/notes",
+            "comments": f"{here}/comments",
             "mlbom": f"{here}/mlbom",
             "gate_runs": f"{here}/gate-runs",
             "model": model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from registry.core.ownership import OWNERSHIP
 from registry.core.schema import Json, ListOf, Number, Object, Problem, Record, Text, may, need, repeated
 from registry.core.serving import TENSOR
 from registry.core.spec import SLUG
@@ -12,6 +13,8 @@ from registry.core.spec import SLUG
 CONTRACT: Final = Record({"inputs": may(ListOf(TENSOR, most=200), []), "outputs": may(ListOf(TENSOR, most=200), [])})
 _LONGEST_S: Final = 600  # as long as gateways wait at most; see serving.core.routes.Limits
 _WAIT: Final = Number(above=True, most=_LONGEST_S, unit="seconds")
+#: Models have pages at /models/<name>/, and these are others.
+_TAKEN: Final = frozenset({"new"})
 #: An objective that is not stated is not watched; a time-out that is not stated is the installation's.
 OBJECTIVES: Final = Record(
     {
@@ -43,6 +46,7 @@ SETTINGS: Final = Record(
         "objectives": may(OBJECTIVES),
         "gate_policy": may(_POLICY),
         "rollout_policy": may(_POLICY),
+        "ownership": may(OWNERSHIP),
     }
 )
 
@@ -51,6 +55,8 @@ def read_slug(slug: Any) -> list[Problem]:
     """What is wrong with a model's name."""
     problems: list[Problem] = []
     SLUG.read(slug, "slug", problems)
+    if slug in _TAKEN:
+        problems.append(Problem("slug", f"{slug!r} is the address of a page.", "Choose another name."))
     return problems
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from registry.core import coupling
+from registry.core.tensor_groups import LayerChanges, changed_layers
 
 #: The parts of a manifest that are compared by field, in the order in which people ask.
 PARTS: Final = ("runtime", "serving", "envelope", "provenance")
@@ -46,6 +47,8 @@ class TensorChanges:
     removed: int
     changed: int
     examples: tuple[Change, ...] = ()
+    layers: tuple[LayerChanges, ...] = ()
+    layers_left_off: int = 0
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,9 @@ def _tensors(old: Facts, new: Facts) -> Iterator[TensorChanges]:
         changed = sorted(name for name in both if a[name] != b[name])
         named = _some_of_each({"changed": changed, "added": added, "removed": removed})
         examples = [Change("tensors", name, how, _tensor(a.get(name)), _tensor(b.get(name))) for name, how in named]
-        yield TensorChanges(kind, len(both) - len(changed), len(added), len(removed), len(changed), tuple(examples))
+        counts = len(both) - len(changed), len(added), len(removed), len(changed)
+        layers, more = changed_layers(a, b)
+        yield TensorChanges(kind, *counts, tuple(examples), tuple(layers), more)
 
 
 def _some_of_each(names: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:

@@ -154,11 +154,16 @@ def _vocabulary(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Prob
     return []
 
 
+def weights_bytes(files: Mapping[str, tuple[int, Any]]) -> int:
+    """Of all files that hold weights, by their names."""
+    return sum(size for path, (size, _) in files.items() if path.startswith("artifact/") and path.endswith(_WEIGHTS))
+
+
 def _room(envelope: Mapping[str, Any], backend: str, files: Mapping[str, tuple[int, Any]]) -> list[Problem]:
     """Declared memory and disk that cannot hold the bytes that are sealed. A python backend may load less than all."""
     problems = []
     total = sum(size for size, _ in files.values())
-    weights = sum(size for path, (size, _) in files.items() if path.startswith("artifact/") and path.endswith(_WEIGHTS))
+    weights = weights_bytes(files)
     host, accelerator = envelope.get("host", {}), envelope.get("accelerator", {})
     disk = host.get("disk_mib")
     if disk is not None and disk << 20 < total:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import OuterRef, QuerySet
 
 from ledger.core.errors import NotFound
-from registry.models import Alias, AliasEvent, ServedModel
+from registry.models import Alias, AliasEvent, Release, ServedModel
 
 
 def aliases_of(model: ServedModel) -> QuerySet[Alias]:
@@ -31,6 +32,18 @@ def get_alias(model: ServedModel, name: str) -> Alias:
 def history_of(alias: Alias) -> QuerySet[AliasEvent]:
     """Every move, the newest first."""
     return alias.events.select_related("from_release", "to_release").order_by("-version")
+
+
+def with_alias_names(releases: QuerySet[Release]) -> QuerySet[Release]:
+    """Each with `alias_names`: the aliases that point to it, by name. No further query."""
+    names = Alias.objects.filter(release=OuterRef("pk")).order_by("name").values("name")
+    return releases.annotate(alias_names=ArraySubquery(names))
+
+
+def moves_of_aliases(model: ServedModel) -> QuerySet[AliasEvent]:
+    """Every move of every alias of the model, the newest first."""
+    moves = AliasEvent.objects.filter(alias__model=model).select_related("alias", "from_release", "to_release")
+    return moves.order_by("-at", "-pk")
 
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from registry.core.formats import kind_of, reader_of
@@ -35,9 +35,14 @@ def remembered_facts(sha256s: Collection[str]) -> dict[tuple[str, str], dict[str
 
 def headers_of(release: Release) -> dict[str, dict[str, Any]]:
     """path → {"kind", …facts}, in the order of the paths. Files whose header was never read are left out."""
-    files = list(release.files.values_list("path", "blob_id"))
-    known = remembered_facts({sha256 for _, sha256 in files})
-    wanted = {path: (sha256, kind_of(path)) for path, sha256 in files}
+    files = release.files.values_list("path", "blob_id")
+    return headers_of_files([{"path": path, "sha256": sha256} for path, sha256 in files])
+
+
+def headers_of_files(files: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same of files as a manifest lists them. One query."""
+    known = remembered_facts({file["sha256"] for file in files})
+    wanted = {file["path"]: (file["sha256"], kind_of(file["path"])) for file in files}
     return {path: {"kind": key[1], **known[key]} for path, key in wanted.items() if key in known}
 
 
@@ -52,8 +57,13 @@ def hidden_of(release: Release) -> Mapping[str, list[str]]:
     """path → what a reviewer of the source in it does not see, for the decision on a waiver (`registry.core.formats.source`)."""
     if not release.is_code_bearing:
         return {}
-    read = headers_of(release)
-    source = [path for path in release.files.values_list("path", flat=True) if kind_of(path) == "python"]
+    files = [{"path": path, "sha256": sha256} for path, sha256 in release.files.values_list("path", "blob_id")]
+    return hidden_in(files, headers_of_files(files))
+
+
+def hidden_in(files: Sequence[Mapping[str, Any]], read: Mapping[str, Mapping[str, Any]]) -> Mapping[str, list[str]]:
+    """The same of files as a manifest lists them, and of what `headers_of_files` told of them."""
+    source = [file["path"] for file in files if kind_of(file["path"]) == "python"]
     unread = {
         path: ["not looked for: the release was sealed before that was done"] for path in source if path not in read
     }

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import PROTECT, ForeignObjectRel, Model
+from django.db.models import PROTECT, Case, F, ForeignObjectRel, Model, When
 from django.utils import timezone
 
 from registry.core.garbage_collection import BlobFacts, Plan, ReleaseFacts, Rules, StrayFacts, make_plan
@@ -40,12 +40,12 @@ def present_plan(now: datetime | None = None) -> Plan:
 
 def _releases() -> Iterable[ReleaseFacts]:
     usages = usages_of()
-    drafts = dict(Release.objects.filter(state=ReleaseState.DRAFT).values_list("pk", "created_at"))
-    columns = ("pk", "model__slug", "number", "state", "retired_at")
-    rows = Release.objects.order_by("model__slug", "number", "pk").values_list(*columns)
-    for pk, model, number, state, retired_at in rows:
+    since = Case(When(state=ReleaseState.DRAFT, then=F("created_at")))
+    columns = ("pk", "model__slug", "number", "state", "retired_at", "drafted_at")
+    rows = Release.objects.annotate(drafted_at=since).order_by("model__slug", "number", "pk")
+    for pk, model, number, state, retired_at, drafted_at in rows.values_list(*columns):
         name = f"{model}/r{number}" if number else f"{model}/draft {str(pk)[:8]}"
-        yield ReleaseFacts(pk, name, ReleaseState(state), retired_at or drafts.get(pk), tuple(usages.get(pk, ())))
+        yield ReleaseFacts(pk, name, ReleaseState(state), retired_at or drafted_at, tuple(usages.get(pk, ())))
 
 
 def _blobs(due: dict[str, datetime], keys: set[str], now: datetime) -> Iterator[BlobFacts]:
@@ -54,17 +54,18 @@ def _blobs(due: dict[str, datetime], keys: set[str], now: datetime) -> Iterator[
     Instants are read where they count only: reading one takes longer than all else of a row.
     """
     since = now - rules().settle_for
-    recent = dict(Blob.objects.filter(created_at__gt=since).values_list("pk", "created_at"))
     releases: dict[str, list[UUID]] = defaultdict(list)
     for sha256, release in ReleaseFile.objects.values_list("blob_id", "release_id"):
         releases[sha256].append(release)
     others = _others()
-    rows = Blob.objects.order_by("pk").values_list("pk", "size_bytes", "store_key", "collected_at")
-    for sha256, size, key, collected_at in rows:
+    recent = Case(When(created_at__gt=since, then=F("created_at")))
+    columns = ("pk", "size_bytes", "store_key", "collected_at", "recent")
+    rows = Blob.objects.annotate(recent=recent).order_by("pk").values_list(*columns)
+    for sha256, size, key, collected_at, created_at in rows:
         if collected_at is None:
             keys.add(key)
         named = tuple(dict.fromkeys(releases.get(sha256, ()))), tuple(others.get(sha256, ()))
-        yield BlobFacts(sha256, size, recent.get(sha256), *named, due.get(key), collected_at is not None)
+        yield BlobFacts(sha256, size, created_at, *named, due.get(key), collected_at is not None)
 
 
 def _strays(due: dict[str, datetime], keys: set[str]) -> Iterator[StrayFacts]:

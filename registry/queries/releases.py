@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet, Sum
 
-from accounts.core.access import Actor, Verb, may
+from accounts.core.access import Actor, Verb, may, teams_where
+from accounts.core.scope import models_regex
 from ledger.core.errors import NotFound, Refused, StateChanged
 from registry.core.file_rules import path_problems
 from registry.core.file_rules import waivers_needed as waivers_for
@@ -41,7 +43,20 @@ def find_release(model_slug: str, name: str | int) -> Release | None:
     number = _number(name)
     if number is None:
         return None
-    return Release.objects.select_related("model__team").filter(model__slug=model_slug, number=number).first()
+    named = Release.objects.select_related("model__team", "author")
+    return named.filter(model__slug=model_slug, number=number).first()
+
+
+def sizes_of(ids: Collection[UUID]) -> dict[UUID, int]:
+    """How many bytes the files of each of these releases have together. One query."""
+    rows = ReleaseFile.objects.filter(release__in=ids).order_by().values_list("release")
+    return dict(rows.annotate(size=Sum("blob__size_bytes")))
+
+
+def releases_named(models: QuerySet[ServedModel], number: int) -> QuerySet[Release]:
+    """The release of this number of each of the models, with no more than what events name it by."""
+    rows = Release.objects.filter(model__in=models, number=number).select_related("model")
+    return rows.only("number", "digest", "model__slug").order_by("-sealed_at")
 
 
 def releases_by_id(ids: Collection[UUID]) -> dict[UUID, Release]:
@@ -49,9 +64,17 @@ def releases_by_id(ids: Collection[UUID]) -> dict[UUID, Release]:
     return Release.objects.select_related("model").only("number", "model__slug").in_bulk(ids)
 
 
-def names_by_digest(model: ServedModel, digests: Collection[str]) -> dict[str, str]:
-    """`r14` by digest, of those of the digests that a release of the model has."""
-    found = Release.objects.filter(model=model, digest__in=digests).only("number", "digest")
+def last_sealed(models: Collection[ServedModel]) -> dict[int, datetime]:
+    """When the newest release of each of these models was sealed, by the model's key. One query, by an index."""
+    numbers = ServedModel.objects.filter(pk__in=[model.pk for model in models], last_number__gt=0)
+    newest = Release.objects.filter(model__in=numbers, number=F("model__last_number"), sealed_at__isnull=False)
+    return {pk: at for pk, at in newest.order_by("model_id").values_list("model_id", "sealed_at") if at is not None}
+
+
+def names_by_digest(model: ServedModel | Collection[int], digests: Collection[str]) -> dict[str, str]:
+    """`r14` by digest, of those of the digests that a release of the model has; or of the models of these keys."""
+    models = [model.pk] if isinstance(model, ServedModel) else model
+    found = Release.objects.filter(model__in=models, digest__in=digests).only("number", "digest")
     return {release.digest or "": release.name for release in found}
 
 
@@ -72,6 +95,11 @@ def manifest_of(release: Release) -> dict[str, Any]:
     require_sealed(release, "has a manifest", or_retired=True)
     manifest: dict[str, Any] = json.loads(release.manifest)
     return manifest
+
+
+def manifests_of(ids: Collection[UUID]) -> dict[UUID, str]:
+    """The canonical text of each of these releases; empty for a draft."""
+    return dict(Release.objects.filter(pk__in=ids).values_list("pk", "manifest"))
 
 
 def waivers_needed(release: Release) -> frozenset[str]:
@@ -160,7 +188,11 @@ def received_parts(upload: Upload) -> list[tuple[int, str]]:
 def visible_upload(actor: Actor, upload_id: UUID) -> Upload:
     """Raises NotFound, also when the actor may not see its model or its draft is gone."""
     upload = Upload.objects.select_related("release__model__team").filter(pk=upload_id).first()
-    if upload is None or upload.release is None or not may(actor, Verb.READ, upload.release.model.team.slug):
+    if (
+        upload is None
+        or upload.release is None
+        or not may(actor, Verb.READ, upload.release.model.team.slug, upload.release.model.slug)
+    ):
         raise NotFound(
             "no_such_upload",
             f"There is no upload {upload_id}. Its draft may have been discarded; push again.",
@@ -191,17 +223,20 @@ def model_by_id(model_id: int) -> ServedModel:
 
 
 def visible_models(actor: Actor) -> QuerySet[ServedModel]:
-    """The models of the teams in which the actor may read; all of them for an administrator."""
+    """The models of the teams in which the actor may read, as far as the scope goes; all of them for an administrator."""
     models = ServedModel.objects.select_related("team").order_by("slug")
-    if actor.is_admin or actor.is_system:
-        return models
-    return models.filter(team__slug__in={team for team, _ in actor.roles if may(actor, Verb.READ, team)})
+    teams = teams_where(actor, Verb.READ)
+    if teams is not None:
+        models = models.filter(team__slug__in=teams)
+    if actor.scope.models is not None:
+        models = models.filter(slug__regex=models_regex(actor.scope.models))
+    return models
 
 
 def visible_model(actor: Actor, slug: str) -> ServedModel:
     """Raises NotFound for a model that is not there and, in the same words, for one that the actor may not see."""
     model = ServedModel.objects.select_related("team").filter(slug=slug).first()
-    return model if model is not None and may(actor, Verb.READ, model.team.slug) else _no_model(slug)
+    return model if model is not None and may(actor, Verb.READ, model.team.slug, model.slug) else _no_model(slug)
 
 
 def visible_release(actor: Actor, slug: str, name: str | int) -> Release:
@@ -213,7 +248,7 @@ def visible_release(actor: Actor, slug: str, name: str | int) -> Release:
 def visible_release_by_id(actor: Actor, release_id: UUID) -> Release:
     """A draft or a release by its id. Raises NotFound, also when the actor may not see it."""
     release = Release.objects.select_related("model__team").filter(pk=release_id).first()
-    if release is None or not may(actor, Verb.READ, release.model.team.slug):
+    if release is None or not may(actor, Verb.READ, release.model.team.slug, release.model.slug):
         raise NotFound(
             "no_such_release",
             f"There is no release {release_id}. A draft may have been discarded, or become another release "

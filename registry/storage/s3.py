@@ -110,6 +110,14 @@ class S3Store:
         self.s3 = client(endpoint)
         self._signer = client(public_endpoint) if public_endpoint else self.s3
 
+    def public_origin(self) -> str:
+        """Where clients send parts to: `https://host[:port]`, told by an address that is signed like theirs."""
+        url = self._signer.generate_presigned_url(
+            "put_object", Params={"Bucket": self.bucket, "Key": "x"}, ExpiresIn=60
+        )
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc}"
+
     def put_stream(self, stream: Readable, expected_sha256: str | None = None) -> tuple[str, int]:
         with tempfile.TemporaryFile() as file:
             digest, size = hashlib.sha256(), 0

@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.db import transaction
 
 from accounts.core.access import Actor, Verb
-from ledger.core.errors import Invalid, Refused, StateChanged
+from ledger.core.errors import Invalid, Refused, Stale, StateChanged
 from ledger.queries import clock
 from rollouts.actions.operator_commands import begin_rollback
 from rollouts.actions.preconditions import lock_and_check, require_reason, transition_with_record
@@ -27,20 +27,28 @@ _REJECTABLE = frozenset({S.AWAITING_APPROVAL}) | LIVE
 
 @transaction.atomic
 def approve(
-    *, actor: Actor, rollout: Rollout, expected_version: int, reason: str = "", stage: str | None = None
+    *,
+    actor: Actor,
+    rollout: Rollout,
+    expected_version: int,
+    reason: str = "",
+    stage: str | None = None,
+    seen: Digests | None = None,
 ) -> Rollout:
     """A person's yes to exactly the pinned manifest, report and policy before one stage: the next that lacks one, or `stage`.
 
     The last yes that the start lacks lets the rollout prepare, in this very transaction. Later stages may be approved
-    beforehand; the engine enters one when it is approved and proven.
+    beforehand; the engine enters one when it is approved and proven. `seen`: the digests that the person was shown.
 
     Raises:
         Refused: `forbidden`, `no_person`, `own_release` (author or requester), `report_superseded`.
+        Stale: `other_digests`, where others were seen.
         StateChanged: `stage_passed`, `no_approval_needed`, `already_approved`. Invalid: `no_such_stage`.
     """
     rollout = lock_and_check(actor, Verb.APPROVE_ROLLOUT, rollout, expected_version, _APPROVABLE, "approve")
     approver = _person(actor, rollout)
     pinned = _still_newest(rollout)
+    _refuse_other_digests(rollout, pinned, seen)
     plan = rollout.effective_policy
     given = people_by_stage(given_to(rollout))
     stage = _stage_to_approve(rollout, plan, given, stage)
@@ -74,6 +82,16 @@ def _person(actor: Actor, rollout: Rollout) -> int:
             f"{actor.name} made {rollout.candidate.name} or asked for this rollout; someone else must approve it.",
         )
     return actor.user_id
+
+
+def _refuse_other_digests(rollout: Rollout, pinned: Digests, seen: Digests | None) -> None:
+    """Raises Stale where the person was shown other digests than the rollout rests on: a yes is to what was seen."""
+    if seen is not None and seen != pinned:
+        raise Stale(
+            "other_digests",
+            f"Rollout {rollout.pk} rests on other digests than those that you were shown. Read it again, then decide.",
+            **pinned.__dict__,
+        )
 
 
 def _still_newest(rollout: Rollout) -> Digests:

@@ -43,9 +43,15 @@ def commit_tick(rollout: Rollout, tick: Tick, *, fence: int) -> Outcome:
     if warning:
         append_event(
             verb=warning, subject_type="rollout", subject_id=rollout.pk, actor=ENGINE, reason=tick.decision.reason,
-            facts={**named(rollout), "code": tick.decision.code.value},
+            facts={**named(rollout), **_asked(tick), "code": tick.decision.code.value},
         )  # fmt: skip
     return outcome
+
+
+def _asked(tick: Tick) -> dict[str, Any]:
+    """The stage that waits for an approval, and how many it lacks, where it is that which holds the rollout."""
+    facts = tick.decision.facts
+    return {name: facts[name] for name in ("stage", "given", "wanted") if name in facts}
 
 
 def _apply(rollout: Rollout, tick: Tick, fence: int) -> None:

@@ -41,7 +41,7 @@ def roll_back_model(*, actor: Actor, model: ServedModel, environment: Environmen
     Nothing is asked but the database: no metrics, no broker, no blobs, no gates.
     Raises NotFound("no_active_rollout") where nothing is active and the release before is no longer warm.
     """
-    require(actor, Verb.ROLL_BACK, model.team.slug)
+    require(actor, Verb.ROLL_BACK, model.team.slug, model.slug)
     of_model = Rollout.objects.filter(environment=environment, model=model)
     with transaction.atomic():
         # Held, so that the engine cannot move it on between this look and the abort: who shuts needs no version.
@@ -68,7 +68,7 @@ def shut_rollout(*, actor: Actor, rollout: Rollout, reason: str) -> Rollout:
     Raises NotFound("no_active_rollout") where it was promoted and the release before is no longer warm, and
     StateChanged("rollout_active") where it was promoted and another rollout has begun since.
     """
-    require(actor, Verb.ROLL_BACK, rollout.model.team.slug)
+    require(actor, Verb.ROLL_BACK, rollout.model.team.slug, rollout.model.slug)
     model, environment = rollout.model, rollout.environment
     of_model = Rollout.objects.filter(environment=environment, model=model)
     with transaction.atomic():

@@ -38,7 +38,7 @@ def lock_and_check(
         .select_related("model__team", "environment", "candidate", "stable", "report")
         .get(pk=rollout.pk)
     )
-    require(actor, verb, found.model.team.slug)
+    require(actor, verb, found.model.team.slug, found.model.slug)
     require_version(found.version, expected_version, f"Rollout {found.pk}", state=found.state)
     if found.state not in states and found.state not in already:
         able = ", ".join(sorted(state.value.replace("_", " ") for state in states))

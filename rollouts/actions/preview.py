@@ -33,11 +33,12 @@ from rollouts.core.policy import Policy, Source
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
+from rollouts.queries.detection import curve_of
 from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rolled_back import rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
-from rollouts.queries.traffic import Traffic, traffic_of
-from serving.models import Environment, Node
+from rollouts.queries.traffic import Traffic, supposed, traffic_of
+from serving.models import Environment, Node, Route
 from serving.queries import live_deployments, nodes, ready_server
 from serving.queries.node_fit import fit_of, nodes_for
 from serving.queries.routes import route_of
@@ -74,24 +75,32 @@ class _Asked:
     environment: Environment
     policy: Mapping[str, Any] | None
     plan: Policy
+    route: Route | None
     stable: Release | None
     traffic: Traffic
     found: PolicyPreview
 
 
 def preview_rollout(
-    *, actor: Actor, candidate: Release, environment: Environment, policy: Mapping[str, Any] | None = None
+    *,
+    actor: Actor,
+    candidate: Release,
+    environment: Environment,
+    policy: Mapping[str, Any] | None = None,
+    rate_per_s: float | None = None,
 ) -> dict[str, Any]:
     """What `start_rollout` with the same arguments would do: stages, times, detection, approvals, and warnings with codes.
+
+    `rate_per_s`: what somebody supposes instead of what was counted.
 
     Raises Refused (the actor may not start rollouts) and Invalid (the policy cannot be read); whatever else would refuse the
     start is among the warnings.
     """
-    require(actor, Verb.START_ROLLOUT, candidate.model.team.slug)
+    require(actor, Verb.START_ROLLOUT, candidate.model.team.slug, candidate.model.slug)
     plan = policy_for(candidate, environment, policy)
     route = route_of(candidate.model, environment)
     stable = route.stable if route else None
-    traffic = traffic_of(candidate.model, environment)
+    traffic = supposed(traffic_of(candidate.model, environment), rate_per_s)
     found = preview(
         plan,
         rate_per_s=traffic.rate_per_s,
@@ -99,7 +108,7 @@ def preview_rollout(
         slow_frac=traffic.slow_frac,
         has_stable=stable is not None,
     )
-    asked = _Asked(actor, candidate, environment, policy, plan, stable, traffic, found)
+    asked = _Asked(actor, candidate, environment, policy, plan, route, stable, traffic, found)
     warnings = list(_warnings(asked))
     return {
         "model": candidate.model.slug,
@@ -111,6 +120,7 @@ def preview_rollout(
         "policy_digest": plan.digest,
         "traffic": traffic.to_json(),
         **found.to_json(),
+        "curve": curve_of(plan, traffic, has_stable=stable is not None)["stages"],
         "approvals": [{"stage": stage, "needed": count} for stage, count in plan.approvals.items()],
         "frozen": frozen_view(plan),
         "can_start": not any(one.level == "refused" for one in warnings),
@@ -140,7 +150,7 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: check_release(asked.candidate, asked.environment),
         lambda: refuse_frozen(asked.plan, "Start the rollout"),
         lambda: refuse_beside_another(asked.candidate, asked.environment),
-        lambda: stable_beside(asked.candidate, asked.environment),
+        lambda: stable_beside(asked.candidate, asked.environment, asked.route),
     ]
 
 
@@ -237,7 +247,7 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
 
 def _node_for(release: Release) -> Node | None:
     """The node that a deployment would be given, if it is about."""
-    about = nodes().filter(seen_at__gte=timezone.now() - NODE_SEEN_WITHIN).order_by("-seen_at")
+    about = nodes().filter(cordoned_at=None, seen_at__gte=timezone.now() - NODE_SEEN_WITHIN).order_by("-seen_at")
     return next(iter(nodes_for(release, about)), None)
 
 

@@ -24,7 +24,7 @@ from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
 from rollouts.queries.obstacles import report_problem
 from serving.actions.routes import lock_routes
-from serving.models import Environment
+from serving.models import Environment, Route
 from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report
@@ -57,7 +57,7 @@ def start_rollout(
         Invalid: the policy cannot be read, or the environment has no gateway.
         StateChanged: not sealed, already stable there, or another rollout is active (facts["rollout"] names it).
     """
-    require(actor, Verb.START_ROLLOUT, candidate.model.team.slug)
+    require(actor, Verb.START_ROLLOUT, candidate.model.team.slug, candidate.model.slug)
     admitted = admit(actor, candidate, environment, policy)
     refuse_beside_another(candidate, environment)
     try:
@@ -156,7 +156,9 @@ def close_undo_windows(rollout: Rollout) -> None:
 def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any] | None) -> None:
     """A policy of one's own could open the gate at once, so it takes somebody who answers for the model's policy."""
     model = candidate.model
-    if policy is None or any(may(actor, verb, model.team.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT)):
+    if policy is None or any(
+        may(actor, verb, model.team.slug, model.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT)
+    ):
         return
     raise Refused(
         "policy_not_yours",
@@ -166,12 +168,12 @@ def refuse_own_policy(actor: Actor, candidate: Release, policy: Mapping[str, Any
     )
 
 
-def stable_beside(candidate: Release, environment: Environment) -> Release | None:
+def stable_beside(candidate: Release, environment: Environment, route: Route | None = None) -> Release | None:
     """The release that serves now, the rollback target. Raises StateChanged when it is the candidate itself.
 
-    It is the last one that was fully promoted: a route names no other as stable.
+    It is the last one that was fully promoted: a route names no other as stable. `route`: the model's one there, where it is known.
     """
-    route = route_of(candidate.model, environment)
+    route = route or route_of(candidate.model, environment)
     if route is not None and route.stable_id == candidate.pk:
         raise StateChanged(
             "already_stable",

@@ -35,7 +35,7 @@ def supersede(
     The rollback target stays the last fully promoted release. Raises what `start_rollout` raises, and StateChanged
     ("has_traffic") where users or copies of their requests reach the old candidate: that must be taken back first.
     """
-    require(actor, Verb.START_ROLLOUT, rollout.model.team.slug)
+    require(actor, Verb.START_ROLLOUT, rollout.model.team.slug, rollout.model.slug)
     old = lock_and_check(actor, Verb.SUPERSEDE_ROLLOUT, rollout, expected_version, ACTIVE, "supersede")
     _refuse_moving(old, candidate)
     if candidate.model_id != old.model_id or candidate.pk == old.candidate_id:

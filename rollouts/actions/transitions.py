@@ -10,6 +10,7 @@ from accounts.core.access import Actor
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
 from ledger.core.errors import DomainError
+from registry.core.ownership import ownership_facts
 from registry.models import Release
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import FINAL, MOVES, RolloutState
@@ -18,6 +19,8 @@ from serving.actions import release_deployment
 from serving.actions.routes import set_route
 
 S = RolloutState
+#: Where somebody may have to be called: the event says whom, for mails and webhooks.
+_BROKEN = frozenset({S.ROLLING_BACK, S.ROLLED_BACK, S.STUCK})
 #: The event of arriving in a state.
 ARRIVED = {
     S.AWAITING_APPROVAL: "rollout.approval_requested",
@@ -65,7 +68,7 @@ def move(
         from_state=was.value,
         to_state=to.value,
         reason=reason,
-        facts=named(rollout) | (facts or {}),
+        facts=named(rollout) | (ownership_facts(rollout.model.ownership) if to in _BROKEN else {}) | (facts or {}),
     )
     return rollout
 

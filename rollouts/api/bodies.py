@@ -31,6 +31,13 @@ class PreviewIn(StrictSerializer):
         return _policy_object(value)
 
 
+class SupposeIn(PreviewIn):
+    rate_per_s = serializers.FloatField(
+        required=False, allow_null=True, default=None, min_value=0.001, max_value=1e6,
+        help_text="requests a second to reckon with instead of what was counted",
+    )  # fmt: skip
+
+
 class StartIn(PreviewIn, ReasonIn):
     pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import generics, status
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,12 +13,13 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, IF_MATCH_OR_ANY, actor_of, expected_version, read_body, version_or_any
 from accounts.api.responses import versioned
+from accounts.api.waiting import TIMEOUT, VERSION, status_of_wait
 from accounts.core.access import Actor
 from ledger.core.errors import NotFound
 from registry.queries import get_release, visible_model, visible_models
 from rollouts import actions, queries
 from rollouts.actions.preview import preview_rollout
-from rollouts.api.bodies import ApproveIn, JudgeIn, PreviewIn, ReasonIn, RollbackIn, StartIn, SupersedeIn
+from rollouts.api.bodies import ApproveIn, JudgeIn, ReasonIn, RollbackIn, StartIn, SupersedeIn, SupposeIn
 from rollouts.api.serializers import (
     DecisionOut,
     ObservationOut,
@@ -27,6 +28,7 @@ from rollouts.api.serializers import (
     RolloutPreviewOut,
     RolloutReplayOut,
 )
+from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.models import DecisionRecord, Observation, Rollout
 from rollouts.queries.replay import replayed
 from serving.queries import get_environment
@@ -64,11 +66,12 @@ class RolloutsView(generics.ListAPIView[Rollout]):
 
 
 class PreviewView(APIView):
-    @extend_schema(operation_id="rollouts_preview", request=PreviewIn, responses=RolloutPreviewOut)
+    @extend_schema(operation_id="rollouts_preview", request=SupposeIn, responses=RolloutPreviewOut)
     def post(self, request: Request) -> Response:
         """What a start would do, and warnings with codes. Creates nothing."""
         actor = actor_of(request)
-        found = preview_rollout(actor=actor, **_named_in(actor, read_body(PreviewIn, request)))
+        data = read_body(SupposeIn, request)
+        found = preview_rollout(actor=actor, rate_per_s=data["rate_per_s"], **_named_in(actor, data))
         return Response(RolloutPreviewOut(found).data)
 
 
@@ -77,6 +80,22 @@ class RolloutView(APIView):
     def get(self, request: Request, rollout_id: int) -> Response:
         """Everything about one rollout now: state, weights (commanded, acknowledged, observed), evidence, decisions, clock."""
         return _shown(queries.get_rollout(actor_of(request), rollout_id))
+
+
+class RolloutWaitView(APIView):
+    @extend_schema(
+        operation_id="rollouts_wait",
+        parameters=[TIMEOUT, VERSION],
+        responses={
+            200: OpenApiResponse(RolloutOut, "it has ended, is stuck, or has another version than the one named"),
+            202: OpenApiResponse(RolloutOut, "the time is over; this is how it stands: ask again"),
+        },
+    )
+    def get(self, request: Request, rollout_id: int) -> Response:
+        """The rollout, once it has ended. It waits on while it is paused or needs an approval: look at `state`."""
+        rollout = queries.get_rollout(actor_of(request), rollout_id)
+        has_ended = rollout.state in FINAL or rollout.state == RolloutState.STUCK
+        return _shown(rollout, status_of_wait(request, has_ended=has_ended, version=rollout.version))
 
 
 def _named_in(actor: Actor, data: dict[str, Any]) -> dict[str, Any]:

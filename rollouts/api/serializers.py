@@ -298,6 +298,7 @@ class TrafficOut(serializers.Serializer[Any]):
     error_frac = serializers.FloatField(allow_null=True, help_text="stable's share of errors")
     source = serializers.CharField()  # type: ignore[assignment]
     slow_frac = serializers.DictField(child=serializers.FloatField(), help_text="share of slow attempts by counter")
+    window_s = serializers.FloatField(allow_null=True, help_text="the rate is an average over about so long")
 
 
 class StagePreviewOut(serializers.Serializer[Any]):
@@ -348,6 +349,9 @@ class RolloutPreviewOut(serializers.Serializer[Any]):
     traffic = TrafficOut()
     stages = StagePreviewOut(many=True)
     detect = DetectionOut(many=True)
+    curve = serializers.ListField(
+        child=serializers.DictField(), help_text="detection at many shares of failures, by stage"
+    )
     total_s = serializers.FloatField(allow_null=True)
     is_thin = serializers.BooleanField(help_text="some stage will not see enough before its deadline")
     approvals = ApprovalNeedOut(many=True)

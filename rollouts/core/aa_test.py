@@ -31,6 +31,8 @@ from rollouts.core.evidence import (
 )
 
 EPISODE_S = 600.0
+#: The memory of a model's rate of requests: its average forgets what was longer ago.
+RATE_MEMORY_S = 300.0
 #: Of one episode.
 ALPHA = 0.01
 #: The chance of ever alarming although every episode keeps to ALPHA.

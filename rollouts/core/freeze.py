@@ -29,14 +29,19 @@ class FreezeWindow:
 
     def ends_after(self, now: datetime) -> datetime | None:
         """When the window that holds at `now` ends; None where none holds."""
-        length = self.to_min - self.from_min + (_DAY_MIN if self.to_min <= self.from_min else 0)
         for back in (0, 1):
-            day = now.astimezone(UTC).date() - timedelta(days=back)
-            start = datetime.combine(day, time(), UTC) + timedelta(minutes=self.from_min)
-            end = start + timedelta(minutes=length)
-            if self._has(day) and start <= now < end:
-                return end
+            stretch = self.on(now.astimezone(UTC).date() - timedelta(days=back))
+            if stretch is not None and stretch[0] <= now < stretch[1]:
+                return stretch[1]
         return None
+
+    def on(self, day: date) -> tuple[datetime, datetime] | None:
+        """(begin, end) of the stretch that begins on this day; None where none does."""
+        if not self._has(day):
+            return None
+        length = self.to_min - self.from_min + (_DAY_MIN if self.to_min <= self.from_min else 0)
+        start = datetime.combine(day, time(), UTC) + timedelta(minutes=self.from_min)
+        return start, start + timedelta(minutes=length)
 
     def _has(self, day: date) -> bool:
         return (
@@ -59,3 +64,33 @@ def frozen(windows: Iterable[FreezeWindow], now: datetime) -> tuple[FreezeWindow
         found = (found[0] if found else last[0], last[1])
         until = last[1]
     return found
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One time in which nothing is opened. `whys` are what its windows say, each once."""
+
+    begins_at: datetime
+    ends_at: datetime
+    whys: tuple[str, ...]
+
+
+def stretches(windows: Iterable[FreezeWindow], begin: datetime, end: datetime) -> tuple[Stretch, ...]:
+    """The freezes between two instants, in their order; windows that touch are one. Both instants are aware; days are UTC's."""
+    found = []
+    days = (end.astimezone(UTC).date() - begin.astimezone(UTC).date()).days
+    for window in windows:
+        for ahead in range(-1, days + 1):
+            day = begin.astimezone(UTC).date() + timedelta(days=ahead)
+            stretch = window.on(day)
+            if stretch is not None and stretch[1] > begin and stretch[0] < end:
+                found.append(Stretch(*stretch, (window.why,) if window.why else ()))
+    merged: list[Stretch] = []
+    for one in sorted(found, key=lambda each: (each.begins_at, each.ends_at)):
+        if merged and one.begins_at <= merged[-1].ends_at:
+            last = merged[-1]
+            whys = tuple(dict.fromkeys((*last.whys, *one.whys)))
+            merged[-1] = Stretch(last.begins_at, max(last.ends_at, one.ends_at), whys)
+        else:
+            merged.append(one)
+    return tuple(merged)

@@ -6,7 +6,7 @@ medians, not promises; `benchmarks.calibration` measures their spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -74,8 +74,10 @@ def preview(
     error_frac: float = 0.0,
     slow_frac: Mapping[str, float] = NO_SHARES,
     has_stable: bool,
+    failures: Sequence[float] = FAILURES,
 ) -> PolicyPreview:
-    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors.
+    """`rate_per_s`: requests a second of the whole model, None where nobody knows; `error_frac`: stable's share of errors;
+    `failures`: the shares of failing attempts whose detection is told, each in (0, 1].
 
     `slow_frac`: stable's share of slow attempts by counter (`slow_50ms`). A stage waits for proof at every point of a
     guard, and takes several times longer at one where a fifth of a healthy release's attempts are slow.
@@ -89,7 +91,7 @@ def preview(
         [
             _detection(plan, name, step, fail, rate_per_s, error_frac, has_stable)
             for name, step in named
-            for fail in FAILURES
+            for fail in failures
         ]
         if rate_per_s
         else []

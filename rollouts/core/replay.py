@@ -13,7 +13,7 @@ from rollouts.core.engine_state import EngineState, update_state
 from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy, Source
-from rollouts.core.snapshot import Desired, Identity, Observed, People, take_snapshot
+from rollouts.core.snapshot import Desired, Identity, Judged, Observed, People, take_snapshot
 from rollouts.core.tick_history import OpenSegment, Segment, TickContext, TickRecord, rows_of, stage_name
 
 #: Given the tick and the candidate's weight in basis points: what both arms counted in this tick; None ends the story.
@@ -29,6 +29,7 @@ class Walk:
     step_index: int
     weight_bp: int
     decision: Decision
+    judged: tuple[Judged, ...] = ()  # what every guard's counts said, in the policy's order
 
 
 def walk(
@@ -60,7 +61,8 @@ def walk(
         now = tick * tick_s
         desired = Desired(state, step_index=index, weight_bp=weight)
         observed = Observed(now, step_started_at=started)
-        decision = decide(take_snapshot(policy, identity, desired, observed, engine_state))
+        snapshot = take_snapshot(policy, identity, desired, observed, engine_state)
+        decision = decide(snapshot)
         if decision.action in {Action.ADVANCE, Action.BAKE}:
             is_baking = decision.action is Action.BAKE
             state = RolloutState.BAKING if is_baking else state
@@ -68,7 +70,7 @@ def walk(
             weight = policy.bake.weight_bp if is_baking else policy.steps[index].weight_bp
             started = now
             engine_state = engine_state.entering(f"{state}:{index}", now, policy).acknowledged(now)
-        yield Walk(tick - len(before), state, index, weight, decision)
+        yield Walk(tick - len(before), state, index, weight, decision, snapshot.evidence.judged)
         if decision.action in {Action.PROMOTE, Action.ROLL_BACK, Action.PAUSE}:
             return
 
@@ -97,13 +99,13 @@ def replay(history: Iterable[Segment], policy: Policy, *, has_stable: bool = Tru
     failed.
     """
     policy = policy.facing(has_stable=has_stable)
-    rollout = _ReplayedRollout(policy, has_stable)
+    rollout = ReplayedRollout(policy, has_stable)
     for block in history:
         for row in rows_of(block.first_tick, block.from_at, block.ticks):
             yield rollout.after(row)
 
 
-class _ReplayedRollout:
+class ReplayedRollout:
     """The replayed rollout between two rows."""
 
     def __init__(self, policy: Policy, has_stable: bool) -> None:
@@ -134,7 +136,7 @@ class _ReplayedRollout:
             gone_over_s=-1.0,  # the row says which arm was gone; there is nothing left to wait for
         )
         self.engine_state, self.history, self.mark = tick.engine_state, tick.history, mark
-        return Walk(row.tick, state, mark.step_index, mark.weight_bp, tick.decision)
+        return Walk(row.tick, state, mark.step_index, mark.weight_bp, tick.decision, tick.snapshot.evidence.judged)
 
     def _readings(self, row: TickRecord) -> dict[str, Reading]:
         if row.read_at is None:

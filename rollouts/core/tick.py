@@ -53,7 +53,8 @@ class Tick:
     def warning(self) -> str:
         """The event of something that people should hear of though nothing moves.
 
-        Blindness, a deadline that passed, and evidence that would have rolled the candidate back, were it not excused.
+        Blindness, a deadline that passed, a stage that waits for an approval, and evidence that would have rolled the
+        candidate back, were it not excused.
         """
         if self.is_effect or self.summary == self.engine_state.last_decision:
             return ""
@@ -61,6 +62,8 @@ class Tick:
             return "rollout.blind"
         if self.decision.code is Code.OVERDUE or self.decision.facts.get("is_late"):
             return "rollout.overdue"
+        if self.decision.code is Code.AWAITING_APPROVAL and "stage" in self.decision.facts:
+            return "rollout.approval_requested"
         return "rollout.held" if self.decision.code in EXCUSES and "guard" in self.decision.facts else ""
 
 

@@ -2,7 +2,8 @@
 
 One block of its seconds is no worse than the next, so where they differ more often than alpha allows, failures stick together
 for longer than a second, as those of a server that is unwell for a while: `selftest.alarmed` says so before a candidate is
-blamed for its server's spell. The same counting tells how many requests a model gets, which a preview reckons with.
+blamed for its server's spell. The same counting tells how many requests a model gets, which a preview reckons with, and the last hour
+of its traffic, which pages draw.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.actions import append_event
-from rollouts.core.aa_test import AATest
+from rollouts.core.aa_test import RATE_MEMORY_S, AATest
 from rollouts.core.counter_deltas import ERRORS, Counts, Reading, difference
+from rollouts.core.latency import NOTHING, Classes, added, classes_of, since
+from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord as Row
 from serving.models import Gateway
 from serving.ports import ArmCounters, GatewayCounters, GatewayError, TrafficCounters
@@ -37,8 +40,6 @@ EPISODE_S = 600.0
 #: Routes are read again, and what was found is written, this often.
 ROUTES_EVERY_S, WRITE_EVERY_S = 10.0, 30.0
 READ_TIMEOUT_S = 1.0
-#: The memory of a model's rate of requests.
-RATE_MEMORY_S = 300.0
 _LET_GO = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 
@@ -54,6 +55,8 @@ class _TestedModel:
     rate_per_s: float | None = None
     readings: dict[str, Reading] = field(default_factory=dict)
     is_first: bool = True  # the first reading has nothing to be compared with
+    traffic: RecentTraffic = field(default_factory=RecentTraffic)
+    latencies: dict[str, tuple[str, Classes]] = field(default_factory=dict)  # stable's at the last reading, by gateway
 
     @property
     def key(self) -> tuple[int, int]:
@@ -69,7 +72,16 @@ class _TestedModel:
         self.readings[gateway] = now
         return news
 
-    def counted(self, tick: int, at: float, news: list[Reading], elapsed_s: float) -> None:
+    def take_latency(self, gateway: str, counters: GatewayCounters) -> Classes:
+        """How fast stable answered at one gateway since it was last read."""
+        arm = counters.by_release.get(self.stable, ArmCounters())
+        now, (epoch, before) = classes_of(arm.latency_us, arm.timed), self.latencies.get(gateway, ("", None))
+        self.latencies[gateway] = counters.epoch, now
+        if before is None:
+            return NOTHING
+        return since(before, now) if epoch == counters.epoch else now
+
+    def counted(self, tick: int, at: float, news: list[Reading], latency: Classes, elapsed_s: float) -> None:
         """Takes one second in."""
         stable = Counts()
         for one in news:
@@ -78,7 +90,9 @@ class _TestedModel:
         if self.is_first:
             self.is_first = False
             return
-        rate = sum(one.user_requests for one in news) / elapsed_s
+        requests = sum(one.user_requests for one in news)
+        self.traffic = self.traffic.after(at, requests, sum(one.user_errors for one in news), latency)
+        rate = requests / elapsed_s
         weight = 1 - math.exp(-elapsed_s / RATE_MEMORY_S)
         self.rate_per_s = rate if self.rate_per_s is None else self.rate_per_s + weight * (rate - self.rate_per_s)
 
@@ -142,11 +156,14 @@ class AATests:
                 state = rows[key].state if key in rows else {}
                 test = AATest.from_json(state)
                 one = _TestedModel(*key, route.model.slug, str(route.stable.digest), test, state.get("rate_per_s"))
+                if key in rows:
+                    one.traffic = RecentTraffic.from_json(rows[key].traffic)
             self._watched[key] = one
         self._gateways = gateways_in({route.environment_id for route in routes})
 
     def _read(self, gateways: list[Gateway], watched: list[_TestedModel], elapsed_s: float) -> None:
         news: dict[tuple[int, int], list[Reading]] = {one.key: [] for one in watched}
+        latency = dict.fromkeys(news, NOTHING)
         models = [one.model for one in watched]
         for gateway in gateways:
             try:
@@ -158,9 +175,11 @@ class AATests:
             for one in watched:
                 if one.model in pages:
                     news[one.key].append(one.take(gateway.name, pages[one.model]))
+                    latency[one.key] = added(latency[one.key], one.take_latency(gateway.name, pages[one.model]))
         for one in watched:
             if news[one.key]:
-                one.counted(self._tick, max(part.at for part in news[one.key]), news[one.key], elapsed_s)
+                at = max(part.at for part in news[one.key])
+                one.counted(self._tick, at, news[one.key], latency[one.key], elapsed_s)
 
     @transaction.atomic
     def _write(self, one: _TestedModel) -> None:
@@ -171,7 +190,9 @@ class AATests:
             return
         now = timezone.now()
         row, _ = Row.objects.update_or_create(
-            environment_id=one.environment_id, model_id=one.model_id, defaults={"state": one.to_json(), "at": now}
+            environment_id=one.environment_id,
+            model_id=one.model_id,
+            defaults={"state": one.to_json(), "traffic": one.traffic.to_json(), "at": now},
         )
         if one.test.alarm and row.alarmed_at is None:
             Row.objects.filter(pk=row.pk).update(alarmed_at=now)

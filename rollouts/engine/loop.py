@@ -32,6 +32,7 @@ from rollouts.core.tick import Tick
 from rollouts.engine.desired_state import ensure_desired_state
 from rollouts.engine.gateway_counters import CounterReaders, CounterSnapshot, StatsPage, snapshot_of
 from rollouts.engine.lag_metrics import LagMetrics
+from rollouts.engine.latency import LatencyRecorder
 from rollouts.engine.prometheus_reader import PrometheusReader
 from rollouts.engine.rollback import check_zero_acknowledged, continue_rollback
 from rollouts.engine.tick_input import tick_input
@@ -77,6 +78,7 @@ class Engine:
         self.timings, self.limits = timings, limits
         self.cache = EngineCache()
         self.writer = TickWriter(self.lead, self.cache, limits)
+        self._latency = LatencyRecorder()
         self._readers, self._early_readers = CounterReaders(counters), CounterReaders(counters)
         self._due = time.monotonic()
         self._is_late_s = self._swept_at = 0.0
@@ -187,6 +189,7 @@ class Engine:
             return False
         if self.token != token:
             self.cache.forget()
+            self._latency.forget()
             lift_fences(self.lead.fence)
             lift_rollout_fences(self.lead.fence)
         self.clock.sync()
@@ -242,6 +245,8 @@ class Engine:
                 rollout, world.gateways[rollout.environment_id], pages, entry.slow_edges, stale_s=entry.policy.stale_s,
                 now=world.at, slot=slot, taken_by=taken_by, before=entry.engine_state.readings,
             )  # fmt: skip
+            here = [one.name for one in world.gateways[rollout.environment_id]]
+            self._latency.read(rollout, here, pages, world.at)
             desired = ensure_desired_state(entry, world)
             given = tick_input(entry, world, counters, self._external_of(entry), desired)
             tick = evaluate(given, gone_over_s=self.timings.gone_over_s)
@@ -307,8 +312,9 @@ class Engine:
         return {name: one if isinstance(one, str) else replace(one, at=one.at + ahead_s) for name, one in found.items()}
 
     def _tidy(self, everyone: list[RolloutEntry]) -> None:
-        """Joins old blocks, and releases what nobody can go back to any more."""
+        """Stores windows of latency, joins old blocks, and releases what nobody can go back to any more."""
         self.external.follow([one.rollout for one in everyone if one.counts_in_prometheus], fence=self.lead.fence)
+        self._latency.flush({one.rollout.pk for one in everyone}, self.clock.now().timestamp(), fence=self.lead.fence)
         limits = self.limits
         grown = [one for one in everyone if one.blocks > limits.most_blocks + limits.blocks_over]
         for one in grown[: limits.joined_at_once]:

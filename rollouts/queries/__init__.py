@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rollouts.queries.approvals import approvals_of
 from rollouts.queries.rollout_view import decision_row, summary, view_of
-from rollouts.queries.rollouts import active_rollouts, active_rows, expired_undo_windows, get_rollout
+from rollouts.queries.rollouts import active_rollouts, active_rows, active_ticks, expired_undo_windows, get_rollout
 
 __all__ = [
     "active_rollouts",
     "active_rows",
+    "active_ticks",
     "approvals_of",
     "decision_row",
     "expired_undo_windows",

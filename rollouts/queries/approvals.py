@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import BooleanField, Case, Exists, ExpressionWrapper, OuterRef, Q, QuerySet, Subquery, Value, When
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, JSONObject
 from django.utils import timezone
 
 from accounts.core.access import MAY, Verb
@@ -109,7 +110,7 @@ def who_may_approve(rollout: Rollout) -> list[str]:
 
 def approvers_of(model: ServedModel, excluded: Collection[int]) -> list[str]:
     """The names of those who may approve rollouts of the model, without the excluded, at most MOST_NAMES of them."""
-    holders = memberships_with(_ROLES).filter(team=model.team_id).values("user")
+    holders = memberships_with(_ROLES, model.team_id).values("user")
     able = active_users().filter(Q(is_superuser=True) | Q(pk__in=holders)).exclude(pk__in=excluded)
     return list(able.values_list("username", flat=True)[:MOST_NAMES])
 
@@ -134,19 +135,48 @@ def _facts_of(rollout: Rollout, newest_report: str) -> dict[str, Any]:
 
 def _judgeable() -> QuerySet[Approval]:
     """Approvals with the two facts that lie elsewhere: whether the giver still may, and which report is the newest."""
-    roles = memberships_with(_ROLES).filter(user=OuterRef("approver"), team=OuterRef("rollout__model__team"))
-    of_release = reports_of(OuterRef("rollout__candidate"))
-    under_it = of_release.filter(
-        manifest_digest=OuterRef("rollout__candidate__digest"),
-        policy_digest=OuterRef("rollout__report__policy_digest"),
-    )
-    since = of_release.filter(created_at__gt=OuterRef("rollout__created_at"))
-    newest = Case(
-        When(rollout__report__isnull=True, then=Subquery(since.values("digest")[:1])),
-        default=Subquery(under_it.values("digest")[:1]),
-    )
+    roles = memberships_with(_ROLES, OuterRef("rollout__model__team")).filter(user=OuterRef("approver"))
     still_may = Q(approver__is_active=True) & (Q(approver__is_superuser=True) | Exists(roles))
     return Approval.objects.annotate(
-        may_approve=ExpressionWrapper(still_may, output_field=BooleanField()),
-        newest_report=Coalesce(newest, Value("")),
+        may_approve=ExpressionWrapper(still_may, output_field=BooleanField()), newest_report=_newest_report("rollout__")
     ).order_by("pk")
+
+
+def _newest_report(rollout: str = "") -> Coalesce:
+    """`newest_report` within a query; `rollout` is the way from its rows to the rollout's columns."""
+    of_release = reports_of(OuterRef(f"{rollout}candidate"))
+    under_it = of_release.filter(
+        manifest_digest=OuterRef(f"{rollout}candidate__digest"),
+        policy_digest=OuterRef(f"{rollout}report__policy_digest"),
+    )
+    since = of_release.filter(created_at__gt=OuterRef(f"{rollout}created_at"))
+    newest = Case(
+        When(**{f"{rollout}report__isnull": True}, then=Subquery(since.values("digest")[:1])),
+        default=Subquery(under_it.values("digest")[:1]),
+    )
+    return Coalesce(newest, Value(""))
+
+
+# --- many rollouts at once --------------------------------------------------------------------------------------------
+
+
+def with_approvals(rollouts: QuerySet[Rollout]) -> QuerySet[Rollout]:
+    """The rollouts, each with `newest_report` and with its approvals as `given`: what `people_of_row` reads. No further query."""
+    fact = JSONObject(name="approver__username", **{column: column for column in _COLUMNS[2:]})
+    given = ArraySubquery(_judgeable().filter(rollout=OuterRef("pk")).values(fact=fact))
+    return rollouts.annotate(newest_report=_newest_report(), given=given)
+
+
+def people_of_row(
+    rollout: Rollout, pinned: core.Digests, newest_report: str, given: Iterable[Mapping[str, Any]], now: datetime
+) -> dict[str, list[str]]:
+    """The names of those whose approval counts now, by stage, from a row of `with_approvals`."""
+    found: dict[str, dict[str, None]] = {}
+    for row in given:
+        expires = datetime.fromisoformat(row["expires_at"]) if row["expires_at"] else None
+        digests = (row["manifest_digest"], row["report_digest"], row["policy_digest"])
+        one = _approval(row["approver_id"], row["stage"], expires, row["may_approve"], *digests)
+        excluded = excluded_from(rollout)
+        if core.void_because(one, pinned=pinned, newest_report=newest_report, excluded=excluded, now=now) is None:
+            found.setdefault(one.stage, {})[row["name"]] = None
+    return {stage: list(names) for stage, names in found.items()}

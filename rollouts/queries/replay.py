@@ -25,10 +25,21 @@ def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, An
     Without a policy it is the model's own of today. State and weight are those that were.
     Raises Invalid (the policy cannot be read) and StateChanged("no_history").
     """
+    return {
+        **judged_by(rollout, policy, history_of(rollout)),
+        "happened": {
+            "state": rollout.state,
+            "reason": rollout.reason,
+            "decisions": [decision_row(one) for one in rollout.decisions.exclude(action="hold").order_by("pk")],
+        },
+    }
+
+
+def judged_by(rollout: Rollout, policy: Mapping[str, Any] | None, history: list[Segment]) -> dict[str, Any]:
+    """The same without what really happened, for somebody who has read what `history_of` says. No query."""
     model = rollout.model
     asked, read = (model.rollout_policy, stored_policy) if policy is None else (policy, parse_policy)
     plan = read(asked, model.objectives)
-    history = history_of(rollout)
     if not history:
         raise StateChanged(
             "no_history",
@@ -51,11 +62,6 @@ def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, An
         "first_effect": effects[0] if effects else None,
         "roll_back": next((turn for turn in effects if turn["action"] == Action.ROLL_BACK), None),
         "not_counted": list(uncounted(history, plan.facing(has_stable=has_stable))),
-        "happened": {
-            "state": rollout.state,
-            "reason": rollout.reason,
-            "decisions": [decision_row(one) for one in rollout.decisions.exclude(action="hold").order_by("pk")],
-        },
     }
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from django.db.models import OuterRef, Q, Subquery
 
+from registry.hooks.outcomes import RolledBack
 from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import DecisionRecord, Rollout
@@ -17,16 +16,6 @@ from serving.models import Environment
 S = RolloutState
 #: The decisions that send the traffic back; whichever is the latest says why.
 _BACK = ("roll_back", "reject")
-
-
-@dataclass(frozen=True)
-class RolledBack:
-    """One rollout that ended with its candidate taken back. `environment` is the slug; `why` a sentence."""
-
-    rollout: int
-    environment: str
-    at: datetime | None
-    why: str
 
 
 def rolled_back(releases: Iterable[UUID], environment: Environment | None = None) -> dict[UUID, list[RolledBack]]:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Q
 from django.utils import timezone
 
 from accounts.core.addresses import API
@@ -25,7 +26,7 @@ from rollouts.models import DecisionRecord, Rollout
 from rollouts.queries.approvals import Given, ahead_of, given_to, people_by_stage, who_may_approve
 from rollouts.queries.obstacles import obstacle_of
 from rollouts.queries.undo_window import is_open
-from serving.queries.routes import acknowledged, route_of
+from serving.queries.routes import Followed, followed_route
 
 S = RolloutState
 DECISIONS_SHOWN = 50
@@ -34,29 +35,42 @@ MISMATCHES_SHOWN = 5
 _ENTERING = ("start", "advance", "bake", "promote_now")
 
 
+def followed_by(rollout: Rollout) -> Followed | None:
+    """The rollout's route and who follows it; None where it has no part in it any more. Two queries."""
+    if rollout.state in FINAL - {S.PROMOTED}:
+        return None
+    return followed_route(rollout.model_id, rollout.environment_id)
+
+
 def view_of(rollout: Rollout) -> dict[str, Any]:
     """Everything of one rollout, now."""
+    return view_with(rollout, followed_by(rollout))
+
+
+def view_with(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
+    """The same, for somebody who has read what `followed_by` says."""
     policy = rollout.effective_policy
     state = EngineState.from_json(rollout.engine_state)
-    entered = _entered(rollout, policy)
+    decisions = _decisions(rollout)
+    entered = _entered(rollout, policy, decisions)
     return {
         **summary(rollout), "is_final": rollout.state in FINAL,
         "report": rollout.report.digest if rollout.report else None,
         "policy": rollout.policy, "policy_digest": rollout.policy_digest,
         "steps": _steps(rollout, policy, entered), "shadow": _shadow(rollout, policy),
         "step_started_at": _iso(rollout.step_started_at), "due_at": _iso(rollout.due_at),
-        "weight": _weight(rollout), "mirror_bp": rollout.mirror_bp, "promote_now": rollout.promote_now,
+        "weight": _weight(rollout, followed), "mirror_bp": rollout.mirror_bp, "promote_now": rollout.promote_now,
         "guards": [_guard(one, policy) for one in judged_all(state, policy, has_stable=rollout.stable_id is not None)],
         "arms": {name: _arms(one, policy) for name, one in (("step", state.step), ("total", state.total), ("last_tick", state.last))},
         "users": {"requests": state.user_requests, "errors": state.user_errors},
         "clock": _clock(rollout, state, policy), "tick": rollout.tick,
         "requested_by": rollout.requested_by.username if rollout.requested_by else None,
         **approvals_view(rollout, policy, entered),
-        "frozen": frozen_view(policy), "undo_window": _undo_window(rollout),
+        "frozen": frozen_view(policy), "undo_window": _undo_window(rollout, followed),
         "supersedes": rollout.supersedes_id, "superseded_by": _superseded_by(rollout),
         "mismatches": _mismatches(rollout, policy),
         "started_at": _iso(rollout.started_at),
-        "decisions": [decision_row(one) for one in rollout.decisions.order_by("-pk")[:DECISIONS_SHOWN]],
+        "decisions": [decision_row(one) for one in decisions[:DECISIONS_SHOWN]],
         "links": {name: f"{API}/rollouts/{rollout.pk}{path}" for name, path in _LINKS.items()},
     }  # fmt: skip
 
@@ -90,10 +104,9 @@ def _release(release: Release | None) -> dict[str, Any] | None:
 # --- progress -------------------------------------------------------------------------------------------------------
 
 
-def _weight(rollout: Rollout) -> dict[str, Any]:
+def _weight(rollout: Rollout, followed: Followed | None) -> dict[str, Any]:
     """Desired, acknowledged and observed, kept apart."""
-    route = route_of(rollout.model_id, rollout.environment_id)
-    ack = acknowledged(route) if route and rollout.state in LIVE | {S.ROLLING_BACK, S.STUCK} else None
+    ack = followed.ack if followed and rollout.state in LIVE | {S.ROLLING_BACK, S.STUCK} else None
     return {
         "commanded_bp": rollout.weight_bp, "is_acknowledged": ack.all_acked if ack else None,
         "acknowledged_bp": rollout.weight_bp if ack and ack.all_acked else None, "acknowledged_at": _iso(ack.acked_at) if ack else None,
@@ -106,12 +119,19 @@ def _where(rollout: Rollout) -> RolloutState:
     return S(rollout.resume_state or S.SHIFTING) if rollout.state == S.PAUSED else S(rollout.state)
 
 
-def _entered(rollout: Rollout, policy: Policy) -> dict[str, datetime | None]:
+def _decisions(rollout: Rollout) -> list[DecisionRecord]:
+    """The newest first: the DECISIONS_SHOWN newest, and then those before them that entered a stage."""
+    newest = rollout.decisions.order_by("-pk").values("pk")[:DECISIONS_SHOWN]
+    entering = Q(action__in=_ENTERING, facts__has_key="to_index")
+    return list(rollout.decisions.filter(entering | Q(pk__in=newest)).order_by("-pk"))
+
+
+def _entered(rollout: Rollout, policy: Policy, decisions: list[DecisionRecord]) -> dict[str, datetime | None]:
     """When the rollout entered each stage that it did enter, in their order; None where nobody wrote that down."""
-    decisions = rollout.decisions.filter(action__in=_ENTERING, facts__has_key="to_index").order_by("pk")
     begun: dict[int, datetime | None] = {}
-    for decision in decisions:
-        begun.setdefault(decision.facts["to_index"], decision.at)
+    for decision in reversed(decisions):
+        if decision.action in _ENTERING and "to_index" in decision.facts:
+            begun.setdefault(decision.facts["to_index"], decision.at)
     where, count = _where(rollout), len(policy.steps)
     is_promoted = where in {S.PROMOTED, S.REVERTED}
     last = max([rollout.step_index, count if is_promoted or where is S.BAKING else -1, *begun])
@@ -261,9 +281,9 @@ def frozen_view(policy: Policy) -> dict[str, Any] | None:
     return {"until": found[1].isoformat(), "why": found[0].why} if found else None
 
 
-def _undo_window(rollout: Rollout) -> dict[str, Any] | None:
+def _undo_window(rollout: Rollout, followed: Followed | None) -> dict[str, Any] | None:
     """The release to which one click goes back, and until when; None where there is no such way."""
-    if not is_open(rollout) or rollout.stable is None:
+    if followed is None or not is_open(rollout, followed.route) or rollout.stable is None:
         return None
     return {"to": rollout.stable.name, "until": _iso(rollout.undo_until)}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
-from registry.models import ServedModel
+from registry.models import Release, ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 
@@ -19,7 +20,7 @@ _WHOLE = ("model__team", "environment", "candidate__author", "stable", "report",
 def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     """Raises NotFound, also where the actor may not read the model's team."""
     rollout = Rollout.objects.select_related(*_WHOLE).filter(pk=rollout_id).first()
-    if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug):
+    if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
         raise NotFound(
             "no_such_rollout",
             f"There is no rollout {rollout_id} that you may see. List the rollouts to see their numbers.",
@@ -28,9 +29,34 @@ def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     return rollout
 
 
+def find_rollout(actor: Actor, rollout_id: int) -> Rollout | None:
+    """The same, or None."""
+    try:
+        return get_rollout(actor, rollout_id)
+    except NotFound:
+        return None
+
+
 def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
     """The rollouts of these models, the newest first, with what a list says of them."""
     return Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
+
+
+def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:
+    """A policy that some rollout of the model followed; None where none did."""
+    row = (
+        Rollout.objects.filter(model=model, policy_digest=digest)
+        .order_by("-pk")
+        .values_list("policy", flat=True)
+        .first()
+    )
+    return None if row is None else dict(row)
+
+
+def waiting_rollout_of(release: Release) -> Rollout | None:
+    """The newest rollout of the release as a candidate that has not ended."""
+    rows = Rollout.objects.select_related(*_WHOLE).filter(candidate=release, state__in=[s.value for s in ACTIVE])
+    return rows.order_by("-pk").first()
 
 
 def active_rows() -> dict[int, tuple[str, int, int, int]]:
@@ -43,6 +69,11 @@ def active_rows() -> dict[int, tuple[str, int, int, int]]:
     return {row[0]: row[1:] for row in rows.values_list("pk", "state", "version", "tick", "fence")}
 
 
+def active_ticks() -> QuerySet[Rollout, tuple[int, str, int]]:
+    """(rollout, model's slug, tick) of every active rollout: which of them the engine has looked at since one last asked."""
+    return Rollout.objects.filter(state__in=sorted(ACTIVE)).order_by("pk").values_list("pk", "model__slug", "tick")
+
+
 def expired_undo_windows(now: datetime, most: int = 20) -> list[Rollout]:
     """Promoted rollouts whose time for an instant rollback is over, and whose old release is still kept warm for it."""
     over = Rollout.objects.filter(state=RolloutState.PROMOTED, undo_until__lte=now).order_by("undo_until")
@@ -53,3 +84,10 @@ def active_rollouts(rollout_ids: Collection[int]) -> list[Rollout]:
     """These rollouts whole, with all that the engine needs to know of them, the oldest first."""
     whole = Rollout.objects.select_related("model__team", "environment", "candidate", "stable", "report")
     return list(whole.filter(pk__in=rollout_ids).order_by("pk"))
+
+
+def tick_ages() -> list[tuple[int, datetime | None]]:
+    """(rollout, when the engine last wrote what it saw of it) of every rollout that it has something to do for."""
+    states = sorted(state.value for state in ACTIVE - {RolloutState.AWAITING_APPROVAL})
+    rows = Rollout.objects.filter(state__in=states).annotate(looked_at=Max("observations__at")).order_by("pk")
+    return list(rows.values_list("pk", "looked_at"))

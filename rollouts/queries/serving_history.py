@@ -5,12 +5,13 @@ The answer is read from the hash-chained log of events, not from the routes of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import BooleanField, CharField, ExpressionWrapper, Q, QuerySet
+from django.db.models.functions import Cast
 
 from ledger.core.errors import Invalid
 from ledger.core.verbs import EventVerb
@@ -21,8 +22,8 @@ from registry.models import ServedModel
 from registry.queries import names_by_digest
 from rollouts.models import DecisionRecord, Observation, Rollout
 from serving.core.routes import WHOLE_BP
-from serving.models import Environment
-from serving.queries.routes import route_of
+from serving.models import Environment, Route
+from serving.queries.routes import all_routes
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,9 @@ def served_at(model: ServedModel, environment: Environment, at: datetime | None 
 
 def moves_of(model: ServedModel, environment: Environment) -> QuerySet[Event]:
     """Every change of the model's route there, by seq."""
-    route = route_of(model, environment)
-    of_route = events().filter(subject_type="route", subject_id__in=[str(route.pk)] if route else [])
+    routes = all_routes().filter(model=model, environment=environment)
+    names = routes.annotate(name=Cast("pk", CharField())).order_by().values("name")
+    of_route = events().filter(subject_type="route", subject_id__in=names)
     return of_route.filter(verb=EventVerb.ROUTE_SET).order_by("seq")
 
 
@@ -106,17 +108,18 @@ def changes_of_moves(model: ServedModel, moves: Iterable[Event]) -> list[ServedC
     """These changes of the model's routes, with the names of the releases. One query."""
     moves = list(moves)
     names = _release_names(model, moves)
-    return [
-        ServedChange(
-            at=move.at,
-            arms=_arms_of(move.facts, names),
-            mirrored_pct=move.facts.get("mirror_bp", 0) / 100,
-            reason=move.reason,
-            actor=move.actor,
-            event={"seq": move.seq, "hash": move.hash, "is_intact": _is_intact(move)},
-        )
-        for move in moves
-    ]
+    return [_change(move, names) for move in moves]
+
+
+def _change(move: Event, names: Mapping[str, str]) -> ServedChange:
+    return ServedChange(
+        at=move.at,
+        arms=_arms_of(move.facts, names),
+        mirrored_pct=move.facts.get("mirror_bp", 0) / 100,
+        reason=move.reason,
+        actor=move.actor,
+        event={"seq": move.seq, "hash": move.hash, "is_intact": _is_intact(move)},
+    )
 
 
 def _is_intact(move: Event) -> bool:
@@ -138,7 +141,7 @@ def _arms_of(facts: Mapping[str, Any], names: Mapping[str, str]) -> tuple[Served
     )
 
 
-def _release_names(model: ServedModel, moves: Iterable[Event]) -> dict[str, str]:
+def _release_names(model: ServedModel | Collection[int], moves: Iterable[Event]) -> dict[str, str]:
     """r14 by digest, of every release that these moves name."""
     digests = {move.facts.get(role) for move in moves for role in ("stable", "candidate")} - {None}
     return names_by_digest(model, digests)
@@ -148,7 +151,8 @@ def _rollout(model: ServedModel, environment: Environment, at: datetime) -> Roll
     """The rollout that was under way, or else the last one before."""
     begun = Rollout.objects.filter(model=model, environment=environment, created_at__lte=at)
     rollouts = begun.select_related("candidate", "report").order_by("-pk")
-    return rollouts.filter(Q(ended_at=None) | Q(ended_at__gt=at)).first() or rollouts.first()
+    is_under_way = ExpressionWrapper(Q(ended_at=None) | Q(ended_at__gt=at), output_field=BooleanField())
+    return rollouts.annotate(is_under_way=is_under_way).order_by("-is_under_way", "-pk").first()
 
 
 def _decided(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
@@ -178,3 +182,45 @@ def _observed(rollout: Rollout | None, at: datetime) -> dict[str, Any] | None:
     total = sum(counts.values())
     share = round(100 * counts["candidate"] / total, 2) if total else None
     return {"from": block.from_at, "to": block.at, "requests": counts, "candidate_pct": share}
+
+
+def changes_between(
+    model: ServedModel, environment: Environment, begin: datetime, end: datetime, most: int
+) -> tuple[list[ServedChange], bool]:
+    """(what served when `begin` came, and every change until `end`, the oldest first; whether older ones were left off).
+
+    Two queries. The first change may be from before `begin`: it holds until the next.
+    """
+    moves = list(moves_of(model, environment).filter(at__lte=end).order_by("-seq")[: most + 1])
+    inside = [move for move in moves if move.at > begin]
+    is_cut = len(inside) > most
+    kept = inside[:most] if is_cut else moves[: len(inside) + 1]
+    return changes_of_moves(model, kept[::-1]), is_cut
+
+
+def served_among(
+    model: ServedModel, environment: Environment, at: datetime, changes: Sequence[ServedChange]
+) -> Served | None:
+    """`served_at` from changes that are known, the oldest first; None where they do not say. Three queries at most."""
+    known = [change for change in changes if change.at <= at]
+    if not known:
+        return None
+    change, later = known[-1], [one for one in changes if one.at > at]
+    rollout = _rollout(model, environment, at)
+    return Served(
+        environment.slug, model.slug, at, arms=change.arms, mirrored_pct=change.mirrored_pct, since=change.at,
+        until=later[0].at if later else None, reason=change.reason, actor=change.actor, event=change.event,
+        rollout=_decided(rollout, at), observed=_observed(rollout, at),
+    )  # fmt: skip
+
+
+def served_everywhere(
+    models: Iterable[ServedModel], at: datetime, most: int
+) -> list[tuple[Route, ServedChange | None]]:
+    """What served each of these models in each environment at the instant; None before its first release there. Three queries."""
+    routes = list(all_routes().filter(model__in=models).order_by("environment__slug", "model__slug")[:most])
+    of_routes = events().filter(subject_type="route", subject_id__in=[str(route.pk) for route in routes])
+    moves = of_routes.filter(verb=EventVerb.ROUTE_SET, at__lte=at).order_by("subject_id", "-seq").distinct("subject_id")
+    found = {move.subject_id: move for move in moves}
+    names = _release_names({route.model_id for route in routes}, found.values())
+    return [(route, _change(found[str(route.pk)], names) if str(route.pk) in found else None) for route in routes]

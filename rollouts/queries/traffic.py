@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
 
 from registry.models import ServedModel
+from rollouts.core.aa_test import RATE_MEMORY_S
 from rollouts.core.counter_deltas import TIMED
+from rollouts.core.recent_traffic import Minute, RecentTraffic
 from rollouts.models import AATestRecord, Observation, Rollout
 from serving.models import Environment
 
@@ -25,6 +27,7 @@ BLOCKS = 60
 class Traffic:
     """Requests a second of the whole model and stable's share of errors; None where unknown. `source` says where they come from.
 
+    `window_s`: over about how many seconds the rate is an average.
     `slow_frac`: the share of slow attempts by counter (`slow_50ms`), of stable or of a first release, by the last rollout.
     """
 
@@ -32,6 +35,7 @@ class Traffic:
     error_frac: float | None
     source: str
     slow_frac: Mapping[str, float] = field(default_factory=dict)
+    window_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return self.__dict__
@@ -46,12 +50,32 @@ def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
     return tested or seen or Traffic(None, None, "unknown")
 
 
+#: Where a rate comes from that somebody supposes.
+TYPED = "as typed"
+
+
+def supposed(traffic: Traffic, rate_per_s: float | None) -> Traffic:
+    """The traffic with another rate than what was counted; as it is without one."""
+    return traffic if rate_per_s is None else replace(traffic, rate_per_s=rate_per_s, source=TYPED, window_s=None)
+
+
+def last_hours(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], list[Minute | None]]:
+    """(environment's key, model's key) → each of the last 60 minutes, the oldest first; None where nobody counted. One query."""
+    rows = AATestRecord.objects.filter(model__in=models, at__gte=now - FRESH_FOR).values_list(
+        "environment_id", "model_id", "traffic"
+    )
+    return {
+        (environment, model): RecentTraffic.from_json(traffic).hour(now.timestamp())
+        for environment, model, traffic in rows
+    }
+
+
 def _by_aa_test(model: ServedModel, environment: Environment) -> Traffic | None:
     test = AATestRecord.objects.filter(model=model, environment=environment, at__gte=timezone.now() - FRESH_FOR).first()
     rate = test.state.get("rate_per_s") if test else None
     if test is None or not rate:
         return None
-    return Traffic(float(rate), test.state.get("error_frac"), "A/A test")
+    return Traffic(float(rate), test.state.get("error_frac"), "A/A test", window_s=RATE_MEMORY_S)
 
 
 def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:
@@ -72,7 +96,7 @@ def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | 
     bad = sum(one.stable.get("bad", {}).get("errors", 0) for one in counted)
     slow = _slow([one.stable for one in counted] if stable else [one.candidate for one in counted])
     errors = round(bad / stable, 6) if stable else None
-    return Traffic(round(attempts / span_s, 3), errors, f"rollout {last}", slow)
+    return Traffic(round(attempts / span_s, 3), errors, f"rollout {last}", slow, round(span_s, 1))
 
 
 def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:

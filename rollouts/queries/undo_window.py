@@ -7,7 +7,7 @@ from django.utils import timezone
 from registry.models import ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
-from serving.models import Environment
+from serving.models import Environment, Route
 from serving.queries import ready_server
 from serving.queries.routes import route_of
 
@@ -24,22 +24,25 @@ def last_promoted(model: ServedModel, environment: Environment) -> Rollout | Non
     )
 
 
-def serves(rollout: Rollout) -> bool:
-    """Whether the rollout's candidate is the stable release there now."""
-    route = route_of(rollout.model_id, rollout.environment_id)
+def serves(rollout: Rollout, route: Route | None = None) -> bool:
+    """Whether the rollout's candidate is the stable release there now. `route`: the one there, where it is known."""
+    route = route or route_of(rollout.model_id, rollout.environment_id)
     return route is not None and route.stable_id == rollout.candidate_id
 
 
-def is_open(rollout: Rollout) -> bool:
+def is_open(rollout: Rollout, route: Route | None = None) -> bool:
     """Whether this rollout can be undone at once: it was promoted, it serves, and the release before is kept warm and answers."""
     if rollout.state != RolloutState.PROMOTED or rollout.stable is None or rollout.undo_until is None:
         return False
-    if rollout.undo_until <= timezone.now() or not serves(rollout):
+    if rollout.undo_until <= timezone.now() or not serves(rollout, route):
         return False
     return ready_server(rollout.stable, rollout.environment) is not None
 
 
-def is_closed(rollout: Rollout) -> bool:
-    """Whether it can no longer be undone at once, though it serves: going back takes a rollout of the release before."""
-    is_candidate = rollout.state == RolloutState.PROMOTED and rollout.stable is not None and serves(rollout)
-    return is_candidate and not is_open(rollout)
+def is_closed(rollout: Rollout, route: Route | None = None, *, known_open: bool | None = None) -> bool:
+    """Whether it can no longer be undone at once, though it serves: going back takes a rollout of the release before.
+
+    `known_open`: what `is_open` said, where it was asked.
+    """
+    is_candidate = rollout.state == RolloutState.PROMOTED and rollout.stable is not None and serves(rollout, route)
+    return is_candidate and not (is_open(rollout, route) if known_open is None else known_open)

@@ -23,7 +23,7 @@ from serving.actions.routes import lock_routes, notify_routes
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.drift import Drift
 from serving.core.lifecycle import MOVES, DeploymentState
-from serving.models import Deployment, Environment, Node, Route, Server
+from serving.models import Deployment, Environment, Node, Route, Server, ServerLog
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of
 from serving.queries.node_fit import nodes_for
@@ -48,7 +48,12 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
         Refused: no node with the release's runtime image may run its code, as none can shut it in.
         Unavailable: no node has the release's runtime image.
     """
-    require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
+    require(
+        actor,
+        Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES,
+        release.model.team.slug,
+        release.model.slug,
+    )
     require_runnable(release)
     with transaction.atomic():
         lock_routes(environment)
@@ -81,7 +86,12 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> De
     Raises StateChanged("still_routed") while a gateway sends traffic to it or holds it as stable.
     """
     release, environment = deployment.release, deployment.environment
-    require(actor, Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES, release.model.team.slug)
+    require(
+        actor,
+        Verb.START_ROLLOUT if environment.is_routed else Verb.RUN_GATES,
+        release.model.team.slug,
+        release.model.slug,
+    )
     with transaction.atomic():
         lock_routes(environment)
         routed = Q(stable=release) | Q(candidate=release, candidate_bp__gt=0)
@@ -110,14 +120,14 @@ def record_state(
     *, actor: Actor, deployment: Deployment, to: DeploymentState, reason: str, **changes: Any
 ) -> Deployment:
     """Records the state that the agent reached. Raises StateChanged when the row moved meanwhile: read it again."""
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     with transaction.atomic():
         return _move(deployment, to, actor=actor, reason=reason, **changes)
 
 
 def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer) -> Server:
     """Records a server process started for the deployment. It gets no traffic before `mark_serving`."""
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     with transaction.atomic():
         server = Server.objects.create(
             deployment=deployment,
@@ -132,9 +142,17 @@ def record_server(*, actor: Actor, deployment: Deployment, running: RunningServe
     return server
 
 
+def keep_log(*, actor: Actor, server: Server, text: str) -> None:
+    """Keeps the end of the server's log, in the place of what was kept before. Nothing for a server that users reach."""
+    deployment = server.deployment
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
+    if not deployment.environment.is_routed:
+        ServerLog.objects.update_or_create(server=server, defaults={"text": text, "at": timezone.now()})
+
+
 def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str) -> None:
     """Whether gateways may send traffic to the server. Nothing happens when that is known already."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     with transaction.atomic():
         probed = {"probed_at": timezone.now()} if is_serving else {}
         if (
@@ -151,26 +169,26 @@ def mark_serving(*, actor: Actor, server: Server, is_serving: bool, reason: str)
 
 def record_probe(*, actor: Actor, server: Server) -> None:
     """The server answered a probe right just now. Raises Refused."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     Server.objects.filter(pk=server.pk).update(probed_at=timezone.now())
 
 
 def note_trouble(*, actor: Actor, deployment: Deployment, trouble: str) -> None:
     """What went wrong at a try that is repeated: the row's reason, without an event. Nothing where the row moved meanwhile."""
-    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     Deployment.objects.filter(pk=deployment.pk, version=deployment.version).update(reason=trouble)
 
 
 def adopt_server(*, actor: Actor, server: Server) -> None:
     """A new agent took over the server that an earlier one had started."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     with transaction.atomic():
         _append_server(server, "server.adopted", actor, "the agent came back and found it alive")
 
 
 def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
     """The server's files were compared with what was sealed. A difference is logged once, as the event `server.drifted`."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     found = [one.as_json() for one in drift[:MOST_DRIFT]]
     with transaction.atomic():
         row = Server.objects.select_for_update(no_key=True).get(pk=server.pk)
@@ -184,7 +202,7 @@ def record_drift(*, actor: Actor, server: Server, drift: list[Drift]) -> None:
 
 def end_server(*, actor: Actor, server: Server, reason: str) -> None:
     """The server process is over. Idempotent."""
-    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug)
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     with transaction.atomic():
         if Server.objects.filter(pk=server.pk, ended_at=None).update(
             is_serving=False, ended_at=timezone.now(), end_reason=reason
@@ -223,7 +241,8 @@ def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: 
 def _node_for(release: Release) -> Node:
     """A node that runs the release's image and backend: one that its envelope fits before others, the last heard of first."""
     wanted = manifest_of(release)["runtime"]
-    nodes = list(Node.objects.order_by(F("seen_at").desc(nulls_last=True)))
+    every = list(Node.objects.order_by(F("seen_at").desc(nulls_last=True)))
+    nodes = [node for node in every if node.cordoned_at is None]
     if found := nodes_for(release, nodes):
         best = found[0]  # one that refuses the release's code comes after all that do not
         if release.is_code_bearing and not may_run_code(best.facts):
@@ -231,6 +250,13 @@ def _node_for(release: Release) -> Node:
             message = not_contained(release.model.slug, release.name, tier)
             raise Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
         return best
+    if shut := nodes_for(release, [node for node in every if node.cordoned_at is not None]):
+        raise Unavailable(
+            "nodes_cordoned",
+            f"Only {', '.join(node.name for node in shut)} could run it, and no new deployment is placed there: "
+            f"{shut[0].cordon_reason or 'no reason was given.'} Uncordon a node, or start another.",
+            nodes=[node.name for node in shut],
+        )
     known = sorted({own["image"] for node in nodes for own in node.runtimes})
     raise Unavailable(
         "no_node_for_runtime",

@@ -71,7 +71,7 @@ def set_route(
         route = Route.objects.select_related("stable", "candidate").filter(environment=environment, model=model).first()
         before_bp = (route.candidate_bp, route.mirror_bp) if route is not None else (0, 0)
         is_opening = candidate_bp > before_bp[0] or mirror_bp > before_bp[1]
-        require(actor, Verb.START_ROLLOUT if is_opening else Verb.ROLL_BACK, model.team.slug)
+        require(actor, Verb.START_ROLLOUT if is_opening else Verb.ROLL_BACK, model.team.slug, model.slug)
         fence = (route.fence if route is not None else 0) if fence is None else fence
         _refuse_outdated(route, fence)
         wanted = (stable.pk, candidate.pk if candidate else None, candidate_bp, mirror_bp)

@@ -159,3 +159,8 @@ def _name_of(selector: str, labels: _Labels) -> str:
     """The same for the same series, short."""
     whole = json.dumps([selector, sorted(labels.items())])
     return hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()
+
+
+def query_status(line: DeadlineConnection) -> int:
+    """The HTTP status of a query that any metrics server can answer. Raises as the line does."""
+    return line.ask("POST", "/api/v1/query", urlencode({"query": "1"}).encode(), _FORM)[0]

@@ -47,9 +47,14 @@ _OWN_UNAVAILABLE = {
 }
 
 
+def without_paths(message: str) -> str:
+    """The message with the names of files in the place of their paths."""
+    return _ABSOLUTE_PATH.sub(r"\1", message)
+
+
 def redacted(message: str) -> str:
     """The message without folders: a traceback keeps file names and lines, and reveals no path of the machine."""
-    short = _ABSOLUTE_PATH.sub(r"\1", message.strip())
+    short = without_paths(message.strip())
     return short if len(short) <= _LONGEST_MESSAGE else f"{short[:_LONGEST_MESSAGE]} …"
 
 

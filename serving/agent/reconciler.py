@@ -23,6 +23,7 @@ from ledger.core.errors import StateChanged
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import health_check, warmup
+from serving.agent.log_tail import LogTail
 from serving.core.health import (
     HUNG_AFTER_LAST_STABLE_S,
     HUNG_AFTER_S,
@@ -97,6 +98,7 @@ class DeploymentReconciler:
         self._running: RunningServer | None = None
         self._client: ClosableServer | None = None
         self._seen = HealthTracker()
+        self._log = LogTail()
         self._setbacks = 0
         self._since = time.monotonic()  # in this state
         self._manifest: dict[str, Any] | None = None
@@ -128,6 +130,7 @@ class DeploymentReconciler:
             self._begin(deployment)
             deployment = self._load_and_warm(deployment)
         except (LaunchError, InferenceError) as error:
+            self._keep_log(deployment)
             return self._setback(error.reason, error.message)
         self._since = time.monotonic()
         return self._pace.probe_every
@@ -219,11 +222,19 @@ class DeploymentReconciler:
     def _watch(self, deployment: Deployment) -> float:
         began = time.monotonic()
         lost = self._examine(deployment)
+        self._keep_log(deployment)
         if lost:
             return self._lose(deployment, lost)
         if time.monotonic() - self._since > self._pace.healthy_after:
             self._setbacks = 0
         return max(0.05, self._pace.probe_every - (time.monotonic() - began))
+
+    def _keep_log(self, deployment: Deployment) -> None:
+        """The end of the log, for those who wait for gates. Users' words may be in the logs of servers that users reach."""
+        if self._server is not None and not deployment.environment.is_routed:
+            self._server.deployment = deployment
+            if (text := self._log.changed(Path(self._server.folder))) is not None:
+                actions.keep_log(actor=self._actor, server=self._server, text=text)
 
     def _examine(self, deployment: Deployment) -> str:
         """Why the server is lost, or an empty string."""

@@ -1,4 +1,4 @@
-"""REST views of environments, servers and runtimes: all of them read only."""
+"""REST views of environments, with the rules for entering them, of servers and of runtimes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api.requests import actor_of
-from accounts.api.responses import OnePage
+from accounts.api.requests import IF_MATCH, PlainText, StrictSerializer, actor_of, expected_version, read_body
+from accounts.api.responses import OnePage, versioned
 from registry.queries import visible_models
 from serving import queries
+from serving.actions.environments import change_environment, create_environment
 from serving.core.containment import of_facts, sentence_of
 from serving.models import Environment, Route, Server
 
@@ -111,9 +112,30 @@ class EnvironmentOut(serializers.ModelSerializer[Environment]):
             "needs_approval",
             "allows_forced_release",
             "generation",
+            "version",
             "gateways",
             "routes",
         ]
+
+
+class EnvironmentChange(StrictSerializer):
+    title = PlainText(required=False)
+    needs_passed_report = serializers.BooleanField(
+        required=False, help_text="a rollout starts only with a passed report"
+    )
+    needs_approval = serializers.BooleanField(
+        required=False, help_text="every rollout waits for an approval at its start"
+    )
+    allows_forced_release = serializers.BooleanField(
+        required=False, help_text="a request may choose its release by x-sluicegate-release"
+    )
+
+
+class EnvironmentIn(EnvironmentChange):
+    slug = PlainText()
+    is_routed = serializers.BooleanField(
+        default=True, help_text="false: no gateway; gates talk to its servers directly"
+    )
 
 
 class EnvironmentsView(generics.ListAPIView[Environment]):
@@ -125,12 +147,33 @@ class EnvironmentsView(generics.ListAPIView[Environment]):
     def get_queryset(self) -> Any:
         return queries.environments(visible_models(actor_of(self.request)))
 
+    @extend_schema(request=EnvironmentIn, responses={201: EnvironmentOut})
+    def post(self, request: Request) -> Response:
+        """Makes an environment. For administrators."""
+        row = create_environment(actor=actor_of(request), **read_body(EnvironmentIn, request))
+        return versioned(EnvironmentOut(row), 201)
+
 
 class EnvironmentView(APIView):
     @extend_schema(operation_id="environments_retrieve", responses=EnvironmentOut)
     def get(self, request: Request, slug: str) -> Response:
         """One environment with its gateways and routes."""
-        return Response(EnvironmentOut(queries.get_environment(slug, visible_models(actor_of(request)))).data)
+        return versioned(EnvironmentOut(queries.get_environment(slug, visible_models(actor_of(request)))))
+
+    @extend_schema(
+        operation_id="environments_change", parameters=[IF_MATCH], request=EnvironmentChange, responses=EnvironmentOut
+    )
+    def patch(self, request: Request, slug: str) -> Response:
+        """Changes the rules for entering it. For administrators."""
+        actor = actor_of(request)
+        models = visible_models(actor)
+        change_environment(
+            actor=actor,
+            environment=queries.get_environment(slug, models),
+            expected_version=expected_version(request),
+            changes=read_body(EnvironmentChange, request),
+        )
+        return versioned(EnvironmentOut(queries.get_environment(slug, models)))
 
 
 class ServersView(generics.ListAPIView[Server]):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from serving.queries.deployments import (
+    all_environments,
     among,
     answering_servers,
     current_servers,
     deployment_of,
+    environment_titles,
     environments,
     environments_by_id,
     find_environment,
     gateways_in,
     get_environment,
+    get_node,
     is_last_of_stable,
     live_deployments,
     node_facts,
@@ -21,15 +24,18 @@ from serving.queries.deployments import (
 )
 
 __all__ = [
+    "all_environments",
     "among",
     "answering_servers",
     "current_servers",
     "deployment_of",
+    "environment_titles",
     "environments",
     "environments_by_id",
     "find_environment",
     "gateways_in",
     "get_environment",
+    "get_node",
     "is_last_of_stable",
     "live_deployments",
     "node_facts",

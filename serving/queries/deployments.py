@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Prefetch, QuerySet
@@ -12,7 +13,7 @@ from ledger.core.errors import NotFound
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
-from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
+from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server, ServerLog
 
 
 def get_environment(slug: str, models: Iterable[ServedModel] | None = None) -> Environment:
@@ -28,6 +29,16 @@ def get_environment(slug: str, models: Iterable[ServedModel] | None = None) -> E
 
 def find_environment(slug: str) -> Environment | None:
     return Environment.objects.filter(slug=slug).first()
+
+
+def all_environments() -> list[Environment]:
+    """Every environment with its own columns alone, in the order of their names."""
+    return list(Environment.objects.order_by("slug"))
+
+
+def environment_titles() -> list[tuple[str, str]]:
+    """(slug, title) of every environment: what a list's filter offers."""
+    return list(Environment.objects.order_by("slug").values_list("slug", "title"))
 
 
 def environments_by_id(ids: Collection[int]) -> dict[int, Environment]:
@@ -111,6 +122,14 @@ def node_facts(names: Collection[str]) -> dict[str, dict[str, Any]]:
     return dict(Node.objects.filter(name__in=names).values_list("name", "facts")) if names else {}
 
 
+def get_node(name: str) -> Node:
+    """Raises NotFound; also for what cannot be a name, which must not reach the database."""
+    found = nodes().filter(name=name).first() if name.isprintable() else None
+    if found is None:
+        raise NotFound("no_such_node", f"No node {name} has been heard of.", node=name)
+    return found
+
+
 def nodes() -> QuerySet[Node]:
     return Node.objects.order_by("name")
 
@@ -118,3 +137,16 @@ def nodes() -> QuerySet[Node]:
 def among(ids: Iterable[object], kind: str = "bigint") -> RawSQL:
     """For `…__in=`: however many ids there are, one parameter. A list of a thousand takes longer to send than to answer."""
     return RawSQL(f"SELECT unnest(%s::{kind}[])", [f"{{{','.join(map(str, ids))}}}"])  # noqa: S611  # kind is a constant
+
+
+def log_of(release: Release, environment: Environment, until: datetime | None) -> ServerLog | None:
+    """The log of the newest server that the release had there before the instant; of all times where there is none."""
+    rows = ServerLog.objects.filter(server__deployment__release=release, server__deployment__environment=environment)
+    rows = rows if until is None else rows.filter(server__started_at__lte=until)
+    return rows.select_related("server").order_by("-server__pk").first()
+
+
+def deployments_of(release: Release) -> QuerySet[Deployment]:
+    """Where the release runs and ran, the newest first."""
+    rows = Deployment.objects.filter(release=release).select_related("environment", "node")
+    return rows.order_by("-pk")

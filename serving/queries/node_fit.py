@@ -16,7 +16,10 @@ from serving.queries.deployments import nodes
 
 def fit_of(release: Release, node: Node) -> Fit:
     """The verdict on a sealed release and a node, with the versions of the runtime that the release names."""
-    manifest = manifest_of(release)
+    return _fit_of(manifest_of(release), node)
+
+
+def _fit_of(manifest: Mapping[str, Any], node: Node) -> Fit:
     versions = next(
         (own.get("versions") for own in node.runtimes if own.get("image") == manifest["runtime"]["image"]), None
     )
@@ -34,7 +37,7 @@ def fits_of(release: Release) -> list[dict[str, Any]]:
             "seen_at": node.seen_at,
             "containment": str(of_facts(node.facts) or "unknown"),
             "contained": sentence_of(node.facts),
-            **fit_of(release, node).as_json(),
+            **_fit_of(manifest, node).as_json(),
         }
         for node in nodes().order_by("name")
     ]

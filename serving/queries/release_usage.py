@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from uuid import UUID
 
+from django.db.models import F, UUIDField, Value
+
 from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Route
 
+_ROUTE, _DEPLOYMENT = 0, 1
+
 
 def release_usages(releases: Collection[UUID] | None) -> Iterator[tuple[UUID, str]]:
-    """As `registry.hooks.usage.Source`."""
-    routes = Route.objects.order_by("pk")
-    deployments = Deployment.objects.filter(state__in=sorted(LIVE)).order_by("pk")
-    columns = ("stable_id", "candidate_id", "environment__slug")
-    for stable, candidate, environment in routes.values_list(*columns):
-        if releases is None or stable in releases:
-            yield stable, f"stable in {environment}"
-        if candidate is not None and (releases is None or candidate in releases):
-            yield candidate, f"candidate in {environment}"
+    """As `registry.hooks.usage.Source`: the routes' releases before the deployments'. One query."""
+    routes = Route.objects.annotate(kind=Value(_ROUTE), state=Value(""), arm=F("stable_id"), other=F("candidate_id"))
+    deployments = Deployment.objects.filter(state__in=sorted(LIVE)).annotate(
+        kind=Value(_DEPLOYMENT), arm=F("release_id"), other=Value(None, output_field=UUIDField())
+    )
     if releases is not None:
         deployments = deployments.filter(release__in=releases)
-    for release, environment, state in deployments.values_list("release_id", "environment__slug", "state"):
-        yield release, f"deployed in {environment} ({state})"
+    columns = ("kind", "pk", "arm", "other", "environment__slug", "state")
+    both = routes.order_by().values_list(*columns).union(deployments.order_by().values_list(*columns), all=True)
+    for kind, _, release, candidate, environment, state in both.order_by("kind", "pk"):
+        if kind == _DEPLOYMENT:
+            yield release, f"deployed in {environment} ({state})"
+            continue
+        if releases is None or release in releases:
+            yield release, f"stable in {environment}"
+        if candidate is not None and (releases is None or candidate in releases):
+            yield candidate, f"candidate in {environment}"

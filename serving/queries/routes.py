@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, F, FilteredRelation, Q, QuerySet
+from django.db.models.functions import Now
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
@@ -85,3 +87,48 @@ def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
     errors = [f"{name}: {error}" for name, (_, _, error, _) in words if error]
     is_whole = len(current) == len(gateways) and not errors
     return Ack(is_whole, max(current) if is_whole else None, "; ".join(errors), taken_by)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A route with the gateways of its environment, each with what it last said of the route, in the order of names."""
+
+    route: Route
+    gateways: tuple[Any, ...]  # each with is_about, and generation, acked_at, error and taken of its word, or None
+
+    @property
+    def ack(self) -> Ack:
+        """As `acknowledged`."""
+        said = {
+            one.pk: (one.generation, one.acked_at, one.error, one.taken if one.error else one.generation)
+            for one in self.gateways
+            if one.generation is not None
+        }
+        return _ack(self.route, [one for one in self.gateways if one.is_about], said)
+
+    @property
+    def acks(self) -> list[dict[str, Any]]:
+        """Each gateway that is about or has spoken of the route: whether it follows it as it is written.
+
+        `{"gateway", "is_about", "is_current", "acked_at", "error"}`.
+        """
+        return [
+            {
+                "gateway": one.name, "is_about": bool(one.is_about), "acked_at": one.acked_at, "error": one.error or "",
+                "is_current": one.generation is not None and not one.error and one.generation >= self.route.generation,
+            }
+            for one in self.gateways
+            if one.generation is not None or one.is_about
+        ]  # fmt: skip
+
+
+def followed_route(model: int, environment: int) -> Followed | None:
+    """The model's route there, by keys, and who follows it; None before its first rollout there. Two queries."""
+    route = route_of(model, environment)
+    if route is None:
+        return None
+    is_about = ExpressionWrapper(Q(seen_at__gte=Now() - timedelta(seconds=SEEN_WITHIN_S)), BooleanField())
+    words = {name: F(f"word__{name}") for name in ("generation", "acked_at", "error", "taken")}
+    rows = Gateway.objects.filter(environment_id=environment).order_by("name")
+    rows = rows.annotate(word=FilteredRelation("acks", condition=Q(acks__route=route)), is_about=is_about, **words)
+    return Followed(route, tuple(rows))

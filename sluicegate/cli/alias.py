@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import Problem, refuse
-from sluicegate.cli.naming import model_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.client import Client
+from sluicegate.client.names import model_path
 
 ABOUT = """An alias is a pointer and nothing else: no rollout, gate or server follows it. It is set only if nobody moved it since this
 command looked (or since --if-version), and every move stays in its history. There is no `latest`."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from accounts.core.quantities import size_text
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
-from sluicegate.cli.naming import release_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.client import Client
+from sluicegate.client.names import release_path
 
 ABOUT = """Shows what collection would do, with a reason for every item; nothing is changed. With --run it is done: bytes that nothing
 needs are marked, and those whose time is over are deleted. Until then a retired release can be had back: release restore."""

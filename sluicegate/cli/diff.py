@@ -8,10 +8,10 @@ from typing import Any
 
 from accounts.core.quantities import size_text
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
-from sluicegate.cli.naming import release_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.client import Client
+from sluicegate.client.names import release_path
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "»"}
 #: Printed lines of one kind; --json has all.

@@ -11,13 +11,13 @@ from urllib.parse import quote
 from accounts.core.quantities import size_text
 from registry.core.triton_tree import tree_of
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError, refuse
 from sluicegate.cli.fetching import fetch_file
-from sluicegate.cli.naming import release_of, release_path
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 from sluicegate.cli.verify import wrong_manifest
+from sluicegate.client import Client
+from sluicegate.client.names import release_of, release_path
 
 ABOUT = """--triton: DIR becomes a model repository, MODEL/config.pbtxt and MODEL/NUMBER/…, every digest checked, for a stock tritonserver
 with the release's backend; a repository that is there gets one version more. --oms, --bom, --attestations: writes one file."""

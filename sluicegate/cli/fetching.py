@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path, PurePosixPath
 
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
+from sluicegate.client import Client
 
 
 def fetch_file(client: Client, address: str, folder: Path, path: str, sha256: str) -> None:

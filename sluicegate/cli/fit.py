@@ -9,9 +9,9 @@ from typing import Any
 
 from sluicegate.cli import exits
 from sluicegate.cli.errors import refuse
-from sluicegate.cli.naming import release_path
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
+from sluicegate.client.names import release_path
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import Any
 
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
-from sluicegate.cli.naming import release_path
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
+from sluicegate.client import Client, StillRunning
+from sluicegate.client.names import release_path
 
-POLL_S = 0.5
 #: What a verdict looks like in a line.
 SIGNS = {"passed": "✓", "failed": "✗", "undecided": "?", "errored": "!", "skipped": "-"}
 
@@ -36,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        started = request(client, arguments.release, environment=arguments.environment)
+        started = client.start_gates(arguments.release, environment=arguments.environment)
         if not arguments.wait:
             output.result(started, [f"Gates of {arguments.release} are queued: {started['url']}"])
             return exits.OK
@@ -45,30 +43,20 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return exits.of_verdict(gate_run["verdict"])
 
 
-def request(client: Client, release: str, *, environment: str | None = None) -> dict[str, Any]:
-    """The run that was started, or the one that is running already: {url, …}."""
-    body = {"environment": environment} if environment else {}
-    started: dict[str, Any] = client.post(f"{release_path(release)}/gate-runs", body)
-    return started
-
-
 def wait(client: Client, started: dict[str, Any], output: Output, *, timeout_s: float = 1800) -> dict[str, Any]:
     """The finished gate run. Says each gate's verdict as it comes. Raises CommandError (exit 2) after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
     said: set[str] = set()
     with output.progress("Gates") as meter:
-        while True:
-            gate_run: dict[str, Any] = client.get(started["url"])
-            _say_progress(gate_run, said, meter, output)
-            if gate_run["state"] in {"finished", "cancelled"}:
-                break
-            if time.monotonic() > deadline:
-                raise CommandError(
-                    f"The gates did not finish within {timeout_s:g} s; they go on by themselves.",
-                    exit_code=exits.INFRASTRUCTURE,
-                    next_step=f"Look at {started['url']}.",
-                )
-            time.sleep(POLL_S)
+        try:
+            gate_run = client.wait_for_gates(
+                started, timeout_s=timeout_s, on_look=lambda found: _say_progress(found, said, meter, output)
+            )
+        except StillRunning:
+            raise CommandError(
+                f"The gates did not finish within {timeout_s:g} s; they go on by themselves.",
+                exit_code=exits.INFRASTRUCTURE,
+                next_step=f"Look at {started['url']}.",
+            ) from None
     if gate_run["state"] == "cancelled":
         raise CommandError("The gates were cancelled.", exit_code=exits.FAILED, next_step="Start them again.")
     return gate_run

@@ -6,26 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import NoReturn
 
-from sluicegate.cli import (
-    alias,
-    audit,
-    collection,
-    diagnose,
-    exits,
-    gates,
-    machine,
-    model,
-    people,
-    push,
-    release,
-    rollout,
-    served,
-    webhook,
-)
-from sluicegate.cli.errors import CommandError
-from sluicegate.cli.output import Output
+from sluicegate.cli import exits
+from sluicegate.cli.commands import COMMANDS
 
 ABOUT = """Releases inference models safely: sealed releases, gates on real servers, rollouts by evidence,
 automatic rollback."""
@@ -40,7 +25,6 @@ environment:
   SLUICEGATE_URL    the server (also --server)
   SLUICEGATE_TOKEN  the token, for CI; people use `sluicegate login`
 """
-NOUNS = (machine, people, model, push, release, alias, collection, gates, rollout, diagnose, served, webhook, audit)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,7 +36,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 @cache  # it takes longer than most commands that one process runs after another
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(modules: frozenset[str]) -> argparse.ArgumentParser:
+    """The parser of all commands. Those of these modules are whole, and of the others there is what the list of commands says:
+    whoever asks for one does not wait for what the others import."""
     common = argparse.ArgumentParser(add_help=False)
     # given before or after the command; SUPPRESS keeps the one from undoing the other
     common.add_argument(
@@ -67,12 +53,33 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for noun in NOUNS:
-        noun.add_to(commands)
+    added: set[str] = set()
+    for name, command in COMMANDS.items():
+        if command.module not in modules:
+            commands.add_parser(name, help=command.help)
+        elif command.module not in added:
+            added.add(command.module)
+            import_module(f"sluicegate.cli.{command.module}").add_to(commands)
     for leaf in _leaves(parser):
         for action in common._actions:
             leaf._add_action(action)
     return parser
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Every command with all that it takes."""
+    return build_parser(frozenset(command.module for command in COMMANDS.values()))
+
+
+def _modules_for(argv: Sequence[str]) -> frozenset[str]:
+    """The module of the command that is asked for; none where there is none such."""
+    words = iter(argv)
+    for word in words:
+        if word == "--server":
+            next(words, None)
+        elif not word.startswith("-"):
+            return frozenset({COMMANDS[word].module} if word in COMMANDS else ())
+    return frozenset()
 
 
 def _leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -85,21 +92,32 @@ def _leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and gives its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = build_parser(_modules_for(words)).parse_args(words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else exits.REFUSED
     arguments.server = getattr(arguments, "server", None)
+    return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # Not above: help must not wait for the HTTP client and the progress bars.
+    from sluicegate.cli.errors import exit_code_of
+    from sluicegate.cli.output import Output
+    from sluicegate.client.errors import ClientError
+
     output = Output(as_json=getattr(arguments, "json", False))
     try:
         return int(arguments.run(arguments, output))
-    except CommandError as error:
+    except ClientError as error:
+        exit_code = exit_code_of(error)
         if output.as_json:
-            output.result(error.as_json())
+            output.result({**error.as_json(), "exit_code": exit_code})
         else:
             for line in error.lines():
                 print(line, file=sys.stderr)
-        return error.exit_code
+        return exit_code
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.cli import exits, gates
-from sluicegate.cli.client import Client
 from sluicegate.cli.documents import read_yaml
 from sluicegate.cli.errors import refuse
-from sluicegate.cli.naming import model_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.client import Client
+from sluicegate.client.names import model_path
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -11,11 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import refuse
+from sluicegate.cli.id_token import AUDIENCE, exchange, read_id_token
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import as_nobody, connect, save_token, server_url
 from sluicegate.cli.users import ROLES, add_password, add_user_verbs, address_of, expiry
+from sluicegate.client import Client
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,6 +29,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--username")
     parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    parser.add_argument(
+        "--oidc-token",
+        metavar="FILE|env|-",
+        help="by a CI job's identity token: of this file, of standard input, or as GitHub or GitLab give it (env)",
+    )
+    parser.add_argument(
+        "--audience", help="for GitHub: what its token is made for; else SLUICEGATE_AUDIENCE, the server"
+    )
+    parser.add_argument("--rule", type=int, help="of which token rule, where several are met")
     parser.set_defaults(run=run_login)
     team = commands.add_parser("team", help="Create teams (administrators)").add_subparsers(
         metavar="VERB", required=True
@@ -64,6 +75,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run_login(arguments: argparse.Namespace, output: Output) -> int:
     url = server_url(arguments.server)
+    if arguments.oidc_token:
+        return _login_by_id_token(arguments, output, url)
     username = arguments.username or _ask("Username: ")
     password = sys.stdin.readline().rstrip("\n") if arguments.password_stdin else _ask("Password: ", getpass.getpass)
     with as_nobody(url) as client:
@@ -72,6 +85,22 @@ def run_login(arguments: argparse.Namespace, output: Output) -> int:
     output.result(
         {"server": url, "username": username, "token_file": str(path)},
         [f"Signed in to {url} as {username}; the token is in {path}."],
+    )
+    return exits.OK
+
+
+def _login_by_id_token(arguments: argparse.Namespace, output: Output, url: str) -> int:
+    id_token = read_id_token(arguments.oidc_token, audience=arguments.audience or os.environ.get(AUDIENCE) or url)
+    with as_nobody(url) as client:
+        given = exchange(client, id_token, arguments.rule)
+    path = save_token(url, given.pop("token"))
+    models = "all models" if given["models"] is None else ", ".join(given["models"])
+    output.result(
+        {"server": url, **given, "token_file": str(path)},
+        [
+            f"Signed in to {url} as {given['username']} by rule {given['rule']}, until {given['expires_at']}.",
+            f"It may {', '.join(given['verbs'])} on {models}; the token is in {path}.",
+        ],
     )
     return exits.OK
 

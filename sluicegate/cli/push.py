@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from accounts.core.quantities import size_text
-from sluicegate.cli import archives, checks, exits, gates, uploads
-from sluicegate.cli.client import Client
-from sluicegate.cli.errors import CommandError, Problem
+from sluicegate.cli import archives, check, checks, exits, gates, uploads
+from sluicegate.cli.errors import CommandError, Problem, exit_code_of
 from sluicegate.cli.folder import LocalFile, find_files, hash_files, read_document
-from sluicegate.cli.naming import model_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.client import Client, ClientError
+from sluicegate.client.names import model_path
 
 #: What is answered when another push of the same folder sealed or discarded the draft, or ended an upload of it.
 OVERTAKEN = frozenset({"no_such_release", "not_a_draft", "no_such_upload", "upload_gone", "upload_over"})
@@ -36,11 +36,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--connections", type=int, default=0, metavar="N", help=f"parts sent at once ({uploads.CONNECTIONS})"
     )
+    parser.add_argument("--check", action="store_true", help="only say what is wrong; send nothing")
     parser.add_argument("--wait", action="store_true", help="run the gates too, and wait for their verdict")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.check:
+        return check.run(arguments, output)
     with connect(arguments.server) as client:
         release = archives.with_folder(
             arguments.folder,
@@ -51,7 +54,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             output.result(release, [f"{name} is sealed: {release['digest']}", f"Next: sluicegate gates {name} --wait"])
             return exits.OK
         output.say(f"{name} is sealed: {release['digest']}")
-        gate_run = gates.wait(client, gates.request(client, name), output)
+        gate_run = gates.wait(client, client.start_gates(name), output)
         output.result({**release, "gate_run": gate_run}, gates.verdict_lines(name, gate_run))
         return exits.of_verdict(gate_run["verdict"])
 
@@ -102,7 +105,7 @@ def _filled_and_sealed(
 
 def _leave(client: Client, draft: dict[str, Any], error: BaseException, output: Output, *, is_new: bool) -> None:
     """Discards the draft, if this push alone made it and has it; else says what becomes of it."""
-    if getattr(error, "exit_code", None) == exits.INFRASTRUCTURE:
+    if isinstance(error, ClientError) and exit_code_of(error) == exits.INFRASTRUCTURE:
         output.say("What was sent stays there: push the same folder again, and it goes on from here.")
         return
     try:
@@ -113,7 +116,7 @@ def _leave(client: Client, draft: dict[str, Any], error: BaseException, output: 
     except Problem as problem:
         if problem.status != STALE:
             return  # it is gone, or what stopped the push stops this too
-    except CommandError:
+    except ClientError:
         return
     output.say(
         "The draft stays, because another push of this folder began it or goes on with it; unsealed, it ends by itself."

@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 from accounts.core.quantities import size_text
 from registry.core.oms import SIGNATURE_FILE
-from sluicegate.cli import collection, diff, exits, export, fit, gates, verify
-from sluicegate.cli.client import Client
+from sluicegate.cli import collection, diff, exits, export, fit, gates, review, verify
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.fetching import fetch_file
-from sluicegate.cli.naming import model_path, release_path
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.client import Client
+from sluicegate.client.names import model_path, release_path
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,6 +25,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = verbs.add_parser("list", help="List a model's releases, newest first")
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--limit", type=int, default=20, metavar="N")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="such as verdict=passed, or 'metric.load.latency_p95<=50' (docs/ci.md); again for more",
+    )
     parser.set_defaults(run=run_list)
     parser = verbs.add_parser("show", help="Show a release, its files and its waivers")
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
@@ -34,6 +41,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     verify.add_to(verbs)
     collection.add_release_verbs(verbs)
     export.add_to(verbs)
+    review.add_to(verbs)
     parser = verbs.add_parser("sign", help="Sign a release with the present key, from its stored digests")
     parser.add_argument("release", metavar="RELEASE")
     parser.set_defaults(run=run_sign)
@@ -76,20 +84,37 @@ def _code_runs(release: dict[str, Any]) -> list[str]:
     return [f"on node {run['node']} ({run['containment']}): {run['says']}" for run in release.get("code_runs", [])]
 
 
+_NO_RELEASE = ("There are no releases yet: sluicegate push DIR.", "Nothing of the model is as you ask.")
+
+
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        found = list(client.pages(f"{model_path(arguments.model)}/releases", limit=arguments.limit))
+        where = {"where": arguments.where} if arguments.where else {}
+        found = list(client.pages(f"{model_path(arguments.model)}/releases", limit=arguments.limit, **where))
         releases = [
             {**release, "gates": gates.newest_verdict(client, f"{release['model']}/{release['name']}")}
             for release in found
         ]
     rows = (
-        [r["name"], r.get("state"), r["gates"], short(r.get("digest")), r.get("author"), r.get("sealed_at")]
+        [
+            r["name"],
+            r.get("state"),
+            r["gates"],
+            _rolled_back_in(r),
+            short(r.get("digest")),
+            r.get("author"),
+            r.get("sealed_at"),
+        ]
         for r in releases
     )
-    columns = ("release", "state", "gates", "digest", "author", "sealed at")
-    output.table(releases, columns, rows, empty="There are no releases yet: sluicegate push DIR.")
+    columns = ("release", "state", "gates", "rolled back", "digest", "author", "sealed at")
+    output.table(releases, columns, rows, empty=_NO_RELEASE[bool(arguments.where)])
     return exits.OK
+
+
+def _rolled_back_in(release: dict[str, Any]) -> str:
+    """Where the release was taken back after it had traffic; empty where nowhere."""
+    return ", ".join(dict.fromkeys(one["environment"] for one in release.get("rolled_back", [])))
 
 
 def run_show(arguments: argparse.Namespace, output: Output) -> int:
@@ -97,7 +122,10 @@ def run_show(arguments: argparse.Namespace, output: Output) -> int:
         verdict = gates.newest_verdict(client, arguments.release)
         release = {**client.get(release_path(arguments.release)), "gates": verdict}
     manifest = release["manifest"]
-    lines = [f"{arguments.release}  {release['state']}", f"digest {release['digest']}"]
+    lines = [f"{arguments.release}  {release['state']}"]
+    for one in release.get("rolled_back", []):
+        lines.append(f"rolled back in {one['environment']} by rollout {one['rollout']}, {one['at']}: {one['why']}")
+    lines.append(f"digest {release['digest']}")
     lines.append(f"runtime {manifest['runtime']['image']}, {manifest['runtime']['backend']}")
     for file in manifest["files"]:
         lines.append(f"{file['role']:<10} {short(file['sha256'])}  {size_text(file['size_bytes']):>9}  {file['path']}")

@@ -9,29 +9,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from accounts.core.quantities import weight_text
-from sluicegate.cli import exits, preview, replay
-from sluicegate.cli.client import Client
+from sluicegate.cli import exits, post_mortem, preview, replay
 from sluicegate.cli.errors import CommandError, refuse
-from sluicegate.cli.naming import model_path, release_of
 from sluicegate.cli.output import Output
 from sluicegate.cli.policies import add_policy_options, policy_in
 from sluicegate.cli.session import connect
+from sluicegate.client import Client, StillRunning
+from sluicegate.client.client import ROLLOUT_ENDS
+from sluicegate.client.names import release_of
 
-POLL_S = 0.5
 #: A reason in other words is said at most this often, and one that only counts on this often.
 SAY_EVERY_S, SAY_COUNT_EVERY_S = 5.0, 300.0
 PRODUCTION = "production"
-FINAL = frozenset({"promoted", "reverted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
-#: verb → (help, shuts: a verb that only takes traffic away is meant whatever the rollout has become meanwhile)
-VERBS: dict[str, tuple[str, bool]] = {
-    "pause": ("Stop advancing; the weight stays, and a breach still rolls back", True),
-    "resume": ("Go on after a pause", False),
-    "approve": ("Say yes to exactly the digests that you looked at, for the next stage or --stage", False),
-    "reject": ("Say no for good: it ends, and traffic that it has is taken back", False),
-    "advance": ("Go to the next stage without waiting for its evidence", False),
-    "promote": ("Promote now, unless something is proven broken or cannot be told", False),
-    "abort": ("Take all traffic from the candidate now, or drop what has none", True),
-    "cancel": ("Drop a rollout that has no traffic yet", True),
+#: What a person or CI may do to a rollout, and how it is explained.
+VERBS: dict[str, str] = {
+    "pause": "Stop advancing; the weight stays, and a breach still rolls back",
+    "resume": "Go on after a pause",
+    "approve": "Say yes to exactly the digests that you looked at, for the next stage or --stage",
+    "reject": "Say no for good: it ends, and traffic that it has is taken back",
+    "advance": "Go to the next stage without waiting for its evidence",
+    "promote": "Promote now, unless something is proven broken or cannot be told",
+    "abort": "Take all traffic from the candidate now, or drop what has none",
+    "cancel": "Drop a rollout that has no traffic yet",
 }
 #: Where the address has another word than the command.
 PATHS = {"promote": "promote-now"}
@@ -55,7 +54,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     _add_timeout(parser)
     parser.set_defaults(run=run_watch)
     replay.add_to(verbs)
-    for verb, (text, _) in VERBS.items():
+    post_mortem.add_to(verbs)
+    for verb, text in VERBS.items():
         parser = verbs.add_parser(verb, help=text)
         parser.add_argument("rollout", type=int, metavar="ROLLOUT")
         parser.add_argument("--reason", required=verb != "approve", default="", help=_REASON)
@@ -114,29 +114,9 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def start(
-    client: Client, release: str, *, environment: str, policy: dict[str, Any] | None = None, reason: str = ""
-) -> dict[str, Any]:
-    body = {**start_body(release, environment, policy), **({"reason": reason} if reason else {})}
-    started: dict[str, Any] = client.post("/rollouts", body)
-    return started
-
-
-def start_body(release: str, environment: str, policy: dict[str, Any] | None) -> dict[str, Any]:
-    """The body of a start or of its preview."""
-    model, number = release_of(release)
-    body: dict[str, Any] = {"model": model, "candidate": number, "environment": environment}
-    return body if policy is None else {**body, "policy": policy}
-
-
 def act(client: Client, rollout_id: int, verb: str, reason: str, **more: Any) -> dict[str, Any]:
-    """The rollout after the verb. A verb that shuts is sent for any version, every other for the one that is there now."""
-    path, body = f"/rollouts/{rollout_id}/{PATHS.get(verb, verb)}", {"reason": reason, **more}
-    if VERBS.get(verb, ("", False))[1]:
-        done: dict[str, Any] = client.post(path, body, is_any_version=True)
-    else:
-        done = client.post(path, body, version=client.get(f"/rollouts/{rollout_id}")["version"])
-    return done
+    """The rollout after the verb, in the command's own words for it."""
+    return client.act(rollout_id, PATHS.get(verb, verb), reason, **more)
 
 
 def watch(
@@ -152,33 +132,33 @@ def watch(
 
     Raises CommandError (exit 4) after `timeout_s` and, with `ends_paused`, once it is paused: only a person ends that.
     """
-    began, said = time.monotonic(), _Printed()
+    said = _Printed()
+
+    def look(view: dict[str, Any]) -> None:
+        if on_view:
+            on_view(view)
+        if not output.as_json:
+            for line in said.news(view, time.monotonic()):
+                output.say(line)
+        if output.is_terminal:
+            meter(int(view.get("weight_bp") or 0) // 100, 100, "% of traffic")
+        if ends_paused and view["state"] == "paused":
+            raise _under_way(
+                view,
+                f"Rollout {rollout_id} is paused, and only a person ends that. {view.get('reason', '')}".rstrip(),
+                f"sluicegate rollout resume {rollout_id} --reason …, or rollout abort; then sluicegate rollout "
+                f"watch {rollout_id}.",
+            )
+
     with output.progress(f"Rollout {rollout_id}") as meter:
-        while True:
-            view: dict[str, Any] = client.get(f"/rollouts/{rollout_id}")
-            if on_view:
-                on_view(view)
-            if not output.as_json:
-                for line in said.news(view, time.monotonic()):
-                    output.say(line)
-            if output.is_terminal:
-                meter(int(view.get("weight_bp") or 0) // 100, 100, "% of traffic")
-            if view["state"] in FINAL:
-                return view
-            if ends_paused and view["state"] == "paused":
-                raise _under_way(
-                    view,
-                    f"Rollout {rollout_id} is paused, and only a person ends that. {view.get('reason', '')}".rstrip(),
-                    f"sluicegate rollout resume {rollout_id} --reason …, or rollout abort; then sluicegate rollout "
-                    f"watch {rollout_id}.",
-                )
-            if timeout_s is not None and time.monotonic() - began >= timeout_s:
-                raise _under_way(
-                    view,
-                    f"Rollout {rollout_id} did not end within {timeout_s:g} s; it goes on by itself: {status_line(view)}",
-                    f"sluicegate rollout watch {rollout_id}, or sluicegate diagnose {rollout_id}.",
-                )
-            time.sleep(POLL_S)
+        try:
+            return client.wait_for_rollout(rollout_id, timeout_s=timeout_s, on_look=look)
+        except StillRunning as late:
+            raise _under_way(
+                late.run,
+                f"Rollout {rollout_id} did not end within {timeout_s:g} s; it goes on by itself: {status_line(late.run)}",
+                f"sluicegate rollout watch {rollout_id}, or sluicegate diagnose {rollout_id}.",
+            ) from None
 
 
 def _under_way(view: dict[str, Any], message: str, next_step: str) -> CommandError:
@@ -267,11 +247,13 @@ def run_start(arguments: argparse.Namespace, output: Output) -> int:
         raise refuse("--timeout is how long --wait waits.", "Add --wait, or leave --timeout out.")
     with connect(arguments.server) as client:
         if arguments.dry_run:
-            found = client.post("/rollouts/preview", start_body(arguments.release, arguments.environment, policy))
+            found = client.post(
+                "/rollouts/preview", client.rollout_body(arguments.release, arguments.environment, policy)
+            )
             output.result(found, preview.lines(found))
             return exits.OK if found["can_start"] else exits.REFUSED
-        started = start(
-            client, arguments.release, environment=arguments.environment, policy=policy, reason=arguments.reason
+        started = client.start_rollout(
+            arguments.release, environment=arguments.environment, policy=policy, reason=arguments.reason
         )
         if arguments.wait:
             return _end(watch(client, started["id"], output, timeout_s=arguments.timeout, ends_paused=True), output)
@@ -302,7 +284,7 @@ def run_status(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         view = client.get(f"/rollouts/{arguments.rollout}")
     output.result(view, status_lines(view))
-    return exits.of_rollout(view["state"]) if view["state"] in FINAL else exits.OK
+    return exits.of_rollout(view["state"]) if view["state"] in ROLLOUT_ENDS else exits.OK
 
 
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
@@ -364,9 +346,8 @@ def _check_model(client: Client, rollout_id: int, model: str) -> None:
 
 
 def run_rollback(arguments: argparse.Namespace, output: Output) -> int:
-    body = {"environment": arguments.environment, "reason": arguments.reason}
     with connect(arguments.server) as client:
-        done = client.post(f"{model_path(arguments.model)}/rollback", body)
+        done = client.roll_back(arguments.model, environment=arguments.environment, reason=arguments.reason)
     said = done["reason"] if done["state"] == "reverted" else status_line(done)
     output.result(done, [f"{arguments.model} in {arguments.environment}: {said}"])
     return exits.OK

@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 
 from ledger.adapters.files import write_whole
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import refuse
+from sluicegate.client import Client
 
 #: Where `sluicegate up` puts the pages and the API when nothing else has the port.
 DEFAULT_URL = "http://127.0.0.1:8700"

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluicegate.cli import exits
-from sluicegate.cli.client import CHUNK_BYTES, Client
 from sluicegate.cli.errors import CommandError, Problem, Unreachable, refuse
 from sluicegate.cli.folder import LocalFile, open_file
 from sluicegate.cli.output import Meter, Output
+from sluicegate.client import Client
+from sluicegate.client.connection import CHUNK_BYTES
 
 #: Parts under way at once. Source: four were the fastest at parts of 16 MiB in our measurement.
 CONNECTIONS = 4

@@ -16,7 +16,7 @@ from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import as_nobody, connect, save_token, server_url
 
-ROLES = ("model_team", "ci", "release_manager")
+ROLES = ("viewer", "model_team", "ci", "release_manager")
 Verbs = argparse._SubParsersAction
 
 
@@ -40,7 +40,7 @@ def add_user_verbs(user: Verbs[argparse.ArgumentParser]) -> None:
     ):
         parser = user.add_parser(verb, help=about)
         parser.add_argument("username", metavar="USERNAME")
-        parser.add_argument("--team")
+        parser.add_argument("--team", help="`*` for every team (viewer and release_manager alone)")
         what = parser.add_mutually_exclusive_group(required=True)
         what.add_argument("--role", choices=ROLES)
         what.add_argument("--admin", action="store_true", help="the right to administer everything")

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
+from sluicegate.client import Client
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 COLUMNS = ("webhook", "team", "kind", "target", "events", "on", "waiting", "last")

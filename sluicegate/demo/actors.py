@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 
 from sluicegate.cli import people
-from sluicegate.cli.client import Client
+from sluicegate.client import Client
 
 TEAM = "demo"
 

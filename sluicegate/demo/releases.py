@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.cli import exits
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
+from sluicegate.client import Client
 from sluicegate.stack.machine import BASE_DIR
 
 EXAMPLE = BASE_DIR / "examples" / "sentiment"

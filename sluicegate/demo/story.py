@@ -12,11 +12,11 @@ from typing import Any
 
 from ledger.adapters.deadline_http import DeadlineConnection
 from sluicegate.cli import exits, gates, model, release, rollout
-from sluicegate.cli.client import Client
 from sluicegate.cli.documents import read_yaml
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.push import push
+from sluicegate.client import Client, ClientError
 from sluicegate.demo import releases, report
 from sluicegate.demo.actors import Actors, assemble
 from sluicegate.demo.capacity import Capacity, TooSmall, check_graph, plan_for
@@ -131,7 +131,7 @@ def _perform(tale: Tale) -> dict[str, Any]:
             "ada (model team), ci-robot (CI) and mara (release manager) are the team: nobody approves their own release"
         )
         _play(tale, cast)
-    except CommandError as error:
+    except ClientError as error:
         problem, is_too_small = " ".join(error.lines()), isinstance(error, TooSmall)
         tale.teller.say(problem)
     finally:
@@ -197,7 +197,7 @@ def _validate(tale: Tale, client: Client, name: str) -> str:
 
 
 def _run_gates(tale: Tale, client: Client, name: str) -> str:
-    gate_run = gates.wait(client, gates.request(client, f"{MODEL}/{name}"), tale.teller, timeout_s=GATES_S)
+    gate_run = gates.wait(client, client.start_gates(f"{MODEL}/{name}"), tale.teller, timeout_s=GATES_S)
     tale.gate_runs[name] = gate_run
     tale.teller.say(f"gates {gate_run['verdict']}. {gate_run.get('reason', '')}")
     return str(gate_run["verdict"])
@@ -206,7 +206,7 @@ def _run_gates(tale: Tale, client: Client, name: str) -> str:
 def _try_anyway(tale: Tale, client: Client, name: str) -> None:
     """A rollout of a release that failed its gates is refused at its start; the demo checks that it is."""
     try:
-        started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
+        started = client.start_rollout(f"{MODEL}/{name}", environment=ENVIRONMENT)
     except Problem as problem:
         tale.teller.say(f"ci-robot asks for a rollout anyway, and is refused: {problem.message}")
         return
@@ -214,7 +214,7 @@ def _try_anyway(tale: Tale, client: Client, name: str) -> None:
 
 
 def _roll_out(tale: Tale, client: Client, manager: Client, name: str) -> None:
-    started = rollout.start(client, f"{MODEL}/{name}", environment=ENVIRONMENT)
+    started = client.start_rollout(f"{MODEL}/{name}", environment=ENVIRONMENT)
     view = _follow(tale, client, manager, started)
     records = report.of_users(report.read_log(tale.traffic.log))
     answered = sum(1 for record in records if record.release == name and record.ok)

@@ -10,10 +10,11 @@ import pytest
 
 from accounts.core.access import Actor
 from ledger.models import Event
+from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.engine import aa_tests
 from rollouts.engine.aa_tests import AATests
 from rollouts.models import AATestRecord as Row
-from rollouts.queries.traffic import traffic_of
+from rollouts.queries.traffic import last_hours, traffic_of
 from serving.actions.routes import set_route
 from serving.models import Gateway
 from tests.factories import make_environment, make_model, make_release
@@ -109,3 +110,17 @@ def test_many_models_take_turns(world: tuple[AATests, FakeGateway], monkeypatch:
         seen |= {one.model for one in tests._watched.values()}
         assert len(tests._watched) == 2
     assert len(seen) == 3
+
+
+def test_the_last_hour_is_kept_minute_by_minute(world: tuple[AATests, FakeGateway]) -> None:
+    tests, gateway = world
+    turns(tests, gateway, 130)
+    row = Row.objects.get()
+    hour = last_hours([row.model], row.at)
+    assert list(hour) == [(row.environment_id, row.model_id)]
+    kept = RecentTraffic.from_json(row.traffic).minutes
+    assert len(kept) >= 2 and sum(one.requests for one in kept) == pytest.approx(129 * 20, rel=0.1)
+    assert all(one.p99_us for one in kept[:-1])
+    turns(AATests(gateway, lambda _: True), gateway, 10, begin=900.0)  # another engine goes on from it
+    after = RecentTraffic.from_json(Row.objects.get().traffic).minutes
+    assert {one.at for one in kept} <= {one.at for one in after}

@@ -6,9 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.test import Client
 from django.utils import timezone
 
 from accounts import actions
+from accounts.adapters.session_users import SessionUsers
 from accounts.core.access import Actor, Role, Verb, may
 from accounts.models import Team, Token, User
 from ledger.core.errors import Invalid, Refused, StateChanged
@@ -42,6 +45,22 @@ class TestActor:
         assert (actor.name, actor.user_id, actor.is_admin, actor.is_system) == ("anna", user.pk, False, False)
         assert actor.roles_in("search") == {Role.CI, Role.MODEL_TEAM}
         assert may(actor, Verb.PUSH_RELEASE, "search")
+
+    def test_the_user_of_a_session_comes_with_the_same_roles(self, django_assert_num_queries: Any) -> None:
+        user = make_user("anna", team="search")
+        actions.grant_role(actor=SYSTEM, username="anna", team="search", role=Role.CI)
+        actions.grant_role(actor=SYSTEM, username="anna", team="*", role=Role.RELEASE_MANAGER)
+        with django_assert_num_queries(1):
+            found: Any = SessionUsers().get_user(user.pk)
+            actor = actions.actor_for(found, None, found.held)
+        assert actor == actions.actor_for(user) and len(actor.roles) == 3
+        User.objects.filter(pk=user.pk).update(is_active=False)
+        assert SessionUsers().get_user(user.pk) is None
+
+    @pytest.mark.parametrize("backend", settings.AUTHENTICATION_BACKENDS)
+    def test_a_session_from_before_goes_on(self, client: Client, backend: str) -> None:
+        client.force_login(make_user("anna", team="search"), backend=backend)
+        assert client.get("/models/").status_code == 200
 
 
 class TestTeams:

@@ -9,11 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 import registry.tasks  # noqa: F401  # registers the jobs' handlers
+from accounts.actions import begin_session, forget_expired_sessions
 from accounts.core.access import Actor
+from accounts.models import UserSession
 from ledger.core.errors import Refused, StateChanged
 from ledger.models import Event, Job
 from registry import actions
@@ -23,6 +26,7 @@ from registry.models import Blob, Release, ServedModel, Tombstone, Upload
 from registry.queries.gc_plan import present_plan
 from registry.storage import FolderStore, adapter, store
 from tests.collect_setup import OTHER, SHARED, admin, dev, fate, model, retired, sealed  # noqa: F401
+from tests.factories import make_user
 from tests.registry_samples import ONNX, announced, draft_with, put, release_yaml, sha256
 from validators.models import GoldenSet
 
@@ -250,3 +254,18 @@ def test_a_tombstone_stays(dev: Actor, admin: Actor, model: ServedModel, sql: st
     connection.check_constraints()
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(sql)
+
+
+def test_the_worker_forgets_expired_sessions(dev: Actor, model: ServedModel, run_jobs: Callable[[], int]) -> None:
+    draft_with(dev, model)
+    now = timezone.now()
+    Session.objects.bulk_create(
+        Session(session_key=f"s{i}", session_data="", expire_date=now + timedelta(hours=1 if i == 0 else -1))
+        for i in range(4)
+    )
+    for key in ("s0", "s1"):
+        begin_session(user=make_user(key), key=key, address="", user_agent="")
+    assert forget_expired_sessions(most=1) == 1 and Session.objects.count() == 3
+    Job.objects.filter(kind=actions.HOUSEKEEPING).update(due_at=now, attempts=0)
+    assert run_jobs() == 1
+    assert [one.pk for one in Session.objects.all()] == ["s0"] and UserSession.objects.count() == 1

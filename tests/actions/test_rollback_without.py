@@ -222,7 +222,7 @@ def test_a_person_aborts(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["broker_hangs"], indirect=True)
-def test_a_promoted_release_is_taken_back_by_name_while_the_one_before_is_warm(world: World) -> None:
+def test_a_promoted_release_is_rolled_back_in_by_name_while_the_one_before_is_warm(world: World) -> None:
     world.until("promoted")
     assert world.route().stable_id == world.candidate.pk
     _, client = person()

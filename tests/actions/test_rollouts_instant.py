@@ -175,7 +175,7 @@ def acknowledge(rollout: Rollout) -> None:
     RouteAck.objects.create(gateway=gateway, route=route, generation=route.generation, acked_at=timezone.now())
 
 
-def test_the_release_that_was_taken_back_goes_once_no_gateway_sends_there_any_more() -> None:
+def test_the_release_that_was_rolled_back_in_goes_once_no_gateway_sends_there_any_more() -> None:
     rollout, stable = promoted()
     taken = make_deployment(rollout.candidate, rollout.environment, state="ready")
     back(rollout)
@@ -271,7 +271,7 @@ def shut_rollout(rollout: Rollout) -> Rollout:
         ("rolled_back", "rolled_back"), ("rejected", "rejected"), ("cancelled", "cancelled"), ("superseded", "superseded"),
     ],
 )  # fmt: skip
-def test_whatever_a_rollout_is_doing_it_is_taken_back(state: str, becomes: str) -> None:
+def test_whatever_a_rollout_is_doing_it_is_rolled_back_in(state: str, becomes: str) -> None:
     rollout, _ = with_stable()
     seen = Rollout.objects.get()
     put(rollout, state)

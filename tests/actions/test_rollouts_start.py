@@ -194,7 +194,7 @@ def test_a_new_rollout_takes_the_place_of_one_without_traffic(state: str) -> Non
 
 
 @pytest.mark.parametrize("state", ["shadowing", "shifting", "paused", "baking", "rolling_back", "stuck"])
-def test_what_has_traffic_must_be_taken_back_first(state: str) -> None:
+def test_what_has_traffic_must_be_rolled_back_in_first(state: str) -> None:
     old, _, newer = put_newer(state)
     with pytest.raises(StateChanged) as caught:
         superseded(old, newer)

@@ -62,7 +62,7 @@ def test_a_mirrored_share_that_makes_no_sense_is_refused(world: World, bp: int, 
 
 def test_to_mirror_more_is_to_open_and_to_mirror_less_is_to_shut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Verb] = []
-    monkeypatch.setattr(routing, "require", lambda actor, verb, team: asked.append(verb))
+    monkeypatch.setattr(routing, "require", lambda actor, verb, team, model: asked.append(verb))
     for mirror_bp in (1000, 1001, 500, 0):
         world.route(0, mirror_bp=mirror_bp)
     assert asked == [Verb.START_ROLLOUT, Verb.START_ROLLOUT, Verb.ROLL_BACK, Verb.ROLL_BACK]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from threading import BoundedSemaphore
+from typing import Any
 
 import pytest
+from django.contrib.auth.hashers import make_password
 from django.core.management import CommandError, call_command
 from django.test import Client
 
 from accounts import actions
+from accounts.actions import hashing
 from accounts.core.access import Actor, Role
 from accounts.core.throttle import KNOWN_FOR, LIMITS, TallyKind
 from accounts.models import SignInTally, User
@@ -70,7 +72,7 @@ class TestStanding:
         with pytest.raises(StateChanged):
             actions.deactivate_user(actor=other, username="other")
 
-    def test_a_right_is_taken_back(self) -> None:
+    def test_a_right_is_rolled_back_in(self) -> None:
         root = admin()
         make_user("anna", team="search", role=Role.CI)
         actions.revoke_role(actor=root, username="anna", team="search", role=Role.CI)
@@ -220,20 +222,32 @@ class TestThrottle:
         assert SignInTally.objects.filter(known_at=None, failed_at__lt=NOW + timedelta(seconds=1)).count() == 0
 
     def test_too_many_at_once_are_sent_away(self, anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = sys.modules["accounts.actions.sign_in"]  # the package's own name of it is the function
-        monkeypatch.setattr(module, "_LONGEST_WAIT_S", 0.01)
-        monkeypatch.setattr(module, "_CHECKS", BoundedSemaphore(1))
+        monkeypatch.setattr(hashing, "_LONGEST_WAIT_S", 0.01)
+        monkeypatch.setattr(hashing, "_CHECKS", BoundedSemaphore(1))
         for _ in range(LIMITS[TallyKind.PAIR].free + 1):  # being sent away is no wrong password
-            with module._one_of_few(), pytest.raises(Unavailable, match="Try again"):  # type: ignore[attr-defined]
+            with hashing.one_of_few(), pytest.raises(Unavailable, match="Try again") as caught:
                 self.enter()
+            assert caught.value.facts["retry_after_s"] >= 1
         assert self.enter() == anna
 
+    def test_an_old_hash_is_rewritten_when_its_owner_signs_in(self, settings: Any) -> None:
+        settings.PASSWORD_HASHERS = [
+            "django.contrib.auth.hashers.Argon2PasswordHasher",
+            "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+            "tests.hashing.OnceHashed",
+        ]
+        old = make_password(GOOD, hasher="pbkdf2_sha256")
+        User.objects.create(username="old", password=old)
+        assert old.startswith("pbkdf2_sha256$")
+        assert actions.sign_in(username="old", password=GOOD, address="192.0.2.1") is not None
+        assert User.objects.get(username="old").password.startswith("argon2$argon2id$")
+        assert actions.sign_in(username="old", password=GOOD, address="192.0.2.1") is not None
+
     def test_who_must_wait_takes_nobodys_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = sys.modules["accounts.actions.sign_in"]
         self.guess(5)
-        monkeypatch.setattr(module, "_LONGEST_WAIT_S", 0.01)
-        monkeypatch.setattr(module, "_CHECKS", BoundedSemaphore(1))
-        with module._one_of_few(), pytest.raises(Throttled):  # type: ignore[attr-defined]
+        monkeypatch.setattr(hashing, "_LONGEST_WAIT_S", 0.01)
+        monkeypatch.setattr(hashing, "_CHECKS", BoundedSemaphore(1))
+        with hashing.one_of_few(), pytest.raises(Throttled):
             self.enter()
 
     def test_networks_are_forgotten_with_time_though_nobody_comes_in(self) -> None:

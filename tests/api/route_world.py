@@ -11,8 +11,10 @@ from django.test import Client
 from django.utils import timezone
 
 from accounts import actions as accounts
-from accounts.core.access import Actor, Role
-from accounts.models import Token, User
+from accounts.core.access import EVERY_TEAM, Actor, Role, scope_from
+from accounts.core.scope import WHOLE, Scope
+from accounts.models import Issuer as IssuerRow
+from accounts.models import Token, TokenRule, User
 from ledger.actions import append_event
 from notifications import actions as notifications
 from notifications.actions.deliveries import collect
@@ -21,6 +23,8 @@ from registry.models import Release
 from rollouts.models import Rollout
 from serving.models import Environment
 from tests.factories import make_environment, make_model, make_node, make_release, make_team, make_user
+from tests.issuer import Issuer
+from tests.issuer_setup import configured, rule_for
 from tests.registry_samples import CONTRACT, release_yaml
 from tests.rollout_setup import OBJECTIVES, put, report_for, serves, started
 from validators.actions import request_gate_run
@@ -40,6 +44,7 @@ class Caller:
     client: Client
     role: Role | None = None
     is_admin: bool = False
+    scope: Scope = WHOLE
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,11 @@ class World:
     rollout: Rollout
     webhook: Webhook
     delivery: Delivery
+    token_id: int
     environment: Environment
+    issuer: Issuer
+    issuer_row: IssuerRow
+    token_rule: TokenRule
 
 
 def callers() -> list[Caller]:
@@ -82,22 +91,58 @@ def callers() -> list[Caller]:
         found.append(Caller(f"{role}", "insider", _with(_token(ours)), role))
     root = make_user("root", is_admin=True)
     found.append(Caller("administrator", "insider", _with(_token(root)), is_admin=True))
+    everywhere = make_user("everywhere")
+    accounts.grant_role(actor=Actor.system("test"), username="everywhere", team=EVERY_TEAM, role=Role.RELEASE_MANAGER)
+    found.append(
+        Caller("release_manager of every team", "insider", _with(_token(everywhere)), role=Role.RELEASE_MANAGER)
+    )
+    return [*found, *_scoped(root)]
+
+
+#: Whose token, and its scope: by verbs, by models, by both.
+SCOPES = (
+    (None, ["read"], None),
+    (None, None, [MODEL]),
+    (None, None, [f"{MODEL[:3]}*"]),
+    (None, ["ci"], [MODEL]),
+    (None, ["administer"], None),
+    (Role.RELEASE_MANAGER, ["rollout.approve", "rollout.roll_back"], ["*"]),
+    (Role.MODEL_TEAM, ["ci"], None),
+    (Role.MODEL_TEAM, ["read"], [MODEL]),
+)
+#: The same, of another model: nothing of ours may be seen or touched.
+ELSEWHERE = ((None, None, ["another-model"]), (Role.RELEASE_MANAGER, ["release_manager"], ["another-*"]))
+
+
+def _scoped(root: User) -> list[Caller]:
+    """Tokens that are narrower than their users."""
+    found = []
+    for number, (role, verbs, models) in enumerate([*SCOPES, *ELSEWHERE]):
+        scope = scope_from(verbs, models)
+        user = root if role is None else make_user(f"narrow-{number}", team=OURS, role=role)
+        name = f"{role or 'administrator'}, scope {scope.text()}"
+        client = _with(_token(user, scope))
+        if number < len(SCOPES):
+            found.append(Caller(name, "insider", client, role, role is None, scope))
+        else:
+            found.append(Caller(name, "outsider", client))
     return found
 
 
-def _token(user: User) -> str:
-    return accounts.issue_token(user=user, name="test", actor=accounts.actor_for(user))
+def _token(user: User, scope: Scope = WHOLE) -> str:
+    return accounts.issue_token(user=user, name="test", actor=accounts.actor_for(user), scope=scope)
 
 
 def _with(token: str) -> Client:
     return Client(headers={"Authorization": f"Bearer {token}"})
 
 
-def world(root: Client) -> World:
-    """Made by the system and, over the API, by an administrator."""
+def world(root: Client, issuer: Issuer) -> World:
+    """Made by the system and, over the API, by an administrator. `issuer` runs, and is configured."""
     make_node()
     make_environment("staging", is_routed=False)
-    make_user("target", team=OURS, password="a long pass phrase")
+    target = make_user("target", team=OURS, password="a long pass phrase")
+    _token(target, scope_from(["read"], None))
     make_user("keeper", is_admin=True, password="a long pass phrase")
     model = make_model(MODEL, team=make_team(OURS), objectives=OBJECTIVES, contract=CONTRACT)
     stable, candidate = make_release(model), make_release(model)
@@ -113,7 +158,11 @@ def world(root: Client) -> World:
     )
     append_event(verb="route.set", subject_type="route", subject_id=1, actor=system, facts={"model": MODEL})
     collect()
+    issuer_row = configured(issuer)
     return World(
+        issuer=issuer,
+        issuer_row=issuer_row,
+        token_rule=rule_for(issuer_row),
         release=candidate,
         draft=Release.objects.get(pk=draft["id"]),
         upload_id=upload["upload_id"],
@@ -122,6 +171,7 @@ def world(root: Client) -> World:
         rollout=rollout,
         webhook=webhook,
         delivery=Delivery.objects.filter(webhook=webhook).order_by("pk")[0],
+        token_id=Token.objects.filter(user=target).order_by("pk")[0].pk,
         environment=rollout.environment,
     )
 

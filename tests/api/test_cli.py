@@ -25,9 +25,9 @@ from accounts.models import User
 from registry import actions
 from registry.models import Release, ServedModel
 from sluicegate.cli import exits, session
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import Unreachable
 from sluicegate.cli.main import main
+from sluicegate.client import Client
 from tests.model_files import onnx_file
 from tests.rollout_setup import report_for
 
@@ -267,7 +267,7 @@ def test_what_is_not_there_is_refused(run: Run, model: None) -> None:
 
 
 def test_no_server_is_an_infrastructure_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicegate.cli.client.READ_PAUSE_S", 0)
+    monkeypatch.setattr("sluicegate.client.connection.READ_PAUSE_S", 0)
     monkeypatch.setattr(session, "Client", Client)
     monkeypatch.setenv("SLUICEGATE_TOKEN", "sg_any")
     assert main(["model", "list", "--server", "http://127.0.0.1:9", "--json"]) == exits.INFRASTRUCTURE
@@ -408,3 +408,43 @@ def test_lists_and_pages_of_releases_tell_what_the_gates_found(
     ):
         assert main(words) == exits.OK
         assert "failed" in capsys.readouterr().out, words
+
+
+def test_check_prints_every_mistake_at_its_place_and_sends_nothing(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("ada", "model", "create", str(model_file(tmp_path)))
+    folder = release_folder(tmp_path / "r1")
+    code, told = run("ada", "check", str(folder))
+    assert (code, told["is_fine"], told["problems"]) == (exits.OK, True, [])
+    text = (folder / "release.yaml").read_text().replace("max_batch_size: 16", "max_batch_size: x")
+    (folder / "release.yaml").write_text(text)
+    (folder / "artifact" / "broken.json").write_text("{")
+    (folder / "config.pbtxt").write_text("max_batch_size: ,\n")
+    for words in (["check", str(folder)], ["push", str(folder), "--check"]):
+        code, told = run("ada", *words)
+        found = {(one["file"], one["line"], one["field"]) for one in told["problems"]}
+        line = text.splitlines().index("  max_batch_size: x") + 1
+        assert code == exits.REFUSED
+        assert found == {
+            ("release.yaml", line, "serving.max_batch_size"), ("artifact/broken.json", None, "artifact/broken.json"),
+        }  # fmt: skip
+    assert main(["check", str(folder)]) == exits.REFUSED
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith(f"release.yaml:{line}:19: serving.max_batch_size: 'x' is not a whole number.")
+    assert printed[-1].endswith("has 2 mistakes; nothing was sent.") and Release.objects.count() == 0
+
+
+def test_drafts_are_listed_and_discarded(run: Run, tmp_path: Path) -> None:
+    run("ada", "model", "create", str(model_file(tmp_path)))
+    assert run("ada", "draft", "list") == (exits.OK, [])
+    model = ServedModel.objects.get()
+    document = yaml.safe_load((release_folder(tmp_path / "r1") / "release.yaml").read_text())
+    actor = accounts.actor_for(User.objects.get(username="ada"))
+    draft, _ = actions.create_draft(actor=actor, model=model, spec=document)
+    code, found = run("ada", "draft", "list", "--model", "sentiment")
+    assert (code, [one["id"] for one in found], found[0]["held_files"]) == (exits.OK, [str(draft.pk)], 0)
+    assert run("mara", "draft", "discard", str(draft.pk))[0] == exits.REFUSED
+    assert run("ada", "draft", "discard", "newest")[0] == exits.REFUSED
+    assert run("ada", "draft", "discard", str(draft.pk))[0] == exits.OK
+    assert not Release.objects.exists()

@@ -18,8 +18,8 @@ from accounts.core.access import Actor, Role
 from registry.models import Release, ServedModel
 from rollouts.models import Rollout
 from sluicegate.cli import exits, session
-from sluicegate.cli.client import Client
 from sluicegate.cli.main import main
+from sluicegate.client import Client
 from tests.factories import make_environment, make_model, make_release, make_user
 from tests.rollout_setup import OBJECTIVES, promoted, serves
 
@@ -219,3 +219,14 @@ def test_waiting_goes_on_for_an_approval_and_nothing_is_said_twice(
         f"Rollout {pk} ended: stuck. It is not acknowledged.",
         f"Next: sluicegate diagnose {pk}; a gateway did not acknowledge that the traffic goes back.",
     ]
+
+
+def test_approvals_lists_what_waits_and_for_whom(run: Run, sentiment: ServedModel) -> None:
+    code, said = run("mia", "approvals")
+    assert code == exits.OK and "Nothing waits for an approval." in said
+    ServedModel.objects.update(rollout_policy={"approvals": {"start": 1}})
+    assert run("ana", "rollout", "start", "sentiment/r2")[0] == exits.OK
+    code, said = run("mia", "approvals", "--mine")
+    assert code == exits.OK and "sentiment/r2" in said and said.splitlines()[-1].rstrip().endswith("you")
+    code, found = run("ana", "approvals", "--json")
+    assert code == exits.OK and "takes the role release_manager" in found[0]["why_not"]

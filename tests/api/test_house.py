@@ -180,7 +180,7 @@ class TestProblems:
         response = problem_handler(cls("some_code", "The valve is shut; open it.", valve=3), {})
         assert response.status_code == cls.status
         assert response.data | {"title": ""} == {
-            "type": "urn:sluicegate:problem:some_code", "title": "", "status": cls.status, "code": "some_code",
+            "type": "/errors/some_code/", "title": "", "status": cls.status, "code": "some_code",
             "detail": "The valve is shut; open it.", "valve": 3,
         }  # fmt: skip
 
@@ -188,7 +188,7 @@ class TestProblems:
         response = problem_handler(
             errors.Invalid("some_code", "Wrong.", title="mine", type="mine", instance="mine"), {}
         )
-        assert (response.data["title"], response.data["type"]) == ("Invalid", "urn:sluicegate:problem:some_code")
+        assert (response.data["title"], response.data["type"]) == ("Invalid", "/errors/some_code/")
 
     @pytest.mark.parametrize(
         ("error", "status", "code"),

@@ -16,7 +16,7 @@ from accounts.models import Token, User
 from sluicegate.cli import exits, session
 from tests.api.test_cli import Run, run, tokens  # noqa: F401  # fixtures
 from tests.api.test_house import assert_problem
-from tests.factories import make_team, make_user
+from tests.factories import make_model, make_team, make_user
 
 # ruff: noqa: F811 - fixtures are named as they are used
 pytestmark = pytest.mark.django_db
@@ -45,7 +45,9 @@ def test_who_there_is(root: APIClient, api: Api) -> None:
     assert_problem(anna.get("/api/v1/users"), 403, "forbidden")
     assert_problem(anna.get("/api/v1/users/root"), 403, "forbidden")
     assert_problem(root.get("/api/v1/users/nobody"), 404, "no_such_user")
-    assert anna.get("/api/v1/teams/search/members").json()["results"] == [{"username": "anna", "role": "ci"}]
+    assert anna.get("/api/v1/teams/search/members").json()["results"] == [
+        {"username": "anna", "role": "ci", "team": "search"}
+    ]
 
 
 def test_shut_out_and_let_in(root: APIClient, api: Api) -> None:
@@ -60,7 +62,7 @@ def test_shut_out_and_let_in(root: APIClient, api: Api) -> None:
     assert root.patch("/api/v1/users/anna", {"is_admin": True}, format="json").json()["is_admin"] is True
 
 
-def test_a_role_is_taken_back(root: APIClient, api: Api) -> None:
+def test_a_role_is_rolled_back_in(root: APIClient, api: Api) -> None:
     anna = api(make_user("anna", team="search"))
     assert anna.get("/api/v1/teams/search/members").status_code == 200
     here = "/api/v1/teams/search/members?username=anna&role=model_team"
@@ -131,3 +133,69 @@ def test_a_changed_password_leaves_the_command_line_signed_in(
     assert code == exits.OK and told["username"] == "ada"
     [saved] = json.loads(session.token_file().read_text()).values()
     assert saved.startswith("sg_") and run("ada", "model", "list")[0] == exits.REFUSED
+
+
+def test_tokens_with_a_scope(root: APIClient, api: Api) -> None:
+    team = make_team("search")
+    for slug in ("a", "b"):
+        make_model(slug, team=team)
+    anna = api(make_user("anna", team="search"))
+    asked = {"name": "deploy", "verbs": ["release.push"], "models": ["a"]}
+    clear = anna.post("/api/v1/users/anna/tokens", asked, format="json").json()["token"]
+    narrow = APIClient(headers={"Authorization": f"Bearer {clear}"})
+    assert [row["slug"] for row in narrow.get("/api/v1/models").json()["results"]] == ["a"]
+    assert narrow.get("/api/v1/models/a").status_code == 200
+    assert_problem(narrow.get("/api/v1/models/b"), 404, "no_such_model")
+    edited = narrow.patch("/api/v1/models/a", {"title": "A"}, format="json", headers={"If-Match": "1"})
+    problem = assert_problem(edited, 403, "out_of_scope")
+    assert "lacks the verb model.edit" in problem["detail"] and problem["scope"]["models"] == ["a"]
+    assert_problem(narrow.post("/api/v1/users/anna/tokens", {"name": "x"}, format="json"), 403, "out_of_scope")
+    assert_problem(narrow.get("/api/v1/users/anna/tokens"), 403, "out_of_scope")
+    row = anna.get("/api/v1/users/anna/tokens").json()["results"][0]
+    assert (row["verbs"], row["models"]) == (["read", "release.push"], ["a"])
+    again = narrow.post(f"/api/v1/users/anna/tokens/{row['id']}/rotate", {"overlap_s": 0}, format="json")
+    assert_problem(narrow.get("/api/v1/models/a"), 401, "token_rotated")
+    narrow = APIClient(headers={"Authorization": f"Bearer {again.json()['token']}"})
+    assert narrow.get("/api/v1/models/a").status_code == 200
+    assert narrow.delete(f"/api/v1/users/anna/tokens/{row['id']}").status_code == 204
+    assert_problem(narrow.get("/api/v1/models/a"), 401, "token_revoked")
+    for wrong in ({"verbs": ["all"]}, {"models": []}, {"models": ["a b"]}):
+        assert_problem(anna.post("/api/v1/users/anna/tokens", wrong, format="json"), 422, "invalid")
+    assert_problem(root.delete(f"/api/v1/users/root/tokens/{row['id']}"), 404, "no_such_token")
+    assert_problem(root.post("/api/v1/users/anna/tokens/99/rotate", {}, format="json"), 404, "no_such_token")
+
+
+def test_tokens_on_the_command_line(run: Run, tokens: dict[str, str]) -> None:
+    code, made = run(
+        "ada", "token", "create", "--scope", "ci", "--model", "search-*", "--days", "7", "--name", "deploy"
+    )
+    assert code == exits.OK
+    tokens["deploy"] = made["token"]
+    assert run("deploy", "model", "list") == (exits.OK, [])
+    assert run("deploy", "token", "list")[0] == exits.REFUSED
+    row = next(row for row in run("ada", "token", "list")[1] if row["name"] == "deploy")
+    assert row["models"] == ["search-*"] and "release.push" in row["verbs"] and row["last_used_at"]
+    code, made = run("ada", "token", "rotate", str(row["id"]), "--overlap-h", "0")
+    assert code == exits.OK and run("deploy", "model", "list")[0] == exits.REFUSED
+    tokens["deploy"] = made["token"]
+    assert run("deploy", "model", "list")[0] == exits.OK
+    assert run("ada", "token", "revoke", str(row["id"]))[0] == exits.OK
+    assert run("deploy", "model", "list")[0] == exits.REFUSED
+    assert run("ada", "token", "list", "--user", "robot")[0] == exits.REFUSED
+    assert run("admin", "token", "list", "--user", "robot")[0] == exits.OK
+    assert run("ada", "token", "create", "--scope", "everything")[0] == exits.REFUSED
+
+
+def test_a_role_in_every_team(root: APIClient) -> None:
+    make_user("mara")
+    make_team("search")
+    given = root.post("/api/v1/teams/*/members", {"username": "mara", "role": "release_manager"}, format="json")
+    assert given.json() == {"username": "mara", "role": "release_manager", "team": "*"}
+    for team in ("search", "*"):
+        assert root.get(f"/api/v1/teams/{team}/members").json()["results"] == [given.json()]
+    assert root.get("/api/v1/users/mara").json()["roles"] == [{"team": "*", "role": "release_manager"}]
+    taken = root.delete("/api/v1/teams/*/members?username=mara&role=release_manager")
+    assert (taken.status_code, root.get("/api/v1/users/mara").json()["roles"]) == (204, [])
+    assert_problem(
+        root.post("/api/v1/teams/*/members", {"username": "mara", "role": "ci"}, format="json"), 422, "invalid"
+    )

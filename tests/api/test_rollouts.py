@@ -61,6 +61,24 @@ def test_start_then_look(client: APIClient, body: dict[str, Any]) -> None:
     assert [row["id"] for row in rows] == [data["id"]]
 
 
+def test_a_wait_tells_whether_it_has_come(client: APIClient, body: dict[str, Any]) -> None:
+    started = client.post("/api/v1/rollouts", body, format="json").data
+    url = f"{started['links']['self']}/wait"
+    still = client.get(url)
+    assert still.status_code == 202 and still.data["state"] == "preparing"
+    assert client.get(url, {"version": started["version"]}).status_code == 202
+    assert client.get(url, {"version": started["version"] + 1}).status_code == 200  # it is not what the caller saw
+    Rollout.objects.update(state="promoted")
+    assert client.get(url, {"version": started["version"]}).status_code == 200
+
+
+@pytest.mark.parametrize("query", [{"timeout_s": "nan"}, {"timeout_s": "3600"}, {"version": "-1"}, {"version": "٣"}])
+def test_a_wait_that_makes_no_sense_is_refused(client: APIClient, body: dict[str, Any], query: dict[str, str]) -> None:
+    url = client.post("/api/v1/rollouts", body, format="json").data["links"]["self"]
+    answer = client.get(f"{url}/wait", query)
+    assert answer.status_code == 422 and [error["field"] for error in answer.data["errors"]] == list(query)
+
+
 def test_a_misspelt_field_starts_nothing(client: APIClient, body: dict[str, Any]) -> None:
     answer = client.post("/api/v1/rollouts", {**body, "polcy": {"preset": "careful"}}, format="json")
     assert answer.status_code == 422

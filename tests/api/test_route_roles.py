@@ -14,10 +14,13 @@ import pytest
 from django.db import transaction
 from django.test import Client
 
-from accounts.core.access import MAY, Verb
+from accounts.core.access import MAY, Role, Verb
+from tests import access_matrix
 from tests.api.route_world import DATA, MODEL, OURS, Caller, World, callers, upload_body, world
 from tests.api_schema import SCHEMA
 from tests.factories import OBJECTIVES
+from tests.issuer import Issuer
+from tests.issuer_setup import GITHUB_RULE
 from tests.registry_samples import release_yaml
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # every operation by every caller
@@ -62,14 +65,21 @@ RELEASE = "/models/{slug}/releases/{name}"
 ROLLOUT = "/rollouts/{rollout_id}"
 HOOK = "/webhooks/{webhook_id}"
 USER = "/users/{username}"
+ISSUER = "/issuers/{issuer_id}"
 ASKS: dict[str, Ask] = {
+    "GET /approvals": Ask(SIGNED_IN),
     "GET /audit": Ask(V.ADMINISTER),
+    "GET /drafts": Ask(SIGNED_IN),
     "GET /environments": Ask(SIGNED_IN),
+    "POST /environments": Ask(V.ADMINISTER, lambda w: {"slug": "canary"}),
     "GET /environments/{slug}": Ask(SIGNED_IN),
+    "PATCH /environments/{slug}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("environment")),
     "GET /environments/{slug}/models/{model}/served": Ask(V.READ),
     "GET /environments/{slug}/models/{model}/served/history": Ask(V.READ),
     "GET /events": Ask(SIGNED_IN),
     "GET /gate-runs/{id}": Ask(V.READ),
+    "GET /gate-runs/{id}/wait": Ask(V.READ),
+    "GET /gate-runs/{id}/log": Ask(V.READ),
     "POST /gate-runs/{id}/cancel": Ask(V.RUN_GATES, reason, if_match("gate_run")),
     "GET /keys": Ask(SIGNED_IN),
     "POST /keys": Ask(V.ADMINISTER, lambda w: {"use": "releases"}),
@@ -86,8 +96,12 @@ ASKS: dict[str, Ask] = {
     "POST /models/{slug}/golden-sets": Ask(
         V.EDIT_MODEL, lambda w: b'{"id": "1", "inputs": {"TEXT": "x"}, "label": 1}', kind="application/jsonl"
     ),
+    "POST /models/{slug}/golden-sets:check": Ask(
+        V.READ, lambda w: b'{"id": "1", "inputs": {"TEXT": "x"}, "label": 1}', kind="application/jsonl"
+    ),
     "GET /models/{slug}/releases": Ask(V.READ),
     "POST /models/{slug}/releases": Ask(V.PUSH_RELEASE, lambda w: release_yaml() | {"model": MODEL}),
+    "POST /models/{slug}/releases:check": Ask(V.READ, lambda w: {"document": ""}),
     f"GET {RELEASE}": Ask(V.READ),
     f"GET {RELEASE}/attestations": Ask(V.READ),
     f"GET {RELEASE}/diff": Ask(V.READ, query="against=r1"),
@@ -98,6 +112,12 @@ ASKS: dict[str, Ask] = {
     f"POST {RELEASE}/gate-runs": Ask(V.RUN_GATES, lambda w: {}),
     f"GET {RELEASE}/headers": Ask(V.READ),
     f"GET {RELEASE}/mlbom": Ask(V.READ),
+    f"GET {RELEASE}/disagreements": Ask(V.READ, query="against=r1"),
+    f"GET {RELEASE}/notes": Ask(V.READ),
+    f"POST {RELEASE}/notes": Ask(V.ANNOTATE_RELEASE, lambda w: {"text": "tried", "tags": ["a"]}),
+    f"GET {RELEASE}/comments": Ask(V.READ),
+    f"POST {RELEASE}/comments": Ask(V.ANNOTATE_RELEASE, lambda w: {"text": "tried", "section": "verdict"}),
+    f"POST {RELEASE}/comments/{{comment_id}}/resolve": Ask(V.ANNOTATE_RELEASE, also=frozenset({404})),  # there is none
     f"POST {RELEASE}/restore": Ask(V.RETIRE_RELEASE, reason, if_match("release")),
     f"POST {RELEASE}/retire": Ask(V.RETIRE_RELEASE, reason, if_match("release")),
     f"GET {RELEASE}/signature": Ask(V.READ, also=frozenset({404})),  # sealed without one
@@ -106,6 +126,9 @@ ASKS: dict[str, Ask] = {
     "POST /models/{slug}/rollback": Ask(
         V.ROLL_BACK, lambda w: {"reason": "tried", "environment": w.environment.slug}, also=frozenset({404})
     ),
+    "GET /nodes": Ask(SIGNED_IN),
+    "POST /nodes/{name}/cordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
+    "POST /nodes/{name}/uncordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": '"1"'}),
     "GET /registry/collection": Ask(V.ADMINISTER),
     "POST /registry/collection": Ask(V.ADMINISTER),
     "GET /releases/{release_id}": Ask(V.READ),
@@ -131,15 +154,18 @@ ASKS: dict[str, Ask] = {
     f"POST {ROLLOUT}/promote-now": rollout_verb(V.PROMOTE_NOW),
     f"POST {ROLLOUT}/reject": rollout_verb(V.APPROVE_ROLLOUT),
     f"GET {ROLLOUT}/replay": Ask(V.READ),
+    f"GET {ROLLOUT}/post-mortem": Ask(V.READ, also=frozenset({409})),
     f"POST {ROLLOUT}/replay": Ask(V.READ, lambda w: {"policy": {}}),
     f"POST {ROLLOUT}/resume": rollout_verb(V.RESUME_ROLLOUT),
     f"POST {ROLLOUT}/roll-back": rollout_verb(V.ROLL_BACK),
+    f"GET {ROLLOUT}/wait": Ask(V.READ),
     f"POST {ROLLOUT}/supersede": Ask(
         V.SUPERSEDE_ROLLOUT, lambda w: {"reason": "tried", "candidate": "r1"}, if_match("rollout")
     ),
     "POST /rollouts/preview": Ask(V.START_ROLLOUT, start),
     "GET /runtimes": Ask(SIGNED_IN),
     "GET /servers": Ask(SIGNED_IN),
+    "GET /status": Ask(SIGNED_IN),
     "GET /teams": Ask(SIGNED_IN),
     "POST /teams": Ask(V.ADMINISTER, lambda w: {"slug": "another"}),
     "GET /teams/{slug}/members": Ask(V.READ),
@@ -162,8 +188,33 @@ ASKS: dict[str, Ask] = {
     f"POST {USER}/reactivate": Ask(V.ADMINISTER, reason),
     f"PUT {USER}/password": Ask(V.ADMINISTER, lambda w: {"password": "another long pass phrase"}),
     f"GET {USER}/tokens": Ask(V.ADMINISTER),
-    f"POST {USER}/tokens": Ask(V.ADMINISTER, lambda w: {"name": "tried"}),
+    f"POST {USER}/tokens": Ask(V.ADMINISTER, lambda w: {"name": "tried", "verbs": ["read"]}),
     f"DELETE {USER}/tokens": Ask(V.ADMINISTER, query="name=tried", also=frozenset({404})),
+    f"DELETE {USER}/tokens/{{token_id}}": Ask(V.ADMINISTER),
+    f"POST {USER}/tokens/{{token_id}}/rotate": Ask(V.ADMINISTER, lambda w: {}),
+    "POST /tokens:exchange": Ask(OPEN, lambda w: {"id_token": w.issuer.github_token()}),
+    "POST /tokens:try": Ask(V.ADMINISTER, lambda w: {"id_token": w.issuer.github_token()}),
+    "GET /issuers": Ask(V.ADMINISTER),
+    "POST /issuers": Ask(V.ADMINISTER, lambda w: {"url": "https://login.example.com"}),
+    f"GET {ISSUER}": Ask(V.ADMINISTER),
+    f"PATCH {ISSUER}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("issuer_row")),
+    f"POST {ISSUER}/check": Ask(V.ADMINISTER),
+    f"GET {ISSUER}/token-rules": Ask(V.ADMINISTER),
+    f"POST {ISSUER}/token-rules": Ask(
+        V.ADMINISTER,
+        lambda w: {"title": "x", "claims": GITHUB_RULE, "username": w.token_rule.user.username, "verbs": ["ci"]},
+    ),
+    f"GET {ISSUER}/role-rules": Ask(V.ADMINISTER),
+    f"POST {ISSUER}/role-rules": Ask(
+        V.ADMINISTER, lambda w: {"claims": {"groups": "ml"}, "team": OURS, "role": "viewer"}
+    ),
+    f"GET {ISSUER}/identities": Ask(V.ADMINISTER),
+    f"POST {ISSUER}/identities": Ask(V.ADMINISTER, lambda w: {"username": "target", "sub": "target-1"}),
+    "GET /token-rules/{rule_id}": Ask(V.ADMINISTER),
+    "PATCH /token-rules/{rule_id}": Ask(V.ADMINISTER, lambda w: {"title": "x"}, if_match("token_rule")),
+    "DELETE /token-rules/{rule_id}": Ask(V.ADMINISTER, headers=if_match("token_rule")),
+    "DELETE /role-rules/{rule_id}": Ask(V.ADMINISTER, also=frozenset({404})),
+    "DELETE /identities/{identity_id}": Ask(V.ADMINISTER, also=frozenset({404})),
     "GET /webhooks": Ask(SIGNED_IN),
     "POST /webhooks": Ask(
         V.MANAGE_WEBHOOKS, lambda w: {"team": OURS, "target": "https://example.com/a", "verbs": ["rollout.*"]}
@@ -186,6 +237,21 @@ def operations() -> list[str]:
     ]
 
 
+#: The columns of docs/access.md, by callers of the world.
+COLUMNS = {
+    "nobody": "nobody",
+    "no role": "no role",
+    **{role.value: role.value for role in Role},
+    "release_manager of every team": "release_manager of every team",
+    "model_team, scope read on ranker": "scoped token",
+    "administrator": "administrator",
+}
+
+
+def _said(status: int) -> str:
+    return {401: "signs in", 403: "no", 404: "hidden"}.get(status, "yes")
+
+
 def test_the_table_has_every_operation_and_no_other() -> None:
     assert sorted(ASKS) == sorted(operations())
 
@@ -194,17 +260,26 @@ def test_the_table_has_every_operation_and_no_other() -> None:
 def test_who_is_let_in_is_what_the_access_table_says(settings: Any) -> None:
     settings.WEBHOOKS_ALLOW_PRIVATE, settings.WEBHOOK_TIMEOUT_S = True, 0.1
     everybody = callers()
-    made = world(next(one.client for one in everybody if one.is_admin))
-    wrong, asked = [], 0
-    for operation, ask in ASKS.items():
-        for caller in everybody:
-            status, body = _send(operation, ask, made, caller.client)
-            asked += 1
-            if status not in _expected(ask, caller):
-                wrong.append(f"{operation} by {caller.name}: {status} {body[:200]!r}")
-            elif caller.kind == "outsider" and status < 300 and ask.right is not OPEN and _names_ours(body):
-                wrong.append(f"{operation} tells {caller.name} of {MODEL}")
-    assert wrong == [] and asked == len(ASKS) * len(everybody) and len(everybody) == 14
+    wrong, asked, found = [], 0, {}
+    with Issuer() as issuer:
+        made = world(next(one.client for one in everybody if one.is_admin), issuer)
+        for operation, ask in ASKS.items():
+            for caller in everybody:
+                status, body = _send(operation, ask, made, caller.client)
+                asked += 1
+                if caller.name in COLUMNS:
+                    is_there = 404 not in ask.also or status != 404
+                    let_in = 200 in _expected(operation, ask, caller)
+                    found.setdefault(operation, {})[COLUMNS[caller.name]] = (
+                        _said(status) if is_there else "yes" if let_in else "no"
+                    )
+                if status not in _expected(operation, ask, caller):
+                    wrong.append(f"{operation} by {caller.name}: {status} {body[:200]!r}")
+                elif caller.kind == "outsider" and status < 300 and ask.right is not OPEN and _names_ours(body):
+                    wrong.append(f"{operation} tells {caller.name} of {MODEL}")
+    assert not wrong, "\n".join(wrong)
+    assert asked == len(ASKS) * len(everybody) and len(everybody) == 27
+    access_matrix.section("operations", access_matrix.outcomes_table("operation", list(COLUMNS.values()), found))
 
 
 def _send(operation: str, ask: Ask, made: World, client: Client) -> tuple[int, bytes]:
@@ -224,14 +299,28 @@ def _filled(path: str, made: World) -> str:
     values = {
         "username": "target", "upload": uuid.uuid4().hex, "number": 1, "upload_id": made.upload_id,
         "release_id": made.draft.pk, "webhook_id": made.webhook.pk, "delivery_id": made.delivery.pk,
-        "rollout_id": made.rollout.pk, "id": made.gate_run.pk, "digest": made.report.digest, "model": MODEL,
-        "name": "champion" if "/aliases/" in path else made.release.name, "path": "artifact/model.onnx",
+        "rollout_id": made.rollout.pk, "issuer_id": made.issuer_row.pk, "rule_id": made.token_rule.pk, "identity_id": 1,
+        "id": made.gate_run.pk, "digest": made.report.digest, "model": MODEL,
+        "token_id": made.token_id,
+        "name": "champion" if "/aliases/" in path else "local" if "/nodes/" in path else made.release.name,
+        "path": "artifact/model.onnx", "comment_id": 999,
         "slug": made.environment.slug if path.startswith("/environments") else OURS if "/teams" in path else MODEL,
     }  # fmt: skip
     return re.sub(r"{(\w+)}", lambda found: str(values[found[1]]), path)
 
 
-def _expected(ask: Ask, caller: Caller) -> set[int]:
+def model_of(operation: str) -> str | None:
+    """The model that it is about, so that a scope of that model is enough; None where it is about more."""
+    if operation == "POST /models":
+        return "another"
+    if operation in {"POST /environments", "PATCH /environments/{slug}"}:
+        return None
+    noun = operation.split(" ")[1].split("/")[1].split(":")[0]
+    of_models = {"models", "releases", "reports", "rollouts", "gate-runs", "uploads", "environments"}
+    return MODEL if noun in of_models else None
+
+
+def _expected(operation: str, ask: Ask, caller: Caller) -> set[int]:
     """The statuses that this caller may get. A refusal of the state is one for those who may: the door was open."""
     let_in = ({200, 201, 202, 204, 409, 412, 422, 428} | ask.also) - {401, 403}
     if ask.right is OPEN:
@@ -243,10 +332,10 @@ def _expected(ask: Ask, caller: Caller) -> set[int]:
     if ask.right is SIGNED_IN:
         return {200}
     if caller.is_admin or (caller.role is not None and ask.right in MAY[caller.role]):
-        return let_in
+        return let_in if caller.scope.allows(str(ask.right), model_of(operation)) else {403, 404}
     if caller.kind == "outsider":
         return {403, 404}
-    return {404} if ask.is_hidden else {403}
+    return {404} if ask.is_hidden else {403} | (ask.also & {404})  # what is not there is not there for anybody
 
 
 def _names_ours(body: bytes) -> bool:

@@ -112,6 +112,7 @@ def test_every_body_is_bounded_before_it_is_read(door: Callable[..., httpx.Respo
     assert "POST /api/v1/uploads" in door("PUT", f"{folder}/a", unending(), {"Content-Length": "11"}).json()["detail"]
     for address, most in (
         ("/api/v1/tokens", 64 << 10),
+        ("/api/v1/tokens:exchange", 64 << 10),
         (f"/api/v1/upload-parts/{'0' * 32}/99999999", 1 << 20),
         ("/api/v1/models/a/releases", 16 << 20),
         ("/api/v1/rollouts", 1 << 20),
@@ -140,7 +141,8 @@ def test_a_strangers_body_is_not_read(door: Callable[..., httpx.Response], metho
         assert (told.status_code, told.headers["location"]) == (303, f"/sign-in/{sent_to}")
     # where signing in begins: little, and in memory
     refused(door(method, "/sign-in/", unending(), {"Content-Length": "70000"}), 413, "too_large")
-    assert door(method, "/api/v1/tokens", b"x" * 5000).status_code == 299
+    for address in ("/api/v1/tokens", "/api/v1/tokens:exchange"):
+        assert door(method, address, b"x" * 5000).status_code == 299, address
     assert door(method, "/sign-in/", b"x" * 5000).status_code == 299
 
 

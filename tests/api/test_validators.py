@@ -108,6 +108,15 @@ def test_progress_verdicts_and_the_report_are_shown(api: Api, developer: User, m
     assert read["body"]["gates"][0]["evidence"] == {"n": 1}
 
 
+def test_a_wait_ends_with_the_gate_run(api: Api, developer: User, model: ServedModel) -> None:
+    client = api(developer)
+    gate_run, told = start(client, model)
+    assert client.get(f"{told['url']}/wait?timeout_s=0").status_code == 202
+    client.post(f"{told['url']}/cancel", {"reason": "enough"}, format="json", HTTP_IF_MATCH=f'"{gate_run.version}"')
+    ended = client.get(f"{told['url']}/wait")
+    assert (ended.status_code, ended.json()["state"]) == (200, "cancelled")
+
+
 @pytest.mark.takes("gate run: queued → cancelled")
 def test_a_gate_run_is_cancelled_at_the_version_that_was_read(api: Api, developer: User, model: ServedModel) -> None:
     client = api(developer)

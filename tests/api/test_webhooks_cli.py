@@ -19,10 +19,10 @@ from accounts.core.access import Actor, Role
 from ledger.actions import append_event
 from notifications.dispatcher import rounds
 from sluicegate.cli import exits, session
-from sluicegate.cli.client import Client
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.main import main
 from sluicegate.cli.webhook import moment_of
+from sluicegate.client import Client
 from tests.factories import make_model, make_team, make_user
 from tests.receiver import Receiver
 

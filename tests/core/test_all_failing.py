@@ -37,7 +37,7 @@ def last(walks: list[Walk]) -> Decision:
     return walks[-1].decision
 
 
-def test_a_candidate_that_fails_throughout_is_taken_back_at_the_second_reading_that_shows_it() -> None:
+def test_a_candidate_that_fails_throughout_is_rolled_back_in_at_the_second_reading_that_shows_it() -> None:
     walks = walked([(6, 0), (6, 0), (6, 3), (6, 6), (6, 6), (6, 6)])
     assert (last(walks).action, last(walks).code) == (Action.ROLL_BACK, Code.ALL_FAILING)
     assert walks[-1].tick == 5 and "The last 12 attempts" in last(walks).reason
@@ -57,7 +57,7 @@ def test_a_success_between_two_poisoned_batches_ends_the_row() -> None:
     assert last(walked([(16, 16), (1, 0), (16, 16), (17, 16), (16, 16)])).action is Action.HOLD
 
 
-def test_a_refused_candidate_that_the_gateway_keeps_setting_aside_is_taken_back() -> None:
+def test_a_refused_candidate_that_the_gateway_keeps_setting_aside_is_rolled_back_in() -> None:
     """Five failures, then nothing while it is set aside: quiet readings neither break nor extend the row."""
     quiet = [(0, 0)] * 3
     walks = walked([(5, 5), *quiet, (5, 5), *quiet])

@@ -25,16 +25,16 @@ def logged(path: Path, *, begin: float, per_s: float, late_s: float, fails: floa
     return path
 
 
-@pytest.mark.parametrize(("late_s", "is_taken_back"), [(0.0, False), (5.0, True)])
+@pytest.mark.parametrize(("late_s", "is_rolled_back_in"), [(0.0, False), (5.0, True)])
 def test_late_answers_look_like_failures_when_counted_as_they_end(
-    tmp_path: Path, late_s: float, is_taken_back: bool
+    tmp_path: Path, late_s: float, is_rolled_back_in: bool
 ) -> None:
     candidate = logged(tmp_path / "candidate", begin=BEGIN, per_s=50, late_s=late_s, fails=0.02, seed=1)
     stable = logged(tmp_path / "stable", begin=BEGIN - 20, per_s=50, late_s=late_s, fails=0.02, seed=2)
-    assert bool(worst_as_ended(POLICY, [BEGIN], candidate, stable)) is is_taken_back
+    assert bool(worst_as_ended(POLICY, [BEGIN], candidate, stable)) is is_rolled_back_in
 
 
-def test_a_worse_candidate_is_taken_back_whenever_its_answers_come(tmp_path: Path) -> None:
+def test_a_worse_candidate_is_rolled_back_in_whenever_its_answers_come(tmp_path: Path) -> None:
     candidate = logged(tmp_path / "candidate", begin=BEGIN, per_s=50, late_s=0, fails=0.2, seed=1)
     stable = logged(tmp_path / "stable", begin=BEGIN - 20, per_s=50, late_s=0, fails=0.02, seed=2)
     assert worst_as_ended(POLICY, [BEGIN], candidate, stable) in {"worse_than_stable", "objective_breached"}

@@ -80,7 +80,7 @@ def test_scenarios_bring_every_way_to_end() -> None:
     assert {Code.WORSE_THAN_STABLE, Code.OBJECTIVE_BREACHED} <= codes
 
 
-def test_healthy_rollouts_are_promoted_and_bad_ones_taken_back() -> None:
+def test_healthy_rollouts_are_promoted_and_bad_ones_rolled_back_in() -> None:
     for bad, end in ((None, PROMOTED), (0.05, ROLLED_BACK)):
         product = simulate(Cell("test", "ends", 10, Scenario(100, 10, bad=bad), {"preset": "fast"}, 1800), 40).product
         assert (product.state == end).all()

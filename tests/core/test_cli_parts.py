@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sluicegate.cli import diff, exits, preview, replay, session
-from sluicegate.cli.errors import CommandError, Problem
+from sluicegate.cli.errors import CommandError, Problem, exit_code_of
 from sluicegate.cli.folder import find_files, hash_files, read_document
 from sluicegate.cli.main import main
-from sluicegate.cli.naming import model_path, release_of, release_path
 from sluicegate.cli.output import Output
 from sluicegate.cli.rollout import status_line
+from sluicegate.client.names import BadName, model_path, release_of, release_path
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_releases_are_named_model_slash_number() -> None:
     "name", ["sentiment", "sentiment/latest", "sentiment/r0", "../r1", "a/b/r1", "sentiment/r1/x", ""]
 )
 def test_what_does_not_name_a_release_is_refused_with_the_right_form(name: str) -> None:
-    with pytest.raises(CommandError) as refused:
+    with pytest.raises(BadName) as refused:
         release_of(name)
-    assert refused.value.exit_code == exits.REFUSED
+    assert exit_code_of(refused.value) == exits.REFUSED
     assert "sentiment/r2" in refused.value.next_step
 
 
@@ -245,7 +245,7 @@ def test_a_problem_is_a_sentence_its_fields_and_the_next_step() -> None:
         },
     )
     assert problem.lines() == ["release.yaml has 1 mistake.", "  runtime.image: names a tag. Fix: Write the digest."]
-    assert problem.exit_code == exits.REFUSED
+    assert exit_code_of(problem) == exits.REFUSED
     assert problem.as_json()["code"] == "invalid_spec"
 
 
@@ -276,7 +276,7 @@ def test_a_problem_without_words_still_says_what_to_do() -> None:
         "The server answered 401.",
         "Next: Run `sluicegate login`, or set SLUICEGATE_TOKEN.",
     ]
-    assert Problem(502, {}).exit_code == exits.INFRASTRUCTURE
+    assert exit_code_of(Problem(502, {})) == exits.INFRASTRUCTURE
 
 
 def test_wrong_usage_is_refused_not_an_infrastructure_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,7 +112,7 @@ def test_a_breach_without_a_rollback_target_pauses_and_says_so(breach: dict, cod
     assert (paused.action, paused.code) == (Action.HOLD, Code.NO_ROLLBACK_TARGET)
 
 
-def test_what_breaks_while_it_is_promoted_is_taken_back() -> None:
+def test_what_breaks_while_it_is_promoted_is_rolled_back_in() -> None:
     """Stable gets nothing any more, and second attempts meet the candidate again: there is nobody to compare with."""
     row = {"all_failing": 1800, "all_failing_s": 90.0, "own_failing": 0, "is_stable_better": False}
     promoting = {"state": S.BAKING, "is_promoting": True}
@@ -124,7 +124,7 @@ def test_what_breaks_while_it_is_promoted_is_taken_back() -> None:
     assert decide(snapshot(**over, **promoting)).code is Code.OBJECTIVE_BREACHED
 
 
-def test_what_refuses_users_is_held_and_taken_back_once_that_has_cost_the_budget() -> None:
+def test_what_refuses_users_is_held_and_rolled_back_in_once_that_has_cost_the_budget() -> None:
     """The budget is 200 users more than stable would have refused, and what chance may add."""
     held = decide(snapshot(shed_candidate=40))
     assert (held.action, held.code) == (Action.HOLD, Code.SHEDDING)

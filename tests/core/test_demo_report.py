@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
+from sluicegate.client import Client
 from sluicegate.demo import report, story
 from sluicegate.demo.corpus import LETTER_BYTES, MIX, PARAGRAPH_WORDS, write_one
 from sluicegate.demo.timeouts import PAUSE_S, STAGE_S, StoryTimeout
@@ -281,42 +283,51 @@ def tale_of(monkeypatch: pytest.MonkeyPatch, verdicts: list[str]) -> tuple[story
     """A tale whose gates say these verdicts in turn, and the releases whose gates ran."""
     ran: list[str] = []
 
-    def request(client: Any, name: str) -> dict[str, Any]:
+    def start(_: Client, name: str) -> dict[str, Any]:
         ran.append(name)
         return {"url": "/gate-runs/1"}
 
     def wait(*_: Any, **__: Any) -> dict[str, Any]:
         return {"verdict": verdicts.pop(0), "reason": "load failed."}
 
-    monkeypatch.setattr(story.gates, "request", request)
+    monkeypatch.setattr(Client, "start_gates", start)
     monkeypatch.setattr(story.gates, "wait", wait)
     return story.Tale(Mock(), story.Teller(as_json=True), Mock()), ran
 
 
+def client_that_sees(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[], dict[str, Any]], observations: Sequence[dict[str, Any]] = ()
+) -> Client:
+    """Whatever it reads is what `look` gives; every list has these rows."""
+    monkeypatch.setattr(Client, "get", lambda *_, **__: look())
+    monkeypatch.setattr(Client, "pages", lambda *_, **__: iter(observations))
+    return Client("http://127.0.0.1:1")
+
+
 def test_gates_that_should_pass_run_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     tale, ran = tale_of(monkeypatch, ["failed", "passed"])
-    assert story._validate(tale, Mock(), "r1") == "passed"
+    assert story._validate(tale, Client("http://127.0.0.1:1"), "r1") == "passed"
     assert ran == ["sentiment/r1", "sentiment/r1"]
 
 
 def test_without_a_first_release_the_story_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tale, _ = tale_of(monkeypatch, ["failed", "undecided"])
     with pytest.raises(CommandError, match="left its path: r1 did not pass its gates") as end:
-        story._validate(tale, Mock(), "r1")
+        story._validate(tale, Client("http://127.0.0.1:1"), "r1")
     assert end.value.exit_code == 1
     assert tale.gate_runs["r1"]["verdict"] == "undecided"
 
 
 def test_gates_that_should_fail_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tale, ran = tale_of(monkeypatch, ["failed"])
-    assert story._validate(tale, Mock(), "r3") == "failed"
+    assert story._validate(tale, Client("http://127.0.0.1:1"), "r3") == "failed"
     assert ran == ["sentiment/r3"]
 
 
 def test_a_rollout_that_was_left_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     tale, _ = tale_of(monkeypatch, [])
     now = {"id": 2, "state": "paused", "weight_bp": 10_000}
-    client = Mock(**{"get.return_value": now, "pages.return_value": [{"tick": 1}]})
+    client = client_that_sees(monkeypatch, lambda: now, observations=[{"tick": 1}])
     monkeypatch.setattr("sluicegate.demo.timeouts.PAUSE_S", 0.0)
     with pytest.raises(CommandError, match="left its path"):
         story._follow(tale, client, client, {"id": 2, "state": "preparing"})
@@ -329,11 +340,9 @@ def test_a_pause_is_resumed_once_by_the_release_manager(monkeypatch: pytest.Monk
     tale.traffic.begin.return_value = False
     now = {"id": 2, "state": "paused", "weight_bp": 10_000, "version": 3}
     manager, acted = Mock(), []
-    client = Mock(
-        **{"get.side_effect": lambda _: now | ({"state": "promoted"} if acted else {}), "pages.return_value": []}
-    )
+    client = client_that_sees(monkeypatch, lambda: now | ({"state": "promoted"} if acted else {}))
     monkeypatch.setattr(story, "RESUME_AFTER_S", 0.01)
-    monkeypatch.setattr(story.rollout, "POLL_S", 0.02)
+    monkeypatch.setattr("sluicegate.client.client.PAUSE_S", 0.02)
     monkeypatch.setattr(story.rollout, "act", lambda who, pk, verb, reason: acted.append((who, pk, verb)))
     assert story._follow(tale, client, manager, {"id": 2, "state": "preparing"})["state"] == "promoted"
     assert acted == [(manager, 2, "resume")]

@@ -296,7 +296,7 @@ def test_a_manifest_that_was_tampered_with_is_found_in_the_very_next_tick() -> N
     assert other.state == "shifting"
 
 
-def test_a_candidate_whose_files_were_changed_under_its_server_is_taken_back() -> None:
+def test_a_candidate_whose_files_were_changed_under_its_server_is_rolled_back_in() -> None:
     world = World(models=2)
     world.until_shifting()
     broken, other = world.rollouts

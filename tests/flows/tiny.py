@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,10 @@ import httpx
 import yaml
 
 from sluicegate.cli import gates, model, people, release, rollout
-from sluicegate.cli.client import Client
+from sluicegate.cli.ci_template import script_text
 from sluicegate.cli.output import Output
 from sluicegate.cli.push import push
+from sluicegate.client import Client
 from sluicegate.demo.releases import runtime_of
 from sluicegate.stack import Stack
 from tests.contracts.serving_models import doubling_graph, serving
@@ -106,12 +111,47 @@ class Shop:
         name = f"{model}/{sealed['name']}"
         if code:
             release.waive(self.manager, name, "read for this test")
-        gate_run = gates.wait(self.author, gates.request(self.author, name), self.output, timeout_s=300)
+        gate_run = gates.wait(self.author, self.author.start_gates(name), self.output, timeout_s=300)
         assert gate_run["verdict"] == "passed", gate_run
         return name
 
+    @contextmanager
+    def shipping(self, note: str) -> Iterator[int]:
+        """A CI job ships a release while the block runs: the rollout that it began. Asserts that it saw the promotion, too."""
+        folder = write_release(self.folder / note, self.image, note=note)
+        env = {
+            "PATH": os.environ["PATH"],
+            "SLUICEGATE_URL": self.stack.base_url,
+            "MODEL": MODEL,
+            "ENVIRONMENT": ENVIRONMENT,
+        }
+        token = self.author.http.headers["Authorization"].removeprefix("Bearer ")
+        log = self.folder / f"{note}.log"
+        with log.open("w") as lines:
+            job = subprocess.Popen(
+                ["bash", "-c", script_text()],
+                cwd=folder,
+                env={**env, "SLUICEGATE_TOKEN": token},
+                stdout=lines,
+                stderr=lines,
+            )
+        try:
+            yield self._first_rollout(job, log)
+            assert job.wait(120) == 0, log.read_text()
+            assert "promoted" in log.read_text().splitlines()[-1]
+        finally:
+            job.kill()
+            job.wait()
+
+    def _first_rollout(self, job: subprocess.Popen[bytes], log: Path) -> int:
+        deadline = time.monotonic() + 400
+        while not (found := list(self.author.pages("/rollouts"))):
+            assert job.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        return int(found[0]["id"])
+
     def start(self, name: str, *, policy: dict[str, Any] | None = None) -> int:
-        return int(rollout.start(self.author, name, environment=ENVIRONMENT, policy=policy)["id"])
+        return int(self.author.start_rollout(name, environment=ENVIRONMENT, policy=policy)["id"])
 
     def approve(self, rollout_id: int, stage: str) -> None:
         self.view(rollout_id)  # the web process answers
@@ -150,20 +190,26 @@ class Shop:
 class Users:
     """Live traffic through the gateway at a steady rate, on its own thread; every answer is noted and checked."""
 
-    def __init__(self, stack: Stack, *, rate_per_s: float = 25.0) -> None:
+    def __init__(self, stack: Stack, *, rate_per_s: float = 25.0, begins: bool = True) -> None:
         self.url, self.period_s = f"{stack.gateway_http}/v2/models/{MODEL}/infer", 1 / rate_per_s
         self.answers: list[tuple[str, float]] = []  # (release, when it was asked)
         self.failures: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._ask_on, daemon=True)
+        self._begins = begins
 
     def __enter__(self) -> Users:
-        self._thread.start()
+        if self._begins:
+            self.begin()
         return self
+
+    def begin(self) -> None:
+        self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(15)
+        if self._thread.ident is not None:
+            self._thread.join(15)
 
     def _ask_on(self) -> None:
         number = 0

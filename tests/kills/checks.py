@@ -6,6 +6,8 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
+from django.db.models import Q
+
 from ledger.models import Event
 from ledger.queries.chain_verification import verify_chain
 from rollouts.core.lifecycle import ACTIVE
@@ -15,8 +17,9 @@ from serving.models import Deployment, Route
 from validators.models import GateResult, GateRun, Report
 
 History = dict[str, Any]
-#: The one event of a rollout that changes nothing of it.
-TOLD_ONLY = "rollout.held"
+#: Events of a rollout that change nothing of it. When the first three are told rests on the moment: they may be missed, or told again.
+TOLD_ONLY = frozenset({"rollout.held", "rollout.blind", "rollout.overdue"})
+_ASKED = Q(verb="rollout.approval_requested", to_state="")
 
 
 def history(*, without: Collection[str] = ()) -> History:
@@ -27,7 +30,7 @@ def history(*, without: Collection[str] = ()) -> History:
     """
     numbers = {pk: number for number, pk in enumerate(Rollout.objects.order_by("pk").values_list("pk", flat=True), 1)}
     return {
-        "events": [event for event in _events() if event[0] not in (TOLD_ONLY, *without)],
+        "events": [event for event in _events() if event[0] not in TOLD_ONLY.union(without)],
         "decisions": [
             [numbers[one.rollout_id], one.action, one.code if one.action != "roll_back" else "", one.actor]
             for one in DecisionRecord.objects.exclude(action="hold").order_by("pk")
@@ -96,7 +99,7 @@ def broken_rules(*, may_reopen: bool = False) -> list[str]:
 def _broken_life(rollout: Rollout) -> list[str]:
     """The events of a rollout are one unbroken line from its first state to the one in its row, one for each version."""
     told = Event.objects.filter(subject_type="rollout", subject_id=str(rollout.pk))
-    events = list(told.exclude(verb=TOLD_ONLY).order_by("seq"))
+    events = list(told.exclude(_ASKED | Q(verb__in=TOLD_ONLY)).order_by("seq"))
     moves = [(event.from_state, event.to_state) for event in events if event.to_state]
     out = []
     for (_, was), (now, _) in pairwise(moves):

@@ -251,7 +251,7 @@ def addresses_of_the_api(rows: Rows) -> Iterator[str]:
 
 
 def addresses_of_pages(rows: Rows) -> Iterator[str]:
-    yield from ("/", "/models/", "/rollouts/", "/events/", "/webhooks/")
+    yield from ("/", "/models/", "/rollouts/", "/audit/", "/webhooks/")
     models = {row["id"]: row["slug"] for row in objects(rows, "registry_servedmodel")}
     yield from (f"/models/{slug}/" for slug in models.values())
     for row in objects(rows, "registry_release"):

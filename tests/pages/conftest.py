@@ -1,25 +1,86 @@
-"""A real browser for the pages that need one."""
+"""A real browser for what only a browser shows, by Playwright: pages as people meet them, with keys, a mouse and a lost connection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import gc
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser import Browser, chromium
+from tests.browser_rig import launch, new_context, sign_in
+
+if TYPE_CHECKING:  # Playwright may be absent, and Django is not set up yet
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    from tests.web_rig import WebServer
 
 
 @pytest.fixture(scope="module")
-def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium") / "profile") as browser:
-        yield browser
+def chromium() -> Iterator[Browser]:
+    """One for the tests of a file. Not longer: while Playwright runs, no other event loop can in this thread."""
+    from playwright.sync_api import sync_playwright
+
+    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = (
+        "1"  # Playwright's loop is there, and never runs while a test asks the database
+    )
+    try:
+        with sync_playwright() as playwright:
+            browser = launch(playwright)
+            yield browser
+            browser.close()
+    finally:
+        if before is None:
+            del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+        else:
+            os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = before
 
 
 @pytest.fixture
-def browser(one_browser: Browser, live_server: Any) -> Iterator[Browser]:
-    """With every address answered again, and on no page at the end: nothing may be polled while the database is emptied."""
-    one_browser.block()
-    yield one_browser
-    one_browser.send("Page.navigate", url="about:blank")
-    one_browser.wait_for("location.href === 'about:blank'")
+def web(transactional_db: Any) -> Iterator[WebServer]:
+    """The real web server, with streams, on this test's database."""
+    from tests.web_rig import serving
+
+    with serving() as server:
+        yield server
+    gc.collect()  # what requests left that were broken off, while nobody minds
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever leaves a page breaks off its requests, and Django drops their threads with their database connections open."""
+    for item in items:
+        if "web" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning"))
+
+
+@pytest.fixture
+def context_of(chromium: Browser, web: WebServer) -> Iterator[Callable[..., BrowserContext]]:
+    """`context_of(user)`: a browser profile of its own, signed in as the user (None: as nobody). What its pages complain of is an error.
+
+    `expects`: parts of complaints that the test causes on purpose. Other options are Playwright's.
+    """
+    opened: list[tuple[BrowserContext, list[str]]] = []
+
+    def make(user: Any = None, *, expects: tuple[str, ...] = (), **options: Any) -> BrowserContext:
+        context, complaints = new_context(chromium, web.url, expects=expects, **options)
+        opened.append((context, complaints))
+        if user is not None:
+            sign_in(context, web.url, user)
+        return context
+
+    yield make
+    for context, _ in opened:
+        context.close()
+    assert [one for _, complaints in opened for one in complaints] == []
+
+
+@pytest.fixture
+def page_of(context_of: Callable[..., BrowserContext]) -> Callable[..., Page]:
+    """`page_of(user)`: a page in such a profile."""
+
+    def make(user: Any = None, **options: Any) -> Page:
+        return context_of(user, **options).new_page()
+
+    return make

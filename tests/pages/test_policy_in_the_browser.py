@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from django.urls import reverse
+from playwright.sync_api import expect
 
-from tests.browser import Browser
-from tests.pages.test_in_the_browser import manager, see
+from tests.browser_rig import WITHIN_MS
+from tests.pages.test_in_the_browser import Pages, manager, see
 from tests.rollout_setup import with_stable
 
 pytestmark = [pytest.mark.real("chromium"), pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+expect.set_options(timeout=WITHIN_MS)
 #: Runs before each page's own scripts: what the policy stopped.
 NOTE = """window.stopped = [];
 document.addEventListener("securitypolicyviolation", (event) => stopped.push(event.violatedDirective + " " + event.sample));"""
@@ -20,24 +19,22 @@ INJECT = """(() => {
   script.textContent = "window.ran = 1";
   document.body.append(script);
   document.body.insertAdjacentHTML("beforeend", '<img src="x" onerror="window.ran = 2"><b style="color: red">b</b>');
+  return new Promise((done) => { const look = () => stopped.length >= 3 ? done() : setTimeout(look, 50); look(); });
 })()"""
 
 
-def test_pages_keep_the_policy_and_what_is_injected_does_not_run(browser: Browser, live_server: Any) -> None:
+def test_pages_keep_the_policy_and_what_is_injected_does_not_run(page_of: Pages) -> None:
     rollout, stable = with_stable()
-    noting = browser.send("Page.addScriptToEvaluateOnNewDocument", source=NOTE)["identifier"]
-    someone = manager()
+    page = page_of(manager(), expects=("Content Security Policy", "404"))  # of what is injected at the end
+    page.add_init_script(NOTE)
     slug, number = stable.model.slug, stable.number
     for name, arguments in (
         ("overview", ()), ("model", (slug,)), ("release", (slug, number)), ("release_rollout", (slug, rollout.candidate.number)),
-        ("events", ()), ("webhooks", ()), ("rollout", (rollout.pk,)),
+        ("audit", ()), ("webhooks", ()), ("rollout", (rollout.pk,)),
     ):  # fmt: skip
-        see(browser, live_server, someone, name, *arguments)
-        assert browser.js("stopped") == [], name
-    browser.wait_for("performance.getEntriesByType('resource').some((one) => one.name.includes('/_live/'))")
-    assert browser.js("stopped") == [], "the live fragment"
-    browser.js(INJECT)
-    browser.wait_for("stopped.length >= 3")
-    assert browser.js("window.ran") is None
-    assert reverse("rollout", args=[rollout.pk]) in browser.js("location.pathname")
-    browser.send("Page.removeScriptToEvaluateOnNewDocument", identifier=noting)
+        see(page, name, *arguments)
+        assert page.evaluate("stopped") == [], name
+    expect(page.locator("body")).to_have_attribute("data-live-state", "live")
+    assert page.evaluate("stopped") == [], "the stream's worker, and the live fragment"
+    page.evaluate(INJECT)
+    assert page.evaluate("window.ran") is None

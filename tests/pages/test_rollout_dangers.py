@@ -90,7 +90,7 @@ def test_every_button_is_there_in_every_state() -> None:
     for state in ("shadowing", "shifting", "paused", "baking", "rolling_back", "stuck"):
         put(rollout, state)
         page = page_of(client, rollout)
-        verbs = page[page.index('class="verbs"') : page.index('class="lead"')]
+        verbs = page[page.index('class="verbs"') : page.index('class="sentence"')]
         seen.append(
             re.findall(r'formaction="[^"]*/(\w+)/"', verbs) + re.findall(r'popovertarget="([\w-]+)"(?! pop)', verbs)
         )
@@ -211,7 +211,7 @@ def test_a_closed_undo_window_says_what_to_do_instead() -> None:
     rollout, stable = promoted(warm_s=600)
     client = manager()
     live = reverse("rollout_live", args=[rollout.pk])
-    assert 'hx-trigger="every 2s"' in client.get(live).content.decode()
+    assert 'hx-trigger="refresh"' in client.get(live).content.decode()
     put(rollout, "promoted", undo_until=timezone.now() - timedelta(seconds=1))
     start = reverse("release_rollout", args=[rollout.model.slug, stable.number])
     for address in (live, reverse("model", args=[rollout.model.slug])):
@@ -277,10 +277,10 @@ def test_a_tripped_guard_does_not_look_like_a_proven_one(monkeypatch: pytest.Mon
         {**tripped, "worse_progress": 1.0, "is_worse": True, "fine_progress": 0.0},
         {**proven, "worse_progress": 0.0, "fine_progress": 1.0, "is_fine": True},
     ]
-    monkeypatch.setattr("web.pages.rollouts.view_of", lambda _: live)
-    bad, fine = page_of(manager(), rollout).split("<tbody>")[1].split("</tr>")[:2]
-    assert 'progress class="bad"' in bad and "</span> worse</span> than stable" in bad and "fine</span>" not in bad
-    assert 'progress class="ok"' in fine and "</span> fine</span>" in fine and "worse</span>" not in fine
+    monkeypatch.setattr("web.pages.rollouts.view_with", lambda *_: live)
+    bad, fine = page_of(manager(), rollout).split('class="guards"')[1].split("</li>")[:2]
+    assert 'progress class="bad"' in bad and "</svg> worse</span> than stable" in bad and "fine</span>" not in bad
+    assert 'progress class="ok"' in fine and "</svg> fine</span>" in fine and "worse</span>" not in fine
 
 
 def rolled_back_once() -> Rollout:
@@ -289,7 +289,7 @@ def rolled_back_once() -> Rollout:
     return put(rollout, "rolled_back", reason="Errors are worse: 15 of 95. Every gateway has acknowledged weight 0.")
 
 
-def test_a_release_that_was_taken_back_is_marked_wherever_it_is_chosen() -> None:
+def test_a_release_that_was_rolled_back_in_is_marked_wherever_it_is_chosen() -> None:
     rollout, client = rolled_back_once(), manager()
     slug, number = rollout.model.slug, rollout.candidate.number
     (row,) = [
@@ -320,7 +320,7 @@ def test_a_later_promotion_makes_up_for_it_and_other_environments_are_their_own(
     assert rolled_back_before(rollout.candidate) == []
 
 
-def test_a_first_release_that_was_ended_was_not_taken_back() -> None:
+def test_a_first_release_that_was_ended_was_not_rolled_back_in() -> None:
     rollout, _ = with_stable()
     put(rollout, "rolled_back", stable=None)
     assert rolled_back_before(rollout.candidate) == []
@@ -331,4 +331,4 @@ def test_the_release_that_serves_everything_is_not_offered_in_blue() -> None:
     production()
     serves(release)
     page = squeezed(manager().get(reverse("release", args=[release.model.slug, 1])).content.decode())
-    assert "serves everything in production" in page and "button primary" not in page
+    assert "r1 serves production already" in page and "Roll it out" not in page

@@ -76,7 +76,7 @@ def test_the_secret_is_shown_once(member: User) -> None:
     (secret,) = re.findall(r"whsec_[\w+/=]+", said(answer))
     made = Webhook.objects.get()
     assert made.verbs == ["rollout.*", "model.changed"] and made.created_by == "ana"
-    for url in (reverse("webhooks"), reverse("webhook", args=[made.pk]), reverse("events")):
+    for url in (reverse("webhooks"), reverse("webhook", args=[made.pk]), reverse("audit")):
         page = said(client.get(url))
         assert secret not in page
     assert "https://example.com/hook" in said(client.get(reverse("webhooks")))
@@ -189,3 +189,25 @@ def test_everybodys_is_for_administrators(receiver: Receiver) -> None:
     made = Webhook.objects.get()
     assert made.team is None and made.may_be_private
     assert "of every team" in squeezed(said(client.get(reverse("webhook", args=[made.pk]))))
+
+
+def test_events_are_ticked_by_group_and_stay_ticked(client: Client) -> None:
+    """Boxes and text are taken alike; with none ticked it is refused, and what else was typed is kept."""
+    client.force_login(make_user("root", is_admin=True))
+    html = client.get("/webhooks/").content.decode()
+    assert (
+        html.count('name="verbs" value="rollout.*"\n') == 1 and "rolled back <code>rollout.rolled_back</code>" in html
+    )
+    form = {"kind": "webhook", "target": "https://example.com/hook", "team": "", "title": "kept"}
+    answer = client.post("/webhooks/new/", {**form, "verbs": [""]})
+    assert answer.status_code == 422 and 'value="kept"' in answer.content.decode()
+    client.post("/webhooks/new/", {**form, "verbs": ["", "rollout.stuck", "model.*", "rollout.stuck"]})
+    made = Webhook.objects.get()
+    assert made.verbs == ["rollout.stuck", "model.*"]
+    html = client.get(f"/webhooks/{made.pk}/").content.decode()
+    assert 'value="rollout.stuck" checked' in html and 'value="*" checked' not in html
+    client.post(
+        f"/webhooks/{made.pk}/change/", {"version": 1, "target": made.target, "verbs": ["", "*"], "title": "kept"}
+    )
+    made.refresh_from_db()
+    assert made.verbs == ["*"]

@@ -269,7 +269,7 @@ def test_a_rollout_meets_every_fault_holds_and_goes_on_counting_nothing_twice(st
     assert set(acts) <= {"request", "start", "advance", "hold"}
 
 
-def test_what_breaks_in_the_dark_costs_users_nothing_and_is_taken_back_when_the_light_returns(stage: Stage) -> None:
+def test_what_breaks_in_the_dark_costs_users_nothing_and_is_rolled_back_in_when_the_light_returns(stage: Stage) -> None:
     stage.until(lambda rollout: rollout.weight_bp == 2000)
     stage.proxy.mode = "hang"
     stage.turn()

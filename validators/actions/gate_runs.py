@@ -27,11 +27,12 @@ from validators.core.answers import choose_output
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
 from validators.core.evidence import plain
+from validators.core.gate_diff import metrics_of
 from validators.core.golden_set import parse_golden_set, slices_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict, combine
-from validators.models import GateResult, GateRun, GoldenSet, Report
+from validators.models import GateResult, GateRun, GoldenSet, Measurement, Report
 
 QUEUE = "validate"
 JOB_KIND = "gate_run"
@@ -50,7 +51,7 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> tuple[Go
     Raises:
         Invalid: `golden_set_invalid`, with the lines in facts["errors"]; values are checked against the model's contract.
     """
-    require(actor, Verb.EDIT_MODEL, model.team.slug)
+    require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
     items = parse_golden_set(data, inputs=tensors_of(model.contract, "inputs"))
     blob = put_blob(data)
     with transaction.atomic():
@@ -80,7 +81,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
         NotFound: the policy names a golden set that the model does not have.
     """
     model = release.model
-    require(actor, Verb.RUN_GATES, model.team.slug)
+    require(actor, Verb.RUN_GATES, model.team.slug, model.slug)
     require_runnable(release)
     policy = _checked_policy(release)
     where = environment or get_environment("staging")
@@ -113,7 +114,7 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
 
 def cancel_gate_run(*, actor: Actor, gate_run: GateRun, reason: str, expected_version: int | None = None) -> GateRun:
     """Ends it without a report; the gate that runs stops at its next step. Raises Stale, StateChanged."""
-    require(actor, Verb.RUN_GATES, gate_run.release.model.team.slug)
+    require(actor, Verb.RUN_GATES, gate_run.release.model.team.slug, gate_run.release.model.slug)
     require_version(gate_run.version, expected_version, f"Gate run {gate_run.pk}")
     with transaction.atomic():
         return _move(
@@ -140,6 +141,7 @@ def begin_gate_run(*, actor: Actor, gate_run: GateRun) -> GateRun:
 
 def record_judgement(*, actor: Actor, gate_result: GateResult, judgement: Judgement) -> bool:
     """Writes a gate's verdict, once. False when it has one already: the first one wins."""
+    release = gate_result.gate_run.release
     with transaction.atomic():
         now = timezone.now()
         written = GateResult.objects.filter(pk=gate_result.pk, verdict="").update(
@@ -158,7 +160,7 @@ def record_judgement(*, actor: Actor, gate_result: GateResult, judgement: Judgem
                 actor=actor,
                 to_state=judgement.verdict,
                 reason=judgement.reason,
-                facts={"model": gate_result.gate_run.release.model.slug, "gate": gate_result.gate},
+                facts={"model": release.model.slug, "release": release.name, "gate": gate_result.gate},
             )
     gate_result.refresh_from_db()
     return bool(written)
@@ -192,6 +194,11 @@ def finish_gate_run(*, actor: Actor, gate_run: GateRun, facts: dict[str, Any]) -
             signature=signature,
             key_id=key_id,
         )
+        Measurement.objects.bulk_create(
+            Measurement(report=report, gate=one.gate, name=one.name, unit=one.unit, value=one.value)
+            for run in runs
+            for one in metrics_of(run.gate, run.evidence)
+        )
         attest(
             actor=actor,
             release=gate_run.release,
@@ -208,6 +215,7 @@ def finish_gate_run(*, actor: Actor, gate_run: GateRun, facts: dict[str, Any]) -
             reason=reason,
             facts={
                 "model": report.release.model.slug,
+                "release": report.release.name,
                 "digest": digest,
                 "manifest_digest": report.manifest_digest,
                 "policy_digest": report.policy_digest,

@@ -15,19 +15,20 @@ from rest_framework.views import APIView
 
 from accounts.api.requests import IF_MATCH, actor_of, expected_version, read_body
 from accounts.api.responses import versioned
-from ledger.core.errors import Invalid
+from accounts.api.waiting import TIMEOUT, VERSION, status_of_wait
 from registry.core.mlbom import MEDIA_TYPE
 from registry.core.schema import Problem
 from registry.core.spec import refuse
 from registry.queries import visible_model, visible_release
 from serving.queries import get_environment
+from serving.queries.deployments import log_of
 from validators import actions, queries
-from validators.api.serializers import CancelIn, DiffOut, GateRunIn, GateRunOut, GoldenSetOut, ReportOut
+from validators.api.serializers import CancelIn, DiffOut, GateRunIn, GateRunLogOut, GateRunOut, GoldenSetOut, ReportOut
+from validators.core.lifecycle import UNFINISHED
 from validators.models import GateRun
+from validators.queries.golden_preview import MAX_GOLDEN_SET_BYTES, require_size
 from validators.queries.ml_bom import bom_of
 from validators.queries.release_diff import whole_diff
-
-MAX_GOLDEN_SET_BYTES = 64 * 2**20
 
 
 @extend_schema_view(get=extend_schema(operation_id="golden_sets_list", responses=GoldenSetOut(many=True)))
@@ -49,10 +50,7 @@ class GoldenSetsView(generics.ListAPIView[Any]):
         actor = actor_of(request)
         model = visible_model(actor, slug)
         data = request._request.read(MAX_GOLDEN_SET_BYTES + 1)
-        if len(data) > MAX_GOLDEN_SET_BYTES:
-            raise Invalid(
-                "golden_set_too_large", f"A golden set may have {MAX_GOLDEN_SET_BYTES // 2**20} MiB. Send fewer items."
-            )
+        require_size(data)
         found, is_new = actions.add_golden_set(actor=actor, model=model, data=data)
         return Response(GoldenSetOut(found).data, status=201 if is_new else 200)
 
@@ -121,6 +119,32 @@ class GateRunView(APIView):
     @extend_schema(operation_id="gate_runs_read", responses=GateRunOut)
     def get(self, request: Request, pk: int) -> Response:
         return _shown(queries.visible_gate_run(actor_of(request), pk))
+
+
+class GateRunWaitView(APIView):
+    @extend_schema(
+        operation_id="gate_runs_wait",
+        parameters=[TIMEOUT, VERSION],
+        responses={
+            200: OpenApiResponse(GateRunOut, "it has ended, or has another version than the one named"),
+            202: OpenApiResponse(GateRunOut, "the time is over; this is how it stands: ask again"),
+        },
+    )
+    def get(self, request: Request, pk: int) -> Response:
+        """The gate run, once it has finished or was cancelled."""
+        gate_run = queries.visible_gate_run(actor_of(request), pk)
+        return _shown(
+            gate_run, status_of_wait(request, has_ended=gate_run.state not in UNFINISHED, version=gate_run.version)
+        )
+
+
+class GateRunLogView(APIView):
+    @extend_schema(operation_id="gate_runs_log", responses=GateRunLogOut)
+    def get(self, request: Request, pk: int) -> Response:
+        """The last lines of the server's log: of servers that no user reaches, kept while they run and after."""
+        gate_run = queries.visible_gate_run(actor_of(request), pk)
+        log = log_of(gate_run.release, gate_run.environment, gate_run.ended_at)
+        return Response(GateRunLogOut({"text": log.text if log else "", "at": log.at if log else None}).data)
 
 
 class CancelView(APIView):

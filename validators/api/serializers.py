@@ -75,6 +75,13 @@ class GateRunOut(serializers.Serializer[GateRun]):
         return links
 
 
+class GateRunLogOut(serializers.Serializer[Any]):
+    """The end of the log of the server that the gates ran on, without paths, credentials and control characters."""
+
+    text = serializers.CharField(help_text="empty where there is none")
+    at = serializers.DateTimeField(allow_null=True, help_text="when its agent last saw it")
+
+
 class GateRunIn(StrictSerializer):
     environment = serializers.CharField(
         default=None, max_length=2000, help_text="in which the release is tried; staging by default"
@@ -124,6 +131,20 @@ class DiffChange(serializers.Serializer[Any]):
     new = serializers.JSONField(help_text="null where there is none any more")
 
 
+class DiffLayer(serializers.Serializer[Any]):
+    """Tensors of one layer, told by the numbers in their names."""
+
+    layer = serializers.CharField()
+    same = serializers.IntegerField()
+    changed = serializers.IntegerField()
+    added = serializers.IntegerField()
+    removed = serializers.IntegerField()
+    named = serializers.ListField(
+        child=serializers.ListField(child=serializers.CharField(allow_blank=True)),
+        help_text="[how, tensor, before, after] of the first",
+    )
+
+
 class DiffTensors(serializers.Serializer[Any]):
     format = serializers.CharField()
     same = serializers.IntegerField(help_text="name, data type and shape are; the numbers may not be")
@@ -131,6 +152,8 @@ class DiffTensors(serializers.Serializer[Any]):
     removed = serializers.IntegerField()
     changed = serializers.IntegerField()
     examples = DiffChange(many=True)
+    layers = DiffLayer(many=True, help_text="those in which something differs, in the order of their names")
+    layers_left_off = serializers.IntegerField()
 
 
 class DiffCoupled(serializers.Serializer[Any]):

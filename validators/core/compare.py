@@ -99,6 +99,24 @@ def is_not_worse(paired: Paired, margin: float, *, confidence: float = 0.95) -> 
     return tango_z(paired, margin) > NormalDist().inv_cdf(confidence)
 
 
+def drop_interval(paired: Paired, *, confidence: float = 0.95) -> tuple[float, float]:
+    """The drops that these answers do not contradict, two-sided, to .0001. Source: Tango's score statistic, inverted."""
+    edge = NormalDist().inv_cdf(1 - (1 - confidence) / 2)
+    return _margin_where(paired, -edge), _margin_where(paired, edge)
+
+
+def _margin_where(paired: Paired, wanted: float) -> float:
+    """The margin at which the statistic, which rises with it, has this value."""
+    low, high = -0.9999, 0.9999
+    while high - low > 1e-5:
+        middle = (low + high) / 2
+        if tango_z(paired, middle) < wanted:
+            low = middle
+        else:
+            high = middle
+    return round((low + high) / 2, 4)
+
+
 def certifiable_margin(paired: Paired, *, confidence: float = 0.95) -> float:
     """The smallest drop that this many items can rule out with these answers, to .0001; 1 where none can.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from validators.core.compare import agreement, share_of
 
@@ -26,6 +26,21 @@ class Metric:
     high: float | None = None
     n: int | None = None
     under: tuple[tuple[str, Any], ...] = ()
+
+
+#: Every (gate, name) that `metrics_of` may yield.
+METRICS: Final = (
+    ("golden", "accuracy"),
+    ("golden", "batch flips"),
+    ("load", "errors"),
+    ("load", "over the objective"),
+    ("load", "latency p50"),
+    ("load", "latency p95"),
+    ("load", "latency p99"),
+    ("cold_start", "total"),
+    ("cold_start", "first"),
+    ("cold_start", "steady"),
+)
 
 
 def compare_reports(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -21,6 +21,10 @@ Floats = npt.NDArray[np.float64]
 #: A burst is this many full batches for each instance, this multiple of what is in flight at the rate, and from 16 to 256
 #: requests, each of which takes a thread.
 _FULL_BATCHES, _FULL_FLIGHTS, _LEAST_AT_ONCE, _MOST_AT_ONCE = 4, 4, 16, 256
+#: Of the histogram in the evidence: about six to a decade, so that a run of any length takes the same room.
+LATENCY_EDGES_MS = (
+    0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 10000, 30000
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,9 @@ class LoadSummary:
     lag_max_ms: float
     over_per_window: tuple[int, ...]
     error_examples: tuple[str, ...]
+    latency_counts: tuple[
+        int, ...
+    ] = ()  # of answered requests: up to the first of LATENCY_EDGES_MS, …, beyond the last
 
     @property
     def error_frac(self) -> float:
@@ -95,6 +102,7 @@ def summarise(attempts: Sequence[Attempt], *, duration_s: float, slo_ms: float, 
         lag_max_ms=round(float(lags.max()), 3),
         over_per_window=tuple(windows),
         error_examples=tuple(dict.fromkeys(a.error for a in attempts if a.error))[:3],
+        latency_counts=_counts(answered),
     )
 
 
@@ -105,6 +113,11 @@ def generator_limit(summary: LoadSummary, *, max_lag_ms: float) -> str:
     if summary.achieved_per_s < 0.99 * summary.offered_per_s:
         return f"it sent {summary.achieved_per_s:.1f} requests/s instead of {summary.offered_per_s:.1f}"
     return ""
+
+
+def _counts(latencies_ms: Floats) -> tuple[int, ...]:
+    places = np.searchsorted(np.array(LATENCY_EDGES_MS), latencies_ms, side="left")
+    return tuple(int(one) for one in np.bincount(places, minlength=len(LATENCY_EDGES_MS) + 1))
 
 
 def _quantiles(latencies_ms: Floats) -> dict[str, float]:
@@ -126,6 +139,7 @@ def judge_load(summary: LoadSummary, policy: Mapping[str, Any]) -> Judgement:
         "slo_quantile": policy["slo_quantile"],
         "seed": policy["seed"],
         "phi": round(phi, 3),
+        "latency_edges_ms": LATENCY_EDGES_MS,
     }
     if summary.error_frac > policy["max_error_frac"]:
         why = f": {summary.error_examples[0]}" if summary.error_examples else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from validators.queries.gate_runs import (
+    gate_run_progress,
     gate_runs,
     golden_items,
     golden_sets_of,
@@ -18,6 +19,7 @@ from validators.queries.gate_runs import (
 )
 
 __all__ = [
+    "gate_run_progress",
     "gate_runs",
     "golden_items",
     "golden_sets_of",

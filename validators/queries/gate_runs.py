@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from uuid import UUID
 
-from django.db.models import OuterRef, QuerySet
+from django.db.models import Count, Max, Min, OuterRef, QuerySet, Sum
+from django.db.models.functions import Coalesce
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.canonical import sha256_of
@@ -29,6 +31,12 @@ def latest_report(release: Release) -> Report | None:
     return release.reports.order_by("-pk").first()
 
 
+def latest_reports(releases: Iterable[Release]) -> dict[UUID, Report]:
+    """`latest_report` of each of these that has one, by release. One query."""
+    rows = Report.objects.filter(release__in=list(releases)).order_by("release_id", "-pk").distinct("release_id")
+    return {one.release_id: one for one in rows}
+
+
 def reports_of(release: Release | UUID | OuterRef) -> QuerySet[Report]:
     """The release's reports, the newest first; also within another query."""
     return Report.objects.filter(release=release).order_by("-pk")
@@ -37,6 +45,13 @@ def reports_of(release: Release | UUID | OuterRef) -> QuerySet[Report]:
 def newest_gate_runs() -> QuerySet[GateRun]:
     """Gate runs without what belongs to them, the newest first."""
     return GateRun.objects.order_by("-pk")
+
+
+def gate_run_progress() -> QuerySet[GateRun, tuple[int, str, int]]:
+    """(gate run, model's slug, a number that grows with the progress of its gates) of every unfinished gate run."""
+    grown = Coalesce(Sum("results__progress_done"), 0) + Count("results__started_at")
+    unfinished = GateRun.objects.filter(state__in=sorted(UNFINISHED)).order_by("pk")
+    return unfinished.annotate(grown=grown).values_list("pk", "release__model__slug", "grown")
 
 
 def gate_runs() -> QuerySet[GateRun]:
@@ -52,7 +67,7 @@ def is_needed_by_another(gate_run: GateRun) -> bool:
 def visible_gate_run(actor: Actor, pk: int) -> GateRun:
     """Raises NotFound, also when the actor may not see its model."""
     found = gate_runs().filter(pk=pk).first()
-    if found is None or not may(actor, Verb.READ, found.release.model.team.slug):
+    if found is None or not may(actor, Verb.READ, found.release.model.team.slug, found.release.model.slug):
         raise NotFound(
             "no_such_gate_run",
             f"There is no gate run {pk}. Start one with POST …/releases/<rN>/gate-runs.",
@@ -64,7 +79,7 @@ def visible_gate_run(actor: Actor, pk: int) -> GateRun:
 def visible_report(actor: Actor, digest: str) -> Report:
     """Raises NotFound, also when the actor may not see its model."""
     found = Report.objects.select_related("release__model__team").filter(digest=digest).first()
-    if found is None or not may(actor, Verb.READ, found.release.model.team.slug):
+    if found is None or not may(actor, Verb.READ, found.release.model.team.slug, found.release.model.slug):
         raise NotFound(
             "no_such_report", f"There is no report {digest}. A finished gate run names its report.", digest=digest
         )
@@ -79,6 +94,13 @@ def is_authentic(report: Report) -> bool:
         return False
     body = json.loads(report.body)
     return all(body[name] == getattr(report, name) for name in ("manifest_digest", "policy_digest", "verdict"))
+
+
+def accuracies_of(gate_runs: Collection[int]) -> dict[int, dict[str, float]]:
+    """{"value", "low", "high", "n"} of the golden gate, by gate run, of those that measured it. One query, without the answers."""
+    rows = GateResult.objects.filter(gate_run__in=gate_runs, gate="golden", evidence__has_key="accuracy")
+    found = rows.order_by("pk").values_list("gate_run_id", "evidence__accuracy")
+    return {run: told for run, told in found if isinstance(told, dict) and {"value", "low", "high"} <= told.keys()}
 
 
 def golden_sets_of(model: ServedModel) -> QuerySet[GoldenSet]:
@@ -121,3 +143,13 @@ def stored_predictions(release: Release, *, golden_set: str, output: str, items:
         if len(found) == items and None not in found:
             return found
     return None
+
+
+def reports_by_key() -> dict[str, tuple[int, datetime, datetime]]:
+    """(how many reports, the first, the last) by the key that signed them."""
+    rows = (
+        Report.objects.values_list("key_id")
+        .annotate(Count("pk"), Min("created_at"), Max("created_at"))
+        .order_by("key_id")
+    )
+    return {key: (count, first, last) for key, count, first, last in rows}

@@ -9,12 +9,13 @@ from registry.models import Release
 from registry.queries.release_diff import compare_releases
 from validators.core.gate_diff import compare_reports
 from validators.models import Report
-from validators.queries.gate_runs import latest_report
+from validators.queries.gate_runs import latest_reports
 
 
 def whole_diff(old: Release, new: Release) -> dict[str, Any]:
     """What the second release changes against the first, as `DiffOut` shows it. Raises StateChanged for a draft."""
-    reports = latest_report(old), latest_report(new)
+    newest = latest_reports([old, new])
+    reports = newest.get(old.pk), newest.get(new.pk)
     bodies = [json.loads(report.body) if report else None for report in reports]
     return {
         "old": _side(old, reports[0]),

@@ -1,32 +1,211 @@
-"""What one release changes against another: files, configuration, tensors, tokenizers and gate metrics."""
+"""What one release changes against another, in the order in which a reviewer needs it, with the decision in place."""
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+import csv
+import io
+import json
+from collections.abc import Generator, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from registry.queries import get_release, releases_of
-from serving.queries.routes import all_routes
+from django.contrib.auth.decorators import login_required
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.utils.safestring import SafeString
+
+from accounts.api.requests import actor_of
+from accounts.core.access import Actor, Verb, may
+from ledger.core.errors import Invalid
+from registry.core.reviews import SECTIONS
+from registry.core.text_diff import Line
+from registry.models import Release
+from registry.queries import get_release, manifest_of, releases_of
+from registry.queries.reviews import comments_of
+from registry.queries.text_changes import FileChange, text_changes
+from rollouts.models import Rollout
+from rollouts.queries import view_of
+from rollouts.queries.approvals import excluded_from
+from rollouts.queries.rollouts import waiting_rollout_of
+from serving.models import Route
+from validators.core.disagreements import Disagreement, How
+from validators.queries.disagreements import all_disagreements, disagreements_of
 from validators.queries.release_diff import whole_diff
-from web.pages.models import readable_model
+from web.code.hidden import warning_of
+from web.code.lines import html_of
+from web.pages.compare_facts import interval_plot, metric_rows, verdict_of
+from web.pages.release_frame import readable_release, routes_of
+from web.pages.rollout_verbs import Button, opening_buttons
+from web.streams import in_threads
+
+#: Changes of configuration, and comments, that the page shows.
+MOST_CHANGES, MOST_COMMENTS, MOST_OTHERS = 500, 200, 100
+HOWS = [how.value for how in How]
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """A line of a text diff: `sign` is +, - or empty; `kind` a gap says how many equal lines are left out."""
+
+    kind: str
+    old: int | None
+    new: int | None
+    sign: str
+    html: SafeString | str
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    change: FileChange
+    rows: list[DiffRow]
+    warning: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A rollout of the newer release that waits for a yes, and what this person may press. `refused`: why they may not."""
+
+    rollout: Rollout
+    live: dict[str, Any]
+    buttons: list[Button]
+    refused: str
 
 
 @login_required
 def release_diff(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Against `?against=r1`; without it, against what an environment serves now, or else against the release before."""
-    model = readable_model(request, slug)
-    release = get_release(slug, number)
-    others = releases_of(model).exclude(pk=release.pk)
-    asked = request.GET.get("against", "")
-    routes = all_routes().filter(model=model).exclude(stable=release).order_by("environment__slug")
-    serving = None if asked else routes.first()
-    against = serving.stable if serving else others.filter(number__lt=number).first()
+    """Against `?against=r1`; without it, against what an environment serves now, or else against the release before.
+
+    `?how=` and `?slice=` narrow the golden answers, `?file=` shows the text of one file alone.
+    """
+    actor = actor_of(request)
+    release = readable_release(actor, slug, number)
+    others = list(releases_of(release.model).exclude(pk=release.pk)[:MOST_OTHERS])
+    against, serving = _against(request, release, others)
+    facts: dict[str, Any] = {"release": release, "against": against, "serving": serving, "others": others}
+    if against is not None:
+        facts |= _comparison(request, actor, release, against)
+    return render(request, "registry/diff.html", facts)
+
+
+def _against(request: HttpRequest, release: Release, others: list[Release]) -> tuple[Release | None, Route | None]:
+    """(the older release, the route that serves it where nobody named one)."""
+    asked = request.GET.get("against", "") or request.POST.get("against", "")
     if asked:
-        against = get_release(slug, asked)
-    told = whole_diff(against, release) if against else None
-    return render(
-        request,
-        "registry/diff.html",
-        {"release": release, "against": against, "serving": serving, "diff": told, "others": others[:100]},
-    )
+        return get_release(release.model.slug, asked), None
+    routes = [route for route in routes_of(release) if route.stable_id != release.pk]
+    if routes:
+        return get_release(release.model.slug, routes[0].stable.name), routes[0]
+    before = next((one for one in others if (one.number or 0) < (release.number or 0)), None)
+    return (get_release(release.model.slug, before.name) if before else None), None
+
+
+def _comparison(request: HttpRequest, actor: Actor, release: Release, against: Release) -> dict[str, Any]:
+    told = whole_diff(against, release)
+    how, part = _asked(request)
+    answers = disagreements_of(against, release, how=how, part=part)
+    only = request.GET.get("file", "").replace("\0", "")
+    changes, more = text_changes(manifest_of(against), manifest_of(release), only)
+    rows = metric_rows(told)
+    comments = list(comments_of(release)[:MOST_COMMENTS])
+    return {
+        "diff": told,
+        "verdict": verdict_of(told, answers, rows),
+        "metrics": rows,
+        "plot": interval_plot(told),
+        "answers": answers,
+        "hows": HOWS,
+        "how": how,
+        "part": part,
+        "configuration": [one for one in told["changes"] if one["part"] != "contents"][:MOST_CHANGES],
+        "files": [_file_diff(change) for change in changes],
+        "files_left_off": more,
+        "only": only,
+        "comments": comments,
+        "open_comments": sum(one.resolved_at is None for one in comments),
+        "sections": SECTIONS,
+        "may_annotate": may(actor, Verb.ANNOTATE_RELEASE, release.model.team.slug, release.model.slug),
+        "decision": _decision(actor, release),
+    }
+
+
+def _asked(request: HttpRequest) -> tuple[str, str]:
+    how = request.GET.get("how", "")
+    return (how if how in HOWS else ""), request.GET.get("slice", "")[:100]
+
+
+def _decision(actor: Actor, release: Release) -> Decision | None:
+    rollout = waiting_rollout_of(release)
+    if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
+        return None
+    if not any(rollout.effective_policy.approvals.values()):
+        return None
+    live = view_of(rollout)
+    if not live["approval_stages"]:
+        return None
+    buttons = [one for one in opening_buttons(actor, rollout, live) if one.name in ("approve", "reject")]
+    refused = ""
+    if actor.user_id in excluded_from(rollout):
+        refused = f"You made {release.name} or asked for this rollout; someone else must approve it."
+    elif not buttons:
+        refused = "It takes a release manager of the team to approve or reject."
+    return Decision(rollout, live, buttons, refused)
+
+
+def _file_diff(change: FileChange) -> FileDiff:
+    rows: list[DiffRow] = []
+    if change.diff is not None:
+        for hunk in change.diff.hunks:
+            if hunk.skipped:
+                rows.append(DiffRow("gap", None, None, "", f"… {hunk.skipped} equal lines"))
+            rows += [_row(line) for line in hunk.lines]
+        if change.diff.skipped_after:
+            rows.append(DiffRow("gap", None, None, "", f"… {change.diff.skipped_after} equal lines"))
+    hidden = [line.text for hunk in (change.diff.hunks if change.diff else ()) for line in hunk.lines]
+    return FileDiff(change, rows, "It holds what a reader does not see." if warning_of(hidden) else "")
+
+
+def _row(line: Line) -> DiffRow:
+    sign = {"old": "−", "new": "+"}.get(line.kind, "")
+    return DiffRow(line.kind, line.old, line.new, sign, html_of(line.text, None, line.marks))
+
+
+@login_required
+def disagreements_export(request: HttpRequest, slug: str, number: int) -> StreamingHttpResponse:
+    """Every golden item that the two answer differently, `?format=csv` or `jsonl`, streamed."""
+    actor = actor_of(request)
+    release = readable_release(actor, slug, number)
+    against = get_release(slug, request.GET.get("against", ""))
+    how, part = _asked(request)
+    found = all_disagreements(against, release, how=how, part=part)
+    kind = request.GET.get("format", "csv")
+    if kind not in ("csv", "jsonl"):
+        raise Invalid("no_such_format", "There is no such format. Ask for csv or jsonl.")
+    lines = _csv_lines(found, against, release) if kind == "csv" else _json_lines(found)
+    content = in_threads(lines) if isinstance(request, ASGIRequest) else lines
+    answer = StreamingHttpResponse(content, content_type="text/csv" if kind == "csv" else "application/jsonl")
+    name = f"{slug}-{against.name}-{release.name}-disagreements.{kind}"
+    answer["Content-Disposition"] = f'attachment; filename="{name}"'
+    answer["X-Content-Type-Options"] = "nosniff"
+    return answer
+
+
+def _json_lines(found: Iterator[Disagreement]) -> Generator[bytes]:
+    for one in found:
+        yield (json.dumps({**asdict(one), "how": one.how.value}, ensure_ascii=False) + "\n").encode()
+
+
+def _csv_lines(found: Iterator[Disagreement], old: Release, new: Release) -> Generator[bytes]:
+    yield _csv(["position", "id", "slice", "how", "label", old.name, new.name, "text"])
+    for one in found:
+        yield _csv([one.position, one.id, one.slice, one.how.value, one.label, one.old, one.new, one.text])
+
+
+def _csv(cells: list[Any]) -> bytes:
+    """One row. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    written = io.StringIO()
+    safe = [
+        f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell for cell in cells
+    ]
+    csv.writer(written).writerow(safe)
+    return written.getvalue().encode()

@@ -1,21 +1,53 @@
-"""The overview page: pending approvals, active rollouts, live releases and recent decisions."""
+"""The overview: what needs the person, what moves, and what serves where, with the way back that is left."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
 
 from accounts.api.requests import actor_of
+from accounts.core.access import Actor, Verb, may
+from notifications.queries import given_up_on
+from registry.core.ownership import Contact, contacts_of
 from registry.models import ServedModel
 from registry.queries import visible_models as readable_models
-from rollouts.core.lifecycle import ACTIVE, RolloutState
-from rollouts.queries.rollouts import rollouts_of
-from serving.core.containment import of_facts, sentence_of
-from serving.queries import environments, nodes
+from rollouts.core.lifecycle import RolloutState
+from rollouts.models import Rollout
+from rollouts.queries.inbox import waiting_approvals, waiting_waivers
+from rollouts.queries.places import Place, places_of
+from rollouts.queries.traffic import last_hours
 from web.pages.session import live
+from web.pages.traffic_cells import traffic_cell
+
+#: As many rows of one environment as one looks through; the list of models has them all.
+MOST_ROWS = 100
+#: As many things that need the person as one page names; their own pages have them all.
+MOST_NEEDS = 10
+
+
+#: Of the event stream: what the page shows.
+_TOPICS = ("rollouts", "approvals", "deployments", "models")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that waits for the person: `kind` is a colour's kind or a state's word."""
+
+    kind: str
+    title: str
+    text: str
+    url: str
+    label: str
+    since: datetime | None = None
+    contacts: Sequence[Contact] = ()
 
 
 def visible_models(request: HttpRequest) -> list[ServedModel]:
@@ -24,25 +56,94 @@ def visible_models(request: HttpRequest) -> list[ServedModel]:
 
 
 def _facts(request: HttpRequest) -> dict[str, Any]:
-    models = visible_models(request)
-    rollouts = rollouts_of(models)
-    active = list(rollouts.filter(state__in=ACTIVE))
+    actor = actor_of(request)
+    models = list(readable_models(actor))
+    places = places_of(models) if models else {}
+    hours = last_hours(models, timezone.now()) if models else {}
+    every = [place for rows in places.values() for place in rows]
+    mine = [one for one in waiting_approvals(actor) if not one.why_not] if models else []
+    waivers = [one for one in waiting_waivers(actor) if not one.why_not] if models else []
+    moving = [place for place in every if place.moving is not None]
+    needs = [*_stuck(moving), *(_approval(one) for one in mine), *(_waiver(one) for one in waivers), *_webhooks(actor)]
     return {
         "models": models,
-        "waiting": [r for r in active if r.state == RolloutState.AWAITING_APPROVAL],
-        "moving": [r for r in active if r.state != RolloutState.AWAITING_APPROVAL],
-        "ended": list(rollouts.exclude(state__in=ACTIVE)[:5]),
-        "environments": environments(models).filter(is_routed=True),
-        "nodes": [
+        "needs": needs[:MOST_NEEDS],
+        "needs_more": max(0, len(needs) - MOST_NEEDS),
+        "approvals_waiting": len(mine) + len(waivers),
+        "topics": " ".join([*_TOPICS, *(f"rollout:{one.pk}" for place in moving if (one := place.moving) is not None)]),
+        "moving": [_row(actor, place) for place in moving],
+        "ended": _last_ended(every),
+        "environments": [
             {
-                "name": node.name,
-                "seen_at": node.seen_at,
-                "containment": of_facts(node.facts) or "unknown",
-                "contained": sentence_of(node.facts),
+                "environment": environment,
+                "rows": [
+                    {
+                        **_row(actor, place),
+                        "traffic": traffic_cell(
+                            hours.get((environment.pk, place.model.pk), ()), place.model.objectives
+                        ),
+                    }
+                    for place in rows[:MOST_ROWS]
+                ],
+                "more": max(0, len(rows) - MOST_ROWS),
             }
-            for node in nodes()
+            for environment, rows in places.items()
         ],
     }
+
+
+def _last_ended(places: list[Place]) -> Rollout | None:
+    ended = [(one.ended_at, one.pk, one) for place in places if (one := place.last) is not None and one.ended_at]
+    return max(ended)[-1] if ended else None
+
+
+def _row(actor: Actor, place: Place) -> dict[str, Any]:
+    """The place, and whether and how this person may take its traffic back."""
+    model = place.model
+    may_shut = place.back_to is not None and may(actor, Verb.ROLL_BACK, model.team.slug, model.slug)
+    return {"place": place, "may_shut": may_shut, "reason": f"Rolled back by {actor.name}, from the overview."}
+
+
+def _stuck(moving: list[Place]) -> list[Need]:
+    """Rollbacks that did not come through."""
+    return [
+        Need(
+            "stuck", f"{place.model.slug} in {place.environment.title}: the rollback is stuck", one.reason,
+            reverse("rollout", args=[one.pk]), "Open the rollout", one.decided_at or one.created_at,
+            contacts_of(place.model.ownership),
+        )
+        for place in moving
+        if (one := place.moving) is not None and one.state == RolloutState.STUCK
+    ]  # fmt: skip
+
+
+def _approval(waiting: Any) -> Need:
+    rollout = waiting.rollout
+    return Need(
+        "awaiting_approval",
+        f"{rollout.model.slug} {rollout.candidate.name} in {rollout.environment.title}: {waiting.stage} needs your approval",
+        waiting.will,
+        reverse("approvals"),
+        "Look and decide",
+        waiting.since,
+    )
+
+
+def _waiver(waiting: Any) -> Need:
+    release = waiting.release
+    title = f"{release.model.slug} {release.name} carries {' and '.join(waiting.kinds)} that nobody has waived"
+    return Need("waiting", title, waiting.will, reverse("approvals"), "Look and decide", release.sealed_at)
+
+
+def _webhooks(actor: Actor) -> list[Need]:
+    """Receivers that the last event did not reach."""
+    return [
+        Need(
+            "gave_up", f"Nobody is told at {one.title or one.target}", "The last event could not be delivered, and we gave up.",
+            reverse("webhook", args=[one.pk]), "See the deliveries",
+        )
+        for one in given_up_on(actor)[:MOST_NEEDS]
+    ]  # fmt: skip
 
 
 @login_required

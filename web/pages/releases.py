@@ -1,8 +1,10 @@
-"""One release: what it is, what proved it, where it runs, and what may be done with it."""
+"""One release: what it is, what proved it, how it fared, and what may be done with it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
@@ -10,75 +12,174 @@ from django.shortcuts import render
 from django.urls import reverse
 
 from accounts.api.requests import actor_of
-from accounts.core.access import Verb, may
-from registry.actions import grant_waiver
+from accounts.core.access import Actor, Verb, may
+from ledger.core.errors import Invalid
+from registry.actions import grant_waiver, restore, retire, write_note
+from registry.core.file_rules import waivers_needed as waivers_for
+from registry.core.lifecycle import ReleaseState
 from registry.hooks.code_runs import code_runs_of
 from registry.models import Release
-from registry.queries import get_release, waivers_missing
-from registry.queries.file_headers import hidden_of, imports_of
-from rollouts.queries.rolled_back import rolled_back_before
-from serving.queries.routes import all_routes
+from registry.queries.file_headers import headers_of_files, hidden_in
+from registry.queries.reviews import notes_of, open_comments
+from rollouts.core.lifecycle import ACTIVE
+from rollouts.models import Rollout
+from rollouts.queries.rollouts import rollouts_of
+from serving.queries.node_fit import fits_of
 from validators.actions import request_gate_run
-from web.pages.forms import act, reason_in
-from web.pages.models import readable_model
+from validators.models import GateRun
+from validators.queries import gate_runs
+from web.pages.forms import act, reason_in, version_in
+from web.pages.release_frame import Outcome, frame, readable_release
+
+#: Versions of a note that the page shows.
+MOST_NOTES = 20
 
 
-def _release(request: HttpRequest, slug: str, number: int) -> Release:
-    readable_model(request, slug)
-    return get_release(slug, number)
+def _code_facts(release: Release, actor: Actor, files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a waiver is decided on; nothing for a release without code."""
+    if not release.is_code_bearing:
+        return {}
+    waivers = list(release.waivers.select_related("granted_by").order_by("pk"))
+    given = {waiver.kind for waiver in waivers if waiver.manifest_digest == release.digest}
+    needed = waivers_for(file["path"] for file in files) or frozenset({"code"})
+    missing = sorted(needed - given)
+    headers = headers_of_files(files)
+    may_waive = (
+        may(actor, Verb.WAIVE_CODE, release.model.team.slug, release.model.slug) and release.author_id != actor.user_id
+    )
+    return {
+        "waivers": waivers,
+        "waivers_missing": missing,
+        "may_waive": bool(missing) and may_waive,
+        "imports": {path: facts["imports"] for path, facts in headers.items() if facts.get("imports")},
+        "hidden": hidden_in(files, headers),
+        "code_runs": code_runs_of(release),
+    }
+
+
+def why_not_rolled_out(
+    release: Release, gate_run: GateRun | None, outcome: Outcome, rollouts: Sequence[Rollout] = ()
+) -> str:
+    """Why a rollout of the release is not offered, as a sentence; empty where it is."""
+    if release.state != ReleaseState.SEALED:
+        return f"{release.name} is {release.state}: restore it before it is rolled out."
+    if outcome.stable_in:
+        return f"{release.name} serves {', '.join(outcome.stable_in)} already. To other environments it goes by the command line."
+    if outcome.candidate_in:
+        return f"{release.name} is being rolled out in {', '.join(outcome.candidate_in)} now."
+    under_way = next((one for one in rollouts if one.state in ACTIVE), None)
+    if under_way is not None:
+        return f"Rollout {under_way.pk} of {release.name} in {under_way.environment.slug} is under way."
+    if gate_run is not None and gate_run.verdict == "failed":
+        return f"The gates of {release.name} failed, so production does not take it. Mend it and push another release."
+    return ""
 
 
 @login_required
 def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = _release(request, slug, number)
     actor = actor_of(request)
+    found = readable_release(actor, slug, number)
     team = found.model.team.slug
-    return render(
+    framed = frame(found, "release")
+    manifest = json.loads(found.manifest)
+    gate_run = gate_runs().filter(release=found).order_by("-pk").first()
+    notes = list(notes_of(found)[:MOST_NOTES])
+    rollouts = list(rollouts_of([found.model]).filter(candidate=found)[:5])
+    why_not = why_not_rolled_out(found, gate_run, framed["outcome"], rollouts)
+    facts = {
+        "manifest": manifest,
+        "size_bytes": sum(file["size_bytes"] for file in manifest["files"]),
+        "gate_run": gate_run,
+        "rollouts": rollouts,
+        "fits": fits_of(found),
+        "notes": notes,
+        "open_comments": open_comments(found),
+        "may_annotate": may(actor, Verb.ANNOTATE_RELEASE, team, slug),
+        "may_run_gates": may(actor, Verb.RUN_GATES, team, slug) and found.state == ReleaseState.SEALED,
+        "may_start": may(actor, Verb.START_ROLLOUT, team, slug),
+        "may_retire": may(actor, Verb.RETIRE_RELEASE, team, slug),
+        "why_not": why_not,
+        **_code_facts(found, actor, manifest["files"]),
+    }
+    return render(request, "registry/release.html", {**framed, **facts})
+
+
+def _here(request: HttpRequest, slug: str, number: int, verb: Any, done: str, to: str = "release") -> HttpResponse:
+    return act(
         request,
-        "registry/release.html",
-        {
-            "release": found,
-            "manifest": json.loads(found.manifest),
-            "files": found.files.select_related("blob"),
-            "waivers": found.waivers.select_related("granted_by"),
-            "gate_run": found.gate_runs.order_by("-pk").first(),
-            "gate_runs": found.gate_runs.order_by("-pk")[:10],
-            "deployments": found.deployments.exclude(state="gone").select_related("environment", "node"),
-            "rollouts": found.rollouts.select_related("model", "environment", "candidate", "stable")[:5],
-            "may_run_gates": may(actor, Verb.RUN_GATES, team),
-            "waivers_missing": sorted(waivers_missing(found)),
-            "imports": imports_of(found),
-            "code_runs": code_runs_of(found),
-            "hidden": hidden_of(found),
-            "may_waive": found.is_code_bearing
-            and may(actor, Verb.WAIVE_CODE, team)
-            and found.author_id != actor.user_id,
-            "may_start": may(actor, Verb.START_ROLLOUT, team),
-            "serves": [route.environment.slug for route in all_routes().filter(stable=found) if not route.candidate_bp],
-            "rolled_back": rolled_back_before(found),
-        },
+        verb,
+        done=done,
+        then=reverse(to, args=[slug, number]),
+        page=lambda: release(request, slug, number),
     )
 
 
-@login_required
 def run_gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = _release(request, slug, number)
-    return act(
+    actor = actor_of(request)
+    found = readable_release(actor, slug, number)
+    return _here(
         request,
-        lambda: request_gate_run(actor=actor_of(request), release=found),
-        done=f"The gates of {found.name} are queued.",
-        then=reverse("release", args=[slug, number]),
-        page=lambda: release(request, slug, number),
+        slug,
+        number,
+        lambda: request_gate_run(actor=actor, release=found),
+        f"The gates of {found.name} are queued.",
+        "release_gates",
     )
 
 
 @login_required
 def waive(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    found = _release(request, slug, number)
-    return act(
+    actor = actor_of(request)
+    found = readable_release(actor, slug, number)
+    return _here(
         request,
-        lambda: grant_waiver(actor=actor_of(request), release=found, reason=reason_in(request)),
-        done=f"The waiver for {found.name} is recorded.",
-        then=reverse("release", args=[slug, number]),
-        page=lambda: release(request, slug, number),
+        slug,
+        number,
+        lambda: grant_waiver(actor=actor, release=found, reason=reason_in(request)),
+        f"The waiver for {found.name} is recorded.",
+    )
+
+
+@login_required
+def note(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    actor = actor_of(request)
+    found = readable_release(actor, slug, number)
+
+    def written() -> object:
+        return write_note(
+            actor=actor,
+            release=found,
+            text=request.POST.get("text", ""),
+            tags=request.POST.get("tags", "").replace(",", " ").split(),
+            expected_version=version_in(request),
+        )
+
+    return _here(request, slug, number, written, f"The note on {found.name} is written.")
+
+
+@login_required
+def retire_release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Confirmed by the release's name, as its bytes may go after a while."""
+    actor = actor_of(request)
+    found = readable_release(actor, slug, number)
+    name = f"{found.model.slug}/{found.name}"
+
+    def done() -> object:
+        if request.POST.get("confirm", "").strip() != name:
+            raise Invalid("not_confirmed", f"Type {name} into the field to confirm that this is the release you mean.")
+        return retire(actor=actor, release=found, expected_version=version_in(request), reason=reason_in(request))
+
+    return _here(request, slug, number, done, f"{found.name} is retired.")
+
+
+@login_required
+def restore_release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    actor = actor_of(request)
+    found = readable_release(actor, slug, number)
+    return _here(
+        request,
+        slug,
+        number,
+        lambda: restore(actor=actor, release=found, expected_version=version_in(request), reason=reason_in(request)),
+        f"{found.name} is sealed again.",
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -14,22 +13,26 @@ from django.urls import reverse
 from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import DomainError, Invalid
+from registry.core.ownership import contacts_of
 from registry.models import Release
 from registry.queries import get_release, newest_releases
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
+from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
-from rollouts.queries import get_rollout, view_of
+from rollouts.queries import get_rollout
 from rollouts.queries.replay import replayed
-from rollouts.queries.rollouts import rollouts_of
+from rollouts.queries.rollout_view import followed_by, view_with
+from rollouts.queries.timeline import to_go_ranges
 from rollouts.queries.undo_window import is_closed
+from serving.queries.routes import Followed
 from web.pages.forms import NO_REASON, optional_reason_in, reason_in, refused, version_in
-from web.pages.overview import visible_models
+from web.pages.policy_form import CHOICES, JSON, policy_in
+from web.pages.rollout_log import at_decision, log_of
+from web.pages.rollout_plots import Read, began_at, plots_of, replay_plot
 from web.pages.rollout_verbs import OPENING, SHUTTING, opening_buttons, shutting_buttons
 from web.pages.session import live
-from web.pages.starting import CHOICES
 
-ROLLOUTS_PER_PAGE = 25
 #: Releases that a rollout without traffic may be superseded by.
 NEWEST = 20
 
@@ -39,20 +42,41 @@ def _rollout(request: HttpRequest, pk: int) -> Rollout:
 
 
 def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
-    actor, live = actor_of(request), view_of(rollout)
+    actor, followed = actor_of(request), followed_by(rollout)
+    live = view_with(rollout, followed)
     is_final = rollout.state in FINAL
+    read = Read(rollout, live["approvals"])
     return {
+        **_clocks(rollout, live, [] if is_final else read.moments),
+        "read": read,
+        "gateways": [] if is_final or followed is None else followed.acks,
         "rollout": rollout,
+        "contacts": contacts_of(rollout.model.ownership),
         "live": live,
         "is_final": is_final,
         "is_polled": not is_final or live["undo_window"] is not None,
         "shutting": [] if is_final else shutting_buttons(actor, rollout),
         "opening": [] if is_final else opening_buttons(actor, rollout, live),
-        "may_shut": may(actor, Verb.ROLL_BACK, rollout.model.team.slug),
-        "is_undo_closed": is_closed(rollout),
+        "may_shut": may(actor, Verb.ROLL_BACK, rollout.model.team.slug, rollout.model.slug),
+        "is_undo_closed": _is_undo_closed(rollout, followed, live),
         "others": _others(actor, rollout),
         "pressed": _pressed(request),
     }
+
+
+def _clocks(rollout: Rollout, live: dict[str, Any], moments: list[Moment]) -> dict[str, Any]:
+    """What is told in seconds since the beginning, and what the latest ticks tell of the time to come."""
+    ranges = to_go_ranges(moments)
+    return {
+        "began": began_at(rollout),
+        "log": log_of(live["decisions"], began_at(rollout)),
+        "guards": [{**guard, "to_go_range": ranges.get(guard["name"])} for guard in live["guards"]],
+        "at_decision": at_decision(live["decisions"]),
+    }
+
+
+def _is_undo_closed(rollout: Rollout, followed: Followed | None, live: dict[str, Any]) -> bool:
+    return followed is not None and is_closed(rollout, followed.route, known_open=live["undo_window"] is not None)
 
 
 def _pressed(request: HttpRequest) -> str:
@@ -63,21 +87,27 @@ def _pressed(request: HttpRequest) -> str:
 
 def _others(actor: Actor, rollout: Rollout) -> list[Release]:
     """The releases that may take this rollout's place; none once it has traffic."""
-    if rollout.state not in WITHOUT_TRAFFIC or not may(actor, Verb.SUPERSEDE_ROLLOUT, rollout.model.team.slug):
+    if rollout.state not in WITHOUT_TRAFFIC or not may(
+        actor, Verb.SUPERSEDE_ROLLOUT, rollout.model.team.slug, rollout.model.slug
+    ):
         return []
     excluded = {rollout.candidate_id, rollout.stable_id}
     return [one for one in newest_releases(rollout.model, NEWEST) if one.pk not in excluded and one.state == "sealed"]
 
 
 @login_required
-def rollouts(request: HttpRequest) -> HttpResponse:
-    page = Paginator(rollouts_of(visible_models(request)), ROLLOUTS_PER_PAGE).get_page(request.GET.get("page"))
-    return render(request, "rollouts/rollouts.html", {"page": page})
-
-
-@login_required
 def rollout(request: HttpRequest, pk: int) -> HttpResponse:
-    return render(request, "rollouts/rollout.html", _facts(request, _rollout(request, pk)))
+    found = _rollout(request, pk)
+    facts = _facts(request, found)
+    return render(request, "rollouts/rollout.html", {**facts, "plots": plots_of(found, facts["read"])})
+
+
+@live
+def rollout_plots(request: HttpRequest, pk: int) -> HttpResponse:
+    """The plots alone: they come less often than what else changes."""
+    found = _rollout(request, pk)
+    facts = {"rollout": found, "plots": plots_of(found), "is_final": found.state in FINAL}
+    return render(request, "rollouts/_plots.html", facts)
 
 
 @live
@@ -127,10 +157,13 @@ def supersede(request: HttpRequest, pk: int) -> HttpResponse:
 def replay(request: HttpRequest, pk: int) -> HttpResponse:
     """What another policy would have decided at each tick, beside what happened."""
     found = _rollout(request, pk)
-    preset = request.GET.get("preset", "")
-    facts: dict[str, Any] = {"rollout": found, "presets": CHOICES, "preset": preset}
+    preset, text = request.GET.get("preset", ""), request.GET.get("policy_json", "")
+    facts: dict[str, Any] = {"rollout": found, "presets": CHOICES, "preset": preset, "policy_json": text}
     try:
-        facts["replayed"] = replayed(found, {"preset": preset} if preset else None)
+        asked = {"policy": JSON, "policy_json": text} if preset == JSON else {"preset": preset}
+        facts["replayed"] = judged = replayed(found, policy_in(asked, found.model))
     except DomainError as error:
         facts["error"] = error
+    else:
+        facts["plot"] = replay_plot(found, judged)
     return render(request, "rollouts/replay.html", facts)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView
@@ -18,13 +20,18 @@ from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
+from accounts import actions
 from accounts.actions import change_password, prove_password
 from accounts.actions import sign_in as prove_sign_in
 from accounts.api.requests import actor_of, client_address
+from accounts.models import Issuer, User
 from accounts.queries import get_user
+from accounts.queries.issuers import issuers_for_people
 from ledger.core.errors import DomainError, Invalid, Throttled, Unavailable
 from web.pages.forms import refused
 
+#: When the use of the session was last written down; sessions that no sign-in of ours began have none.
+_SEEN = "seen_at"
 _WRONG = "That name and password do not belong together."
 
 
@@ -52,17 +59,76 @@ class SignInView(LoginView):
     redirect_authenticated_user = True
     form_class = SignInForm
 
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return {**super().get_context_data(**kwargs), "issuers": issuers_for_people()}
+
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         answer = super().form_invalid(form)
         for error in form.errors.as_data().get("__all__", []):
             wait_s = (error.params or {}).get("retry_after_s")
             if wait_s is not None:
-                answer.status_code, answer["Retry-After"] = 429, str(wait_s)
+                answer.status_code = 503 if error.code == "busy" else 429
+                answer["Retry-After"] = str(wait_s)
         return answer
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        user = form.get_user()
+        assert isinstance(user, User)  # the form's own proof
+        enter(self.request, user)
+        return redirect(self.get_success_url())
+
+
+class SignOutView(LogoutView):
+    """Ends this browser's session, and its row in the list."""
+
+    def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        if isinstance(request.user, User) and request.session.session_key:
+            actions.end_session_of(user=request.user, key=request.session.session_key)
+        return super().post(request, *args, **named)
 
 
 sign_in = SignInView.as_view()
-sign_out = LogoutView.as_view()
+sign_out = SignOutView.as_view()
+
+
+def enter(request: HttpRequest, user: User, *, is_new: bool = True, issuer: Issuer | None = None) -> None:
+    """Signs the user in with this browser, and writes down where; for every way of signing in: by the issuer, or by password.
+
+    `is_new` False: the session goes on under a new key, after the password was changed.
+    """
+    if is_new:
+        login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
+    else:
+        update_session_auth_hash(request, user)
+    key = request.session.session_key
+    assert key is not None  # a sign-in has just made a new one
+    actions.begin_session(
+        user=user,
+        key=key,
+        address=client_address(request),
+        user_agent=request.headers.get("User-Agent", ""),
+        is_new=is_new,
+        issuer=issuer,
+    )
+    request.session[_SEEN] = time.time()
+
+
+class SeenSessions:
+    """Middleware: writes down, every five minutes, that a session is used; one that was ended elsewhere ends here too."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        answer = self.get_response(request)
+        session = request.session
+        seen = session.get(_SEEN) if session.accessed else None  # a request that asks for nobody costs nothing
+        if isinstance(seen, float) and session.session_key and time.time() - seen > actions.SEEN_EVERY.total_seconds():
+            if actions.note_session(session.session_key):
+                session[_SEEN] = time.time()
+            else:
+                session.flush()
+        return answer
 
 
 @require_http_methods(["GET", "POST"])
@@ -85,7 +151,7 @@ def password(request: HttpRequest) -> HttpResponse:
         change_password(actor=actor, user=user, password=given.get("password", ""))
     except DomainError as error:
         return refused(request, error, page)
-    update_session_auth_hash(request, get_user(actor.name))
+    enter(request, get_user(actor.name), is_new=False)
     messages.success(request, "Your password is changed. Other sessions and all your tokens have ended.")
     return redirect("overview")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -13,37 +15,53 @@ from django.urls import reverse
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may, require
+from accounts.core.quantities import duration_text, weight_text
 from ledger.core.errors import DomainError, Invalid
 from registry.models import Release, ServedModel
-from registry.queries import get_release
 from rollouts.actions import start_rollout
 from rollouts.actions.preview import preview_rollout
-from rollouts.core.presets import PRESETS
-from serving.queries import environments, find_environment
+from serving.models import Environment
+from serving.queries.deployments import all_environments
 from web.pages.forms import LONGEST_REASON
-from web.pages.models import readable_model
+from web.pages.policy_form import CHOICES, JSON, LONGEST_IN_ADDRESS, NAMES, fields_of, policy_in
+from web.pages.release_frame import readable_release
+from web.plots import Found, PlannedStep, Plot, StageCurve, detection_curve, staircase
 
-OWN, JSON = "own", "json"
-#: The presets that people choose from; `demo` is for showing things fast on one machine.
-CHOICES = tuple(name for name in PRESETS if name != "demo")
+#: The most requests a second that somebody may suppose.
+MOST_RATE = 1e6
+DEFAULT_ENVIRONMENT = "production"
 
 
 @login_required
 def starting(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """The empty form."""
-    return _page(request, _startable(request, slug, number), {})
+    """The form, and with an environment in the address what a start would do: an address to share. Creates nothing."""
+    release = _startable(request, slug, number)
+    if not any(request.GET.get(name) for name in ("environment", "policy", "preset")):
+        return _page(request, release, {})
+    if len(request.META.get("QUERY_STRING", "")) > 4 * LONGEST_IN_ADDRESS:
+        error = Invalid("policy_too_long", "This policy is too long for an address. Preview it from the form.")
+        return _page(request, release, {"error": error}, status=error.status)
+    return _previewed(request, release, request.GET)
 
 
 @login_required
 def preview(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """The form as it was sent, with what a start would do. Creates nothing."""
-    release = _startable(request, slug, number)
+    """As `starting`, for a policy that is too long for an address."""
+    return _previewed(request, _startable(request, slug, number), request.POST)
+
+
+def _previewed(request: HttpRequest, release: Release, form: QueryDict) -> HttpResponse:
+    places = _places()
     try:
-        _reason(request.POST)
-        found = preview_rollout(actor=actor_of(request), candidate=release, **_asked_for(request.POST))
+        _reason(form)
+        rate = rate_in(form)
+        found = preview_rollout(
+            actor=actor_of(request), candidate=release, rate_per_s=rate, **_asked_for(form, release.model, places)
+        )
     except DomainError as error:
-        return _page(request, release, {"error": error}, status=error.status)
-    return _page(request, release, {"preview": _with_grid(found)})
+        return _page(request, release, {"error": error}, status=error.status, places=places)
+    facts = {"preview": _with_plots(_with_grid(found)), "says": _says(found)}
+    return _page(request, release, facts, places=places)
 
 
 @login_required
@@ -52,7 +70,10 @@ def start(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     release = _startable(request, slug, number)
     try:
         rollout = start_rollout(
-            actor=actor_of(request), candidate=release, reason=_reason(request.POST), **_asked_for(request.POST)
+            actor=actor_of(request),
+            candidate=release,
+            reason=_reason(request.POST),
+            **_asked_for(request.POST, release.model, _places()),
         )
     except DomainError as error:
         return _page(request, release, {"error": error}, status=error.status)
@@ -61,50 +82,72 @@ def start(request: HttpRequest, slug: str, number: int) -> HttpResponse:
 
 
 def _startable(request: HttpRequest, slug: str, number: int) -> Release:
-    readable_model(request, slug)
-    release = get_release(slug, number)
-    require(actor_of(request), Verb.START_ROLLOUT, release.model.team.slug)
+    release = readable_release(actor_of(request), slug, number)
+    require(actor_of(request), Verb.START_ROLLOUT, release.model.team.slug, release.model.slug)
     return release
 
 
-def _page(request: HttpRequest, release: Release, found: dict[str, Any], status: int = 200) -> HttpResponse:
+def _places() -> list[Environment]:
+    """The environments that a rollout may be for."""
+    return [one for one in all_environments() if one.is_routed]
+
+
+def _page(
+    request: HttpRequest,
+    release: Release,
+    found: dict[str, Any],
+    status: int = 200,
+    places: list[Environment] | None = None,
+) -> HttpResponse:
+    form = request.POST if request.method == "POST" else request.GET
+    document = found["preview"]["policy"] if "preview" in found else None
+    given = {
+        name: form.get(name, "")
+        for name in ("environment", "policy", "policy_json", "reason", "rate", "digest", "base")
+    }
+    if not given["policy"]:
+        given["policy"] = form.get("preset", "")
+    if given["policy"] != JSON and document is not None:
+        given["policy_json"] = json.dumps(document, indent=2)
+    given["base"] = given["base"] or (document or {}).get("preset", "standard")
+    if not given["environment"]:
+        given["environment"] = DEFAULT_ENVIRONMENT
     facts = {
         "release": release,
-        "environments": environments().filter(is_routed=True),
+        "environments": _places() if places is None else places,
         "presets": CHOICES,
         "may_choose": may_choose_policy(actor_of(request), release.model),
-        "given": {name: request.POST.get(name, "") for name in ("environment", "policy", "policy_json", "reason")},
+        "given": given,
+        "fields": fields_of(form, document),
+        "repeated": [(name, form.get(name, "")) for name in ("environment", "policy", "preset", "policy_json", "digest", *NAMES)
+                     if form.get(name)],
         **found,
-    }
+    }  # fmt: skip
     return render(request, "rollouts/start.html", facts, status=status)
 
 
 def may_choose_policy(actor: Actor, model: ServedModel) -> bool:
     """Whether the person may start rollouts under another policy than the model's own."""
-    return any(may(actor, verb, model.team.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT))
+    return any(may(actor, verb, model.team.slug, model.slug) for verb in (Verb.EDIT_MODEL, Verb.APPROVE_ROLLOUT))
 
 
-def _asked_for(form: QueryDict) -> dict[str, Any]:
+def _asked_for(form: QueryDict, model: ServedModel, places: list[Environment]) -> dict[str, Any]:
     """The environment and the policy that the form names. Raises Invalid."""
-    environment = find_environment(form.get("environment", ""))
-    if environment is None or not environment.is_routed:
+    asked = form.get("environment", DEFAULT_ENVIRONMENT)
+    environment = next((one for one in places if one.slug == asked), None)
+    if environment is None:
         raise Invalid("no_such_environment", "Choose the environment to roll out to.")
-    return {"environment": environment, "policy": _policy(form)}
+    return {"environment": environment, "policy": policy_in(form, model)}
 
 
-def _policy(form: QueryDict) -> dict[str, Any] | None:
-    choice = form.get("policy", OWN) or OWN
-    if choice == OWN:
+def rate_in(form: QueryDict) -> float | None:
+    """Requests a second that the form supposes; None where it leaves that to what was counted. Raises Invalid."""
+    text = form.get("rate", "").strip()
+    if not text:
         return None
-    if choice != JSON:
-        return {"preset": choice}
-    try:
-        policy = json.loads(form.get("policy_json", ""))
-    except ValueError as error:
-        raise Invalid("policy_not_json", f"The policy is not JSON: {error}. Correct it, or choose a preset.") from None
-    if not isinstance(policy, dict):
-        raise Invalid("policy_not_json", 'Write the policy as one JSON object, such as {"preset": "fast"}.')
-    return policy
+    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,4})?", text) or not 0 < float(text) <= MOST_RATE:
+        raise Invalid("rate_invalid", "Write the rate as requests a second, such as 8 or 0.5, or leave it empty.")
+    return float(text)
 
 
 def _reason(form: QueryDict) -> str:
@@ -120,3 +163,49 @@ def _with_grid(found: dict[str, Any]) -> dict[str, Any]:
     for one in found["detect"]:
         rows.setdefault(one["fail_frac"], []).append(one)
     return {**found, "grid": list(rows.items())}
+
+
+def _with_plots(found: dict[str, Any]) -> dict[str, Any]:
+    """The preview with its plan as a staircase and its detection as curves."""
+    served = [one for one in found["stages"] if one["weight_bp"]]
+    steps = [
+        PlannedStep(one["name"], one["weight_bp"] / 10_000, one["expected_s"], one["min_s"], one["approvals"])
+        for one in served
+    ]
+    plan = staircase("The steps over expected time", _takes(found), steps, name="plan")
+    return {**found, "plan": plan, "detection": detection_plot(found["curve"])}
+
+
+def detection_plot(stages: Sequence[Mapping[str, Any]]) -> Plot:
+    """The curves of a policy's stages, as `rollouts.queries.detection` tells them."""
+    curves = [
+        StageCurve(
+            f"{one['stage']} at {weight_text(one['weight_bp'])}",
+            [Found(each["fail_frac"], each["seconds"], each["bad_requests"]) for each in one["found"]],
+        )
+        for one in stages
+    ]
+    return detection_curve(
+        "How fast a fault is found",
+        "Time until a candidate of which this share of the attempts fails is rolled back, and bad attempts until then.",
+        curves,
+        name="detection",
+    )
+
+
+def _takes(found: dict[str, Any]) -> str:
+    if found["total_s"] is None:
+        return "How long it takes cannot be told: some stage has no expected time; it is drawn with its least."
+    return f"About {duration_text(found['total_s'])} for a healthy release, approvals not counted."
+
+
+def _says(found: dict[str, Any]) -> str:
+    """What a start will do, for the confirmation."""
+    weights = " → ".join(weight_text(one["weight_bp"]) for one in found["stages"] if one["weight_bp"])
+    over = f" takes traffic from {found['stable']}" if found["stable"] else " takes all traffic as the first release"
+    takes = f", about {duration_text(found['total_s'])}" if found["total_s"] is not None else ""
+    waits = [f"{one['needed']} before {one['stage']}" for one in found["approvals"]]
+    asks = f" It waits for approvals: {', '.join(waits)}." if waits else ""
+    back = f" It goes back to {found['stable']} by itself once it is proven worse." if found["stable"] else ""
+    before = next((one["message"] for one in found["warnings"] if one["code"] == "rolled_back_before"), "")
+    return f"In {found['environment']}, {found['candidate']}{over}: {weights}{takes}.{asks}{back} {before}".strip()

@@ -25,6 +25,7 @@ from notifications.actions.webhooks import OVERLAP_S
 from notifications.adapters import mail_sender
 from notifications.core.delivery import ENDED, DeliveryState
 from notifications.dispatcher.rounds import send_test
+from web.pages.event_picker import EVERYTHING, groups, picked
 from web.pages.forms import act, refused, version_in
 
 DELIVERIES_PER_PAGE = 25
@@ -37,6 +38,11 @@ def _teams(request: HttpRequest) -> list[Team]:
     return [team for team in teams() if may(actor, Verb.MANAGE_WEBHOOKS, team.slug)]
 
 
+def _picker(chosen: list[str]) -> dict[str, Any]:
+    """Of `_event_picker.html`."""
+    return {"groups": groups(chosen), "everything": EVERYTHING in chosen}
+
+
 def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:
     actor = actor_of(request)
     facts = {
@@ -45,6 +51,7 @@ def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:
         "is_admin": actor.is_admin,
         "has_mail": mail_sender.is_configured(),
         "form": form,
+        **_picker(form["verbs"].split()),
     }
     return render(request, "notifications/webhooks.html", facts)
 
@@ -58,7 +65,8 @@ def webhooks(request: HttpRequest) -> HttpResponse:
 @never_cache
 def create(request: HttpRequest) -> HttpResponse:
     """The new webhook with its secret, which no other page shows; or the form as it was filled in, and what is wrong."""
-    form = {name: request.POST.get(name, "").strip() for name in ("team", "kind", "target", "verbs", "title")}
+    form = {name: request.POST.get(name, "").strip() for name in ("team", "kind", "target", "title")}
+    form["verbs"] = picked(request.POST)
     try:
         made, secret = actions.create_webhook(
             actor=actor_of(request),
@@ -90,6 +98,7 @@ def webhook(request: HttpRequest, pk: int) -> HttpResponse:
         "states": [state.value for state in DeliveryState],
         "ended": [state.value for state in ENDED],
         "hours": HOURS_BACK,
+        **_picker(picked(request.POST).split() if "verbs" in request.POST else row.verbs),
     }
     return render(request, "notifications/webhook.html", facts)
 
@@ -126,7 +135,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     """Applies those of the fields that the form has."""
     given = request.POST
     changes: dict[str, Any] = {name: given[name].strip() for name in ("target", "title") if name in given}
-    changes |= {"verbs": given["verbs"].split()} if "verbs" in given else {}
+    changes |= {"verbs": picked(given).split()} if "verbs" in given else {}
     changes |= {"is_active": given["is_active"] == "1"} if "is_active" in given else {}
 
     def verb() -> None:

@@ -1,81 +1,44 @@
-"""Template tags: states with icons, instants, digests, numbers."""
+"""Template tags of the parts that pages are put together from: states, instants, digests, numbers, bars. All are on /styleguide/."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django import template
-from django.template.context import Context
-from django.urls import reverse
+from django.templatetags.static import static
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from accounts.core.quantities import UNKNOWN, duration_text, share_text, size_text, weight_text
+from web.gauge import gauge, number_text
+from web.words import KINDS, look_of
 
 register = template.Library()
 register.filter("percent", weight_text)
 register.filter("share", share_text)
 register.filter("span", duration_text)
 register.filter("size", size_text)
-
-#: word → (kind of colour, icon). Every state and verdict that a page may show; an unknown word is shown plainly.
-WORDS: dict[str, tuple[str, str]] = {
-    "passed": ("ok", "✓"),
-    "failed": ("bad", "✕"),
-    "undecided": ("waiting", "?"),
-    "errored": ("bad", "!"),
-    "skipped": ("idle", "–"),
-    "queued": ("waiting", "…"),
-    "running": ("running", "▸"),
-    "finished": ("idle", "■"),
-    "cancelled": ("idle", "–"),
-    "draft": ("idle", "…"),
-    "sealed": ("ok", "■"),
-    "retired": ("idle", "–"),
-    "fetching": ("running", "▸"),
-    "loading": ("running", "▸"),
-    "warming": ("running", "▸"),
-    "ready": ("ok", "✓"),
-    "draining": ("waiting", "▾"),
-    "gone": ("idle", "–"),
-    "awaiting_approval": ("waiting", "?"),
-    "preparing": ("running", "▸"),
-    "shadowing": ("running", "▸"),
-    "shifting": ("running", "▸"),
-    "paused": ("waiting", "‖"),
-    "baking": ("running", "▸"),
-    "promoted": ("ok", "✓"),
-    "rolling_back": ("bad", "◂"),
-    "rolled_back": ("bad", "◂"),
-    "reverted": ("bad", "◂"),
-    "ended": ("waiting", "■"),
-    "stuck": ("bad", "!"),
-    "rejected": ("idle", "–"),
-    "superseded": ("idle", "–"),
-    "worse": ("bad", "✕"),
-    "over_the_limit": ("bad", "✕"),
-    "fine": ("ok", "✓"),
-    "on": ("ok", "✓"),
-    "off": ("idle", "–"),
-    "pending": ("waiting", "…"),
-    "delivered": ("ok", "✓"),
-    "gave_up": ("bad", "!"),
-}
+register.filter("number", number_text)
 
 
 @register.simple_tag
-def word(name: str) -> SafeString:
-    """A state or verdict as icon, word and colour."""
-    kind, icon = WORDS.get(name, ("idle", "·"))
-    return format_html(
-        '<span class="word {}"><span aria-hidden="true">{}</span> {}</span>',
-        kind,
-        icon,
-        name.replace("_", " ") or "not judged yet",
+def icon(name: str, label: str = "") -> SafeString:
+    """One icon of the sprite; it says nothing to who hears the page, save where it stands alone and has a `label`."""
+    said = format_html('role="img" aria-label="{}"', label) if label else mark_safe('aria-hidden="true"')
+    return format_html('<svg class="icon" {}><use href="{}#{}"/></svg>', said, static("web/icons.svg"), name)
+
+
+@register.simple_tag
+def word(name: str, since: datetime | None = None) -> SafeString:
+    """A state or verdict as icon, word and colour, and since when it is so."""
+    kind, drawn = look_of(name)
+    said = format_html(
+        '<span class="word {}">{} {}</span>', kind, icon(drawn), (name or "").replace("_", " ") or "not judged yet"
     )
+    return format_html('{} <span class="since">since {}</span>', said, instant(since)) if since else said
 
 
 @register.simple_tag
@@ -87,14 +50,15 @@ def no_default() -> SafeString:
 
 @register.simple_tag
 def instant(at: datetime | str | None) -> SafeString | str:
-    """An instant, relative, with the absolute UTC time on hover and focus."""
+    """An instant, relative; the absolute UTC time under a pointer, and below it once a key or a finger has brought the focus."""
     if not at:
         return UNKNOWN
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    absolute = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return format_html(
-        '<time datetime="{0}" title="{1}">{2}</time>',
+        '<time datetime="{0}" title="{1}" tabindex="0"><span class="ago">{2}</span><span class="at">{1}</span></time>',
         moment.isoformat(),
-        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        absolute,
         ago(moment, timezone.now()),
     )
 
@@ -120,27 +84,92 @@ def ago(moment: datetime, now: datetime) -> str:
 
 @register.filter
 def short(digest: str | None) -> SafeString | str:
-    """A digest shortened in the middle; the whole of it on hover."""
+    """A digest shortened in the middle; the whole of it on hover. Where people copy it, `digest` is the better one."""
     if not digest:
         return UNKNOWN
-    name, _, hexes = digest.rpartition(":")
+    head, middle, tail = _digest_parts(digest)
+    between = "…" if middle else ""
+    return format_html('<span class="digest" title="{}">{}{}{}</span>', digest, head, between, tail)
+
+
+@register.simple_tag
+def digest(value: str | None, label: str = "digest") -> SafeString | str:
+    """A digest as a chip with a button that copies it. All of it is in the page: selecting the chip selects it whole."""
+    if not value:
+        return UNKNOWN
+    head, middle, tail = _digest_parts(value)
     return format_html(
-        '<span class="digest" title="{}">{}{}…{}</span>', digest, f"{name}:" if name else "", hexes[:8], hexes[-4:]
+        '<span class="chip"><code class="digest" title="{0}"><span>{1}</span><span class="middle">{2}</span>'
+        '<span>{3}</span></code><button type="button" class="icon-only needs-script" data-copy="{0}" '
+        'aria-label="Copy the {4} {1}…{3}">{5}</button></span>',
+        value,
+        head,
+        middle,
+        tail,
+        label,
+        icon("copy"),
+    )
+
+
+def _digest_parts(value: str) -> tuple[str, str, str]:
+    """Algorithm and eight digits, the middle, the last four. A short value is its own head."""
+    name, _, hexes = value.rpartition(":")
+    if len(hexes) <= 16:
+        return value, "", ""
+    return f"{name}:{hexes[:8]}" if name else hexes[:8], hexes[8:-4], hexes[-4:]
+
+
+@register.simple_tag
+def weight_bar(weight_bp: int, candidate: str, height: int = 20) -> SafeString:
+    """The candidate's share of the traffic (basis points) as a striped bar. Drawn, as the pages carry no inline style."""
+    return format_html(
+        '<svg class="bar" role="img" width="100%" height="{3}" aria-label="{0} of the traffic goes to {1}">'
+        '<pattern id="stripes-{4}" width="12" height="12" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect class="candidate" width="12" height="12"/><rect class="gap" width="6" height="12"/></pattern>'
+        '<rect class="stable" width="100%" height="{3}"/><rect fill="url(#stripes-{4})" width="{2}%" height="{3}"/></svg>',
+        weight_text(weight_bp),
+        candidate,
+        f"{weight_bp / 100:g}",
+        height,
+        weight_bp,
     )
 
 
 @register.simple_tag
-def weight_bar(weight_bp: int, candidate: str) -> SafeString:
-    """The candidate's share of the traffic (basis points) as a striped bar. Drawn, as the pages carry no inline style."""
-    return format_html(
-        '<svg class="bar" role="img" width="100%" height="20" aria-label="{} of the traffic goes to {}">'
-        '<pattern id="stripes" width="12" height="12" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect class="candidate" width="12" height="12"/><rect class="gap" width="6" height="12"/></pattern>'
-        '<rect class="stable" width="100%" height="20"/><rect fill="url(#stripes)" width="{}%" height="20"/></svg>',
-        weight_text(weight_bp),
-        candidate,
-        f"{weight_bp / 100:g}",
+def meter(
+    value: float | None, limit: float | None, label: str = "", unit: str = "", at_least: bool = False
+) -> SafeString:
+    """A number against the most (or the least) that it may be: bar, line at the limit, and both in words."""
+    beyond = "under the limit" if at_least else "over the limit"
+    found = gauge(value, limit, unit=unit, at_least=at_least)
+    line = (
+        format_html('<line class="limit" x1="{0}" x2="{0}" y1="0" y2="10"/>', found.limit_pct)
+        if found.limit_pct is not None
+        else ""
     )
+    return format_html(
+        '<span class="meter {0}"><svg role="img" viewBox="0 0 100 10" preserveAspectRatio="none" aria-label="{1}{2}{6}">'
+        '<rect class="fill" width="{3}" height="10"/>{4}</svg><span class="number">{5}{2}</span></span>',
+        found.kind,
+        f"{label}: " if label else "",
+        found.said,
+        found.fill_pct,
+        line,
+        format_html("{} ", icon("cross", beyond)) if found.kind == "bad" else "",
+        {"bad": ", not within it", "idle": ", not judged"}.get(found.kind, ""),
+    )
+
+
+@register.filter
+def icon_of(kind: str) -> str:
+    """The icon of a kind (`ok`, `bad` …) or of a state's word."""
+    return KINDS.get(kind) or look_of(kind)[1]
+
+
+@register.filter
+def kind_of(name: str) -> str:
+    """The colour's kind of a state's word; a kind is its own."""
+    return name if name in KINDS else look_of(name)[0]
 
 
 @register.filter
@@ -165,15 +194,13 @@ def inline(value: Any) -> str:
 
 
 @register.filter
+def in_code(sentence: str) -> SafeString:
+    """A sentence whose words between back quotes are code."""
+    pieces = enumerate(sentence.split("`"))
+    return format_html_join("", "{}", ((format_html("<code>{}</code>", one) if i % 2 else one,) for i, one in pieces))
+
+
+@register.filter
 def pretty(value: Any) -> str:
     """JSON for reading."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
-
-
-@register.simple_tag(takes_context=True)
-def nav(context: Context, name: str, label: str) -> SafeString:
-    """One entry of the main navigation; the current one says so."""
-    url = reverse(name)
-    path = context["request"].path
-    current = path == url or (url != "/" and path.startswith(url))
-    return format_html('<a href="{}"{}>{}</a>', url, mark_safe(' aria-current="page"') if current else "", label)

@@ -1,0 +1,94 @@
+"""Programs' identity tokens: exchanged for a token of ours, or explained."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.actions.token_exchange import exchange_id_token, explain
+from accounts.api.authentication import BearerTokenAuthentication
+from accounts.api.issuers import TokenRuleOut
+from accounts.api.requests import DocumentField, PlainText, StrictSerializer, actor_of, read_body
+from accounts.queries.issuers import get_issuer
+
+
+class ExchangeIn(StrictSerializer):
+    id_token = PlainText(help_text="what the CI's issuer signed for the audience that is configured here")
+    rule = serializers.IntegerField(
+        required=False, allow_null=True, default=None, help_text="of which rule, where several are met"
+    )
+
+
+class ExchangedOut(serializers.Serializer[Any]):
+    token = serializers.CharField(help_text="a bearer token, shown once")
+    expires_at = serializers.DateTimeField()
+    rule = serializers.IntegerField(source="rule.pk")
+    username = serializers.CharField(source="rule.user.username", help_text="the robot that it acts as")
+    verbs = serializers.ListField(source="rule.scope_verbs", child=serializers.CharField())
+    models = serializers.ListField(
+        source="rule.scope_models", child=serializers.CharField(), allow_null=True, help_text="null: all"
+    )
+
+
+class TryIn(StrictSerializer):
+    id_token = PlainText(default="", help_text="it is verified, and not used up")
+    issuer = serializers.IntegerField(default=None, allow_null=True, help_text="whose `claims` these would be")
+    claims = DocumentField(default=None, help_text="in place of a token: believed as they are")
+
+
+class ClaimCheckOut(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    expected = serializers.CharField()
+    found = serializers.CharField(allow_null=True, help_text="null: the token has no such claim")
+    is_met = serializers.BooleanField()
+    reason = serializers.CharField()
+
+
+class RuleTriedOut(serializers.Serializer[Any]):
+    rule = TokenRuleOut()
+    checks = ClaimCheckOut(many=True)
+    is_met = serializers.BooleanField()
+    would_give = serializers.BooleanField(help_text="the token given would be this rule's")
+
+
+class ExplanationOut(serializers.Serializer[Any]):
+    """What an identity token would get, claim by claim."""
+
+    issuer = serializers.CharField(source="issuer.url", default=None, allow_null=True)
+    problem = serializers.CharField(help_text="why it is not believed at all, or empty")
+    claims = serializers.DictField()
+    rules = RuleTriedOut(many=True)
+
+
+class TokenExchangeView(APIView):
+    """An identity token of a configured issuer for a token of 15 to 60 minutes. It works once for each identity token."""
+
+    authentication_classes: list[type[BaseAuthentication]] = []
+    permission_classes = [AllowAny]
+    refusals: ClassVar = {"POST": {401, 403, 503}}
+
+    def get_authenticate_header(self, request: Request) -> str:
+        return BearerTokenAuthentication().authenticate_header(request)
+
+    @extend_schema(request=ExchangeIn, responses={201: ExchangedOut})
+    def post(self, request: Request) -> Response:
+        given = exchange_id_token(**read_body(ExchangeIn, request))
+        return Response(ExchangedOut(given).data, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+class TokenTryView(APIView):
+    """What an identity token would get, and why not. For administrators; nothing is used up and nothing is kept."""
+
+    @extend_schema(request=TryIn, responses=ExplanationOut)
+    def post(self, request: Request) -> Response:
+        actor, said = actor_of(request), read_body(TryIn, request)
+        issuer = get_issuer(actor, said["issuer"]) if said["issuer"] is not None else None
+        found = explain(actor=actor, id_token=said["id_token"], issuer=issuer, claims=said["claims"])
+        return Response(ExplanationOut(found).data)

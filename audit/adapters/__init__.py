@@ -1,0 +1,1 @@
+"""What this installation rests on, asked whether it is there."""

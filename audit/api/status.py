@@ -1,0 +1,45 @@
+"""How our own processes are, over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api.requests import actor_of
+from accounts.core.access import EVERY_TEAM, Verb, may
+from audit.queries.process_status import Health, overall, process_status, readable_parts
+
+_HEALTHS = [health.value for health in Health]
+
+
+class PartStatusOut(serializers.Serializer[Any]):
+    """One process, or one thing that processes rest on."""
+
+    group = serializers.CharField()
+    name = serializers.CharField()
+    health = serializers.ChoiceField(choices=_HEALTHS, help_text="unknown: it cannot be told")
+    detail = serializers.CharField()
+    seen_at = serializers.DateTimeField(
+        allow_null=True, help_text="when it was last heard of, where that is written down"
+    )
+
+
+class StatusOut(serializers.Serializer[Any]):
+    health = serializers.ChoiceField(choices=_HEALTHS, help_text="the worst that is known")
+    parts = PartStatusOut(many=True)
+
+
+class StatusView(APIView):
+    @extend_schema(operation_id="status_retrieve", responses=StatusOut)
+    def get(self, request: Request) -> Response:
+        """Engine, workers, agents, gateways, database, broker, store and Prometheus, as they are now. Takes up to 3 s."""
+        is_admin = may(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
+        parts = readable_parts(process_status(), is_admin=is_admin)
+        return Response(
+            StatusOut({"health": overall(parts), "parts": parts}).data, headers={"Cache-Control": "no-store"}
+        )

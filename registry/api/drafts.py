@@ -1,0 +1,50 @@
+"""REST view of the drafts that one may see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import generics, serializers
+
+from accounts.api.requests import actor_of
+from registry.models import Release
+from registry.queries.drafts import drafts_for
+
+
+class DraftBrief(serializers.Serializer[Release]):
+    """A draft in a list: what it announced, what of it is there, and what is on its way."""
+
+    id = serializers.UUIDField()
+    model = serializers.CharField(source="model.slug")
+    author = serializers.CharField(source="author.username", allow_null=True)
+    version = serializers.IntegerField(help_text="for If-Match")
+    created_at = serializers.DateTimeField()
+    announced_files = serializers.IntegerField(help_text="0: none were, and any may be sent")
+    announced_bytes = serializers.IntegerField()
+    held_files = serializers.IntegerField(help_text="there and verified")
+    held_bytes = serializers.IntegerField()
+    open_uploads = serializers.IntegerField(help_text="files of which parts are missing")
+    read_uploads = serializers.IntegerField(help_text="files that are being verified")
+    bad_uploads = serializers.IntegerField(help_text="files that were found wrong")
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="drafts_list",
+        responses=DraftBrief(many=True),
+        parameters=[
+            OpenApiParameter("model", str, description="its slug"),
+            OpenApiParameter("author", str, description="a user name"),
+        ],
+    )
+)
+class DraftsView(generics.ListAPIView[Any]):
+    """The drafts of the models that you may read."""
+
+    serializer_class = DraftBrief
+    pagination_ordering = "-created_at"
+
+    def get_queryset(self) -> Any:
+        asked = {name: self.request.query_params.get(name, "").replace("\0", "")[:200] for name in ("model", "author")}
+        return drafts_for(actor_of(self.request), **asked)

@@ -1,0 +1,41 @@
+"""What a change of a model's settings would do: asked by the action that does it, and by a form before that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from registry.core.contract import read_settings
+from registry.core.schema import Problem
+from registry.hooks.policy_validators import policy_problems
+from registry.models import ServedModel
+
+#: The settings that say what a release is held to.
+POLICIES: Final = ("objectives", "gate_policy", "rollout_policy")
+
+
+@dataclass(frozen=True)
+class ProposedChange:
+    """`before` and `after`: the settings that would differ, in normal form; `problems`: everything that speaks against it."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    problems: list[Problem]
+
+
+def proposed_change(model: ServedModel, changes: Mapping[str, Any]) -> ProposedChange:
+    """What these settings would change of the model. Asks the database nothing and writes nothing."""
+    read, problems = read_settings(changes)
+    before = {name: getattr(model, name) for name, value in read.items() if getattr(model, name) != value}
+    if "contract" in before and model.last_number:
+        problems.append(
+            Problem(
+                "contract",
+                f"clients rely on it since r1; {model.slug} has {model.last_number} sealed releases.",
+                "Create a new model for a new contract.",
+            )
+        )
+    if before.keys() & set(POLICIES):  # what was saved before is not judged anew
+        problems += policy_problems({**{name: getattr(model, name) for name in POLICIES}, **read})
+    return ProposedChange(before, {name: read[name] for name in before}, problems)

@@ -1,0 +1,47 @@
+"""Named reads of notes and review comments."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from accounts.core.access import Actor, Verb, may
+from ledger.core.errors import NotFound
+from registry.models import Release, ReleaseNote, ReviewComment
+
+
+def note_of(release: Release) -> ReleaseNote | None:
+    """The release's note of now."""
+    return notes_of(release).first()
+
+
+def notes_of(release: Release) -> QuerySet[ReleaseNote]:
+    """Every version of the release's note, the newest first."""
+    return ReleaseNote.objects.filter(release=release).order_by("-version")
+
+
+def newest_notes(releases: Collection[UUID]) -> dict[UUID, ReleaseNote]:
+    """The notes of now of these releases, in one query."""
+    rows = ReleaseNote.objects.filter(release__in=releases).order_by("release_id", "-version").distinct("release_id")
+    return {row.release_id: row for row in rows}
+
+
+def comments_of(release: Release) -> QuerySet[ReviewComment]:
+    """The comments on the release's comparisons, the newest first."""
+    found = ReviewComment.objects.filter(release=release).select_related("against__model", "release__model")
+    return found.order_by("-pk")
+
+
+def open_comments(release: Release) -> int:
+    """How many comments on the release nobody has resolved."""
+    return ReviewComment.objects.filter(release=release, resolved_at__isnull=True).count()
+
+
+def visible_comment(actor: Actor, release: Release, pk: int) -> ReviewComment:
+    """Raises NotFound."""
+    found = ReviewComment.objects.filter(release=release, pk=pk).select_related("release__model__team").first()
+    if found is None or not may(actor, Verb.READ, found.release.model.team.slug, found.release.model.slug):
+        raise NotFound("no_such_comment", f"There is no comment {pk} on {release.name}. List its comments.", comment=pk)
+    return found

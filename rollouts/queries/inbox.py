@@ -1,0 +1,249 @@
+"""What waits for people: stages of rollouts that lack an approval, and releases whose code nobody has waived yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import JSONObject
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, may, teams_where
+from accounts.queries import user_row
+from registry.core.change_summary import summary_of
+from registry.core.file_rules import waivers_needed as waivers_for
+from registry.models import Release
+from registry.queries import manifests_of, visible_models
+from registry.queries.releases import LARGE
+from registry.queries.waivers import code_bearing, models_of
+from rollouts.core import approvals as core
+from rollouts.core.decision import Code
+from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.policy import Policy
+from rollouts.models import DecisionRecord, Rollout
+from rollouts.queries.approvals import ahead_of, excluded_from, people_of_row, pinned_by, with_approvals
+
+S = RolloutState
+#: A release with unwaived code is looked for in the inbox this long after it was sealed; its own page offers the waiver for ever.
+WAIVERS_WITHIN = timedelta(days=30)
+#: As many as one page shows; the count is whole.
+MOST_SHOWN = 50
+_STATES = sorted(state.value for state in ACTIVE - {S.ROLLING_BACK, S.STUCK})
+_ASKS = Q(policy__has_key="approvals") & ~Q(policy__approvals={})
+
+
+@dataclass(frozen=True)
+class WaitingApproval:
+    """A stage of a rollout that lacks approvals. `why_not`: why this person gives none; empty for whom it waits.
+
+    `is_held`: the rollout stands still until then; else the approval is given beforehand. `changes`: three sentences.
+    """
+
+    rollout: Rollout
+    stage: str
+    needed: int
+    by: tuple[str, ...]
+    is_held: bool
+    since: datetime
+    valid_s: float
+    digests: core.Digests
+    will: str
+    plan: str
+    why_not: str = ""
+    changes: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        return self.needed - len(self.by)
+
+
+@dataclass(frozen=True)
+class WaitingWaiver:
+    """A sealed release that carries code which no release manager has waived. `kinds` are those still missing."""
+
+    release: Release
+    kinds: tuple[str, ...]
+    paths: tuple[str, ...]
+    will: str
+    why_not: str = ""
+
+
+# --- approvals --------------------------------------------------------------------------------------------------------
+
+
+def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = MOST_SHOWN) -> list[WaitingApproval]:
+    """Those of the models that the actor may read: what waits for the actor first, what waits longest first. Two queries."""
+    now = now or timezone.now()
+    found = []
+    for rollout in _asking(Rollout.objects.filter(model__in=visible_models(actor))).order_by("pk"):
+        plan = rollout.effective_policy
+        people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)  # type: ignore[attr-defined]
+        stage = _lacking(rollout, plan, people)
+        if stage:
+            found.append((rollout, plan, stage, tuple(people.get(stage, ()))))
+    told = [_waiting(actor, *one) for one in found]
+    told.sort(key=lambda one: (bool(one.why_not), not one.is_held, one.since, one.rollout.pk))
+    return _with_changes(told[:most])
+
+
+def _asking(rollouts: QuerySet[Rollout]) -> QuerySet[Rollout]:
+    """Those of the rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait."""
+    held = DecisionRecord.objects.filter(rollout=OuterRef("pk"), code=Code.AWAITING_APPROVAL).order_by("-pk")
+    asking = with_approvals(rollouts).filter(_ASKS, state__in=_STATES).annotate(held_at=Subquery(held.values("at")[:1]))
+    related = asking.select_related("model__team", "environment", "candidate", "stable", "report", "requested_by")
+    return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable") for column in LARGE))
+
+
+def _lacking(rollout: Rollout, plan: Policy, people: Mapping[str, Sequence[str]]) -> str:
+    """The next stage that lacks approvals; empty where none does."""
+    given = {stage: len(who) for stage, who in people.items()}
+    return next(iter(core.missing(plan.approvals, given, ahead_of(rollout, plan))), "")
+
+
+def _waiting(actor: Actor, rollout: Rollout, plan: Policy, stage: str, by: tuple[str, ...]) -> WaitingApproval:
+    is_asleep = rollout.state == S.AWAITING_APPROVAL
+    is_held = is_asleep or str(rollout.engine_state.get("said", "")).startswith(f"hold:{Code.AWAITING_APPROVAL}")
+    held_at: datetime | None = rollout.held_at  # type: ignore[attr-defined]
+    return WaitingApproval(
+        rollout=rollout, stage=stage, needed=plan.approvals[stage], by=by, is_held=is_held,
+        since=held_at if is_held and held_at and not is_asleep else rollout.created_at,
+        valid_s=plan.approval_valid_s, digests=pinned_by(rollout),
+        will=what_follows(rollout, plan, stage, missing=plan.approvals[stage] - len(by)), plan=plan_in_words(plan),
+        why_not=_why_not(actor, rollout, stage, by, rollout.newest_report),  # type: ignore[attr-defined]
+    )  # fmt: skip
+
+
+def _with_changes(told: list[WaitingApproval]) -> list[WaitingApproval]:
+    """Each with what its candidate changes against stable. One query, for the manifests."""
+    ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
+    manifests = {pk: json.loads(text or "{}") for pk, text in manifests_of(ids).items()}
+
+    def before(one: WaitingApproval) -> dict[str, Any] | None:
+        stable = one.rollout.stable_id
+        return manifests[stable] if stable is not None else None
+
+    return [replace(one, changes=summary_of(before(one), manifests[one.rollout.candidate_id])) for one in told]
+
+
+def _why_not(actor: Actor, rollout: Rollout, stage: str, by: Sequence[str], newest: str) -> str:
+    """Why the actor gives no approval of this stage, as a sentence; empty for somebody who may."""
+    if not may(actor, Verb.APPROVE_ROLLOUT, rollout.model.team.slug):
+        return f"It takes the role release_manager in team {rollout.model.team.slug}."
+    if actor.user_id is None:
+        return "An approval takes a person; sign in as one."
+    if actor.user_id == rollout.candidate.author_id:
+        return f"You made {rollout.candidate.name}; someone else must approve it."
+    if actor.user_id in excluded_from(rollout):
+        return "You asked for this rollout; someone else must approve it."
+    if actor.name in by:
+        return f"You have approved {stage}; it takes other people for the rest."
+    if newest != pinned_by(rollout).report:
+        return (
+            f"{rollout.candidate.name} has a newer report than the one that this rollout rests on, so nothing more of it can be "
+            "approved. End it, and start it again."
+        )
+    return ""
+
+
+def what_follows(rollout: Rollout, plan: Policy, stage: str, *, missing: int) -> str:
+    """What an approval of this stage leads to, as a sentence that a confirmation repeats."""
+    if missing > 1:
+        more = missing - 1
+        return f"After yours, {stage} still needs {more} more approval{'s' * (more > 1)}."
+    name, place = rollout.candidate.name, rollout.environment.title
+    if stage == core.START:
+        after = "its first copied requests" if plan.shadow else f"{_percent(plan.steps[0].weight_bp)} of the traffic"
+        return f"{name} is loaded and warmed in {place}; then it gets {after}."
+    if stage == core.BAKE:
+        return f"Once its evidence is there, {name} gets {_percent(plan.bake.weight_bp)} of the traffic in {place}."
+    if stage == core.PROMOTE:
+        return f"Once it has baked, {name} becomes the stable release of {place}."
+    index = next((i for i in range(len(plan.steps)) if plan.stage_name(i) == stage), 0)
+    return f"Once its evidence is there, {name} gets {_percent(plan.steps[index].weight_bp)} of the traffic in {place}."
+
+
+def plan_in_words(plan: Policy) -> str:
+    """`25 % → 50 % → bake at 100 %`."""
+    steps = " → ".join(_percent(step.weight_bp) for step in plan.steps)
+    return f"{'shadowing → ' if plan.shadow else ''}{steps} → bake at {_percent(plan.bake.weight_bp)}"
+
+
+def _percent(weight_bp: int) -> str:
+    return f"{weight_bp / 100:g} %"
+
+
+# --- waivers ----------------------------------------------------------------------------------------------------------
+
+
+def waiting_waivers(actor: Actor, *, now: datetime | None = None) -> list[WaitingWaiver]:
+    """Releases of the actor's teams, sealed within WAIVERS_WITHIN, that no gate and no server may run yet. One query."""
+    since = (now or timezone.now()) - WAIVERS_WITHIN
+    rows = code_bearing(visible_models(actor), since).select_related("model__team", "author")
+    found = []
+    for release in rows.order_by("sealed_at", "number"):
+        kinds = _kinds_missing(release.paths, release.given)
+        if kinds:
+            risky = tuple(path for path in sorted(release.paths) if waivers_for([path]))
+            will = f"Its gates and servers may then run the {' and '.join(kinds)} of {release.name}, and of no other release."
+            found.append(WaitingWaiver(release, kinds, risky, will, _why_no_waiver(actor, release)))
+    return sorted(found, key=lambda one: bool(one.why_not))
+
+
+def _kinds_missing(paths: Iterable[str], given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted((waivers_for(paths) or frozenset({"code"})) - set(given)))
+
+
+def _why_no_waiver(actor: Actor, release: Release) -> str:
+    if not may(actor, Verb.WAIVE_CODE, release.model.team.slug):
+        return f"It takes the role release_manager in team {release.model.team.slug}."
+    if release.author_id is not None and release.author_id == actor.user_id:
+        return f"You pushed {release.name}; another release manager must waive its code."
+    return ""
+
+
+# --- how many ---------------------------------------------------------------------------------------------------------
+
+
+def count_waiting(actor: Actor, *, now: datetime | None = None) -> int:
+    """How many things wait for this very person, for the number in the navigation.
+
+    One query, by the indexes of active rollouts and of releases with code; none where the person decides nothing.
+    """
+    teams = teams_where(actor, Verb.APPROVE_ROLLOUT)
+    if actor.user_id is None or teams == frozenset():
+        return 0
+    now = now or timezone.now()
+    models = models_of(teams)
+    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES, model__in=models))
+    asking = asking.exclude(candidate__author=actor.user_id).exclude(requested_by=actor.user_id)
+    code = code_bearing(models, now - WAIVERS_WITHIN).exclude(author=actor.user_id)
+    rows = user_row(actor.user_id).values_list(
+        ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
+        ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
+    )
+    rollouts, releases = next(iter(rows), ([], []))
+    waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases)
+    return waivers + sum(_waits_for(actor, row, now) for row in rollouts)
+
+
+#: What `_waits_for` reads of a rollout.
+_COUNTED = {
+    **{name: name for name in ("policy", "policy_digest", "state", "resume_state", "step_index", "stable_id")},
+    **{name: name for name in ("newest_report", "given", "requested_by_id")},
+    "author": "candidate__author_id", "manifest": "candidate__digest", "report": "report__digest",
+}  # fmt: skip
+
+
+def _waits_for(actor: Actor, row: Mapping[str, Any], now: datetime) -> bool:
+    """Whether the actor, who is neither author nor requester, may approve the next stage that lacks approvals."""
+    columns = ("policy", "policy_digest", "state", "resume_state", "step_index", "stable_id", "requested_by_id")
+    rollout = Rollout(**{name: row[name] for name in columns}, candidate=Release(author_id=row["author"]))
+    pinned = core.Digests(row["manifest"] or "", row["report"] or "", row["policy_digest"])
+    people = people_of_row(rollout, pinned, row["newest_report"], row["given"], now)
+    stage = _lacking(rollout, rollout.effective_policy, people)
+    return bool(stage) and actor.name not in people.get(stage, ()) and row["newest_report"] == pinned.report

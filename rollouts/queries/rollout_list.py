@@ -1,0 +1,70 @@
+"""The list of rollouts as people search it, and how many of each week ended how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from django.db.models import Q, QuerySet
+
+from registry.models import ServedModel
+from rollouts.core.lifecycle import ACTIVE, FINAL, RolloutState
+from rollouts.models import Rollout
+from rollouts.queries.rollouts import rollouts_of
+
+S = RolloutState
+#: Words for several states at once.
+GROUPS: dict[str, frozenset[RolloutState]] = {"going on": frozenset(ACTIVE), "ended": frozenset(FINAL)}
+#: How a week's rollouts are told, from the best outcome to those that moved nothing.
+OUTCOMES: dict[str, frozenset[RolloutState]] = {
+    "promoted": frozenset({S.PROMOTED}),
+    "rolled back": frozenset({S.ROLLED_BACK, S.REVERTED}),
+    "dropped": frozenset({S.REJECTED, S.CANCELLED, S.SUPERSEDED}),
+    "going on": frozenset(ACTIVE),
+}
+
+
+@dataclass(frozen=True)
+class ListFilter:
+    """What a list is narrowed to; empty: not at all. `person` asked for it; `since` and `until` are when it was asked for."""
+
+    model: str = ""
+    environment: str = ""
+    state: str = ""  # a state, or one of GROUPS
+    person: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def found_rollouts(models: Collection[ServedModel], narrowed: ListFilter) -> QuerySet[Rollout]:
+    """The newest first, with what a list says of them."""
+    asked = Q()
+    for column, value in (
+        ("model__slug", narrowed.model), ("environment__slug", narrowed.environment), ("requested_by__username", narrowed.person),
+        ("created_at__gte", narrowed.since), ("created_at__lt", narrowed.until),
+    ):  # fmt: skip
+        asked &= Q(**{column: value}) if value else Q()
+    if narrowed.state:
+        asked &= Q(state__in=sorted(GROUPS.get(narrowed.state, {narrowed.state})))
+    return rollouts_of(models).filter(asked).select_related("requested_by").order_by("-pk")
+
+
+def weeks_of(models: Collection[ServedModel], today: date, weeks: int = 12) -> list[tuple[date, dict[str, int]]]:
+    """(Monday, how many rollouts that were asked for in its week ended how) of the last weeks, the oldest first. One query."""
+    first = today - timedelta(days=today.weekday(), weeks=weeks - 1)
+    counts: dict[date, Counter[str]] = {first + timedelta(weeks=i): Counter() for i in range(weeks)}
+    rows = Rollout.objects.filter(model__in=models, created_at__date__gte=first).order_by("pk")
+    for at, state in rows.values_list("created_at", "state"):
+        monday = at.date() - timedelta(days=at.date().weekday())
+        outcome = next((name for name, states in OUTCOMES.items() if state in states), "")
+        if monday in counts and outcome:
+            counts[monday][outcome] += 1
+    return [(monday, dict(found)) for monday, found in counts.items()]
+
+
+def people_of(models: Collection[ServedModel]) -> list[str]:
+    """Who asked for rollouts of these models, by name."""
+    rows = Rollout.objects.filter(model__in=models, requested_by__isnull=False).order_by("requested_by__username")
+    return list(rows.values_list("requested_by__username", flat=True).distinct())

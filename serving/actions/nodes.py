@@ -1,0 +1,49 @@
+"""What people say of nodes: that no new deployment is to be placed on one, and that it may be again."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
+from ledger.actions import append_event
+from ledger.core.errors import Invalid
+from serving.models import Node
+
+LONGEST_REASON = 2000
+
+
+@transaction.atomic
+def cordon_node(*, actor: Actor, node: Node, reason: str, expected_version: int | None = None) -> Node:
+    """The node, which is given no new deployment from now on; its servers stay. Idempotent. Raises Refused, Stale, Invalid."""
+    found = _locked(actor, node, expected_version, reason)
+    if found.cordoned_at is not None:
+        return found
+    found.cordoned_at, found.cordoned_by, found.cordon_reason = timezone.now(), actor.name, reason.strip()
+    return _written(actor, found, "node.cordoned", reason)
+
+
+@transaction.atomic
+def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: str = "") -> Node:
+    """The node, which may be given deployments again. Idempotent. Raises Refused, Stale, Invalid."""
+    found = _locked(actor, node, expected_version, reason)
+    if found.cordoned_at is None:
+        return found
+    found.cordoned_at, found.cordoned_by, found.cordon_reason = None, "", ""
+    return _written(actor, found, "node.uncordoned", reason)
+
+
+def _locked(actor: Actor, node: Node, expected_version: int | None, reason: str) -> Node:
+    require(actor, Verb.ADMINISTER, EVERY_TEAM)
+    found = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+    require_version(found.version, expected_version, f"Node {found.name}")
+    if len(reason) > LONGEST_REASON:
+        raise Invalid("reason_too_long", f"The reason has {len(reason)} characters; {LONGEST_REASON} are the most.")
+    return found
+
+
+def _written(actor: Actor, node: Node, verb: str, reason: str) -> Node:
+    node.version += 1
+    node.save(update_fields=["cordoned_at", "cordoned_by", "cordon_reason", "version"])
+    append_event(verb=verb, subject_type="node", subject_id=node.name, actor=actor, reason=reason.strip())
+    return node

@@ -1,0 +1,126 @@
+"""REST views of nodes: the list, and keeping new deployments off one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api.requests import (
+    IF_MATCH,
+    IF_MATCH_OR_ANY,
+    StrictSerializer,
+    actor_of,
+    expected_version,
+    read_body,
+    version_or_any,
+)
+from accounts.api.responses import OnePage, versioned
+from accounts.core.access import Actor
+from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
+from serving.models import Node
+from serving.queries import get_node
+from serving.queries.fleet import NodeView, OnNode, fleet_of
+
+
+class OnNodeOut(serializers.Serializer[Any]):
+    """A deployment; which one is told to those who may read its model."""
+
+    deployment = serializers.IntegerField()
+    model = serializers.CharField(allow_blank=True)
+    release = serializers.CharField(allow_blank=True)
+    environment = serializers.CharField()
+    state = serializers.CharField()
+    is_serving = serializers.BooleanField(
+        help_text="its server answered a real inference and is not known to be broken"
+    )
+    recoveries = serializers.IntegerField()
+    probed_at = serializers.DateTimeField(allow_null=True)
+    drifted_files = serializers.IntegerField(allow_null=True, help_text="null: not compared yet")
+    declared_memory_mib = serializers.IntegerField(allow_null=True)
+
+
+class NodeOut(serializers.Serializer[Any]):
+    """A machine with an agent. Null is unknown, never none."""
+
+    name = serializers.CharField()
+    version = serializers.IntegerField(help_text="for If-Match")
+    state = serializers.ChoiceField(choices=["about", "silent", "cordoned"])
+    seen_at = serializers.DateTimeField(allow_null=True)
+    cordoned_at = serializers.DateTimeField(allow_null=True)
+    cordoned_by = serializers.CharField(allow_blank=True)
+    cordon_reason = serializers.CharField(allow_blank=True)
+    cpu_cores = serializers.FloatField(allow_null=True)
+    memory_mib = serializers.IntegerField(allow_null=True)
+    declared_memory_mib = serializers.IntegerField(help_text="what the envelopes that you may read ask for, summed")
+    disk_mib = serializers.IntegerField(allow_null=True)
+    gpus = serializers.ListField(child=serializers.CharField(), allow_null=True, help_text="empty: none; null: unknown")
+    driver = serializers.CharField(allow_null=True)
+    containment = serializers.CharField()
+    runtimes = serializers.ListField(child=serializers.CharField(), help_text="image@digest")
+    deployments = OnNodeOut(many=True)
+
+
+class NodesPage(OnePage):
+    results = NodeOut(many=True)
+
+
+class CordonIn(StrictSerializer):
+    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+
+
+class NodesView(APIView):
+    @extend_schema(operation_id="nodes_list", responses=NodesPage)
+    def get(self, request: Request) -> Response:
+        """Every node with what runs on it: a handful, so there is one page."""
+        found = [_node_row(one) for one in fleet_of(actor_of(request))]
+        return Response(NodesPage({"results": found}).data)
+
+
+class CordonView(APIView):
+    @extend_schema(operation_id="nodes_cordon", request=CordonIn, responses=NodeOut, parameters=[IF_MATCH_OR_ANY])
+    def post(self, request: Request, name: str) -> Response:
+        """No new deployment is placed on the node; those that it has stay. Takes an administrator."""
+        actor, data = actor_of(request), read_body(CordonIn, request)
+        version = version_or_any(request)
+        return _answer(actor, cordon_node(actor=actor, node=get_node(name), expected_version=version, **data))
+
+
+class UncordonView(APIView):
+    @extend_schema(operation_id="nodes_uncordon", request=CordonIn, responses=NodeOut, parameters=[IF_MATCH])
+    def post(self, request: Request, name: str) -> Response:
+        """The node may be given deployments again."""
+        actor, data = actor_of(request), read_body(CordonIn, request)
+        version = expected_version(request)
+        return _answer(actor, uncordon_node(actor=actor, node=get_node(name), expected_version=version, **data))
+
+
+def _answer(actor: Actor, node: Node) -> Response:
+    return versioned(NodeOut(next(_node_row(one) for one in fleet_of(actor) if one.node.name == node.name)))
+
+
+def _node_row(one: NodeView) -> dict[str, Any]:
+    node, known = one.node, one.known
+    return {
+        **{name: getattr(node, name) for name in ("name", "version", "seen_at", "cordoned_at", "cordoned_by")},
+        "cordon_reason": node.cordon_reason, "state": one.state, "cpu_cores": known.cpu_cores,
+        "memory_mib": known.memory_mib, "declared_memory_mib": one.declared_mib, "disk_mib": known.disk_mib,
+        "gpus": None if known.gpus is None else list(known.gpus), "driver": known.driver,
+        "containment": one.containment, "runtimes": [own["image"] for own in node.runtimes],
+        "deployments": [_on(held) for held in one.held],
+    }  # fmt: skip
+
+
+def _on(held: OnNode) -> dict[str, Any]:
+    deployment, server = held.deployment, held.server
+    return {
+        "deployment": deployment.pk, "model": held.model, "release": held.release,
+        "environment": deployment.environment.slug, "state": deployment.state, "recoveries": deployment.recoveries,
+        "is_serving": server is not None and server.is_serving, "probed_at": server.probed_at if server else None,
+        "drifted_files": len(server.drift) if server and server.drift_checked_at else None,
+        "declared_memory_mib": held.declared_mib,
+    }  # fmt: skip

@@ -1,0 +1,88 @@
+"""REST view of the dry check of a release: every mistake at once, and what there is to choose from. Nothing is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.api.requests import DocumentField, PlainText, StrictSerializer, actor_of, read_body
+from registry.adapters.json_yaml import write_text
+from registry.queries import visible_model
+from registry.queries.release_check import check_release
+from serving.queries.runtimes import offered_runtimes
+
+
+class CheckedFileIn(StrictSerializer):
+    path = PlainText()
+    size_bytes = serializers.IntegerField(min_value=0)
+    sha256 = PlainText(required=False, help_text="where it is known already: with all of them the digest is told")
+    head = PlainText(required=False, help_text="the file's first bytes in base64, at most 256 KiB")
+
+
+class CheckIn(StrictSerializer):
+    """A release that is not sent yet."""
+
+    problem_code = "invalid_check"
+    document = DocumentField(help_text="release.yaml, as text or as JSON")
+    files = serializers.ListField(child=CheckedFileIn(), default=list, max_length=20_000)
+
+
+class CheckProblemOut(serializers.Serializer[Any]):
+    file = serializers.CharField(allow_blank=True, help_text="in the release folder; empty: the folder as a whole")
+    line = serializers.IntegerField(allow_null=True, help_text="from 1")
+    column = serializers.IntegerField(allow_null=True, help_text="from 1")
+    field = serializers.CharField(allow_blank=True)
+    message = serializers.CharField()
+    fix = serializers.CharField(allow_blank=True)
+
+
+class OfferedRuntimeOut(serializers.Serializer[Any]):
+    image = serializers.CharField()
+    server = serializers.CharField()
+    backends = serializers.ListField(child=serializers.CharField())
+    nodes = serializers.ListField(child=serializers.CharField(), help_text="that offer it")
+
+
+class CheckOut(serializers.Serializer[Any]):
+    """What is wrong with a release that is not there yet, and what can be told of it."""
+
+    is_fine = serializers.BooleanField(help_text="nothing is wrong, as far as headers tell")
+    problems = CheckProblemOut(many=True)
+    digest = serializers.CharField(allow_null=True, help_text="that the release will have; needs every sha256")
+    waivers_needed = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
+    is_offered = serializers.BooleanField(allow_null=True, help_text="whether a node offers its runtime now")
+    runtimes = OfferedRuntimeOut(many=True)
+    suggested_envelope = serializers.JSONField(help_text="null where it cannot be told")
+    suggested_serving = serializers.JSONField(help_text="{inputs, outputs}, or null")
+    document = serializers.JSONField(help_text="release.yaml as it was read; null where it holds no fields")
+    text = serializers.CharField(allow_null=True, help_text="the same as YAML")
+
+
+class ReleaseCheckView(APIView):
+    @extend_schema(operation_id="releases_check", request=CheckIn, responses=CheckOut)
+    def post(self, request: Request, slug: str) -> Response:
+        """A release.yaml and a list of files, checked as the seal would, each mistake with file, line and column."""
+        model = visible_model(actor_of(request), slug)
+        said = read_body(CheckIn, request)
+        checked = check_release(model, said["document"], said["files"])
+        runtimes = offered_runtimes()
+        document = dict(checked.document) if checked.document is not None else None
+        image = checked.spec.runtime["image"] if checked.spec else None
+        answer = {
+            "is_fine": not checked.problems,
+            "problems": [one.as_json() for one in checked.problems],
+            "digest": checked.digest,
+            "waivers_needed": list(checked.waivers),
+            "is_offered": any(image == one["image"] for one in runtimes) if image else None,
+            "runtimes": runtimes,
+            "suggested_envelope": checked.suggested_envelope,
+            "suggested_serving": checked.suggested_serving,
+            "document": document,
+            "text": write_text(document) if document else None,
+        }
+        return Response(CheckOut(answer).data)

@@ -1,0 +1,62 @@
+"""How many servers of a release answer in an environment, for many releases at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.contrib.postgres.aggregates import ArrayAgg
+from django.db.models import Count, Q
+
+from serving.core.lifecycle import LIVE, DeploymentState
+from serving.models import Deployment
+from serving.queries.deployments import among
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Of one release in one environment: `wanted` servers, `answering` of them (a real inference was right and nothing is known
+    against them), `drifted` with files that are not as sealed; the nodes they are on; the release's number and model."""
+
+    number: int
+    model_id: int
+    wanted: int
+    answering: int
+    drifted: int
+    nodes: tuple[str, ...]
+
+    @property
+    def state(self) -> str:
+        """A word for the whole: drifted, lost (none answers), unhealthy (some do not), healthy."""
+        if self.drifted:
+            return "drifted"
+        if not self.answering:
+            return "lost"
+        return "healthy" if self.answering == self.wanted else "unhealthy"
+
+
+def readiness_of(models: Iterable[int]) -> dict[tuple[int, UUID], Readiness]:
+    """By (environment, release), for every release of these models that should run somewhere. One query."""
+    running = Q(servers__ended_at=None)
+    answering = running & Q(state=DeploymentState.READY, servers__is_serving=True)
+    rows = Deployment.objects.filter(
+        state__in=sorted(LIVE), is_wanted=True, release__model_id__in=among(models)
+    ).order_by("environment_id", "release_id")
+    counted = rows.values("environment_id", "release_id", "release__number", "release__model_id").annotate(
+        wanted=Count("pk", distinct=True),
+        answering=Count("pk", filter=answering, distinct=True),
+        drifted=Count("pk", filter=running & Q(servers__pk__isnull=False) & ~Q(servers__drift=[]), distinct=True),
+        on=ArrayAgg("node_id", distinct=True, order_by="node_id"),
+    )
+    return {
+        (row["environment_id"], row["release_id"]): Readiness(
+            row["release__number"] or 0,
+            row["release__model_id"],
+            row["wanted"],
+            row["answering"],
+            row["drifted"],
+            tuple(row["on"]),
+        )
+        for row in counted
+    }

@@ -1,0 +1,102 @@
+"""`sluicegate check`: every mistake of a release folder, with its file, line and column, before anything is sent."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from registry.adapters.json_yaml import read_text
+from registry.core.file_rules import CONFIG_FILES, path_problems
+from registry.core.formats import inspect
+from registry.core.formats.heads import LONGEST_HEAD
+from sluicegate.cli import archives, exits
+from sluicegate.cli.documents import text_of
+from sluicegate.cli.errors import CommandError, refuse
+from sluicegate.cli.folder import DOCUMENT, find_files, open_file
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect
+from sluicegate.client import Client
+from sluicegate.client.names import model_path
+
+ABOUT = """Reads DIR/release.yaml and the headers of the files beside it, and asks the server what the seal would refuse: fields,
+types, names, formats, the model's contract, config.pbtxt. Every mistake is printed at once, each as FILE:LINE:COLUMN. Nothing is
+hashed, sent or stored. Exit 3 where something is wrong."""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "check", help="Every mistake of a release folder at once, sending nothing", description=ABOUT
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the release folder, or an archive of it")
+    parser.add_argument("--model", help="the model it belongs to, when release.yaml should not decide")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    """For `sluicegate check` and `sluicegate push --check`."""
+    with connect(arguments.server) as client:
+        told = archives.with_folder(arguments.folder, lambda folder: checked(client, folder, arguments.model))
+    lines = [_line(one) for one in told["problems"]]
+    count = f"{len(lines)} mistake{'s' * (len(lines) != 1)}"
+    said = (
+        f"{arguments.folder} has {count}; nothing was sent."
+        if lines
+        else f"{arguments.folder} is fine, as far as can be told."
+    )
+    if told["is_offered"] is False:
+        lines.append(
+            "release.yaml: no node offers runtime.image now; `sluicegate fit` and the runtimes list say which are there."
+        )
+    output.result(told, [*lines, said])
+    return exits.REFUSED if told["problems"] else exits.OK
+
+
+def checked(client: Client, folder: Path, model: str | None) -> dict[str, Any]:
+    """The server's word on the folder, with what only whole files tell. Raises CommandError where there is nothing to check."""
+    text = text_of(folder / DOCUMENT) if (folder / DOCUMENT).is_file() else ""
+    document = read_text(text).document
+    slug = model or (str(document.get("model", "")) if isinstance(document, dict) else "")
+    if not slug:
+        raise CommandError(
+            f"{folder / DOCUMENT} does not say which model it belongs to.",
+            exit_code=exits.REFUSED,
+            next_step="Add `model: NAME` to it, or use --model.",
+        )
+    if not text.strip():
+        raise refuse(
+            f"{folder / DOCUMENT} is empty or not there.", "Write one; examples/sentiment/build.py makes examples."
+        )
+    found = find_files(folder)
+    files, local = _files(found)
+    told: dict[str, Any] = client.post(f"{model_path(slug)}/releases:check", {"document": text, "files": files})
+    known = {(one["file"], one["message"]) for one in told["problems"]}
+    more = [one for one in local if (one["file"], one["message"]) not in known]
+    return {**told, "problems": [*told["problems"], *more], "is_fine": not told["problems"] and not more}
+
+
+def _files(found: Sequence[tuple[str, Path]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(the list that is sent, every problem of whole files). Only config.pbtxt goes along: the rest is read here."""
+    files, problems = [], []
+    for path, source in found:
+        with open_file(source) as file:
+            size = os.fstat(file.fileno()).st_size
+            one: dict[str, Any] = {"path": path, "size_bytes": size}
+            if path in CONFIG_FILES and size <= LONGEST_HEAD:
+                one["head"] = base64.b64encode(file.read(LONGEST_HEAD)).decode()
+            if not path_problems(path):
+                problems += [
+                    {"file": path, "line": None, "column": None, **problem.as_json()}
+                    for problem in inspect(path, file, size).problems
+                ]
+        files.append(one)
+    return files, problems
+
+
+def _line(one: dict[str, Any]) -> str:
+    place = f":{one['line']}:{one['column']}" if one["line"] else ""
+    field = f" {one['field']}:" if one["field"] and one["field"] != one["file"] else ""
+    return f"{one['file'] or '.'}{place}:{field} {one['message']} {one['fix']}".strip()

@@ -1,0 +1,44 @@
+"""Every command, the module that holds it, and what its list says: `--help` needs no more than this."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Command(NamedTuple):
+    """`module` is one of `sluicegate/cli/`; `help` is what its `add_to` says, as a test compares."""
+
+    module: str
+    help: str
+
+
+COMMANDS: Final = {
+    "up": Command("machine", "Run everything on this machine"),
+    "demo": Command("machine", "Show it: five releases, live traffic, two automatic rollbacks"),
+    "runtimes": Command("machine", "List the runtime images that nodes offer"),
+    "login": Command("people", "Sign in and keep a token"),
+    "team": Command("people", "Create teams (administrators)"),
+    "user": Command("people", "Create users (administrators)"),
+    "password": Command("people", "Change your password"),
+    "token": Command("token", "Tokens for programs, with as little scope as they need"),
+    "model": Command("model", "Create, list and show models"),
+    "push": Command("push", "Send a release folder: release.yaml, artifact/… and tokenizer/…"),
+    "check": Command("check", "Every mistake of a release folder at once, sending nothing"),
+    "draft": Command("draft", "List and discard drafts of releases"),
+    "release": Command("release", "List, show, compare, verify and fetch releases"),
+    "keys": Command("release", "Show the public keys that verify releases and reports"),
+    "waive": Command("release", "Let a release run its own code (release managers, never the author)"),
+    "alias": Command("alias", "Name releases, such as champion"),
+    "approvals": Command("approvals", "List what waits for an approval"),
+    "registry": Command("collection", "Look after the registry's bytes"),
+    "gates": Command("gates", "Run a release's gates"),
+    "rollout": Command("rollout", "Start, watch and steer rollouts"),
+    "rollback": Command("rollout", "Send a model's traffic back now"),
+    "diagnose": Command("diagnose", "Explain a rollout"),
+    "served": Command("served", "Tell what served a model at a time, at which weights, and why"),
+    "webhook": Command("webhook", "Tell other systems and people what happens"),
+    "node": Command("node", "List nodes, and keep new deployments off one"),
+    "audit": Command("audit", "Search and check the log of events"),
+    "completion": Command("completion", "Print a script that completes commands in your shell"),
+    "ci-template": Command("ci_template", "Print a pipeline for GitHub or GitLab, of curl and jq"),
+}

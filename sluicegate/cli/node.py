@@ -1,0 +1,61 @@
+"""`sluicegate node`: the nodes, and keeping new deployments off one."""
+
+from __future__ import annotations
+
+import argparse
+from urllib.parse import quote
+
+from sluicegate.cli import exits
+from sluicegate.cli.errors import refuse
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verbs = commands.add_parser("node", help="List nodes, and keep new deployments off one").add_subparsers(
+        metavar="VERB", required=True
+    )
+    verbs.add_parser("list", help="List nodes with what runs on them").set_defaults(run=run_list)
+    for verb, said in (
+        ("cordon", "Place no new deployment on a node; those that it has stay (administrators)"),
+        ("uncordon", "Let a node be given deployments again (administrators)"),
+    ):
+        parser = verbs.add_parser(verb, help=said)
+        parser.add_argument("node", metavar="NODE")
+        parser.add_argument("--reason", default="", help="told in the log")
+        parser.set_defaults(run=run_verb, verb=verb)
+
+
+def run_list(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        found = list(client.pages("/nodes"))
+    rows = (
+        [
+            one["name"],
+            one["state"],
+            one["seen_at"] or "-",
+            "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
+            f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
+            len(one["deployments"]),
+            one["cordon_reason"],
+        ]
+        for one in found
+    )
+    columns = ("node", "state", "heard", "gpus", "MiB declared", "deployments", "why cordoned")
+    output.table(found, columns, rows, empty="No node has been heard of: start an agent.")
+    return exits.OK
+
+
+def run_verb(arguments: argparse.Namespace, output: Output) -> int:
+    body, address = {"reason": arguments.reason}, f"/nodes/{quote(arguments.node, safe='')}/{arguments.verb}"
+    with connect(arguments.server) as client:
+        if arguments.verb == "cordon":
+            node = client.post(address, body, is_any_version=True)
+        else:
+            known = {one["name"]: one["version"] for one in client.pages("/nodes")}
+            if arguments.node not in known:
+                raise refuse(f"No node {arguments.node} has been heard of.", "List them: sluicegate node list.")
+            node = client.post(address, body, version=known[arguments.node])
+    said = "is given no new deployment" if node["state"] == "cordoned" else "may be given deployments again"
+    output.result(node, [f"{node['name']} {said}."])
+    return exits.OK

@@ -1,0 +1,98 @@
+"""What a program asks of Sluicegate, as methods: gates, rollouts and their ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from sluicegate.client.connection import Connection
+from sluicegate.client.errors import StillRunning
+from sluicegate.client.names import model_path, release_of, release_path
+
+#: Ends of a rollout; `stuck` is one for who waits, as only a person helps on.
+ROLLOUT_ENDS: Final = frozenset({"promoted", "reverted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
+GATE_RUN_ENDS: Final = frozenset({"finished", "cancelled"})
+#: Verbs that only take traffic away are meant whatever the rollout has become meanwhile: shutting must not fail on a race.
+SHUTTING: Final = frozenset({"pause", "abort", "cancel", "roll-back"})
+#: The server keeps a caller for so long; then it is asked again, for the numbers that change without a new version.
+LOOK_S: Final = 2.0
+#: The least time between two looks, also where nobody keeps the caller, in seconds.
+PAUSE_S = 0.25
+
+#: Is told how a run stands, at each look.
+OnLook = Callable[[dict[str, Any]], None]
+
+
+class Client(Connection):
+    """A signed-in caller of one server. Every method raises Problem or Unreachable, and gives the API's JSON."""
+
+    def start_gates(self, release: str, *, environment: str | None = None) -> dict[str, Any]:
+        """The gate run of `model/rN` that was started, or the one that is under way already."""
+        body = {"environment": environment} if environment else {}
+        started: dict[str, Any] = self.post(f"{release_path(release)}/gate-runs", body)
+        return started
+
+    def wait_for_gates(
+        self, gate_run: dict[str, Any], *, timeout_s: float | None = None, on_look: OnLook | None = None
+    ) -> dict[str, Any]:
+        """The gate run at its end. Raises StillRunning after `timeout_s`, and whatever `on_look` raises."""
+        return self._wait(gate_run["url"], GATE_RUN_ENDS, timeout_s, on_look)
+
+    def rollout_body(self, release: str, environment: str, policy: dict[str, Any] | None) -> dict[str, Any]:
+        """The body of a start or of its preview. Raises BadName."""
+        model, number = release_of(release)
+        body: dict[str, Any] = {"model": model, "candidate": number, "environment": environment}
+        return body if policy is None else {**body, "policy": policy}
+
+    def start_rollout(
+        self, release: str, *, environment: str = "production", policy: dict[str, Any] | None = None, reason: str = ""
+    ) -> dict[str, Any]:
+        """The rollout of `model/rN` that was started; without a policy, under the model's own."""
+        body = self.rollout_body(release, environment, policy) | ({"reason": reason} if reason else {})
+        started: dict[str, Any] = self.post("/rollouts", body)
+        return started
+
+    def wait_for_rollout(
+        self, rollout_id: int, *, timeout_s: float | None = None, on_look: OnLook | None = None
+    ) -> dict[str, Any]:
+        """The rollout at its end, `stuck` included. It waits on while one is paused or needs an approval: see `on_look`.
+
+        Raises StillRunning after `timeout_s`, and whatever `on_look` raises.
+        """
+        return self._wait(f"/rollouts/{rollout_id}", ROLLOUT_ENDS, timeout_s, on_look)
+
+    def act(self, rollout_id: int, verb: str, reason: str, **more: Any) -> dict[str, Any]:
+        """The rollout after the verb, which is written as in its address: `pause`, `promote-now`, …
+
+        One that shuts is sent for any version, every other for the one that is there now.
+        """
+        path, body = f"/rollouts/{rollout_id}/{verb}", {"reason": reason, **more}
+        if verb in SHUTTING:
+            done: dict[str, Any] = self.post(path, body, is_any_version=True)
+        else:
+            done = self.post(path, body, version=self.get(f"/rollouts/{rollout_id}")["version"])
+        return done
+
+    def roll_back(self, model: str, *, environment: str = "production", reason: str) -> dict[str, Any]:
+        """Takes the model's traffic back now: its rollout's, or after a promotion that of the release before."""
+        body = {"environment": environment, "reason": reason}
+        done: dict[str, Any] = self.post(f"{model_path(model)}/rollback", body)
+        return done
+
+    def _wait(self, path: str, ends: frozenset[str], timeout_s: float | None, on_look: OnLook | None) -> dict[str, Any]:
+        began = time.monotonic()
+        seen: dict[str, str] = {}
+        while True:
+            asked_at = time.monotonic()
+            left_s = LOOK_S if timeout_s is None else max(0.0, began + timeout_s - asked_at)
+            query = {"timeout_s": f"{min(left_s, LOOK_S):.3f}" if seen else "0", **seen}
+            found: dict[str, Any] = self.get(f"{path}/wait", **query)
+            if on_look:
+                on_look(found)
+            if found["state"] in ends:
+                return found
+            if timeout_s is not None and time.monotonic() - began >= timeout_s:
+                raise StillRunning(f"It did not end within {timeout_s:g} s; it goes on by itself.", run=found)
+            seen = {"version": str(found["version"])}
+            time.sleep(max(0.0, asked_at + PAUSE_S - time.monotonic()))

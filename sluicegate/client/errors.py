@@ -1,0 +1,103 @@
+"""What can go wrong between a caller and the server, each told in a sentence with the next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+#: What to try, by status, where the server's own words do not say it.
+NEXT_STEPS: dict[str, str] = {
+    "401": "Run `sluicegate login`, or set SLUICEGATE_TOKEN.",
+    "403": "Ask a team member with one of the roles named above, or an administrator.",
+    "404": "Look at `sluicegate model list` and `sluicegate release list MODEL`.",
+    "409": "Look at its state now, then decide again.",
+    "412": "Somebody changed it meanwhile; look at it again, then repeat the command.",
+    "413": "Send a smaller file, or raise SLUICEGATE_MAX_UPLOAD_BYTES on the server.",
+    "428": "Repeat the command with the version you looked at.",
+    "429": "Wait a moment, then repeat the command.",
+    "503": "Look at `sluicegate up`'s output or the server's status page for the part that is down.",
+}
+
+
+class ClientError(Exception):
+    """`message` and `next_step` are for people, `facts` for programs."""
+
+    def __init__(self, message: str, *, next_step: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+        self.facts = facts
+
+    def as_json(self) -> dict[str, Any]:
+        return {"error": self.message, "next_step": self.next_step, **self.facts}
+
+    def lines(self) -> list[str]:
+        """A sentence, then what is wrong field by field, then the next step; what the sentence already has is not repeated."""
+        errors = [_Mistake.of(error) for error in self.facts.get("errors") or []]
+        message, shown = self.message, errors
+        if len(errors) == 1 and errors[0].message and errors[0].message in message:
+            shown = []
+            if errors[0].fix not in message:
+                message = f"{message} {errors[0].fix}"
+        elif len(errors) > 1 and message in (first := (errors[0].message, f"{errors[0].message} {errors[0].fix}")):
+            message, shown = first[1], errors[1:]
+        elif len(errors) > 1:
+            for told in (str(errors[0]), "; ".join(map(_Mistake.brief, errors))):
+                message = message.removesuffix(told).rstrip()
+        lines = [message, *(f"  {one.brief()}" + (f" Fix: {one.fix}" if one.fix else "") for one in shown)]
+        if self.next_step:
+            lines.append(f"Next: {self.next_step}")
+        return lines
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    """One of the `errors` of a problem."""
+
+    field: str
+    message: str
+    fix: str
+
+    @classmethod
+    def of(cls, error: dict[str, Any]) -> _Mistake:
+        return cls(*(str(error.get(key, "")).strip() for key in ("field", "message", "fix")))
+
+    def brief(self) -> str:
+        return f"{self.field}: {self.message}"
+
+    def __str__(self) -> str:
+        return f"{self.brief()} {self.fix}"
+
+
+class Problem(ClientError):
+    """The server's problem JSON (RFC 9457)."""
+
+    def __init__(self, status: int, body: dict[str, Any]) -> None:
+        self.status = status
+        self.code = str(body.get("code", ""))
+        message = str(body.get("detail") or body.get("title") or f"The server answered {status}.")
+        facts = {
+            key: value for key, value in body.items() if key not in {"type", "title", "status", "detail", "next_step"}
+        }
+        # the server's sentences bring their own next step, but for who one is, which only this side knows how to mend
+        step = NEXT_STEPS.get(str(status), "") if status == 401 or not body.get("detail") else ""
+        step = str(body.get("next_step") or step)
+        super().__init__(message, next_step=step, status=status, **facts)
+
+
+class Unreachable(ClientError):
+    """Nobody answers there, or the connection was lost. What was asked for may have been done."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(
+            f"No answer from {url}: {why}.",
+            next_step="Start it with `sluicegate up`, or name the right one with --server or SLUICEGATE_URL.",
+        )
+
+
+class StillRunning(ClientError):
+    """The time to wait is over and the run is not: it goes on by itself. `run` is how it stood."""
+
+    def __init__(self, message: str, *, run: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.run = run

@@ -1,0 +1,81 @@
+"""Chromium by Playwright: where the program is, how it is started, and what counts as a complaint of a page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Unpacked there by `.ci/chromium`, where nobody may install packages.
+OWN = ROOT / ".build" / "chromium" / "root"
+_OPTIONS = [
+    "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
+]  # fmt: skip
+#: A cold start on a busy machine takes several seconds.
+WITHIN_MS = int(os.environ.get("WITHIN_MS", 60_000))
+
+
+def program() -> Path | None:
+    """The program itself: Debian's /usr/bin/chromium is a script that adds options of its own."""
+    for folder in (OWN, Path("/")):
+        if (found := folder / "usr/lib/chromium/chromium").is_file():
+            return found
+    named = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    return next((Path(one) for one in named if one), None)
+
+
+def is_here() -> bool:
+    return find_spec("playwright") is not None and program() is not None
+
+
+def launch(playwright: Playwright) -> Browser:
+    path = program()
+    env: dict[str, Any] = dict(os.environ)
+    if path is not None and OWN in path.parents:
+        libraries = [str(OWN / name / "x86_64-linux-gnu") for name in ("usr/lib", "lib")]
+        env["LD_LIBRARY_PATH"] = ":".join(libraries)
+    return playwright.chromium.launch(executable_path=path, args=_OPTIONS, env=env, timeout=WITHIN_MS)
+
+
+def new_context(
+    browser: Browser, url: str, *, expects: tuple[str, ...] = (), **options: Any
+) -> tuple[BrowserContext, list[str]]:
+    """(a profile of its own, the list that its pages' complaints go to: errors on the console, and what no script caught)."""
+    context = browser.new_context(
+        base_url=url,
+        **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", "locale": "en-GB", **options},
+        timezone_id="UTC",
+    )
+    context.set_default_timeout(WITHIN_MS)
+    complaints: list[str] = []
+
+    def note(text: str) -> None:
+        if not any(part in text for part in expects):
+            complaints.append(text)
+
+    def listen(page: Page) -> None:
+        def on_console(message: ConsoleMessage) -> None:
+            if message.type == "error":
+                note(f"{page.url}: {message.text} ({message.location.get('url', '')})")
+
+        page.on("console", on_console)
+        page.on("pageerror", lambda error: note(f"{page.url}: {error}"))
+
+    context.on("page", listen)
+    return context, complaints
+
+
+def sign_in(context: BrowserContext, url: str, user: Any) -> None:
+    """The cookie of a session that the server knows."""
+    from django.test import Client
+
+    client = Client()
+    client.force_login(user)
+    context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": url}])

@@ -1,0 +1,87 @@
+"""The list of commands, what it costs, and the scripts that complete them in a shell."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluicegate.cli import completion
+from sluicegate.cli.commands import COMMANDS
+from sluicegate.cli.main import build_parser, whole_parser
+
+#: What is typed, the last word being completed, and what must be among the offers.
+COMPLETIONS = [
+    ("sluicegate ", {"rollout", "push", "completion"}),
+    ("sluicegate roll", {"rollout", "rollback"}),
+    ("sluicegate rollout ", {"start", "supersede"}),
+    ("sluicegate rollout start --dr", {"--dry-run"}),
+    ("sluicegate rollout start sentiment/r2 --w", {"--wait"}),
+    ("sluicegate --json rollout st", {"start", "status"}),
+    ("sluicegate completion ", {"bash", "zsh", "fish"}),
+]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, str | None]:
+    [below] = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    return {one.dest: one.help for one in below._choices_actions}
+
+
+def test_the_list_says_what_the_commands_say_of_themselves() -> None:
+    listed = {name: command.help for name, command in COMMANDS.items()}
+    assert commands_of(build_parser(frozenset())) == listed
+    whole = commands_of(whole_parser())
+    assert whole == listed
+
+
+def test_help_imports_neither_the_client_nor_what_commands_need() -> None:
+    program = (
+        "import sys\n"
+        "from sluicegate.cli.main import main\n"
+        "main(['--help'])\n"
+        "print(sorted({'httpx', 'rich', 'yaml', 'cryptography', 'django', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "rollback" in done.stdout and done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("words", [["rollout", "--help"], ["--server", "http://x", "rollout", "--help"]])
+def test_a_command_is_whole_when_it_is_asked_for(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from sluicegate.cli.main import main
+
+    assert main(words) == 0
+    assert "supersede" in capsys.readouterr().out
+
+
+def test_what_is_no_command_is_refused_with_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    from sluicegate.cli.main import main
+
+    assert main(["rolout", "list"]) == 3
+    assert "rollout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("typed", "offered"), COMPLETIONS)
+def test_bash_completes_commands_verbs_and_options(tmp_path: Path, typed: str, offered: set[str]) -> None:
+    if shutil.which("bash") is None:
+        pytest.fail("there is no bash, which every script of ours needs")
+    script = tmp_path / "sluicegate.bash"
+    script.write_text(completion.script_for("bash", whole_parser()))
+    words = typed.split(" ")
+    program = (
+        f'source "{script}"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sluicegate; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(["bash", "-c", program, "bash", *words], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    found = set(done.stdout.split())
+    assert offered <= found and all(one.startswith(words[-1]) for one in found)
+
+
+def test_every_shell_gets_a_script_of_every_command() -> None:
+    for shell in completion.SHELLS:
+        script = completion.script_for(shell, whole_parser())
+        assert all(name in script for name in COMMANDS) and "supersede" in script and script.endswith("\n")

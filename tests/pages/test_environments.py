@@ -1,0 +1,124 @@
+"""Settings, Environments: what everybody sees, what administrators change, and what is refused, by page and API."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from ledger.models import Event
+from rollouts.core.freeze import FreezeWindow, Stretch, stretches
+from serving.models import Environment
+from tests.factories import make_environment, make_model, make_release, make_team, make_user
+from tests.rollout_setup import OBJECTIVES, serves
+
+pytestmark = pytest.mark.django_db
+PAGE = "/settings/environments/"
+
+
+@pytest.fixture
+def root() -> Client:
+    client = Client()
+    client.force_login(make_user("root", is_admin=True))
+    return client
+
+
+@pytest.fixture
+def ann() -> Client:
+    client = Client()
+    client.force_login(make_user("ann", team="search"))
+    return client
+
+
+def test_empty_and_for_whom(root: Client, ann: Client) -> None:
+    assert Client().get(PAGE).status_code == 302
+    html = ann.get(PAGE).content.decode()
+    assert "No environment yet" in html and "takes an administrator" in html and "<form class" not in html
+    assert "Make an environment" in root.get(PAGE).content.decode()
+    assert root.get(PAGE + "nowhere/").status_code == 404
+
+
+def test_one_is_made_and_changed(root: Client) -> None:
+    form = {"slug": "prod-eu", "title": "<b>EU</b>", "is_routed": "on", "needs_passed_report": "on"}
+    question = root.post("/settings/new-environment/", form)
+    assert b"only with a passed report" in question.content and not Environment.objects.exists()
+    root.post("/settings/new-environment/", {**form, "confirmed": "yes"})
+    row = Environment.objects.get()
+    assert (row.is_routed, row.needs_approval, row.version) == (True, False, 1)
+    assert "<b>EU" not in root.get(PAGE + "prod-eu/").content.decode()
+    change = {"title": "EU", "needs_approval": "on", "version": "1"}
+    assert b"waits for an approval" in root.post(PAGE + "prod-eu/change/", change).content
+    root.post(PAGE + "prod-eu/change/", {**change, "confirmed": "yes"})
+    row.refresh_from_db()
+    assert (row.title, row.needs_passed_report, row.needs_approval, row.version) == ("EU", False, True, 2)
+    assert root.post(PAGE + "prod-eu/change/", {**change, "title": "Late"}).status_code == 412
+    told = Event.objects.get(verb="environment.changed").facts
+    assert told == {"title": "EU", "needs_passed_report": False, "needs_approval": True}
+
+
+@pytest.mark.parametrize("slug", ["", "Prod", "a b", "-a", "a" * 41, "\u202e", "<b>", "a/b"])
+def test_a_name_that_is_none(root: Client, slug: str) -> None:
+    answer = root.post("/settings/new-environment/", {"slug": slug, "title": "Kept", "confirmed": "yes"})
+    assert answer.status_code == 422 and 'value="Kept"' in answer.content.decode()
+    assert not Environment.objects.exists()
+
+
+def test_others_change_nothing(ann: Client) -> None:
+    row = make_environment("production")
+    for path, form in (
+        ("/settings/new-environment/", {"slug": "mine"}),
+        (PAGE + "production/change/", {"title": "Mine", "version": str(row.version)}),
+    ):
+        assert ann.post(path, {**form, "confirmed": "yes"}).status_code == 403
+    api = {"content_type": "application/json", "headers": {"If-Match": "1"}}
+    assert ann.patch("/api/v1/environments/production", {"title": "Mine"}, **api).status_code == 403
+    assert Environment.objects.get().title == row.title
+
+
+def test_by_api(root: Client) -> None:
+    made = root.post("/api/v1/environments", {"slug": "canary"}, content_type="application/json")
+    assert made.status_code == 201 and made.json()["needs_passed_report"] is True and made["ETag"] == '"1"'
+    assert root.post("/api/v1/environments", {"slug": "canary"}, content_type="application/json").status_code == 409
+    api: dict[str, Any] = {"content_type": "application/json"}
+    assert root.patch("/api/v1/environments/canary", {"title": "x"}, **api).status_code == 428
+    api["headers"] = {"If-Match": "1"}
+    assert root.patch("/api/v1/environments/canary", {"is_routed": False}, **api).status_code == 422
+    changed = root.patch("/api/v1/environments/canary", {"allows_forced_release": True}, **api)
+    assert changed.json()["version"] == 2 and changed.json()["allows_forced_release"] is True
+    assert root.patch("/api/v1/environments/canary", {"title": "x"}, **api).status_code == 412
+
+
+def test_freezes_of_models_that_one_may_see(ann: Client) -> None:
+    window = {"from": "00:00", "to": "24:00", "why": "<i>holidays</i>"}
+    for slug, team in (("ranker", "search"), ("other", "ads")):
+        make_model(slug, team=make_team(team), objectives=OBJECTIVES, rollout_policy={"freeze_windows": [window]})
+    html = ann.get(PAGE).content.decode()
+    assert "ranker" in html and "other" not in html and "frozen" in html and "<i>holidays" not in html
+
+
+def test_stretches_touch_and_run_over_midnight() -> None:
+    nights = FreezeWindow(from_min=22 * 60, to_min=6 * 60, why="nights")
+    morning = FreezeWindow(days=frozenset({0}), from_min=6 * 60, to_min=7 * 60, why="Monday")
+    begin = datetime(2026, 11, 22, 23, tzinfo=UTC)  # a Sunday
+    found = stretches([morning, nights], begin, datetime(2026, 11, 23, 23, tzinfo=UTC))
+    assert found == (
+        Stretch(datetime(2026, 11, 22, 22, tzinfo=UTC), datetime(2026, 11, 23, 7, tzinfo=UTC), ("nights", "Monday")),
+        Stretch(datetime(2026, 11, 23, 22, tzinfo=UTC), datetime(2026, 11, 24, 6, tzinfo=UTC), ("nights",)),
+    )
+    assert stretches([], begin, timezone.now()) == ()
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_few_queries(ann: Client, count: int) -> None:
+    for i in range(count):
+        make_model(f"m{i}", team=make_team("search"), rollout_policy={"freeze_windows": [{"why": "x"}]})
+    serves(make_release(make_model("ranker", team=make_team("search"))))
+    for path in (PAGE, PAGE + "production/"):
+        with CaptureQueriesContext(connection) as seen:
+            assert ann.get(path).status_code == 200
+        assert len(seen) <= 12, [one["sql"][:90] for one in seen]

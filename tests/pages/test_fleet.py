@@ -1,0 +1,157 @@
+"""The fleet: what is known and what is not, for whom; cordoning a node, from the page, by the API and as placement sees it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.core.access import Actor, Role
+from accounts.models import User
+from ledger.core.errors import Refused, Stale, Unavailable
+from serving.actions.deployments import ensure_deployment, register_node
+from serving.actions.nodes import cordon_node, uncordon_node
+from serving.models import Deployment, Node
+from tests.factories import (
+    events_of,
+    make_actor,
+    make_admin,
+    make_deployment,
+    make_environment,
+    make_model,
+    make_node,
+    make_release,
+    make_server,
+    make_team,
+    make_user,
+)
+from tests.pages.markup import squeezed
+from tests.pages.test_model_tabs import HOSTILE, MOST_QUERIES, queries_of, signed_in
+
+pytestmark = pytest.mark.django_db
+SYSTEM = Actor.system("test")
+
+
+@pytest.fixture
+def admin() -> User:
+    return make_user("root", is_admin=True)
+
+
+def page_of(user: User, **query: str) -> str:
+    return squeezed(signed_in(user).get(reverse("fleet"), query).content.decode())
+
+
+def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User) -> None:
+    assert "No node has been heard of." in page_of(admin)
+    node = make_node("local")
+    page = page_of(admin)
+    assert (
+        "unknown: its agent did not say" in page and "<dt>Disk</dt><dd>unknown</dd>" in page and "</span> about" in page
+    )
+    Node.objects.update(
+        facts={"gpus": [], "memory_bytes": 2**30, "cpu_count": 2, "gpus_unknown": HOSTILE},
+        seen_at=timezone.now() - timedelta(minutes=5),
+    )
+    page = page_of(admin)
+    assert "<dt>GPUs</dt><dd> none </dd>" in page and "1024 MiB" in page and "</span> silent" in page
+    Node.objects.update(facts={"gpus": None, "gpus_unknown": HOSTILE})
+    page = page_of(admin)
+    assert "unknown: &lt;script&gt;" in page and "<script>alert" not in page
+    assert "No node is like that." in page_of(admin, node="other") and node.name in page_of(admin, state="silent")
+
+
+def test_releases_of_other_teams_have_no_name(admin: User) -> None:
+    server = make_server(make_deployment(make_release(make_model("secret", team=make_team("ads"))), state="ready"))
+    assert "secret r1" in page_of(admin) and "not compared yet" in page_of(admin)
+    page = page_of(make_user("ana", team="search"))
+    assert "secret" not in page and "another team" in page and "Cordon local" not in page
+    type(server).objects.update(drift_checked_at=timezone.now(), drift=[{"path": "model.onnx"}])
+    assert "1 differ" in page_of(admin)
+
+
+def test_where_a_release_would_fit_is_told_to_who_may_read_it(admin: User) -> None:
+    make_node("local")
+    make_release(make_model("secret", team=make_team("ads")))
+    assert "Where secret/r1 would fit" in page_of(admin, fit="secret/r1")
+    for fit, user in (("secret/r1", make_user("ana", team="search")), ("none", admin), ("secret/r99", admin)):
+        assert signed_in(user).get(reverse("fleet"), {"fit": fit}).status_code == 404
+
+
+def test_a_cordoned_node_is_given_nothing_new_and_keeps_what_it_has() -> None:
+    admin, node = make_admin(), make_node("local")
+    held = make_deployment(state="ready")
+    found = cordon_node(actor=admin, node=node, reason="New memory.")
+    assert (found.cordon_reason, found.cordoned_by, found.version) == ("New memory.", admin.name, 2)
+    assert cordon_node(actor=admin, node=node, reason="Again.").version == 2  # idempotent
+    register_node(actor=SYSTEM, name="local", runtimes=node.runtimes, facts={})  # its agent goes on telling
+    place = make_environment("production")
+    with pytest.raises(Unavailable, match="Only local could run it") as refused:
+        ensure_deployment(actor=SYSTEM, release=make_release(), environment=place, reason="new")
+    assert refused.value.code == "nodes_cordoned"
+    again = ensure_deployment(actor=SYSTEM, release=held.release, environment=held.environment, reason="again")
+    assert again.pk == held.pk and again.is_wanted
+    make_node("other")
+    made = ensure_deployment(actor=SYSTEM, release=make_release(), environment=place, reason="new")
+    assert made.node_id == "other" and Deployment.objects.count() == 2
+    with pytest.raises(Stale):
+        uncordon_node(actor=admin, node=node, expected_version=1)
+    uncordon_node(actor=admin, node=node, expected_version=2, reason="Done.")
+    told = [(event.verb, event.reason, event.actor) for event in events_of("node", "local")]
+    assert told[:2] == [("node.uncordoned", "Done.", admin.name), ("node.cordoned", "New memory.", admin.name)]
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_only_an_administrator_cordons(role: Role) -> None:
+    actor, node = make_actor(role), make_node("local")
+    with pytest.raises(Refused):
+        cordon_node(actor=actor, node=node, reason="mine")
+    with pytest.raises(Refused):
+        uncordon_node(actor=actor, node=node, expected_version=1)
+    assert Node.objects.get().cordoned_at is None
+
+
+def test_from_the_page_it_is_one_click_to_shut_and_a_question_to_open(admin: User) -> None:
+    make_node("local")
+    client = signed_in(admin)
+    cordon, uncordon = (reverse("fleet_act", args=["local", verb]) for verb in ("cordon", "uncordon"))
+    assert client.post(cordon, {"reason": HOSTILE}).status_code == 302
+    page = page_of(admin)
+    assert "cordoned</span> by root" in page and "<script>alert" not in page and "placed on this node again" in page
+    stale = client.post(uncordon, {"version": "1", "reason": "typed"})
+    assert stale.status_code == 412 and Node.objects.get().cordoned_at is not None
+    assert client.post(uncordon, {"version": "2"}).status_code == 302 and Node.objects.get().cordoned_at is None
+    for address, form, status in (
+        (cordon, {"reason": "x" * 2001}, 422), (reverse("fleet_act", args=["none", "cordon"]), {}, 404),
+        (reverse("fleet_act", args=["local", "drop"]), {}, 422), (uncordon, {}, 422),
+    ):  # fmt: skip
+        assert client.post(address, form).status_code == status
+    member = signed_in(make_user("ana", team="search", role=Role.RELEASE_MANAGER))
+    assert member.post(cordon, {}).status_code == 403 and Node.objects.get().cordoned_at is None
+
+
+def test_the_api_lists_and_cordons(admin: User) -> None:
+    make_server(make_deployment(state="ready"))
+    client: Client = signed_in(admin)
+    (node,) = client.get("/api/v1/nodes").json()["results"]
+    assert node["gpus"] is None and node["state"] == "about" and node["deployments"][0]["drifted_files"] is None
+    kind = "application/json"
+    done = client.post(
+        "/api/v1/nodes/local/cordon", {"reason": "x"}, content_type=kind, headers={"If-Match": "*"}
+    ).json()
+    assert done["state"] == "cordoned" and done["version"] == 2
+    again = {"If-Match": '"2"'}
+    assert (
+        client.post("/api/v1/nodes/local/uncordon", {}, content_type=kind, headers=again).json()["cordoned_at"] is None
+    )
+
+
+def test_the_page_asks_few_questions_however_many_nodes(admin: User) -> None:
+    client, address = signed_in(admin), reverse("fleet")
+    for number in (1, 200):
+        for one in range(number):
+            make_node(f"node-{number}-{one}")
+        make_server(make_deployment(state="ready"))
+        assert queries_of(client, address) <= MOST_QUERIES

@@ -1,0 +1,166 @@
+"""A gate run's page: live while its gates run, its log, its plots, and the way to cancel it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.core.access import Actor, Role
+from registry.models import Release
+from serving.actions import keep_log
+from serving.models import ServerLog
+from tests.factories import (
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+    make_team,
+    make_user,
+)
+from tests.pages.markup import squeezed
+from validators.core.load import LATENCY_EDGES_MS
+from validators.models import GateResult, GateRun
+from web.pages.gate_plots import latency_plot
+from web.progress import left_of
+
+pytestmark = pytest.mark.django_db
+LOAD = {
+    "requests": 200, "errors": 0, "over": 3, "offered_per_s": 20.0, "achieved_per_s": 20.0, "slo_ms": 250.0, "slo_quantile": 0.99,
+    "latency_ms": {"p50": 12.0, "p95": 80.0, "p99": 300.0}, "full_per_s": 85.0, "phi": 1.0,
+    "latency_edges_ms": list(LATENCY_EDGES_MS), "latency_counts": [0] * 9 + [150, 40, 5, 0, 2, 0, 0, 0, 0, 3] + [0] * 9,
+}  # fmt: skip
+GOLDEN = {
+    "accuracy": {"value": 0.9, "low": 0.88, "high": 0.92, "n": 800}, "baseline": "r1", "predictions": list(range(300)),
+    "paired": {"n": 800, "both_right": 700, "lost": 30, "won": 20, "drop": 0.0125},
+    "slices": {
+        "long": {"items": 200, "lost": 20, "won": 2, "is_judged": True},
+        "<b>": {"items": 9, "lost": 0, "won": 1, "is_judged": False},
+    },
+    "checks": [{"verdict": "failed", "sentence": "The accuracy drop is 1.2 points."}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def running() -> GateRun:
+    """A run of r2 with golden running at 30 of 90, and load waiting."""
+    model = make_model("sentiment", team=make_team("search"))
+    stable, candidate = make_release(model), make_release(model)
+    run = GateRun.objects.create(
+        release=candidate, environment=make_environment("staging", is_routed=False), baseline=stable, state="running",
+        policy={"golden": {"max_accuracy_drop": 0.01}}, policy_digest="sha256:" + "0" * 64, requested_by="ana",
+    )  # fmt: skip
+    began = timezone.now() - timedelta(seconds=10)
+    GateResult.objects.create(
+        gate_run=run, gate="golden", position=0, started_at=began, progress_done=30, progress_total=90
+    )
+    GateResult.objects.create(gate_run=run, gate="load", position=1)
+    return run
+
+
+def judge(run: GateRun, gate: str, evidence: dict[str, Any], verdict: str = "passed") -> None:
+    run.results.filter(gate=gate).update(verdict=verdict, evidence=evidence, ended_at=timezone.now())
+
+
+@pytest.fixture
+def member(client: Client, running: GateRun) -> Client:
+    client.force_login(make_user("mia", team="search", role=Role.MODEL_TEAM))
+    return client
+
+
+def shown(client: Client, name: str, run: GateRun, query: str = "") -> str:
+    answer = client.get(reverse(name, args=[run.pk]) + query)
+    assert answer.status_code == 200
+    return squeezed(answer.content.decode())
+
+
+def test_a_running_gate_says_how_far_it_is_and_how_long_it_will_take(member: Client, running: GateRun) -> None:
+    page = shown(member, "gate_run", running)
+    assert (
+        "30 of 90" in page
+        and re.search(r", about [0-9.]+ (s|min) left", page)
+        and f'data-live="gate-run:{running.pk}"' in page
+    )
+    assert "it appears here by itself" in page
+    result = running.results.get(gate="golden")
+    began = result.started_at
+    assert began is not None and left_of(result, began + timedelta(seconds=1)) == ""
+    assert left_of(result, began + timedelta(seconds=10)) == "about 20 s left"
+
+
+def test_evidence_appears_by_itself_and_only_when_there_is_more(member: Client, running: GateRun) -> None:
+    address = reverse("gate_run_evidence", args=[running.pk])
+    assert member.get(address, {"judged": "0"}).status_code == 204
+    judge(running, "golden", GOLDEN, "failed")
+    fragment = squeezed(member.get(address, {"judged": "0"}).content.decode())
+    assert "Accuracy drop by slice" in fragment and "30 lost, 20 won of 800" in fragment and "?judged=1" in fragment
+    assert "&lt;b&gt;" in fragment and "too few items to be judged" in fragment
+    assert "20 won" in fragment and ">50<" in fragment  # 800 - 700 - 30 - 20: nobody was right
+    assert "and 250 more" in fragment and "against=r1#golden" in fragment
+    assert member.get(address, {"judged": "1"}).status_code == 204
+
+
+def test_the_load_gate_is_drawn_with_its_objective_and_capacity(member: Client, running: GateRun) -> None:
+    judge(running, "golden", GOLDEN)
+    judge(running, "load", LOAD)
+    page = shown(member, "gate_run", running)
+    assert "objective 250 ms" in page and "capacity 85/s" in page and "One run, so one rate." in page
+    assert "Of 200 answers" in page and "not within it" in page  # p99 is over the objective
+    other = GateRun.objects.create(
+        release=running.release, environment=running.environment, policy={}, policy_digest="x", requested_by="ana",
+        state="finished", verdict="passed",
+    )  # fmt: skip
+    slow = {**LOAD, "offered_per_s": 60.0}
+    GateResult.objects.create(gate_run=other, gate="load", position=0, verdict="passed", evidence=slow)
+    assert "Of 2 runs of this release." in shown(member, "gate_run", running)
+    before = {name: value for name, value in LOAD.items() if name != "latency_counts"}
+    assert latency_plot(before) is None and latency_plot(LOAD) is not None  # a run of before kept no histogram
+
+
+def test_the_servers_log_is_kept_where_no_user_is_and_shown_escaped(member: Client, running: GateRun) -> None:
+    system = Actor.system("agent")
+    server = make_server(make_deployment(running.release, running.environment))
+    keep_log(actor=system, server=server, text="I0101 <b>loaded</b> \u202e")
+    page = shown(member, "gate_run_live", running)
+    assert "&lt;b&gt;loaded" in page and "U+202E" in page
+    production = make_server(make_deployment(running.release, make_environment("production")))
+    keep_log(actor=system, server=production, text="what a user sent")
+    assert ServerLog.objects.count() == 1
+    told = member.get(f"/api/v1/gate-runs/{running.pk}/log").json()
+    assert told["text"].startswith("I0101")
+
+
+def test_it_is_cancelled_by_one_click_and_by_nobody_of_another_team(member: Client, running: GateRun) -> None:
+    address = reverse("gate_run_cancel", args=[running.pk])
+    member.force_login(make_user("eve", team="sound"))
+    assert member.post(address).status_code == 404
+    for name in ("gate_run", "gate_run_live", "gate_run_evidence"):
+        assert member.get(reverse(name, args=[running.pk])).status_code == 404
+    member.force_login(make_user("rob", team="search", role=Role.MODEL_TEAM))
+    assert "Cancel the run" in shown(member, "gate_run", running)
+    done = member.post(address, {"reason": "rob cancelled it by hand"}, follow=True).content.decode()
+    assert "is cancelled" in done and "Cancel the run" not in done and "hx-get" not in done
+    assert member.post(address).status_code == 409
+
+
+@pytest.mark.parametrize("many", [1, 30])
+def test_the_page_asks_few_questions(
+    member: Client, running: GateRun, many: int, django_assert_max_num_queries: Any
+) -> None:
+    release: Release = running.release
+    judge(running, "load", LOAD)
+    for _ in range(many):
+        other = GateRun.objects.create(
+            release=release, environment=running.environment, policy={}, policy_digest="x", requested_by="ana",
+            state="finished", verdict="passed",
+        )  # fmt: skip
+        GateResult.objects.create(gate_run=other, gate="load", position=0, verdict="passed", evidence=LOAD)
+    for name in ("gate_run", "gate_run_live"):
+        with django_assert_max_num_queries(12):
+            shown(member, name, running)

@@ -1,0 +1,185 @@
+"""The overview: what needs one, what moves, what serves, and two clicks back."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.core.access import Role
+from accounts.models import User
+from rollouts.core.latency import NOTHING
+from rollouts.core.recent_traffic import RecentTraffic
+from rollouts.models import AATestRecord, Rollout
+from rollouts.queries.places import places_of
+from serving.models import Route
+from tests.factories import (
+    make_deployment,
+    make_environment,
+    make_model,
+    make_release,
+    make_server,
+    make_team,
+    make_user,
+)
+from tests.pages.markup import squeezed
+from tests.rollout_setup import awaiting, production, promoted, put, serves, with_stable
+
+pytestmark = pytest.mark.django_db
+#: Of one page, whatever there is to show.
+MOST_QUERIES = 12
+
+
+def signed_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def manager() -> Client:
+    return signed_in(make_user(team="search", role=Role.RELEASE_MANAGER))
+
+
+def page_of(client: Client) -> str:
+    return squeezed(client.get(reverse("overview")).content.decode())
+
+
+def sheets(page: str) -> list[str]:
+    """The confirmations that roll something back."""
+    return re.findall(r'<form method="post" action="[^"]*/roll-back/">.*?</form>', page)
+
+
+def test_two_clicks_roll_a_live_rollout_back() -> None:
+    rollout, stable = with_stable()
+    client = manager()
+    page = page_of(client)
+    (sheet,) = sheets(page)
+    assert f"goes to {stable.name} at once" in sheet and '<button disabled hidden aria-hidden="true">' in sheet
+
+    fields = [dict(re.findall(r'(\w+)="([^"]*)"', field)) for field in re.findall(r"<input[^>]*>", sheet)]
+    form = {field["name"]: field["value"] for field in fields if "name" in field}
+    assert form["reason"].startswith("Rolled back by ")
+    address = re.findall(r'action="([^"]*)"', sheet)[0]
+    assert client.post(address, form).status_code == 302
+    rollout.refresh_from_db()
+    assert rollout.state == "rolling_back" and form["reason"] in rollout.reason
+
+
+def test_two_clicks_undo_a_promotion_while_its_window_is_open() -> None:
+    rollout, stable = promoted()
+    client = manager()
+    (sheet,) = sheets(page_of(client))
+    assert f"Roll back to {stable.name}" in sheet and "closes" in page_of(client)
+    put(rollout, "promoted", undo_until=timezone.now() - timedelta(seconds=1))
+    page = page_of(client)
+    assert sheets(page) == [] and "closes" not in page and "by a new rollout" in page
+
+
+def test_nothing_goes_back_to_what_is_not_warm() -> None:
+    promoted(is_ready=False)
+    assert sheets(page_of(manager())) == []
+
+
+def test_the_way_back_is_that_of_the_rollout_s_own_rules() -> None:
+    """The overview reads everything at once; `undo_window` asks for one rollout. They must not differ."""
+    from rollouts.queries.undo_window import is_open
+
+    rollout, stable = promoted()
+    for change in ({}, {"undo_until": None}, {"undo_until": timezone.now()}, {"state": "reverted"}):
+        Rollout.objects.filter(pk=rollout.pk).update(
+            **{"state": "promoted", "undo_until": timezone.now() + timedelta(hours=1), **change}
+        )
+        rollout.refresh_from_db()
+        (place,) = (one for rows in places_of([rollout.model]).values() for one in rows)
+        assert (place.back_to is not None) == is_open(rollout), change
+    put(rollout, "promoted", undo_until=timezone.now() + timedelta(hours=1))
+    Route.objects.update(stable=stable, candidate=None, candidate_bp=0)
+    (place,) = (one for rows in places_of([rollout.model]).values() for one in rows)
+    assert place.back_to is None and not is_open(rollout)
+
+
+def test_who_may_not_roll_back_is_not_offered_it() -> None:
+    with_stable()
+    viewer = make_user(team="elsewhere", role=Role.RELEASE_MANAGER)
+    page = page_of(signed_in(viewer))
+    assert sheets(page) == [] and "No model yet" in page
+
+
+def test_nobody_is_told_what_is_not_true() -> None:
+    """A person without a model learns neither that nothing is live nor where the gateway is."""
+    rollout, _ = with_stable()
+    page = page_of(signed_in(make_user("nobody")))
+    assert "live here" not in page and rollout.model.slug not in page and "Gateway" not in page
+    assert "No model yet</strong> that you may see" in page
+
+
+def test_what_is_loaded_in_staging_is_shown() -> None:
+    staging = make_environment("staging", title="Staging", is_routed=False)
+    release = make_release(make_model("sentiment", team=make_team("search")))
+    make_server(make_deployment(release, staging, state="ready"))
+    page = page_of(manager())
+    assert "no gateway routes here" in page and "1 of 1 answer" in page and f">{release.name}</a>" in page
+
+
+def test_what_waits_for_the_person_stands_first() -> None:
+    rollout, requester, approver = awaiting()
+    client = signed_in(User.objects.get(pk=approver.user_id))
+    page = page_of(client)
+    assert "Needs you" in page and "needs your approval" in page and '<span class="badge">1</span>' in page
+    assert page.index("Needs you") < page.index("Moving")
+    assert "Needs you" not in page_of(signed_in(User.objects.get(pk=requester.user_id)))
+    put(rollout, "stuck", reason="gateway-1 does not follow.")
+    assert "the rollback is stuck" in page_of(client) and "gateway-1 does not follow." in page_of(client)
+
+
+def test_servers_are_told_as_they_are() -> None:
+    release = make_release(make_model("sentiment", team=make_team("search")))
+    serves(release)
+    assert "none is running" in page_of(manager())
+    deployment = make_deployment(release, production(), state="ready")
+    server = make_server(deployment)
+    assert "healthy</span>" in page_of(manager())
+    type(server).objects.filter(pk=server.pk).update(is_serving=False)
+    assert "lost</span>" in page_of(manager()) and "0 of 1 answer" in page_of(manager())
+    type(server).objects.filter(pk=server.pk).update(
+        is_serving=True, drift=[{"path": "a", "expected": "", "found": ""}]
+    )
+    assert "drifted</span>" in page_of(manager())
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_its_queries_do_not_grow(count: int, django_assert_max_num_queries: Any) -> None:
+    team = make_team("search")
+    for i in range(count):
+        release = make_release(make_model(f"model-{i}", team=team))
+        serves(release)
+        make_deployment(release, production(), state="ready")
+    client = manager()
+    with django_assert_max_num_queries(MOST_QUERIES):
+        page = page_of(client)
+    assert page.count('data-label="Serves"') == count
+
+
+def test_the_last_hour_of_each_place_is_drawn() -> None:
+    stable = make_release(make_model("sentiment", team=make_team("search"), objectives={"errors_max_frac": 0.01}))
+    serves(stable)
+    now = timezone.now().timestamp()
+    traffic = RecentTraffic()
+    for minute, errors in ((10, 0), (9, 0), (2, 30)):
+        traffic = traffic.after(now - 60 * minute, 600, errors, NOTHING)
+    AATestRecord.objects.create(
+        environment=production(), model=stable.model, traffic=traffic.to_json(), at=timezone.now(), state={}
+    )
+    page = page_of(manager())
+    assert 'aria-label="10/s in the last minute, 10/s at most in the last hour"' in page
+    assert '<span class="word bad">1.67 % failed</span>' in page
+
+
+def test_an_hour_that_nobody_counted_is_said_to_be_unknown() -> None:
+    serves(make_release(make_model("sentiment", team=make_team("search"))))
+    assert "not counted" in page_of(manager())

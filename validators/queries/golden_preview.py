@@ -1,0 +1,56 @@
+"""A golden set that nobody added yet, beside the one that it would replace."""
+
+from __future__ import annotations
+
+from ledger.core.errors import Invalid, NotFound
+from registry.models import ServedModel
+from validators.core.contract import tensors_of
+from validators.core.golden_preview import Preview, preview
+from validators.core.golden_set import GoldenItem, parse_golden_set
+from validators.core.policy import parse_policy
+from validators.queries.gate_runs import golden_items, golden_sets_of
+
+#: Of one file.
+MAX_GOLDEN_SET_BYTES = 64 * 2**20
+
+
+def preview_golden_set(model: ServedModel, data: bytes) -> Preview:
+    """What these JSON lines hold, and how they differ from the set before. Nothing is stored.
+
+    Raises Invalid: `golden_set_invalid`, with the lines in facts["errors"]; `golden_set_too_large`.
+    """
+    require_size(data)
+    items = parse_golden_set(data, inputs=tensors_of(model.contract, "inputs"))
+    return preview(items, confidence=_confidence(model), before=_before(model))
+
+
+def require_size(data: bytes) -> None:
+    """Raises Invalid for a file that is too large."""
+    if len(data) > MAX_GOLDEN_SET_BYTES:
+        said = f"A golden set may have {MAX_GOLDEN_SET_BYTES // 2**20} MiB. Send fewer items."
+        raise Invalid("golden_set_too_large", said)
+
+
+def set_in_policy(model: ServedModel) -> str:
+    """The digest of the set that the model's gate policy names; empty where it names none."""
+    golden = model.gate_policy.get("golden")
+    named = golden.get("set") if isinstance(golden, dict) else None
+    return named if isinstance(named, str) else ""
+
+
+def _before(model: ServedModel) -> tuple[GoldenItem, ...] | None:
+    """The items of the set that the policy names, else of the newest; None where there is none that can be read."""
+    newest = golden_sets_of(model).first()
+    digest = set_in_policy(model) or (newest.digest if newest else "")
+    try:
+        return golden_items(model, digest) if digest else None
+    except (NotFound, Invalid):
+        return None
+
+
+def _confidence(model: ServedModel) -> float:
+    """That of the model's golden gate."""
+    try:
+        return float(parse_policy(model.gate_policy, model.objectives).document["golden"]["confidence"])
+    except Invalid:
+        return float(parse_policy({}).document["golden"]["confidence"])

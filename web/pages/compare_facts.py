@@ -1,0 +1,103 @@
+"""What the page of a comparison says of two releases: the verdict in a sentence, metrics with their differences, plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accounts.core.quantities import share_text
+from validators.queries.disagreements import Compared
+from web.plots import Estimate, Plot, forest
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One metric of both releases. `delta` is the newer less the older, in words; `kind` colours it: ok, bad or ""."""
+
+    gate: str
+    metric: str
+    unit: str
+    old: Mapping[str, Any] | None
+    new: Mapping[str, Any] | None
+    delta: str
+    kind: str
+    says: str
+
+
+def metric_rows(told: Mapping[str, Any]) -> list[MetricRow]:
+    """The metrics, those first that say something."""
+    rows = [_row(one) for one in told["metrics"]]
+    weight = {"worse": 0, "better": 1}
+    return sorted(rows, key=lambda row: weight.get(row.says, 2))
+
+
+def _row(one: Mapping[str, Any]) -> MetricRow:
+    old, new = one["old"], one["new"]
+    kind = {"better": "ok", "worse": "bad"}.get(one["says"], "")
+    delta = _delta(new["value"] - old["value"], one["unit"]) if old and new else ""
+    return MetricRow(one["gate"], one["metric"], one["unit"], old, new, delta, kind, one["says"])
+
+
+def _delta(value: float, unit: str) -> str:
+    if unit == "frac":
+        return f"{value * 100:+.2f} points"
+    return f"{value:+.4g} {unit}"
+
+
+def verdict_of(told: Mapping[str, Any], answers: Compared, rows: Sequence[MetricRow]) -> list[tuple[str, str]]:
+    """(kind, sentence) of what a reviewer needs to know first, the worst before the rest."""
+    return sorted(_findings(told, answers, rows), key=lambda one: ("bad", "waiting", "idle", "ok").index(one[0]))
+
+
+def _findings(told: Mapping[str, Any], answers: Compared, rows: Sequence[MetricRow]) -> Iterator[tuple[str, str]]:
+    new, old = told["new"]["name"], told["old"]["name"]
+    if told["is_same"]:
+        yield "idle", f"{new} and {old} are the same bytes."
+    if told["coupled"]["warning"]:
+        yield "waiting", told["coupled"]["warning"]
+    if told["new"]["verdict"] is None:
+        yield "waiting", f"No gate run of {new} has a report."
+    else:
+        kind = {"passed": "ok", "failed": "bad"}.get(told["new"]["verdict"], "waiting")
+        yield kind, f"The gates of {new} {_ended(told['new']['verdict'])}."
+    for says, kind in (("worse", "bad"), ("better", "ok")):
+        named = [f"{row.metric} ({row.delta})" for row in rows if row.says == says]
+        if named:
+            yield kind, f"{new} is {says} in {_listed(named)}."
+    if rows and not any(row.kind for row in rows):
+        yield "idle", f"No metric differs clearly: {len(rows)} were compared."
+    if answers.items:
+        hows = dict(answers.by_how)
+        lost, won = hows.get("lost", 0), hows.get("won", 0)
+        share = share_text(1 - answers.total / answers.items)
+        yield (
+            "bad" if lost > 2 * won and lost > 10 else "idle",
+            f"{answers.total} of {answers.items} golden answers differ ({lost} lost, {won} won); {share} are equal.",
+        )
+
+
+def _ended(verdict: str) -> str:
+    return {"passed": "passed", "failed": "failed", "errored": "broke"}.get(verdict, f"ended {verdict}")
+
+
+def _listed(words: Sequence[str]) -> str:
+    shown = list(words[:4])
+    more = f" and {len(words) - 4} more" if len(words) > 4 else ""
+    return ", ".join(shown) + more
+
+
+def interval_plot(told: Mapping[str, Any]) -> Plot | None:
+    """Shares with their intervals, of both releases under each other; None where no metric has one."""
+    names = told["old"]["name"], told["new"]["name"]
+    rows = [
+        Estimate(f"{one['metric']} {name}", one[side]["value"], one[side]["low"], one[side]["high"], look, one["says"])
+        for one in told["metrics"]
+        if one["unit"] == "frac"
+        for side, name, look in (("old", names[0], "stable"), ("new", names[1], "candidate"))
+        if one[side] and one[side]["low"] is not None
+    ]
+    if not rows:
+        return None
+    caption = "What the gates measured of each release, with 95 % intervals."
+    return forest("Shares with their intervals", caption, rows, zero=None, name="shares")

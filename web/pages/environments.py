@@ -1,0 +1,109 @@
+"""Settings, Environments: the rules for entering each, its gateways, and when models are frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.api.requests import actor_of
+from registry.queries import visible_models
+from rollouts.queries.freezes import freezes
+from serving import queries
+from serving.actions.environments import change_environment, create_environment
+from serving.models import Environment
+from serving.queries.gateways import gateway_states
+from web.pages.forms import version_in
+from web.pages.settings_frame import act_confirmed, render_settings
+
+DAYS_AHEAD = 14
+_FLAGS = ("needs_passed_report", "needs_approval", "allows_forced_release")
+
+
+@login_required
+def environments(request: HttpRequest) -> HttpResponse:
+    now, models = timezone.now(), visible_models(actor_of(request))
+    facts = {
+        "rows": queries.all_environments(),
+        "gateways": gateway_states(),
+        "freezes": freezes(models, now, days=DAYS_AHEAD),
+        "days": DAYS_AHEAD,
+        "row": {"title": "", "needs_passed_report": True, "needs_approval": False, "allows_forced_release": False},
+        "form": request.POST,
+    }
+    return render_settings(request, "settings/environments.html", "settings_environments", facts)
+
+
+@login_required
+def environment(request: HttpRequest, slug: str) -> HttpResponse:
+    """One environment with its form."""
+    facts = {
+        "row": queries.get_environment(slug, visible_models(actor_of(request))),
+        "gateways": [one for one in gateway_states() if one.environment == slug],
+        "form": request.POST,
+    }
+    return render_settings(request, "settings/environment.html", "settings_environments", facts)
+
+
+@login_required
+def create(request: HttpRequest) -> HttpResponse:
+    made: list[Environment] = []
+    given = request.POST
+
+    def verb() -> None:
+        values = _values(request)
+        if not values["title"]:
+            del values["title"]  # its name will do
+        is_routed = given.get("is_routed") == "on"
+        slug = given.get("slug", "").strip()
+        made[:] = [create_environment(actor=actor_of(request), slug=slug, is_routed=is_routed, **values)]
+
+    return act_confirmed(
+        request, verb, title="Make this environment", says=lambda: _says(made[0]), done="The environment is there.",
+        then=lambda: reverse("settings_environment", args=[made[0].slug]), page=lambda: environments(request),
+    )  # fmt: skip
+
+
+@login_required
+def change(request: HttpRequest, slug: str) -> HttpResponse:
+    actor = actor_of(request)
+    row = queries.get_environment(slug, visible_models(actor))
+    changed: list[Environment] = []
+
+    def verb() -> None:
+        changed[:] = [
+            change_environment(
+                actor=actor, environment=row, expected_version=version_in(request), changes=_values(request)
+            )
+        ]
+
+    return act_confirmed(
+        request, verb, title="Change the rules", says=lambda: _says(changed[0]), done="The rules are changed.",
+        then=lambda: reverse("settings_environment", args=[slug]), page=lambda: environment(request, slug),
+    )  # fmt: skip
+
+
+def _values(request: HttpRequest) -> dict[str, Any]:
+    given = request.POST
+    return {"title": given.get("title", "").strip(), **{name: given.get(name) == "on" for name in _FLAGS}}
+
+
+def _says(row: Environment) -> list[str]:
+    """What holds from now on."""
+    gateway = "gateways route its traffic" if row.is_routed else "no gateway: gates talk to its servers directly"
+    report = "only with a passed report" if row.needs_passed_report else "without a passed report, too"
+    approval = (
+        "waits for an approval at its start" if row.needs_approval else "waits for the approvals of its policy alone"
+    )
+    forced = (
+        "may choose its release by x-sluicegate-release" if row.allows_forced_release else "cannot choose its release"
+    )
+    return [
+        f"{row.title} ({row.slug}): {gateway}.",
+        f"A rollout starts here {report}, and {approval}.",
+        f"A caller's request {forced}.",
+        "Rollouts that are under way keep what they were started with.",
+    ]

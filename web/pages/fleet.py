@@ -1,0 +1,92 @@
+"""The fleet: nodes, what runs on each, what is known of it, and keeping new deployments off one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+
+from accounts.api.requests import actor_of
+from accounts.core.access import EVERY_TEAM, Verb, may
+from ledger.core.errors import Invalid
+from registry.queries import get_release, visible_model
+from serving.actions.nodes import cordon_node, uncordon_node
+from serving.queries import get_node
+from serving.queries.fleet import MOST_DEPLOYMENTS, NodeView, fleet_of
+from serving.queries.node_fit import fits_of
+from web.listing import Filter, asked
+from web.pages.forms import NO_REASON, act, optional_reason_in, version_in
+from web.plots import Cell, NodeRow, Plot, fleet_map
+
+
+def _page(request: HttpRequest) -> HttpResponse:
+    actor = actor_of(request)
+    filters = asked(
+        request,
+        Filter("node", "Node"),
+        Filter("state", "State", [(one, one) for one in ("about", "silent", "cordoned")]),
+        Filter("fit", "Where would it fit?", hint="my-model/r6"),
+    )
+    given = {one.name: one.value for one in filters}
+    rows = [one for one in fleet_of(actor) if given["node"] in one.node.name and given["state"] in ("", one.state)]
+    facts: dict[str, Any] = {
+        "filters": filters, "is_filtered": any(given.values()), "rows": rows, "plot": _map(rows),
+        "may_cordon": may(actor, Verb.ADMINISTER, EVERY_TEAM), "fit": given["fit"],
+        "is_cut": sum(len(one.held) for one in rows) >= MOST_DEPLOYMENTS, "most": MOST_DEPLOYMENTS,
+    }  # fmt: skip
+    if given["fit"]:
+        slug, _, name = given["fit"].partition("/")
+        visible_model(actor, slug)
+        facts["fits"] = fits_of(get_release(slug, name))
+    return render(request, "serving/fleet.html", facts)
+
+
+def _map(rows: list[NodeView]) -> Plot:
+    looks = {"ready": "ok", "failed": "bad", "draining": "waiting"}
+
+    def cells(one: NodeView) -> list[Cell]:
+        return [
+            Cell(
+                f"{held.model} {held.release}".strip() or "another team's",
+                looks.get(held.deployment.state, "running"),
+                held.deployment.state,
+            )
+            for held in one.held
+        ]
+
+    def bytes_of(mib: int | None) -> float | None:
+        return None if mib is None else float(mib) * 1024 * 1024
+
+    nodes = [
+        NodeRow(one.node.name, cells(one), bytes_of(one.declared_mib), bytes_of(one.known.memory_mib), one.state)
+        for one in rows
+    ]
+    said = (
+        "The bar is the memory that envelopes declare, against what the node has; nothing here measures what is used."
+    )
+    return fleet_map("Fleet", said, nodes, name="fleet")
+
+
+@login_required
+def fleet(request: HttpRequest) -> HttpResponse:
+    return _page(request)
+
+
+@login_required
+def act_on(request: HttpRequest, name: str, verb: str) -> HttpResponse:
+    """Cordons at once; uncordons what the page showed."""
+
+    def call() -> None:
+        actor, reason, node = actor_of(request), optional_reason_in(request), get_node(name)
+        if verb == "cordon":
+            cordon_node(actor=actor, node=node, reason=reason or NO_REASON)
+        elif verb == "uncordon":
+            uncordon_node(actor=actor, node=node, expected_version=version_in(request), reason=reason)
+        else:
+            raise Invalid("no_such_verb", f"A node has no verb “{verb}”.")
+
+    done = f"{name} is given no new deployment." if verb == "cordon" else f"{name} may be given deployments again."
+    return act(request, call, done=done, then=reverse("fleet"), page=lambda: _page(request))

@@ -1,0 +1,105 @@
+"""The plots of a gate run: latency against its objective, rate and capacity, and the golden set's slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accounts.core.quantities import share_text
+from validators.core.compare import Paired, drop_interval
+from web.plots import Axis, Estimate, Kind, Limit, LoadPoint, Mark, Plot, Series, Unit, forest, lines, rate_latency
+
+Evidence = Mapping[str, Any]
+
+
+def plots_of(gate: str, evidence: Evidence, policy: Mapping[str, Any], others: Sequence[Evidence] = ()) -> list[Plot]:
+    """What can be drawn of the gate's evidence. `others`: the same gate's, of other runs of the release."""
+    if gate == "load":
+        found = [latency_plot(evidence), rate_plot(evidence, others)]
+    elif gate == "golden":
+        found = [slice_plot(evidence, policy)]
+    else:
+        return []
+    return [plot for plot in found if plot is not None]
+
+
+def latency_plot(evidence: Evidence) -> Plot | None:
+    """The share of answers that came within each time, with the objective; None for a run that kept no histogram."""
+    counts, edges = evidence.get("latency_counts") or (), evidence.get("latency_edges_ms") or ()
+    answered = sum(counts)
+    if not answered or len(counts) != len(edges) + 1:
+        return None
+    within, points = 0, []
+    for edge, count in zip(edges, counts, strict=False):
+        within += count
+        points.append((edge / 1000, within / answered))
+    first = next(at for at, count in enumerate(counts) if count)
+    last = next((at for at, (_, share) in enumerate(points) if share >= 1.0), len(points) - 1)
+    shown = points[max(0, first - 1) : last + 1]
+    slo_ms, quantile = evidence.get("slo_ms"), evidence.get("slo_quantile")
+    marks = [Mark(slo_ms / 1000, f"objective {slo_ms:g} ms")] if slo_ms else []
+    limits = [Limit(quantile, f"{share_text(quantile)} are asked")] if slo_ms and quantile else []
+    caption = f"Of {answered} answers, from when each request was due."
+    return lines(
+        "Latency",
+        caption,
+        [Series("answers within", shown, "candidate", kind=Kind.STEP)],
+        x=Axis("latency", Unit.DURATION, is_log=True),
+        y=Axis("share of answers", Unit.SHARE, lo=0.0, hi=1.0),
+        limits=limits,
+        marks=marks,
+        name="latency",
+    )
+
+
+def rate_plot(evidence: Evidence, others: Sequence[Evidence] = ()) -> Plot | None:
+    """Latency over the offered rate, of this run and of the release's others, and how much a full server did."""
+    points = [point for one in (evidence, *others) if (point := _point(one)) is not None]
+    if not points:
+        return None
+    slo_ms, full = evidence.get("slo_ms"), evidence.get("full_per_s")
+    many = f"Of {len(points)} runs of this release." if len(points) > 1 else "One run, so one rate."
+    does = f" With a queue before it the server did {full:g} requests a second." if full else ""
+    return rate_latency(
+        "Rate and capacity", f"{many}{does}", points, limit_s=slo_ms / 1000 if slo_ms else None, capacity_per_s=full, name="rate"
+    )  # fmt: skip
+
+
+def _point(evidence: Evidence) -> LoadPoint | None:
+    rate, latency = evidence.get("offered_per_s"), evidence.get("latency_ms") or {}
+    if not rate or not latency:
+        return None
+    named = {name: latency[name] / 1000 for name in ("p50", "p95", "p99") if name in latency}
+    return LoadPoint(float(rate), dict(named), evidence.get("achieved_per_s"))
+
+
+def slice_plot(evidence: Evidence, policy: Mapping[str, Any]) -> Plot | None:
+    """How far the accuracy dropped below the baseline's, over all and by slice, with the limit."""
+    paired, slices = evidence.get("paired"), evidence.get("slices") or {}
+    if not paired:
+        return None
+    rows = [_estimate("all", int(paired["n"]), int(paired["lost"]), int(paired["won"]), "")]
+    for name, one in slices.items():
+        if "lost" in one and one.get("items"):
+            note = "" if one.get("is_judged") else "too few items to be judged"
+            rows.append(_estimate(name, int(one["items"]), int(one["lost"]), int(one["won"]), note))
+    limit = policy.get("max_accuracy_drop")
+    caption = (
+        f"Accuracy of {evidence.get('baseline')} less that of this release, with 95 % intervals; right of 0 is worse."
+    )
+    return forest(
+        "Accuracy drop by slice",
+        caption,
+        rows,
+        x_label="drop",
+        limit=limit,
+        limit_label="limit over all",
+        name="slices",
+    )
+
+
+def _estimate(name: str, n: int, lost: int, won: int, note: str) -> Estimate:
+    paired = Paired(n, 0, lost, won)
+    low, high = drop_interval(paired)
+    said = f"{lost} lost, {won} won of {n}"
+    return Estimate(name, paired.drop, low, high, "candidate", f"{said}; {note}" if note else said)

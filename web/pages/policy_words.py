@@ -1,0 +1,233 @@
+"""A model's objectives and policies as fields in words, and as one text: both ways to the same settings. Asks nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ledger.core.errors import Invalid
+from registry.adapters.json_yaml import read_text
+from registry.core.diff import Change, fields
+from registry.core.schema import Problem
+from registry.queries.model_changes import POLICIES
+from web.pages.policy_form import FIELDS, NAMES, Field, fields_of, from_fields
+
+LABELS: Final = {"objectives": "Objectives", "gate_policy": "Gate policy", "rollout_policy": "Rollout policy"}
+#: Characters of a text that somebody sends.
+_LONGEST: Final = 256 << 10
+_NUMBER, _TEXT, _FLAG, _LIST = "number", "text", "flag", "list"
+#: (path, label, unit, what it is) of each setting that has a field here; the text has all of them.
+_WORDS: Final = {
+    "objectives": (
+        ("timeout_s", "A user waits at most", "seconds", _NUMBER),
+        ("attempt_timeout_s", "An attempt may take", "seconds", _NUMBER),
+        ("errors_max_frac", "Errors at most", "share from 0 to 1", _NUMBER),
+        ("slow.threshold_ms", "Slow is longer than", "milliseconds", _NUMBER),
+        ("slow.max_frac", "Slow at most", "share from 0 to 1", _NUMBER),
+        ("wrong.max_frac", "Wrong answers at most", "share from 0 to 1", _NUMBER),
+    ),
+    "gate_policy": (
+        ("gates", "Gates, in their order", "contract, cold_start, golden, load", _LIST),
+        ("stop_at_first_failure", "Stop at the first failure", "yes or no", _FLAG),
+        ("cold_start.max_s", "Cold start at most", "seconds", _NUMBER),
+        ("golden.set", "Golden set", "its digest", _TEXT),
+        ("golden.min_accuracy", "Accuracy at least", "share from 0 to 1", _NUMBER),
+        ("golden.min_agreement", "Agreement at least", "share, or none", _NUMBER),
+        ("golden.max_accuracy_drop", "Accuracy may drop by", "share, or none", _NUMBER),
+        ("golden.max_slice_drop", "In a slice by", "share, or none", _NUMBER),
+        ("load.rate_per_s", "Load", "requests a second", _NUMBER),
+        ("load.duration_s", "Load lasts", "seconds", _NUMBER),
+        ("load.slo_ms", "Answers within", "milliseconds", _NUMBER),
+        ("load.slo_quantile", "At the quantile", "such as 0.99", _NUMBER),
+        ("load.max_error_frac", "Errors under load at most", "share from 0 to 1", _NUMBER),
+    ),
+    "rollout_policy": (
+        ("holdback_pct", "Held back while it bakes", "percent", _NUMBER),
+        ("alpha_roll_back", "A needless rollback at most", "share of rollouts", _NUMBER),
+        ("budget_bad", "Bad attempts at most", "attempts, or none", _NUMBER),
+        ("deadline_s", "The whole rollout at most", "seconds", _NUMBER),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody wants the settings to be; `problems`: what of it could not be read."""
+
+    settings: dict[str, Any]
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FieldGroup:
+    """The fields of one setting, as a form shows them."""
+
+    name: str
+    label: str
+    fields: list[Field]
+
+
+def groups_of(settings: Mapping[str, Any], typed: Mapping[str, str]) -> list[FieldGroup]:
+    """The fields with what was typed, else with what the settings state; empty where they state nothing."""
+    groups = []
+    for part, words in _WORDS.items():
+        shown = [
+            Field(name := f"{part}.{path}", label, typed.get(name, _shown(_at(settings[part], path))), unit)
+            for path, label, unit, _ in words
+        ]
+        if part == "rollout_policy":
+            shown = [*_steps(settings[part], typed), *shown]
+        groups.append(FieldGroup(part, LABELS[part], shown))
+    return groups
+
+
+def base_of(policy: Mapping[str, Any], typed: Mapping[str, str]) -> str:
+    """The preset that is chosen."""
+    return typed.get("base") or str(policy.get("preset") or "standard")
+
+
+def _steps(policy: Mapping[str, Any], typed: Mapping[str, str]) -> list[Field]:
+    """The steps and approvals. A policy of before that has no readable ones shows none."""
+    form = {**typed, "policy": FIELDS if "weights" in typed else ""}
+    try:
+        return fields_of(form, policy)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return fields_of(form, None)
+
+
+def from_words(typed: Mapping[str, str], settings: Mapping[str, Any]) -> Asked:
+    """The settings with what was typed. A field that shows what it showed changes nothing, an empty one takes its setting out."""
+    asked, problems = deepcopy({name: settings[name] for name in POLICIES}), list[Problem]()
+    for part, words in _WORDS.items():
+        for path, label, _, kind in words:
+            text = typed.get(f"{part}.{path}", "").strip()
+            if f"{part}.{path}" in typed and text != _shown(_at(settings[part], path)):
+                try:
+                    _put(asked[part], path, _value(text, label, kind))
+                except Invalid as error:
+                    problems.append(Problem(f"{part}.{path}", error.message, ""))
+    try:
+        asked["rollout_policy"] = _with_steps(asked["rollout_policy"], typed, settings["rollout_policy"])
+    except Invalid as error:
+        problems.append(Problem("rollout_policy", error.message, ""))
+    return Asked(asked, problems)
+
+
+def _with_steps(policy: dict[str, Any], typed: Mapping[str, str], was: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {one.name: one.value for one in _steps(was, {})} | {"base": base_of(was, {})}
+    if all(typed.get(name, shown[name]).strip() == shown[name] for name in NAMES):
+        return policy
+    steps = was.get("steps") or ()
+    whole = {name: typed.get(name, shown[name]) for name in NAMES}
+    try:
+        written = from_fields(whole, steps)
+    except (KeyError, TypeError, AttributeError):  # steps of before that nobody can read
+        written = from_fields(whole)
+    if written["preset"] == "standard" and "preset" not in was:
+        del written["preset"]
+    kept = {name: value for name, value in policy.items() if name not in ("preset", "steps", "approvals")}
+    hidden = {
+        stage: count
+        for stage, count in (was.get("approvals") or {}).items()
+        if f"approvals_{stage}" not in NAMES
+    }  # fmt: skip
+    approvals = {**hidden, **written.pop("approvals", {})}
+    return {**kept, **written, **({"approvals": approvals} if approvals else {})}
+
+
+def from_text(text: str, settings: Mapping[str, Any]) -> Asked:
+    """The settings that a JSON or YAML text states; one that it leaves out stays as it is."""
+    kept = {name: settings[name] for name in POLICIES}
+    if len(text) > _LONGEST:
+        return Asked(kept, [Problem("", f"The text has more than {_LONGEST} characters.", "Write less.")])
+    read = read_text(text)
+    problems = [Problem(one.field, f"{one.message}.", "") for one in read.mistakes]
+    if not problems and not isinstance(read.document, dict):
+        problems = [Problem("", "The text is not an object.", f"Write {', '.join(POLICIES)} and what each holds.")]
+    document = read.document if isinstance(read.document, dict) else {}
+    problems += [
+        Problem(str(name), "there is no such field here.", f"The fields are {', '.join(POLICIES)}.")
+        for name in document if name not in POLICIES
+    ]  # fmt: skip
+    return Asked({**kept, **{name: value for name, value in document.items() if name in POLICIES}}, problems)
+
+
+def text_of(settings: Mapping[str, Any]) -> str:
+    return json.dumps({name: settings[name] for name in POLICIES}, indent=2, ensure_ascii=False, default=str)
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """What differs, field by field, old and new as JSON; a setting of which only a null differs is told whole."""
+    found: list[Change] = []
+    for part in POLICIES:
+        if part in after and before.get(part) != after[part]:
+            told = list(fields(part, before.get(part), after[part])) or [
+                Change(part, "", "changed", before.get(part), after[part])
+            ]
+            found += [
+                Change(part, f"{part}.{one.field}" if one.field else part, one.kind, _json(one.old), _json(one.new))
+                for one in told
+            ]
+    return found
+
+
+def _json(value: Any) -> str:
+    return "–" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# --- one field ---------------------------------------------------------------------------------------------------------
+
+_ABSENT: Final = object()
+
+
+def _at(document: Any, path: str) -> Any:
+    for name in path.split("."):
+        document = document.get(name, _ABSENT) if isinstance(document, Mapping) else _ABSENT
+    return document
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return ""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _value(text: str, label: str, kind: str) -> Any:
+    """The value typed, `_ABSENT` for an empty field. Raises Invalid."""
+    if not text:
+        return _ABSENT
+    if kind == _LIST:
+        return [one for one in re.split(r"[\s,;→]+", text) if one]
+    if kind == _TEXT:
+        return text
+    if text.lower() == "none":
+        return None
+    if kind == _FLAG:
+        if text.lower() not in ("yes", "no"):
+            raise Invalid("policy_field", f"{label}: write yes or no in place of “{text[:40]}”.")
+        return text.lower() == "yes"
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", text):
+        raise Invalid("policy_field", f"{label}: “{text[:40]}” is not a number; write it in digits, such as 5 or 0.25.")
+    return float(text) if "." in text else int(text)
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Sets or removes what stands at the path. A part that holds nothing any more is taken out."""
+    first, _, rest = path.partition(".")
+    if rest:
+        inner = document.get(first)
+        inner = dict(inner) if isinstance(inner, Mapping) else {}
+        _put(inner, rest, value)
+        value = inner or _ABSENT
+    if value is _ABSENT:
+        document.pop(first, None)
+    else:
+        document[first] = value

@@ -1,0 +1,69 @@
+"""What every tab of a release's page begins with: the release, the tabs, and what became of it with traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+
+from accounts.core.access import Actor, Verb, may
+from registry.hooks.outcomes import RolledBack
+from registry.models import Release
+from registry.queries import find_release, get_release, visible_model
+from rollouts.queries.rolled_back import rolled_back_before
+from serving.models import Route
+from serving.queries.routes import all_routes
+
+#: (label, name of the page), in the order in which they stand.
+TABS = (
+    ("Summary", "release"),
+    ("Files", "release_files"),
+    ("Gates", "release_gates"),
+    ("Deployments", "release_deployments"),
+    ("Provenance", "release_provenance"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the release with traffic: where it is stable, where a candidate, and what took it back."""
+
+    stable_in: tuple[str, ...]
+    candidate_in: tuple[str, ...]
+    rolled_back: tuple[RolledBack, ...]
+
+    @property
+    def serves(self) -> tuple[str, ...]:
+        """The environments whose users it serves alone, or all but a candidate's share."""
+        return self.stable_in
+
+
+def readable_release(actor: Actor, slug: str, number: int) -> Release:
+    """The release with its author, or NotFound in the same words for a person who may not read its model."""
+    found = find_release(slug, number)
+    if found is None or not may(actor, Verb.READ, found.model.team.slug, slug):
+        visible_model(actor, slug)  # a model that may not be seen is told of first
+        return get_release(slug, number)
+    return found
+
+
+def routes_of(release: Release) -> list[Route]:
+    """The routes of the release's model, by environment."""
+    return list(all_routes().filter(model=release.model_id).order_by("environment__slug"))
+
+
+def outcome_of(release: Release, routes: list[Route]) -> Outcome:
+    return Outcome(
+        tuple(route.environment.slug for route in routes if route.stable_id == release.pk),
+        tuple(route.environment.slug for route in routes if route.candidate_id == release.pk),
+        tuple(rolled_back_before(release)),
+    )
+
+
+def frame(release: Release, current: str) -> dict[str, Any]:
+    """The facts that `registry/release_frame.html` needs; `current` is the name of the tab's page."""
+    arguments = [release.model.slug, release.number]
+    tabs = [(label, reverse(name, args=arguments), name == current, None) for label, name in TABS]
+    routes = routes_of(release)
+    return {"release": release, "tabs": tabs, "routes": routes, "outcome": outcome_of(release, routes)}

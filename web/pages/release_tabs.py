@@ -1,0 +1,75 @@
+"""The tabs of a release beside its summary and its files: all gate runs, where it runs, what is signed about it."""
+
+from __future__ import annotations
+
+import json
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_http_methods
+
+from accounts.api.requests import actor_of
+from accounts.core.access import Verb, may
+from accounts.core.addresses import API
+from registry.hooks.usage import usages_of
+from registry.queries.signature_state import signatures_of, wrong_manifest_of
+from serving.queries.deployments import deployments_of
+from serving.queries.node_fit import fits_of
+from validators.queries import gate_runs, reports_of
+from web.pages.release_frame import frame, readable_release
+from web.pages.releases import run_gates
+
+#: Gate runs that stand side by side, and rows of a page.
+MOST_BESIDE = 5
+ROWS_PER_PAGE, MOST_DEPLOYMENTS = 25, 100
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+def gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Every gate run of the release, the newest ones side by side. POST runs the gates."""
+    if request.method == "POST":
+        return run_gates(request, slug, number)
+    actor = actor_of(request)
+    found = readable_release(actor, slug, number)
+    page = Paginator(gate_runs().filter(release=found).order_by("-pk"), ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    beside = list(page)[:MOST_BESIDE]
+    names = dict.fromkeys(result.gate for run in beside for result in run.results.all())
+    by_gate = [
+        (gate, [next((one for one in run.results.all() if one.gate == gate), None) for run in beside]) for gate in names
+    ]
+    facts = {
+        "page": page,
+        "beside": beside,
+        "by_gate": by_gate,
+        "may_run_gates": may(actor, Verb.RUN_GATES, found.model.team.slug, slug) and found.state == "sealed",
+    }
+    return render(request, "registry/release_gates.html", {**frame(found, "release_gates"), **facts})
+
+
+@login_required
+def deployments(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Where it runs and ran, what uses it, and which nodes it fits."""
+    found = readable_release(actor_of(request), slug, number)
+    facts = {
+        "rows": deployments_of(found)[:MOST_DEPLOYMENTS],
+        "used_by": usages_of([found.pk]).get(found.pk, []),
+        "fits": fits_of(found),
+    }
+    return render(request, "registry/release_deployments.html", {**frame(found, "release_deployments"), **facts})
+
+
+@login_required
+def provenance(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+    """Signatures and attestations, each verified now, with what can be downloaded."""
+    found = readable_release(actor_of(request), slug, number)
+    facts = {
+        "manifest": json.loads(found.manifest),
+        "signatures": signatures_of(found),
+        "wrong_manifest": wrong_manifest_of(found),
+        "reports": reports_of(found)[:ROWS_PER_PAGE],
+        "api": f"{API}/models/{slug}/releases/{found.name}",
+    }
+    return render(request, "registry/release_provenance.html", {**frame(found, "release_provenance"), **facts})

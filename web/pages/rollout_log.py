@@ -1,0 +1,83 @@
+"""A rollout's decisions as a log that can be read: seconds since the beginning, and what only says "hold" folded together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from web.plots import Unit, text_of
+
+HOLD = "hold"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`after`: how long after the beginning, as `+39.5 s`."""
+
+    at: datetime
+    after: str
+    action: str
+    code: str
+    reason: str
+    actor: str
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Successive entries of one kind, the newest first. `is_folded`: several that only hold."""
+
+    entries: tuple[Entry, ...]
+    is_folded: bool
+
+    @property
+    def span(self) -> str:
+        return f"{self.entries[-1].after} to {self.entries[0].after}"
+
+
+def log_of(decisions: Sequence[dict[str, Any]], began: datetime) -> list[Entries]:
+    """Decisions as `view_of` has them (the newest first), folded."""
+    entries = [
+        Entry(
+            at := datetime.fromisoformat(one["at"]),
+            after(at, began),
+            one["action"],
+            one["code"],
+            one["reason"],
+            one["actor"],
+        )
+        for one in decisions
+    ]
+    found = []
+    for is_hold, run in groupby(entries, key=lambda one: one.action == HOLD):
+        together = tuple(run)
+        found += (
+            [Entries(together, True)] if is_hold and len(together) > 1 else [Entries((one,), False) for one in together]
+        )
+    return found
+
+
+def after(at: datetime, began: datetime) -> str:
+    """`+39.5 s`: seconds up to ten minutes, as on-call counts them, then minutes and hours."""
+    seconds = (at - began).total_seconds()
+    if abs(seconds) < 600:
+        return f"{seconds:+.1f} s"
+    return f"{'+' if seconds > 0 else '-'}{text_of(abs(seconds), Unit.DURATION)}"
+
+
+def at_decision(decisions: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the guard that rolled back had counted when it did: answers under way come in after that, and tables show more.
+
+    `{"guard", "bad", "attempts", "bad_stable", "stable"}`; None where nothing was rolled back by evidence.
+    """
+    for one in decisions:
+        name = one["facts"].get("guard")
+        counted = one["facts"].get("guards", {}).get(name)
+        if one["action"] == "roll_back" and counted:
+            return {
+                "guard": name, "bad": counted["bad_candidate"], "attempts": counted["candidate"],
+                "bad_stable": counted["bad_stable"], "stable": counted["stable"],
+            }  # fmt: skip
+    return None

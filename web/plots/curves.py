@@ -1,0 +1,138 @@
+"""Plots that have a subject: the plan of a rollout, how fast a policy finds a fault, how latency grows with load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from web.plots.axes import Mark
+from web.plots.lines import Axis, Kind, Limit, Panel, Series, lines, panels
+from web.plots.markup import Markup, Point
+from web.plots.plot import Key, Plot, empty
+from web.plots.scales import Unit, text_of
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """`seconds`: how long it is expected to take; None where that cannot be told (`least_s` is then drawn, and said to be so)."""
+
+    name: str
+    share: float
+    seconds: float | None
+    least_s: float = 1.0
+    approvals: int = 0
+
+
+def staircase(title: str, caption: str, steps: Sequence[PlannedStep], *, name: str = "") -> Plot:
+    """The candidate's share over expected time, a tread for each step, with marks where approvals are waited for."""
+    if not steps:
+        return empty(title, "There is no step.", name=name)
+    at = 0.0
+    points: list[Point] = []
+    guessed: list[Point] = []
+    marks: list[Mark] = []
+    for step in steps:
+        if step.approvals:
+            marks.append(Mark(at, f"{step.approvals} approval{'s' if step.approvals > 1 else ''}", "waiting"))
+        points.append((at, step.share))
+        if step.seconds is None:
+            guessed.append((at, step.share))
+        at += max(1.0, step.seconds if step.seconds is not None else step.least_s)
+        if step.seconds is None:
+            guessed += [(at, step.share), (at, None)]
+    points.append((at, steps[-1].share))
+    series = [Series("share of the traffic", points, "candidate", Kind.STEP_AREA)]
+    series += [Series("at least this long", guessed, "limit", Kind.STEP)] if guessed else []
+    axis = Axis("expected time since the start", Unit.DURATION, lo=0.0)
+    plot = lines(
+        title,
+        caption,
+        series,
+        x=axis,
+        y=Axis("traffic", Unit.SHARE, lo=0.0, hi=1.0),
+        marks=marks,
+        height=130,
+        name=name,
+    )
+    rows = [(step.name, text_of(step.share, Unit.SHARE), _lasts(step), str(step.approvals or "–")) for step in steps]
+    return _with_rows(plot, ("Step", "Traffic", "Expected time", "Approvals"), rows)
+
+
+def _lasts(step: PlannedStep) -> str:
+    return (
+        text_of(step.seconds, Unit.DURATION)
+        if step.seconds is not None
+        else f"not known; {text_of(step.least_s, Unit.DURATION)} at least"
+    )
+
+
+def _with_rows(plot: Plot, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Plot:
+    """The plot with another table, whose rows have no place on the x axis."""
+    svg, narrow = (Markup(one.replace(' tabindex="0"', "")) for one in (plot.svg, plot.narrow))
+    return replace(plot, svg=svg, narrow=narrow, columns=tuple(columns), rows=tuple(tuple(row) for row in rows), at=())
+
+
+@dataclass(frozen=True)
+class Found:
+    """A candidate of which `share` of the attempts fail: seconds until it is rolled back, and bad requests by then; None: never."""
+
+    share: float
+    seconds: float | None
+    bad: float | None
+
+
+@dataclass(frozen=True)
+class StageCurve:
+    stage: str
+    found: Sequence[Found]
+
+
+def detection_curve(title: str, caption: str, stages: Sequence[StageCurve], *, name: str = "") -> Plot:
+    """x: share of attempts that fail; above: time to the rollback; below: bad requests until then; a line for each stage."""
+    looks = ("s1", "s2", "s3", "s4")
+    when, cost = [], []
+    for index, stage in enumerate(stages):
+        look, ordered = looks[index % 4], sorted(stage.found, key=lambda one: one.share)
+        when.append(Series(f"{stage.stage}: time", [(one.share, one.seconds) for one in ordered], look))
+        cost.append(Series(f"{stage.stage}: bad requests", [(one.share, one.bad) for one in ordered], look))
+    plot = panels(
+        title,
+        caption,
+        [
+            Panel(when, Axis("time to rollback", Unit.DURATION, is_log=True), height=130),
+            Panel(cost, Axis("bad requests until then", is_log=True), height=100),
+        ],
+        x=Axis("share of the candidate's attempts that fail", Unit.SHARE, is_log=True),
+        name=name,
+    )
+    return replace(plot, key=tuple(Key(one.look, stage.stage) for one, stage in zip(when, stages, strict=True)))
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """What was measured at one offered rate (requests a second): latencies in seconds by quantile, and what was served."""
+
+    rate_per_s: float
+    latency_s: dict[str, float | None]
+    served_per_s: float | None = None
+
+
+def rate_latency(
+    title: str, caption: str, points: Sequence[LoadPoint], *, limit_s: float | None = None, limit_label: str = "objective",
+    capacity_per_s: float | None = None, name: str = "",
+) -> Plot:  # fmt: skip
+    """Latency by quantile over the offered rate, and beneath it what was served beside what was offered."""
+    ordered = sorted(points, key=lambda one: one.rate_per_s)
+    quantiles = list(dict.fromkeys(q for one in ordered for q in one.latency_s))
+    latency = [
+        Series(q, [(one.rate_per_s, one.latency_s.get(q)) for one in ordered], f"s{1 + i % 4}")
+        for i, q in enumerate(quantiles)
+    ]
+    limits = [Limit(limit_s, f"{limit_label} {text_of(limit_s, Unit.DURATION)}")] if limit_s is not None else []
+    stack = [Panel(latency, Axis("latency", Unit.DURATION, is_log=True), limits, 150)]
+    served = [(one.rate_per_s, one.served_per_s) for one in ordered]
+    if any(y is not None for _, y in served):
+        offered = Series("offered", [(one.rate_per_s, one.rate_per_s) for one in ordered], "limit")
+        stack.append(Panel([offered, Series("served", served, "stable")], Axis("served a second"), height=90))
+    marks = [Mark(capacity_per_s, f"capacity {text_of(capacity_per_s)}/s")] if capacity_per_s is not None else []
+    return panels(title, caption, stack, x=Axis("offered requests a second"), marks=marks, name=name)

@@ -1,0 +1,149 @@
+"""A plot as templates show it: drawn twice, for wide and for narrow places, with the same numbers as a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from web.plots.markup import Markup, escaped, number
+
+#: Widths of the two drawings, in their own units.
+WIDE, NARROW = 720.0, 360.0
+#: A table is for reading: of more rows only evenly chosen ones are kept, the last among them.
+MOST_ROWS = 120
+
+
+@dataclass(frozen=True)
+class Key:
+    """One line of the key: how something looks, and what it is."""
+
+    look: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """`svg` for wide places, `narrow` for narrow ones; `rows` of text cells, the first of each heads its row.
+
+    `at` tells for each row where it lies on the drawing's x axis, as a fraction of it: the cross-hair stands there. Empty where
+    rows have no place. `left` and `right` are the axis' ends in both drawings.
+    """
+
+    title: str
+    caption: str
+    svg: Markup
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    narrow: Markup
+    key: tuple[Key, ...] = ()
+    at: tuple[float, ...] = ()
+    name: str = "plot"
+    is_empty: bool = False
+
+    @property
+    def table(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Each row as its place (empty without one), its heading and its other cells."""
+        for index, row in enumerate(self.rows):
+            yield (f"{self.at[index]:.4f}" if self.at else ""), row[0], row[1:]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a drawing's axes lie, in its units."""
+
+    width: float
+    left: float
+    right: float
+
+    @property
+    def span(self) -> float:
+        return self.right - self.left
+
+    def x(self, fraction: float) -> float:
+        return self.left + fraction * self.span
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.width < 500
+
+
+def framed(width: float, *, left: float = 54, right: float = 14) -> Frame:
+    return Frame(width, left, width - right)
+
+
+#: Draws the inside of a plot at a width: its elements, and its height.
+Draw = Callable[[Frame], tuple[str, float]]
+
+
+def plot_of(
+    title: str,
+    caption: str,
+    draw: Draw,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    name: str = "",
+    key: Sequence[Key] = (),
+    at: Sequence[float] = (),
+    left: float = 54,
+    is_empty: bool = False,
+) -> Plot:
+    """Both drawings with their title and description, and the table bounded to what can be read.
+
+    `name` tells plots on one page apart; by default it is made of the title.
+    """
+    called = name or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40] or "plot"
+    called = re.sub(r"[^A-Za-z0-9_-]", "-", called)
+    drawn = [
+        _svg(title, caption, draw, framed(WIDE, left=left), f"{called}-wide", "wide", is_read=bool(at)),
+        _svg(
+            title,
+            caption,
+            draw,
+            framed(NARROW, left=min(left, 0.3 * NARROW)),
+            f"{called}-narrow",
+            "small",
+            is_read=bool(at),
+        ),
+    ]
+    kept = _chosen(len(rows))
+    return Plot(
+        title=title,
+        caption=caption,
+        svg=drawn[0],
+        narrow=drawn[1],
+        columns=tuple(columns),
+        rows=tuple(tuple(rows[i]) for i in kept),
+        key=tuple(key),
+        at=tuple(at[i] for i in kept) if at else (),
+        name=called,
+        is_empty=is_empty,
+    )
+
+
+def _chosen(count: int) -> list[int]:
+    if count <= MOST_ROWS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (MOST_ROWS - 1)) for i in range(MOST_ROWS)})
+
+
+def _svg(title: str, caption: str, draw: Draw, frame: Frame, name: str, look: str, *, is_read: bool) -> Markup:
+    """`is_read`: rows have places, so that the arrow keys can walk over them."""
+    inside, height = draw(frame)
+    focus = ' tabindex="0"' if is_read else ""
+    return Markup(
+        f'<svg class="{look}" viewBox="0 0 {number(frame.width)} {number(height)}" role="img" '
+        f'aria-labelledby="{name}-t {name}-d" data-left="{number(frame.left)}" data-right="{number(frame.right)}"{focus}>'
+        f'<title id="{name}-t">{escaped(title, 200)}</title><desc id="{name}-d">{escaped(caption, 500)}</desc>{inside}</svg>'
+    )
+
+
+def empty(title: str, why: str, *, name: str = "") -> Plot:
+    """What stands where nothing can be drawn yet, saying why."""
+
+    def draw(frame: Frame) -> tuple[str, float]:
+        middle, message = number(frame.width / 2), escaped(why, 90)
+        return f'<text class="none" x="{middle}" y="34" text-anchor="middle">{message}</text>', 60.0
+
+    return plot_of(title, why, draw, (), (), name=name, is_empty=True)
