@@ -65,14 +65,15 @@ class WebServer:
         """How long it took, in seconds."""
         began = time.monotonic()
         hub = self.streams.hub
-        watcher = hub._watcher
+        before = hub._watcher
         self._server.should_exit = True
         self._thread.join(60)
         took_s = time.monotonic() - began
         hub._threads.shutdown(wait=True)
-        if watcher is not None:
-            watcher.stop()
-            watcher.join(60)
+        for watcher in (before, hub._watcher):  # another, where a browser came back while the server was ending
+            if watcher is not None:
+                watcher.stop()
+                watcher.join(60)
         return took_s
 
 

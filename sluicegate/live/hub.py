@@ -159,7 +159,13 @@ class Hub:
             if watcher is self._watcher:  # one that was stopped may tell of a last look, and the next one begins later
                 self.deliver(news)
 
-        watcher = Watcher(lambda: self._readers, lambda news: loop.call_soon_threadsafe(deliver, news))
+        def tell(news: News) -> None:
+            if loop.is_closed():  # the server is gone, and nobody stopped us: a reader came in while it was ending
+                watcher.stop()
+            else:
+                loop.call_soon_threadsafe(deliver, news)
+
+        watcher = Watcher(lambda: self._readers, tell)
         return watcher
 
     def _rest(self) -> None:

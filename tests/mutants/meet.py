@@ -92,27 +92,15 @@ def meet_all(mutants: Sequence[Mutant], jobs: int, store: session.Store, told: T
 def _in_a_child(work: Callable[[], list[int]], told: Told) -> list[int]:
     """The warm session lives in a process of its own, so that fresh ones start from one that has imported nothing of ours."""
     ours, theirs = os.pipe()
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # pytest makes a mere error of a SystemExit
-            os.close(ours)
-            with os.fdopen(theirs, "wb") as out:
-                _STREAM.append(out)
-                left = work()
-                pickle.dump(("left", left), out)
-            code = 0
-        except KeyboardInterrupt:
-            code = 130
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(theirs)
     left: list[int] | None = None
+    pid = 0
     try:
+        with children.asked_to_end_later():
+            pid = os.fork()
+            if not pid:
+                os.close(ours)
+                _work_and_exit(work, theirs)
+        os.close(theirs)
         with os.fdopen(ours, "rb") as stream, suppress(EOFError):
             while True:
                 kind, value = pickle.load(stream)
@@ -121,13 +109,34 @@ def _in_a_child(work: Callable[[], list[int]], told: Told) -> list[int]:
                 else:
                     told(*value)
     except BaseException:
-        os.kill(pid, signal.SIGTERM)  # it ends its own children
+        if pid:
+            os.kill(pid, signal.SIGTERM)  # it ends its own children
         raise
     finally:
-        os.waitpid(pid, 0)
+        if pid:
+            os.waitpid(pid, 0)
     if left is None:
         raise SystemExit("the warm session ended early; what it said is above")
     return left
+
+
+def _work_and_exit(work: Callable[[], list[int]], theirs: int) -> NoReturn:
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # pytest makes a mere error of a SystemExit
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        with os.fdopen(theirs, "wb") as out:
+            _STREAM.append(out)
+            left = work()
+            pickle.dump(("left", left), out)
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 _STREAM: list[Any] = []
