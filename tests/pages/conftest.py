@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # Playwright may be absent, and Django is not set up yet
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One for the tests of a file. Not longer: while Playwright runs, no other event loop can in this thread."""
+    from django.db import connections
     from playwright.sync_api import sync_playwright
 
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
@@ -30,6 +31,7 @@ def chromium() -> Iterator[Browser]:
         with sync_playwright() as playwright:
             browser = launch(playwright)
             yield browser
+            connections.close_all()  # those of this loop, which nobody else would close
             browser.close()
     finally:
         if before is None:
