@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from django.test import Client
@@ -17,8 +18,10 @@ from rollouts.queries.timeline import to_go_ranges
 from tests.factories import make_user
 from tests.pages.markup import squeezed
 from tests.pages.test_access_of_pages import is_form
+from tests.pages.test_every_page import addresses, made
 from tests.rollout_setup import promoted, put, with_stable
 from tests.rollout_story import Story
+from validators.models import GateRun
 from web.urls import urlpatterns
 
 pytestmark = pytest.mark.django_db
@@ -120,6 +123,20 @@ def test_what_is_read_aloud_changes_with_the_state_and_not_with_each_tick() -> N
     assert aloud() == before
     put(rollout, "paused")
     assert aloud() != before
+
+
+def test_every_page_that_follows_the_stream_loads_itself_anew_where_no_script_runs() -> None:
+    world, client = made(), Client()
+    GateRun.objects.create(
+        release=world.release, environment=world.rollout.environment, policy={}, state="running", requested_by="test"
+    )
+    client.force_login(make_user("root", is_admin=True))
+    followed = set()
+    for address in addresses(replace(world, gate_run=GateRun.objects.latest("pk"))):
+        page = client.get(address).content.decode()
+        assert ("data-live=" in page) == ('<noscript><meta http-equiv="refresh"' in page), address
+        followed |= {address} if "data-live=" in page else set()
+    assert len(followed) >= 8, followed
 
 
 def test_the_address_of_every_form_can_be_opened() -> None:
