@@ -294,7 +294,7 @@ def see_it_rolled_back(page: Page) -> list[str]:
     """The states that the open page showed, in order."""
     expect(page.locator("#rollout-live .sentence")).to_contain_text("rolled back", timeout=PATIENCE_MS)
     expect(page).to_have_title(re.compile("^✕ rolled back · double r2"))
-    expect(page.locator("#rollout-live")).to_contain_text("0 failed")
+    expect(page.locator("#rollout-live")).to_contain_text(re.compile(r"Users: [1-9]\d* requests, 0 failed"))
     found: list[str] = page.evaluate("window.states")
     return found
 

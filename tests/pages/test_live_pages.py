@@ -164,6 +164,10 @@ def test_times_pass_and_are_told_in_the_zone_that_was_chosen(page_of: Pages) -> 
     some = page.locator("main time .ago").first
     before = some.inner_text()
     expect(some).not_to_have_text(before)
+    instant = page.locator("main time").first
+    expect(instant.locator(".at")).to_be_hidden()
+    instant.focus()  # as the tab key does: the absolute time needs no pointer
+    expect(instant.locator(".at")).to_be_visible()
     expect(page.locator("#times-are")).to_have_text("Times are UTC.")
     page.get_by_role("button", name="Show local times").click()
     expect(page.locator("main time").first).to_have_attribute("title", re.compile(r"\+00:00$"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -123,6 +125,18 @@ def test_what_is_read_aloud_changes_with_the_state_and_not_with_each_tick() -> N
     assert aloud() == before
     put(rollout, "paused")
     assert aloud() != before
+
+
+def test_every_progress_bar_has_a_name() -> None:
+    """axe asks for it of `role=progressbar` alone."""
+    bars = 0
+    for file in Path(settings.BASE_DIR, "templates").rglob("*.html"):
+        text = file.read_text()
+        for bar in re.findall(r"<progress.*?</progress>", text, flags=re.DOTALL):
+            bars += 1
+            own = re.search(r'id="([^"]+)"', bar)
+            assert 'aria-label="' in bar or (own and f'<label for="{own[1]}"' in text), (file.name, bar)
+    assert bars >= 5
 
 
 def test_every_page_that_follows_the_stream_loads_itself_anew_where_no_script_runs() -> None:
