@@ -13,6 +13,7 @@ from serving.ports import InferenceError, InferenceServer
 from validators.core.answers import choose_output, expected_labels, in_words
 from validators.core.cold_start import judge_cold_start
 from validators.core.contract import Tensor, batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
+from validators.core.edges import edges_of, judge_edges
 from validators.core.golden import Replay, judge_golden
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.inputs import Arrays, item_arrays, longest_item, made_up_item, stack
@@ -88,17 +89,21 @@ class GateContext:
 
 
 def contract_gate(context: GateContext) -> Judgement:
-    """Does the server say and answer what the release declares, and the release what the model promises?"""
+    """Does the server say and answer what the release declares, and the release what the model promises? Does it refuse the rest?"""
     policy = context.policy.of("contract")
-    sizes = batch_sizes(policy["batch_sizes"], int(context.serving["max_batch_size"]))
+    most, example = int(context.serving["max_batch_size"]), example_items(context, 1)[0]
+    sizes = batch_sizes(policy["batch_sizes"], most)
+    limits = context.envelope.get("limits") or {}
+    edges = edges_of(context.inputs, example, limits, max_batch_size=most) if policy["edges"] else ()
+    total = len(sizes) + len(edges)
     facts = contract_runner.observe(
         context.server,
         context.model,
-        example_items(context, 1),
+        [example],
         sizes,
         has_batch_axis=context.has_batch_axis,
         timeout_s=policy["timeout_s"],
-        progress=context.progress,
+        progress=lambda done, _: context.progress(done, total),
     )
     declared = [
         *compare_declared("input", context.inputs, facts.inputs, by="The server"),
@@ -118,7 +123,21 @@ def contract_gate(context: GateContext) -> Judgement:
         size: compare_answer(context.outputs, answer, batch_size=size if context.has_batch_axis else None)
         for size, answer in facts.answers.items()
     }
-    return judge_contract(declared, answered, refused=facts.refusals)
+    found = judge_contract(declared, answered, refused=facts.refusals)
+    if found.verdict is not Verdict.PASSED or not edges:
+        return found
+    outcomes = contract_runner.try_edges(
+        context.server,
+        context.model,
+        edges,
+        stack([example], has_batch_axis=context.has_batch_axis),
+        context.outputs,
+        batch_size=1 if context.has_batch_axis else None,
+        timeout_s=policy["timeout_s"],
+        progress=lambda done: context.progress(len(sizes) + done, total),
+    )
+    context.progress(total, total)
+    return judge_edges(found, outcomes)
 
 
 def cold_start_gate(context: GateContext) -> Judgement:
