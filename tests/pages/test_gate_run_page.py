@@ -133,8 +133,12 @@ def test_the_load_gate_says_where_the_time_went(member: Client, running: GateRun
     assert "<dd>19.7/s of 20/s</dd>" in page
     assert "<dd>12.5 ms: 2.25 waiting, 10 in the model, 0.23 elsewhere; in batches of 1.5</dd>" in page
     assert "<dd>31.2 % of the time</dd>" in page
-    GateResult.objects.update(evidence={**LOAD, "stages": None})
-    assert "on the server" not in shown(member, "gate_run", running)
+
+
+def test_of_a_server_without_counters_it_does_not_say_where_the_time_went(member: Client, running: GateRun) -> None:
+    judge(running, "load", {**LOAD, "stages": None})
+    page = shown(member, "gate_run", running)
+    assert "goodput" in page and "on the server" not in page
 
 
 def test_the_servers_log_is_kept_where_no_user_is_and_shown_escaped(member: Client, running: GateRun) -> None:
