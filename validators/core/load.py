@@ -85,8 +85,8 @@ def arrivals(rate_per_s: float, duration_s: float, *, seed: int, cv: float = 1.0
     random = np.random.default_rng(seed)
     if cv == 1.0:
         return np.sort(random.uniform(0.0, duration_s, count))
-    instants = np.cumsum(random.gamma(1 / cv**2, 1.0, count + 1))
-    return instants[:-1] / instants[-1] * duration_s
+    instants: Floats = np.cumsum(random.gamma(1 / cv**2, 1.0, count + 1))
+    return instants[:-1] * (duration_s / float(instants[-1]))
 
 
 def summarise(attempts: Sequence[Attempt], *, duration_s: float, slo_ms: float, window_s: float = 1.0) -> LoadSummary:
