@@ -220,7 +220,13 @@ class Identity(models.Model):
 
 
 class RuleMembership(models.Model):
-    """A role that a role rule gave; the next sign-in takes it back unless a rule still gives it. One given by hand has no such row."""
+    """That an issuer's role rules give a role, as of the person's last sign-in by it. The role goes with the last of its rows; one
+    that was given by hand has none, and stays."""
 
-    membership = models.OneToOneField(Membership, on_delete=models.CASCADE, primary_key=True, related_name="by_rule")
-    issuer = models.ForeignKey(Issuer, on_delete=models.CASCADE, related_name="+")
+    membership = models.ForeignKey(Membership, on_delete=models.CASCADE, related_name="by_rules", db_index=False)
+    # PROTECT: without its row the role would read as given by hand.
+    issuer = models.ForeignKey(Issuer, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        ordering = ["pk"]
+        constraints = [models.UniqueConstraint(fields=["membership", "issuer"], name="rule_membership_once")]
