@@ -28,6 +28,7 @@ FIRST = (
     "tests/flows/test_upload_kills.py",
     "tests/real/test_prober.py",
     "tests/flows/test_stack.py",
+    "tests/flows/test_browser_story.py",
     "tests/pages/test_every_page.py",
     "tests/api/test_route_roles.py",
     "tests/pages/test_access_of_pages.py",

@@ -9,7 +9,7 @@ from django.db import connection
 from playwright.sync_api import Browser
 
 from accounts.models import User
-from tests.browser_rig import new_context, sign_in
+from tests.browser_rig import drop, new_context, sign_in
 from tests.upload_rig import Installation
 
 
@@ -36,15 +36,7 @@ class Person:
         self.page.set_input_files("#choose-folder", folder)
 
     def drop(self, *paths: Path) -> None:
-        """As the mouse of a person drops files on the page, with real entries and handles."""
-        devtools = self.context.new_cdp_session(self.page)
-        box = self.page.locator("#drop").bounding_box()
-        assert box is not None
-        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
-        for kind in ("dragEnter", "dragOver", "drop"):
-            devtools.send(
-                "Input.dispatchDragEvent", {"type": kind, "x": box["x"] + 20, "y": box["y"] + 20, "data": data}
-            )
+        drop(self.page, "#drop", *paths)
 
     def says(self, selector: str, words: str) -> str:
         """The text of the element, once it has these words."""
