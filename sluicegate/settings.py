@@ -76,6 +76,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "web.looks.shell",
             ],
+            "builtins": ["web.templatetags.addresses"],
         },
     }
 ]

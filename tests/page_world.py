@@ -185,3 +185,20 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
         if pattern.name == "settings_environment":
             named["slug"] = "production"
         yield pattern.name, reverse(pattern.name, kwargs=named)
+
+
+def asked_for_more(world: PageWorld) -> Iterator[tuple[str, str]]:
+    """(name, address) of pages that cost more where their address asks for more, and of rollouts in other states."""
+    slug, candidate = world.model.slug, world.rollout.candidate.number
+    here = reverse("release_rollout", args=[slug, candidate])
+    yield "release_rollout with a preset", f"{here}?preset=careful"
+    against = reverse("release_diff", args=[slug, candidate])
+    yield "release_diff against another", f"{against}?against={world.release.name}"
+    yield "search for a model", f"{reverse('search')}?q={slug}"
+    yield "search_fragment for a rollout", f"{reverse('search_fragment')}?q={world.rollout.pk}"
+    yield "rollouts of a model", f"{reverse('rollouts')}?model={slug}&state=ended&since=2+h"
+    yield "rollout_replay under a preset", f"{reverse('rollout_replay', args=[world.rollout.pk])}?preset=careful"
+    waiting = world.waiting
+    yield "release_diff that waits", reverse("release_diff", args=[waiting.model.slug, waiting.candidate.number])
+    for name, rollout in (("ended", world.ended), ("waiting", world.waiting)):
+        yield f"rollout that is {name}", reverse("rollout", args=[rollout.pk])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
@@ -15,6 +16,7 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.queries import user_row
+from ledger.queries.statements import Statement
 from registry.core.change_summary import summary_of
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.models import Release
@@ -80,7 +82,7 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
     """Those of the models that the actor may read: what waits for the actor first, what waits longest first. Two queries."""
     now = now or timezone.now()
     found = []
-    for rollout in _asking(Rollout.objects.filter(model__in=visible_models(actor))).order_by("pk"):
+    for rollout in _asking().filter(model__in=visible_models(actor)).order_by("pk"):
         plan = rollout.effective_policy
         people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)  # type: ignore[attr-defined]
         stage = _lacking(rollout, plan, people)
@@ -91,11 +93,17 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
     return _with_changes(told[:most])
 
 
-def _asking(rollouts: QuerySet[Rollout]) -> QuerySet[Rollout]:
-    """Those of the rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait."""
+@cache
+def _asking() -> QuerySet[Rollout]:
+    """The rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait.
+
+    Made once, to be narrowed: its making takes longer than its answer.
+    """
     held = DecisionRecord.objects.filter(rollout=OuterRef("pk"), code=Code.AWAITING_APPROVAL).order_by("-pk")
-    asking = with_approvals(rollouts).filter(_ASKS, state__in=_STATES).annotate(held_at=Subquery(held.values("at")[:1]))
-    related = asking.select_related("model__team", "environment", "candidate", "stable", "report", "requested_by")
+    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES))
+    related = asking.annotate(held_at=Subquery(held.values("at")[:1])).select_related(
+        "model__team", "environment", "candidate", "stable", "report", "requested_by"
+    )
     return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable") for column in LARGE))
 
 
@@ -218,19 +226,25 @@ def count_waiting(actor: Actor, *, now: datetime | None = None) -> int:
     if actor.user_id is None or teams == frozenset():
         return 0
     now = now or timezone.now()
-    models = models_of(teams)
-    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES, model__in=models))
-    asking = asking.exclude(candidate__author=actor.user_id).exclude(requested_by=actor.user_id)
-    code = code_bearing(models, now - WAIVERS_WITHIN).exclude(author=actor.user_id)
-    rows = user_row(actor.user_id).values_list(
-        ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
-        ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
-    )
+    rows = _COUNTING.rows(teams, user=actor.user_id, since=now - WAIVERS_WITHIN)
     rollouts, releases = next(iter(rows), ([], []))
     waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases)
     return waivers + sum(_waits_for(actor, row, now) for row in rollouts)
 
 
+def _counting(teams: frozenset[str] | None, user: int, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
+    """(rollouts, releases) that may wait for the user, as lists in one row."""
+    models = models_of(teams)
+    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES, model__in=models))
+    asking = asking.exclude(candidate__author=user).exclude(requested_by=user)
+    code = code_bearing(models, since).exclude(author=user)
+    return user_row(user).values_list(
+        ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
+        ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
+    )
+
+
+_COUNTING = Statement(_counting)
 #: What `_waits_for` reads of a rollout.
 _COUNTED = {
     **{name: name for name in ("policy", "policy_digest", "state", "resume_state", "step_index", "stable_id")},
