@@ -81,7 +81,7 @@ def page_world(rows: int) -> PageWorld:
     )
     issuer = create_issuer(actor=SYSTEM, url="https://login.example.com")
     rollout = put(started(candidate=candidate), "shifting", step_index=0, weight_bp=2500)
-    waiting, *_ = awaiting()
+    waiting, *_ = awaiting(approvals={"start": 1})
     over, _ = with_stable()
     ended = put(over, "rolled_back", weight_bp=0, ended_at=timezone.now())
     watched(rollout, rows), watched(ended, rows)

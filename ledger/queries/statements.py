@@ -30,7 +30,8 @@ class Statement:
     """The rows of a `values_list`. `build(*shape, **values)` makes it: `values` are numbers and instants that go into it as
     parameters and nowhere else; `shape` is all that changes its text, such as how it narrows what may be seen.
 
-    It is built once for each shape; of more than MOST_SHAPES all are built anew. Raises ValueError where a value is not among the query's parameters.
+    It is built once for each shape; of more than MOST_SHAPES all are built anew. Raises ValueError where a value is not among the
+    query's parameters.
     """
 
     def __init__(self, build: Callable[..., QuerySet[Any, tuple[Any, ...]]]) -> None:

@@ -126,6 +126,36 @@ def _waiting(actor: Actor, rollout: Rollout, plan: Policy, stage: str, by: tuple
     )  # fmt: skip
 
 
+def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
+    """The newest rollout of the release as a candidate that has not ended and asks for approvals, with its stable release whole;
+    and of its view (`view_of`) what the buttons for a yes and a no are made of. One query."""
+    asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
+    related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
+    rollout = asking.select_related(*related).order_by("-pk").first()
+    if rollout is None:
+        return None
+    plan, newest, now = rollout.effective_policy, rollout.newest_report, timezone.now()  # type: ignore[attr-defined]
+    if not any(plan.approvals.values()):
+        return None
+    people = people_of_row(rollout, pinned_by(rollout), newest, rollout.given, now)  # type: ignore[attr-defined]
+    ahead = ahead_of(rollout, plan)
+    stages = [
+        {"stage": stage, "needed": needed, "by": people.get(stage, []), "is_ahead": stage in ahead}
+        for stage, needed in plan.approvals.items()
+    ]
+    is_old = newest != pinned_by(rollout).report
+    superseded = {"code": "report_superseded", "message": _superseded(rollout)} if is_old else None
+    told = {"approval_stages": stages, "next_approval": _lacking(rollout, plan, people) or None}
+    return rollout, {**told, "blocked": superseded, "will_stop": None}
+
+
+def _superseded(rollout: Rollout) -> str:
+    return (
+        f"{rollout.candidate.name} has a newer report than the one that this rollout rests on, so nothing more of it can be "
+        "approved. End it, and start it again."
+    )
+
+
 def _with_changes(told: list[WaitingApproval]) -> list[WaitingApproval]:
     """Each with what its candidate changes against stable. One query, for the manifests."""
     ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
@@ -151,10 +181,7 @@ def _why_not(actor: Actor, rollout: Rollout, stage: str, by: Sequence[str], newe
     if actor.name in by:
         return f"You have approved {stage}; it takes other people for the rest."
     if newest != pinned_by(rollout).report:
-        return (
-            f"{rollout.candidate.name} has a newer report than the one that this rollout rests on, so nothing more of it can be "
-            "approved. End it, and start it again."
-        )
+        return _superseded(rollout)
     return ""
 
 

@@ -65,7 +65,8 @@ def instant(at: datetime | str | None) -> SafeString | str:
         return UNKNOWN
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     absolute = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return mark_safe(  # nothing in it but digits and our own words: escaping it takes longer than all else, and lists are full of them
+    # Digits and our own words: escaping them takes longer than all else of an instant, and lists are full of them.
+    return mark_safe(  # noqa: S308
         f'<time datetime="{moment.isoformat()}" title="{absolute}" tabindex="0">'
         f'<span class="ago">{ago(moment, timezone.now())}</span><span class="at">{absolute}</span></time>'
     )
