@@ -48,8 +48,10 @@ def served_beside(release: Release, *, or_number: int | None) -> Release | None:
     in; where none serves, the one of this number, with None. One query."""
     routes = Route.objects.filter(model=release.model_id).exclude(stable=release.pk)
     places = routes.filter(stable=OuterRef("pk")).order_by("environment__slug")
-    rows = Release.objects.filter(Q(pk__in=routes.values("stable")) | Q(model=release.model_id, number=or_number or 0))
-    named = rows.annotate(
+    before = Release.objects.filter(model=release.model_id, number=or_number or 0)
+    named = Release.objects.filter(
+        pk__in=routes.order_by().values("stable").union(before.order_by().values("pk"))
+    ).annotate(
         first=Subquery(places.values("environment__slug")[:1]),
         serves_in=Subquery(places.values("environment__title")[:1]),
     )

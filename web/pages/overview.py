@@ -17,8 +17,7 @@ from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
 from notifications.queries import given_up_on
 from registry.core.ownership import Contact, contacts_of
-from registry.models import ServedModel
-from registry.queries import visible_models as readable_models
+from registry.queries import visible_models
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.recent_traffic import Minute
 from rollouts.models import Rollout
@@ -55,14 +54,9 @@ class Need:
     contacts: Sequence[Contact] = ()
 
 
-def visible_models(request: HttpRequest) -> list[ServedModel]:
-    """The models whose team the person may read."""
-    return list(readable_models(actor_of(request)))
-
-
 def _facts(request: HttpRequest) -> dict[str, Any]:
     actor = actor_of(request)
-    models = list(readable_models(actor).only(*_OF_MODEL))
+    models = list(visible_models(actor).only(*_OF_MODEL))
     places = places_of(models) if models else {}
     hours = last_hours(models, timezone.now()) if models else {}
     every = [place for rows in places.values() for place in rows]
