@@ -48,7 +48,8 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
     page = pages.get_page(request.GET.get("page"))
     facts = live_facts(request, served)
     rows = _release_rows(page, facts["routes"])
-    more = {"page": page, "rows": rows, "rollouts": rollouts_of([served])[:5]}
+    may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
+    more = {"page": page, "rows": rows, "rollouts": rollouts_of([served])[:5], "may_push": may_push}
     return render(request, "registry/model.html", {**frame(served, "model"), **facts, **more})
 
 
