@@ -47,6 +47,12 @@ def find_release(model_slug: str, name: str | int) -> Release | None:
     return named.filter(model__slug=model_slug, number=number).first()
 
 
+def these_or_numbered(ids: QuerySet[Any, Any], model: ServedModel, number: int) -> QuerySet[Release]:
+    """The releases of a query of ids, and the model's of this number, each found by its index."""
+    numbered = Release.objects.filter(model=model, number=number).order_by().values("pk")
+    return Release.objects.filter(pk__in=ids.union(numbered)).select_related("model__team", "author")
+
+
 def sizes_of(ids: Collection[UUID]) -> dict[UUID, int]:
     """How many bytes the files of each of these releases have together. One query."""
     rows = ReleaseFile.objects.filter(release__in=ids).order_by().values_list("release")

@@ -17,6 +17,7 @@ from serving.models import Environment, Route
 from serving.queries import all_environments
 from serving.queries.deployments import among
 from serving.queries.readiness import Readiness, readiness_of
+from serving.queries.routes import all_routes
 
 S = RolloutState
 
@@ -91,7 +92,7 @@ _OF_ROLLOUT = (
 
 
 def _routes(models: Collection[int]) -> list[Route]:
-    rows = Route.objects.filter(model_id__in=among(models)).order_by("pk")
+    rows = all_routes().filter(model_id__in=among(models)).select_related(None)
     return list(rows.select_related("stable", "candidate").only(*_OF_ROUTE))
 
 

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
+from registry.queries.releases import these_or_numbered
 from serving.models import Environment, Gateway, Route, RouteAck
 from serving.queries.deployments import among
 
@@ -48,14 +49,12 @@ def served_beside(release: Release, *, or_number: int | None) -> Release | None:
     in; where none serves, the one of this number, with None. One query."""
     routes = Route.objects.filter(model=release.model_id).exclude(stable=release.pk)
     places = routes.filter(stable=OuterRef("pk")).order_by("environment__slug")
-    before = Release.objects.filter(model=release.model_id, number=or_number or 0)
-    named = Release.objects.filter(
-        pk__in=routes.order_by().values("stable").union(before.order_by().values("pk"))
-    ).annotate(
+    rows = these_or_numbered(routes.order_by().values("stable"), release.model, or_number or 0)
+    named = rows.annotate(
         first=Subquery(places.values("environment__slug")[:1]),
         serves_in=Subquery(places.values("environment__title")[:1]),
     )
-    return named.select_related("model__team", "author").order_by(F("first").asc(nulls_last=True), "pk").first()
+    return named.order_by(F("first").asc(nulls_last=True), "pk").first()
 
 
 def routes_between(models: Collection[int], environments: Collection[int]) -> list[Route]:
