@@ -40,7 +40,7 @@ from web.pages import (
     rollouts,
     search,
     session,
-    settings_frame,
+    settings_index,
     signing_keys,
     starting,
     storage,
@@ -247,7 +247,7 @@ urlpatterns = [
     path("sign-in/with/<int:pk>/", require_GET(issuer_sign_in.leave), name="issuer_sign_in"),
     path("sign-in/with/<int:pk>/return/", require_GET(issuer_sign_in.come_back), name="issuer_return"),
     # settings
-    path("settings/", require_GET(settings_frame.settings), name="settings"),
+    path("settings/", require_GET(settings_index.settings), name="settings"),
     path("status/", require_GET(own_status.status), name="status"),
     path("settings/environments/", require_GET(environments.environments), name="settings_environments"),
     path("settings/new-environment/", posted(environments.create, "settings_environments"), name="environment_create"),
