@@ -64,6 +64,8 @@ class Deployment(models.Model):
     reason = models.TextField(blank=True)
     timings = models.JSONField(default=dict)  # {"fetch_s", "load_s", "warmup_s"}: the measured cold start
     recoveries = models.PositiveIntegerField(default=0)  # times its server was brought back
+    drain_asked_at = models.DateTimeField(null=True)  # its agent drains it as soon as nothing holds it up
+    drain_reason = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     ready_at = models.DateTimeField(null=True)
@@ -99,6 +101,9 @@ class Server(models.Model):
     drift = models.JSONField(
         default=list
     )  # [{path, expected, found}] of `serving.agent.drift.Drift`: what differed then
+    digest = models.CharField(max_length=71, blank=True)  # of the manifest whose files were verified as it was started
+    memory_bytes = models.BigIntegerField(null=True)  # of all its processes, measured by its agent; null: not yet
+    memory_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
 

@@ -14,6 +14,7 @@ from web.pages import (
     audit_export,
     diffs,
     drafts,
+    draining,
     environments,
     errors,
     fleet,
@@ -170,6 +171,7 @@ urlpatterns = [
     path("approvals/<int:pk>/<slug:verb>/", posted(approvals.decide, "approvals"), name="approval_decide"),
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
+    path("fleet/<slug:name>/drain/", draining.drain, name="fleet_drain"),
     path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),
     # history
     path("history/", require_GET(history.history), name="history"),

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
@@ -42,6 +42,12 @@ def comment_counts(releases: Collection[UUID]) -> dict[UUID, CommentCount]:
     rows = ReviewComment.objects.filter(release__in=releases).order_by().values_list("release")
     told = rows.annotate(every=Count("pk"), unresolved=Count("pk", filter=Q(resolved_at__isnull=True)))
     return {release: CommentCount(every, unresolved) for release, every, unresolved in told}
+
+
+def with_tags(releases: QuerySet[Release]) -> QuerySet[Release]:
+    """Each with `tags`: those of its note of now, None where there is none. No further query."""
+    newest = ReleaseNote.objects.filter(release=OuterRef("pk")).order_by("-version")
+    return releases.annotate(tags=Subquery(newest.values("tags")[:1]))
 
 
 def comments_of(release: Release) -> QuerySet[ReviewComment]:

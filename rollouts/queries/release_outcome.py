@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import JSONObject
 
 from registry.core.release_filter import Condition, FieldKind, Operator
+from registry.models import Release
 from rollouts.core.lifecycle import ACTIVE
 from rollouts.models import Rollout
 from serving.queries.routes import all_routes
@@ -36,7 +37,26 @@ def meaning(condition: Condition) -> Q:
     return Q(Exists(of_it.filter(narrowed, pk=Subquery(newest))))
 
 
-def newest_rollouts(releases: Collection[UUID]) -> dict[UUID, Rollout]:
-    """The newest rollout of each of the releases that had one, with its environment. One query."""
-    rows = Rollout.objects.filter(candidate__in=releases).select_related("environment").defer("policy", "engine_state")
-    return {one.candidate_id: one for one in rows.order_by("candidate_id", "-pk").distinct("candidate_id")}
+@dataclass(frozen=True)
+class LastRollout:
+    """The newest rollout of a release, as a list names it."""
+
+    pk: int
+    outcome: str
+    environment: str
+
+
+def with_last_rollout(releases: QuerySet[Release]) -> QuerySet[Release]:
+    """Each with what `last_rollout_of` reads. No further query."""
+    newest = Rollout.objects.filter(candidate=OuterRef("pk")).order_by("-pk")
+    row = JSONObject(pk="pk", state="state", stable="stable_id", environment="environment__slug")
+    return releases.annotate(last_rollout=Subquery(newest.values(row=row)[:1]))
+
+
+def last_rollout_of(release: Release) -> LastRollout | None:
+    """Of a release of `with_last_rollout`; None where it never was a candidate."""
+    row = release.last_rollout  # type: ignore[attr-defined]
+    if row is None:
+        return None
+    outcome = Rollout(state=row["state"], stable_id=row["stable"]).outcome
+    return LastRollout(row["pk"], outcome, row["environment"])

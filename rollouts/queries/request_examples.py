@@ -39,7 +39,7 @@ def examples_by_arm(rollout: Rollout) -> list[dict[str, Any]]:
     for role, release in (("candidate", rollout.candidate), ("stable", rollout.stable)):
         mine = [row for row in rows if release is not None and row.release_id == release.pk]
         if release is not None and mine:
-            shown = [_said(row) for row in _chosen(mine)]
+            shown = [_printed(row) for row in _chosen(mine)]
             found.append({"release": release.name, "role": role, "since": mine[0].at.isoformat(), "requests": shown})
     return found
 
@@ -57,7 +57,7 @@ def _ends(rows: list[RequestExample], most: int) -> list[RequestExample]:
     return rows if len(rows) <= most else [rows[0], *rows[len(rows) - most + 1 :]]
 
 
-def _said(row: RequestExample) -> dict[str, Any]:
+def _printed(row: RequestExample) -> dict[str, Any]:
     server = row.server
     return {
         "at": row.at.isoformat(), "request_id": row.request_id, "kind": row.kind, "what": _what(row),

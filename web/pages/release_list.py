@@ -17,13 +17,11 @@ from registry.models import Release, ServedModel
 from registry.queries import releases_of
 from registry.queries.aliases import with_alias_names
 from registry.queries.release_filter import filter_releases
-from registry.queries.releases import size_of_files, sizes_of
-from registry.queries.reviews import newest_notes
+from registry.queries.releases import size_of_files
+from registry.queries.reviews import with_tags
 from rollouts.core.lifecycle import FINAL
-from rollouts.models import Rollout
-from rollouts.queries.release_outcome import MOVING, NONE, newest_rollouts
+from rollouts.queries.release_outcome import MOVING, NONE, LastRollout, last_rollout_of, with_last_rollout
 from rollouts.queries.rolled_back import RolledBack, rolled_back
-from serving.queries.deployments import environment_titles
 from validators.core.verdict import Verdict
 from validators.models import GateRun
 from validators.queries import newest_gate_runs
@@ -51,12 +49,12 @@ class ReleaseRow:
     labels: list[str]  # those that were sealed, then the tags of its note
     serves: list[str]  # slugs of the environments
     before: list[RolledBack]
-    last: Rollout | None  # the newest rollout of it
+    last: LastRollout | None  # the newest rollout of it
 
 
 def release_list(request: HttpRequest, served: ServedModel, routes: Sequence[Any]) -> dict[str, Any]:
     """The facts that `registry/_releases.html` needs. `routes`: (route, …) of the model's environments."""
-    filters, sort = _filters(request), sort_asked(request, SORTS, "-number")
+    filters, sort = _filters(request, routes), sort_asked(request, SORTS, "-number")
     conditions = _conditions(filters)
     every = releases_of(served)
     bounded = every.filter(number__gt=max(0, served.last_number - MOST_LOOKED_AT))
@@ -66,7 +64,7 @@ def release_list(request: HttpRequest, served: ServedModel, routes: Sequence[Any
         found = filter_releases(bounded, conditions) if conditions else every if is_by_number else bounded
     except Invalid as refused:
         found, error = every, refused
-    pages = Paginator(_sorted(with_alias_names(_with_measurements(found)), sort), PER_PAGE)
+    pages = Paginator(_sorted(_whole(found), sort), PER_PAGE)
     if found is every:
         pages.count = served.last_number  # numbers have no gap; counting a hundred thousand takes as long as the page
     page = pages.get_page(request.GET.get("page"))
@@ -77,7 +75,7 @@ def release_list(request: HttpRequest, served: ServedModel, routes: Sequence[Any
     }  # fmt: skip
 
 
-def _filters(request: HttpRequest) -> list[Filter]:
+def _filters(request: HttpRequest, routes: Sequence[Any]) -> list[Filter]:
     outcomes = [(MOVING, "under way"), *sorted((one.value, one.value.replace("_", " ")) for one in FINAL)]
     return asked(
         request,
@@ -86,7 +84,7 @@ def _filters(request: HttpRequest) -> list[Filter]:
         Filter("state", "State", [(one.value, one.value) for one in (ReleaseState.SEALED, ReleaseState.RETIRED)]),
         Filter("verdict", "Gates", [(one.value, one.value) for one in Verdict]),
         Filter("outcome", "Last rollout", [*outcomes, (NONE, "never rolled out")]),
-        Filter("serves", "Serves", environment_titles()),
+        Filter("serves", "Serves", [(route.environment.slug, route.environment.title) for route, *_ in routes]),
         Filter("where", "Condition", hint="metric.load.latency_p95<=50", kind="search"),
     )
 
@@ -102,14 +100,19 @@ def _command(served: ServedModel, conditions: Sequence[str]) -> str:
     return f"sluicegate release list {served.slug}{asked_for}"
 
 
-def _with_measurements(releases: QuerySet[Release]) -> QuerySet[Release]:
-    """Each with what its newest report measured, whose gate run that was, and the labels that were sealed."""
-    return releases.annotate(
-        p95=measured("load", "latency p95"),
-        accuracy=measured("golden", "accuracy"),
-        measured_in=Subquery(reports_of(OuterRef("pk")).values("gate_run")[:1]),
-        sealed_labels=F("spec__provenance__labels"),
-    ).prefetch_related(Prefetch("gate_runs", queryset=newest_gate_runs()))
+def _whole(releases: QuerySet[Release]) -> QuerySet[Release]:
+    """Each with all that its row says, by one query and that of its gate runs."""
+    return (
+        with_last_rollout(with_tags(with_alias_names(releases)))
+        .annotate(
+            p95=measured("load", "latency p95"),
+            accuracy=measured("golden", "accuracy"),
+            measured_in=Subquery(reports_of(OuterRef("pk")).values("gate_run")[:1]),
+            sealed_labels=F("spec__provenance__labels"),
+            size=size_of_files(),
+        )
+        .prefetch_related(Prefetch("gate_runs", queryset=newest_gate_runs()))
+    )
 
 
 def _sorted(releases: QuerySet[Release], sort: str) -> QuerySet[Release]:
@@ -117,27 +120,24 @@ def _sorted(releases: QuerySet[Release], sort: str) -> QuerySet[Release]:
     key, is_down = sort.removeprefix("-"), sort.startswith("-")
     if key in SORTS[:2]:
         return releases.order_by("-number" if is_down else "number")
-    if key == "size":
-        releases = releases.annotate(size=size_of_files())
     order = F(key).desc(nulls_last=True) if is_down else F(key).asc(nulls_last=True)
     return releases.order_by(order, "-number")
 
 
 def _rows(page: Page[Release], routes: Sequence[Any]) -> list[ReleaseRow]:
-    """Each row of the page, by six queries with the page's own."""
-    ids = [release.pk for release in page]
-    before, sizes, last, notes = rolled_back(ids), sizes_of(ids), newest_rollouts(ids), newest_notes(ids)
+    """Each row of the page, by two queries and the page's own."""
+    before = rolled_back([release.pk for release in page])
     accuracies = accuracies_of([run for one in page if (run := one.measured_in) is not None])  # type: ignore[attr-defined]
     found = []
     for one in page:
-        told: Any = one
-        labels = [f"{name}={value}" if value else name for name, value in sorted((told.sealed_labels or {}).items())]
+        row: Any = one
+        labels = [f"{name}={value}" if value else name for name, value in sorted((row.sealed_labels or {}).items())]
         found.append(
             ReleaseRow(
-                one, next(iter(one.gate_runs.all()), None), accuracies.get(told.measured_in), told.p95,
-                sizes.get(one.pk, 0), told.alias_names, [*labels, *(notes[one.pk].tags if one.pk in notes else [])],
+                one, next(iter(one.gate_runs.all()), None), accuracies.get(row.measured_in), row.p95, row.size or 0,
+                row.alias_names, [*labels, *(row.tags or [])],
                 [route.environment.slug for route, *_ in routes if route.stable_id == one.pk],
-                before.get(one.pk, []), last.get(one.pk),
+                before.get(one.pk, []), last_rollout_of(one),
             )
         )  # fmt: skip
     return found
