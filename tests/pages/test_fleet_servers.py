@@ -31,7 +31,9 @@ SYSTEM = Actor.system("tests")
 def release() -> Release:
     """Sealed and signed."""
     make_team("vision")
-    return actions.seal(actor=SYSTEM, release=draft_with(SYSTEM, served_model(SYSTEM), onnx_file("one")))
+    found = actions.seal(actor=SYSTEM, release=draft_with(SYSTEM, served_model(SYSTEM), onnx_file("one")))
+    found.model.refresh_from_db()
+    return found
 
 
 def server_for(release: Release, **over: Any) -> Server:
