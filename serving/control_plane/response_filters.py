@@ -95,8 +95,11 @@ function envoy_on_response(handle)
   local head = handle:headers()
   local about = handle:streamInfo():dynamicMetadata()
   about:set(ABOUT, "is_answered", "yes")
-  local slow, began = tonumber(handle:virtualHost():metadata():get("slow_ms")), (about:get(ABOUT) or {{}})["began_at"]
-  if slow and handle:timestamp() - (tonumber(began) or handle:timestamp()) >= slow then about:set(ABOUT, "is_slow", "yes") end
+  local slow = tonumber(handle:virtualHost():metadata():get("slow_ms"))
+  if slow then
+    local began = tonumber((about:get(ABOUT) or {{}})["began_at"])
+    if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end
+  end
   local status = head:get("grpc-status")
   if status then
     if status ~= "0" then grpc(head, status) end
