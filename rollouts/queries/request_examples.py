@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from rollouts.core.lifecycle import FINAL
+from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
 from rollouts.models import Rollout
 from serving.models import RequestExample
 from serving.queries.request_examples import examples_of
@@ -30,8 +30,10 @@ def examples_by_arm(rollout: Rollout) -> list[dict[str, Any]]:
     """{"release", "role", "since", "requests"} of both arms, the candidate first; no row of an arm about which nothing was told.
 
     `requests`: at most `MOST_SHOWN`, in the order in which they began, the first of each kind and the latest. They are examples:
-    gateways keep some, and their number says nothing. Instants are ISO 8601, `took_ms` milliseconds. One query.
+    gateways keep some, and their number says nothing. Instants are ISO 8601, `took_ms` milliseconds. One query, none before there was traffic.
     """
+    if rollout.state in WITHOUT_TRAFFIC:
+        return []
     ended = rollout.ended_at if rollout.state in FINAL else None
     end = ended + _LATER if ended else timezone.now() + _LATER
     rows = list(examples_of(rollout.environment_id, rollout.candidate_id, rollout.created_at, end))
