@@ -29,8 +29,9 @@ _NO_ANSWER: Final = {
 def examples_by_arm(rollout: Rollout) -> list[dict[str, Any]]:
     """{"release", "role", "since", "requests"} of both arms, the candidate first; no row of an arm about which nothing was told.
 
-    `requests`: at most `MOST_SHOWN`, in the order in which they began, the first of each kind and the latest. They are examples:
-    gateways keep some, and their number says nothing. Instants are ISO 8601, `took_ms` milliseconds. One query, none before there was traffic.
+    `requests`: `MOST_SHOWN` at most, in the order in which they began, the first of each kind and the latest. They are examples:
+    gateways keep some, and their number says nothing. Instants are ISO 8601, `took_ms` milliseconds.
+    One query, none before there was traffic.
     """
     if rollout.state in WITHOUT_TRAFFIC:
         return []
