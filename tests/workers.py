@@ -28,6 +28,7 @@ FIRST = (
     "tests/flows/test_upload_kills.py",
     "tests/real/test_prober.py",
     "tests/flows/test_stack.py",
+    "tests/flows/test_browser_story.py",
     "tests/real",
     "tests/flows",
     "tests/kills",

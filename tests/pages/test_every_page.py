@@ -149,6 +149,8 @@ def faults(page: Page, address: str) -> list[str]:
     for width in (390, 320):
         page.set_viewport_size({"width": width, "height": 800})
         looked = page.evaluate(LOOK)
+        if width == 390:  # what scrolls only where the screen is small
+            found += [f"{width} px: {one}" for one in page.evaluate(FIND, [TAGS, "scrollable-region-focusable"])]
         found += [f"wider than {width} px: {one}" for one in looked["wide"]]
         found += [f"smaller than 24 px: {one}" for one in looked["small"]] if width == 320 else []
     return [f"{address}: {one}" for one in dict.fromkeys(found)]

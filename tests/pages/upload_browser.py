@@ -14,6 +14,7 @@ from django.test import Client
 from playwright.sync_api import Page, sync_playwright
 
 from accounts.models import User
+from tests.browser_rig import drop
 from tests.upload_rig import Installation
 
 #: Waiting for words on a busy machine.
@@ -67,15 +68,7 @@ class Person:
         self.page.set_input_files("#choose-folder", folder)
 
     def drop(self, *paths: Path) -> None:
-        """As the mouse of a person drops files on the page, with real entries and handles."""
-        devtools = self.context.new_cdp_session(self.page)
-        box = self.page.locator("#drop").bounding_box()
-        assert box is not None
-        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
-        for kind in ("dragEnter", "dragOver", "drop"):
-            devtools.send(
-                "Input.dispatchDragEvent", {"type": kind, "x": box["x"] + 20, "y": box["y"] + 20, "data": data}
-            )
+        drop(self.page, "#drop", *paths)
 
     def says(self, selector: str, words: str) -> str:
         """The text of the element, once it has these words."""

@@ -31,7 +31,8 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
     served = readable_model(request, slug)
     facts = live_facts(request, served)
     listed = release_list(request, served, facts["routes"])
-    more = {**listed, "rollouts": rollouts_of([served])[:5]}
+    may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
+    more = {**listed, "rollouts": rollouts_of([served])[:5], "may_push": may_push}
     status = listed["error"].status if listed["error"] else 200
     return render(request, "registry/model.html", {**frame(served, "model"), **facts, **more}, status=status)
 
