@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OWN = ROOT / ".build" / "chromium" / "root"
 _OPTIONS = [
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1",
 ]  # fmt: skip
 #: A cold start on a busy machine takes several seconds.
 WITHIN_MS = int(os.environ.get("WITHIN_MS", 60_000))

@@ -204,6 +204,7 @@ urlpatterns = [
     ),
     # people
     path("account/", require_GET(account.account), name="account"),
+    path("account/mails/", posted(account.choose, "account"), name="account_mails"),
     path("settings/people/", require_GET(people.people), name="people"),
     path("settings/new-person/", posted(people.create, "people"), name="person_create"),
     path("settings/people/<str:username>/", require_GET(people.person), name="person"),

@@ -11,6 +11,7 @@ class EventVerb(StrEnum):
     USER_CREATED = "user.created"
     USER_DEACTIVATED = "user.deactivated"
     USER_REACTIVATED = "user.reactivated"
+    USER_MAILS_CHOSEN = "user.mails_chosen"
     ROLE_GRANTED = "role.granted"
     ROLE_REVOKED = "role.revoked"
     PASSWORD_CHANGED = "password.changed"

@@ -14,6 +14,7 @@ from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, teams_where
+from accounts.models import User
 from accounts.queries import user_row
 from registry.core.change_summary import summary_of
 from registry.core.file_rules import waivers_needed as waivers_for
@@ -27,9 +28,17 @@ from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.models import DecisionRecord, Rollout
-from rollouts.queries.approvals import ahead_of, excluded_from, people_of_row, pinned_by, with_approvals
+from rollouts.queries.approvals import (
+    able_to_approve,
+    ahead_of,
+    excluded_from,
+    people_of_row,
+    pinned_by,
+    with_approvals,
+)
 
 S = RolloutState
+_NOBODY = Actor.system("inbox")
 #: A release with unwaived code is looked for in the inbox this long after it was sealed; its own page offers the waiver for ever.
 WAIVERS_WITHIN = timedelta(days=30)
 #: As many as one page shows; the count is whole.
@@ -92,6 +101,22 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
     told = [_waiting(actor, *one) for one in found]
     told.sort(key=lambda one: (bool(one.why_not), not one.is_held, one.since, one.rollout.pk))
     return _with_changes(told[:most])
+
+
+def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[WaitingApproval, list[User]] | None:
+    """The stage of the rollout that lacks approvals, and everybody who may give one and has not; None where none can be given."""
+    now = now or timezone.now()
+    rollout = _asking(Rollout.objects.filter(pk=rollout_id)).first()
+    if rollout is None or rollout.newest_report != pinned_by(rollout).report:  # type: ignore[attr-defined]
+        return None
+    plan = rollout.effective_policy
+    people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)  # type: ignore[attr-defined]
+    stage = _lacking(rollout, plan, people)
+    if not stage:
+        return None
+    by = tuple(people.get(stage, ()))
+    (need,) = _with_changes([_waiting(_NOBODY, rollout, plan, stage, by)])
+    return need, list(able_to_approve(rollout.model, excluded_from(rollout)).exclude(username__in=by))
 
 
 def _asking(rollouts: QuerySet[Rollout]) -> QuerySet[Rollout]:

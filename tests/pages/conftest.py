@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # Playwright may be absent, and Django is not set up yet
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One for the tests of a file. Not longer: while Playwright runs, no other event loop can in this thread."""
+    from django.db import connections
+
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = (
         "1"  # Playwright's loop is there, and never runs while a test asks the database
@@ -28,6 +30,7 @@ def chromium() -> Iterator[Browser]:
     try:
         with browser_rig.chromium() as browser:
             yield browser
+            connections.close_all()  # those of this loop, which nobody else would close
     finally:
         if before is None:
             del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
