@@ -29,7 +29,17 @@ from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
 from rollouts.models import Observation, Rollout
 from serving.models import Gateway, Route
 from tests.factories import make_deployment, make_model, make_release, make_server, make_user
-from tests.rollout_setup import OBJECTIVES, awaiting, production, put, report_for, serves, started, with_stable
+from tests.rollout_setup import (
+    OBJECTIVES,
+    awaiting,
+    production,
+    put,
+    report_for,
+    serves,
+    slow_request,
+    started,
+    with_stable,
+)
 from validators.actions.gate_runs import add_golden_set
 from validators.models import GateResult, GateRun, GoldenSet
 
@@ -85,6 +95,9 @@ def page_world(rows: int) -> PageWorld:
     over, _ = with_stable()
     ended = put(over, "rolled_back", weight_bp=0, ended_at=timezone.now())
     watched(rollout, rows), watched(ended, rows)
+    for one in (rollout, ended):
+        for number in range(min(rows, 40)):  # as many as are kept of an arm
+            slow_request(one, request_id=f"5f1c2f0e-1111-4f64-9d2b-{number:012}")
     make_release(model, author=member, state="draft")  # type: ignore[arg-type]
     for number in range(rows):
         event = append_event(
@@ -184,6 +197,8 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
         }
         if pattern.name == "settings_environment":
             named["slug"] = "production"
+        if pattern.name == "fleet_drain":
+            named["name"] = "local"
         yield pattern.name, reverse(pattern.name, kwargs=named)
 
 

@@ -23,6 +23,7 @@ from registry.core.file_rules import waivers_needed as waivers_for
 from registry.models import Release
 from registry.queries import manifests_of, visible_models
 from registry.queries.releases import LARGE
+from registry.queries.reviews import CommentCount, comment_counts
 from registry.queries.waivers import code_bearing, models_of
 from rollouts.core import approvals as core
 from rollouts.core.decision import Code
@@ -53,6 +54,7 @@ class WaitingApproval:
     """A stage of a rollout that lacks approvals. `why_not`: why this person gives none; empty for whom it waits.
 
     `is_held`: the rollout stands still until then; else the approval is given beforehand. `changes`: three sentences.
+    `comments`: what reviewers wrote on the candidate's comparisons; None where nobody did.
     """
 
     rollout: Rollout
@@ -67,6 +69,7 @@ class WaitingApproval:
     plan: str
     why_not: str = ""
     changes: tuple[str, ...] = ()
+    comments: CommentCount | None = None
 
     @property
     def missing(self) -> int:
@@ -88,7 +91,7 @@ class WaitingWaiver:
 
 
 def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = MOST_SHOWN) -> list[WaitingApproval]:
-    """Those of the models that the actor may read: what waits for the actor first, what waits longest first. Two queries."""
+    """Those of the models that the actor may read: what waits for the actor first, what waits longest first. Three queries."""
     now = now or timezone.now()
     found = []
     for rollout in _asking().filter(model__in=visible_models(actor)).order_by("pk"):
@@ -182,7 +185,7 @@ def _superseded(rollout: Rollout) -> str:
 
 
 def _with_changes(told: list[WaitingApproval]) -> list[WaitingApproval]:
-    """Each with what its candidate changes against stable. One query, for the manifests."""
+    """Each with what its candidate changes against stable, and how many comments that has. Two queries."""
     ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
     manifests = {pk: json.loads(text or "{}") for pk, text in manifests_of(ids).items()}
 
@@ -190,7 +193,15 @@ def _with_changes(told: list[WaitingApproval]) -> list[WaitingApproval]:
         stable = one.rollout.stable_id
         return manifests[stable] if stable is not None else None
 
-    return [replace(one, changes=summary_of(before(one), manifests[one.rollout.candidate_id])) for one in told]
+    said = comment_counts({one.rollout.candidate_id for one in told})
+    return [
+        replace(
+            one,
+            changes=summary_of(before(one), manifests[one.rollout.candidate_id]),
+            comments=said.get(one.rollout.candidate_id),
+        )
+        for one in told
+    ]
 
 
 def _why_not(actor: Actor, rollout: Rollout, stage: str, by: Sequence[str], newest: str) -> str:

@@ -22,7 +22,7 @@ from registry.core.reviews import SECTIONS
 from registry.core.text_diff import Line
 from registry.models import Release
 from registry.queries import get_release, manifest_of, releases_of
-from registry.queries.reviews import comments_of
+from registry.queries.reviews import comments_of, open_first
 from registry.queries.text_changes import FileChange, text_changes
 from rollouts.models import Rollout
 from rollouts.queries.approvals import excluded_from
@@ -113,7 +113,7 @@ def _comparison(request: HttpRequest, actor: Actor, release: Release, against: R
     only = request.GET.get("file", "").replace("\0", "")
     changes, more = text_changes(manifest_of(against), manifest_of(release), only)
     rows = metric_rows(told)
-    comments = list(comments_of(release)[:MOST_COMMENTS])
+    comments = list(open_first(comments_of(release))[:MOST_COMMENTS])
     return {
         "diff": told,
         "verdict": verdict_of(told, answers, rows),
