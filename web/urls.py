@@ -14,6 +14,7 @@ from web.pages import (
     audit_export,
     diffs,
     drafts,
+    draining,
     environments,
     errors,
     fleet,
@@ -41,7 +42,7 @@ from web.pages import (
     rollouts,
     search,
     session,
-    settings_frame,
+    settings_index,
     signing_keys,
     starting,
     storage,
@@ -172,6 +173,7 @@ urlpatterns = [
     path("approvals/<int:pk>/<slug:verb>/", posted(approvals.decide, "approvals"), name="approval_decide"),
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
+    path("fleet/<slug:name>/drain/", draining.drain, name="fleet_drain"),
     path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),
     # history
     path("history/", require_GET(history.history), name="history"),
@@ -250,7 +252,7 @@ urlpatterns = [
     path("sign-in/with/<int:pk>/", require_GET(issuer_sign_in.leave), name="issuer_sign_in"),
     path("sign-in/with/<int:pk>/return/", require_GET(issuer_sign_in.come_back), name="issuer_return"),
     # settings
-    path("settings/", require_GET(settings_frame.settings), name="settings"),
+    path("settings/", require_GET(settings_index.settings), name="settings"),
     path("status/", require_GET(own_status.status), name="status"),
     path("settings/environments/", require_GET(environments.environments), name="settings_environments"),
     path("settings/new-environment/", posted(environments.create, "settings_environments"), name="environment_create"),

@@ -128,6 +128,8 @@ ASKS: dict[str, Ask] = {
     ),
     "GET /nodes": Ask(SIGNED_IN),
     "POST /nodes/{name}/cordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": "*"}),
+    "GET /nodes/{name}/drain": Ask(V.ADMINISTER),
+    "POST /nodes/{name}/drain": Ask(V.ADMINISTER, lambda w: {"is_confirmed": True}, lambda w: {"If-Match": "*"}),
     "POST /nodes/{name}/uncordon": Ask(V.ADMINISTER, reason, lambda w: {"If-Match": '"1"'}),
     "GET /registry/collection": Ask(V.ADMINISTER),
     "POST /registry/collection": Ask(V.ADMINISTER),
