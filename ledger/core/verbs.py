@@ -55,6 +55,7 @@ class EventVerb(StrEnum):
     NODE_REGISTERED = "node.registered"
     NODE_CORDONED = "node.cordoned"
     NODE_UNCORDONED = "node.uncordoned"
+    NODE_DRAINED = "node.drained"
     GATEWAY_REGISTERED = "gateway.registered"
     GATEWAY_STREAM_REFUSED = "gateway.stream_refused"
     DEPLOYMENT_REQUESTED = "deployment.requested"
