@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -120,7 +120,15 @@ class Hub:
         """In one of a few threads. Its database connection is closed unless more is to be asked at once, as when all come back."""
         with self._counting:
             self._queued += 1
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(self._run, function, *arguments))
+        asked = self._threads.submit(partial(self._run, function, *arguments))
+        asked.add_done_callback(self._forget_cancelled)
+        return await asyncio.wrap_future(asked)
+
+    def _forget_cancelled(self, asked: Future[Any]) -> None:
+        """Who left before a thread took up the question waits no more; or else no thread would ever be the last."""
+        if asked.cancelled():
+            with self._counting:
+                self._queued -= 1
 
     def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         with self._counting:

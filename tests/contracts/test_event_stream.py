@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -278,6 +279,25 @@ def test_five_hundred_streams_keep_no_thread_and_no_connection_each(rig: Rig) ->
     names = [one.name for one in threading.enumerate()]
     assert sum(name.startswith(("streams", "log-watcher")) for name in names) <= 5
     assert _connections() <= 2 + 4, "one for the watcher, this test's own, and those of questions under way"
+
+
+def test_who_leaves_before_a_thread_takes_up_the_question_is_not_waited_for(rig: Rig) -> None:
+    """The last question closes a thread's connection; one that is counted for ever would leave each open."""
+    go = threading.Event()
+
+    async def ask() -> int:
+        taken = [asyncio.create_task(rig.hub.in_thread(go.wait)) for _ in range(4)]
+        left = [asyncio.create_task(rig.hub.in_thread(go.wait)) for _ in range(3)]
+        while rig.hub._queued != 3:
+            await asyncio.sleep(0.01)
+        for one in left:
+            one.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        go.set()
+        await asyncio.gather(*taken)
+        return rig.hub._queued
+
+    assert asyncio.run_coroutine_threadsafe(ask(), rig.loop).result(60) == 0
 
 
 def _connections() -> int:
