@@ -23,6 +23,7 @@ from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.fakes.ports import FakeInferenceServer, FakeModel
 from tests.gateway_rig import wait_until
 from tests.triton_rig import local_launcher
+from validators.core.stages import stages_between
 
 
 def _compute_code(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -176,6 +177,24 @@ def test_statistics_count_successes(doubling: InferenceServer) -> None:
     before = succeeded()
     ask(doubling, row(1))
     assert succeeded() == before + 1
+
+
+def test_statistics_tell_where_the_time_went(doubling: InferenceServer) -> None:
+    """The counters follow an answer by an instant: they are read until they have it."""
+    before, began = doubling.statistics("doubling"), time.monotonic()
+    for _ in range(4):
+        doubling.infer("doubling", {"x": np.ones((2, 4), np.float32)}, timeout_s=30)
+    until = time.monotonic() + 60
+    while True:
+        found = stages_between(before, doubling.statistics("doubling"), wall_s=time.monotonic() - began, instances=1)
+        if found is not None and found["mean_batch"] == 2.0 and found["infer_ms"] > 0:
+            break
+        assert time.monotonic() < until, found
+    assert 0 < found["infer_ms"] <= found["total_ms"]
+    assert found["total_ms"] == pytest.approx(
+        sum(found[name] for name in ("queue_ms", "input_ms", "infer_ms", "output_ms", "overhead_ms")), abs=0.001
+    )
+    assert 0 < found["busy_frac"] < 1
 
 
 def test_requests_from_many_threads_are_all_answered_right(doubling: InferenceServer) -> None:

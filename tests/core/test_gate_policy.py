@@ -42,7 +42,7 @@ def test_every_field_is_documented_with_its_default() -> None:
             assert value_of(path, plain) is None, path
         elif not default.startswith(("as long as", "the model's objective")):
             literal = default.strip("`")
-            expected = json.loads(literal) if re.match(r"[\d\[]", literal) else literal
+            expected = json.loads(literal) if re.match(r"[\d\[]|true|false", literal) else literal
             assert value_of(path, plain) == expected, path
 
 

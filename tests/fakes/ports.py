@@ -62,6 +62,7 @@ class FakeModel:
 class _Waiting:
     tensors: Arrays
     size: int
+    came_ns: int = field(default_factory=time.perf_counter_ns)
     outputs: Arrays | None = None
     error: Exception | None = None
 
@@ -76,7 +77,12 @@ class _Loaded:
     queue: list[_Waiting] = field(default_factory=list)
     batches: int = 0
     succeeded: int = 0
+    items: int = 0
     failed: int = 0
+    success_ns: int = 0
+    queue_ns: int = 0
+    infer_ns: int = 0  # each request is charged its whole batch
+    by_size: dict[int, tuple[int, int]] = field(default_factory=dict)  # batch size → (batches, ns)
 
 
 class FakeInferenceServer:
@@ -135,16 +141,25 @@ class FakeInferenceServer:
 
     def statistics(self, model: str) -> dict[str, Any]:
         loaded = self._find(model)
-        counts = {
-            name: {"count": str(count)}
-            for name, count in (("success", loaded.succeeded), ("fail", loaded.failed))
-            if count
+        stages = {
+            "success": (loaded.succeeded, loaded.success_ns),
+            "fail": (loaded.failed, 0),
+            "queue": (loaded.succeeded, loaded.queue_ns),
+            "compute_infer": (loaded.succeeded, loaded.infer_ns),
         }
-        return {
-            "model_stats": [
-                {"name": model, "version": "1", "execution_count": str(loaded.batches), "inference_stats": counts}
-            ]
+        sizes = [
+            {"batch_size": str(size), "compute_infer": {"count": str(count), "ns": str(ns)}}
+            for size, (count, ns) in loaded.by_size.items()
+        ]
+        stats: dict[str, Any] = {
+            "name": model,
+            "version": "1",
+            "inference_count": str(loaded.items),
+            "execution_count": str(loaded.batches),
+            "inference_stats": {name: _counted(*one) for name, one in stages.items() if one[0]},
+            "batch_stats": sizes,
         }
+        return {"model_stats": [{name: value for name, value in stats.items() if value != "0"}]}
 
     def _find(self, model: str) -> _Loaded:
         if self.is_down:
@@ -166,6 +181,7 @@ def _run_batch(loaded: _Loaded, behaviour: FakeModel) -> None:
             loaded.queue.remove(waiting)
             batch.append(waiting)
     loaded.batches += 1
+    began_ns = time.perf_counter_ns()
     time.sleep(behaviour.latency_s)
     try:
         if behaviour.is_dead:
@@ -190,7 +206,25 @@ def _run_batch(loaded: _Loaded, behaviour: FakeModel) -> None:
     for one in batch:
         one.outputs = {name: value[start : start + one.size] if most else value for name, value in outputs.items()}
         start += one.size
+    _count(loaded, batch, began_ns)
+
+
+def _counted(count: int, ns: int) -> dict[str, str]:
+    """As JSON of the protocol: 64 bits as text, and no zero."""
+    return {"count": str(count), **({"ns": str(ns)} if ns else {})}
+
+
+def _count(loaded: _Loaded, batch: list[_Waiting], began_ns: int) -> None:
+    ended_ns = time.perf_counter_ns()
     loaded.succeeded += len(batch)
+    loaded.items += sum(one.size for one in batch)
+    for one in batch:
+        loaded.success_ns += ended_ns - one.came_ns
+        loaded.queue_ns += began_ns - one.came_ns
+        loaded.infer_ns += ended_ns - began_ns
+    size = sum(one.size for one in batch)
+    batches, ns = loaded.by_size.get(size, (0, 0))
+    loaded.by_size[size] = (batches + 1, ns + ended_ns - began_ns)
 
 
 def _shapes(waiting: _Waiting) -> dict[str, tuple[int, ...]]:

@@ -33,7 +33,11 @@ from web.progress import left_of
 pytestmark = pytest.mark.django_db
 LOAD = {
     "requests": 200, "errors": 0, "over": 3, "offered_per_s": 20.0, "achieved_per_s": 20.0, "slo_ms": 250.0, "slo_quantile": 0.99,
-    "latency_ms": {"p50": 12.0, "p95": 80.0, "p99": 300.0}, "full_per_s": 85.0, "phi": 1.0,
+    "latency_ms": {"p50": 12.0, "p95": 80.0, "p99": 300.0}, "full_per_s": 85.0, "phi": 1.0, "goodput_per_s": 19.7,
+    "stages": {
+        "total_ms": 12.5, "queue_ms": 2.25, "input_ms": 0.01, "infer_ms": 10.0, "output_ms": 0.01, "overhead_ms": 0.23,
+        "mean_batch": 1.5, "busy_frac": 0.312,
+    },
     "latency_edges_ms": list(LATENCY_EDGES_MS), "latency_counts": [0] * 9 + [150, 40, 5, 0, 2, 0, 0, 0, 0, 3] + [0] * 9,
 }  # fmt: skip
 GOLDEN = {
@@ -121,6 +125,20 @@ def test_the_load_gate_is_drawn_with_its_objective_and_capacity(member: Client, 
     assert "Of 2 runs of this release." in shown(member, "gate_run", running)
     before = {name: value for name, value in LOAD.items() if name != "latency_counts"}
     assert latency_plot(before) is None and latency_plot(LOAD) is not None  # a run of before kept no histogram
+
+
+def test_the_load_gate_says_where_the_time_went(member: Client, running: GateRun) -> None:
+    judge(running, "load", LOAD)
+    page = shown(member, "gate_run", running)
+    assert "<dd>19.7/s of 20/s</dd>" in page
+    assert "<dd>12.5 ms: 2.25 waiting, 10 in the model, 0.23 elsewhere; in batches of 1.5</dd>" in page
+    assert "<dd>31.2 % of the time</dd>" in page
+
+
+def test_of_a_server_without_counters_it_does_not_say_where_the_time_went(member: Client, running: GateRun) -> None:
+    judge(running, "load", {**LOAD, "stages": None})
+    page = shown(member, "gate_run", running)
+    assert "goodput" in page and "on the server" not in page
 
 
 def test_the_servers_log_is_kept_where_no_user_is_and_shown_escaped(member: Client, running: GateRun) -> None:

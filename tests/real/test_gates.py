@@ -96,6 +96,7 @@ def test_a_good_release_meets_every_gate(
     found = context(launcher, clients, made.doubling(blobs))
     contract = run_gate("contract", found)
     assert (contract.verdict, contract.evidence["batch_sizes"]) == (Verdict.PASSED, [1, 2, 8]), contract.reason
+    assert {(one["expected"], one["outcome"]) for one in contract.evidence["edges"]} == {("refused", "rejected")}
     cold = run_gate("cold_start", found)
     assert cold.verdict is Verdict.PASSED, cold.reason
     golden = run_gate("golden", found)
@@ -129,6 +130,45 @@ def test_a_model_that_dies_is_failed_by_the_gate_that_met_it(
     assert contract.verdict is Verdict.FAILED
     assert "was not answered" in contract.reason
     assert run_gate("load", found).verdict is Verdict.FAILED
+
+
+#: Counts words; more than LONGEST of them, or none, are its end.
+FRAIL = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(r, "text").as_numpy() for r in requests]
+        if any(len(one.split()) > LONGEST or not one for text in texts for one in text.ravel()):
+            os._exit(1)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones((len(text), 1), np.float32))]) for text in texts]
+"""
+
+
+@pytest.mark.parametrize(
+    ("longest", "after"),
+    [("40", "an input of max_input_tokens"), ("100000", "an empty text")],
+)
+def test_a_server_that_one_request_kills_is_failed_by_the_contract_gate(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs, longest: str, after: str
+) -> None:
+    own = made.serving(
+        max_batch_size=4,
+        inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}],
+        outputs=[{"name": "y", "data_type": "FP32", "dims": [1]}],
+    )
+    code = FRAIL.replace("LONGEST", longest).encode()
+    manifest = made.manifest(blobs, "frail", {"artifact/model.py": code}, own, backend="python")
+    items = [GoldenItem("a", {"text": "a good film"}, 0)]
+    brief = parse_policy({"contract": {"timeout_s": 20}})
+    envelope = {"limits": {"max_input_tokens": 64}}
+    found = run_gate("contract", context(launcher, clients, manifest, items=items, policy=brief, envelope=envelope))
+    assert found.verdict is Verdict.FAILED
+    assert [one["kind"] for one in found.evidence["mismatches"]] == ["unwell"]
+    assert found.reason.startswith(f"After {after} the server did not answer an ordinary request as before: ")
+    assert found.evidence["edges"][-1]["request"] == after, "nothing more is asked of a server that is dead"
 
 
 #: Text on which each word takes WORD_S of work. `padded` works on a batch as if all its texts were as long as its longest.

@@ -50,7 +50,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One broken promise. `kind` is stable for code: missing, extra, data_type, shape, not_finite, refused."""
+    """One broken promise. `kind` is stable for code: missing, extra, data_type, shape, not_finite, refused; and those of
+    `validators.core.edges`.
+    """
 
     kind: str
     tensor: str

@@ -75,7 +75,7 @@ def longest_item(
             most = zip(tensor.dims, sizes[tensor.name], strict=True)
             longest[tensor.name] = np.resize(example[tensor.name], [size if own == -1 else own for own, size in most])
         used["max_input_dims"] = sizes
-    text, tokens = _text_input(tensors), limits.get("max_input_tokens")
+    text, tokens = text_input(tensors), limits.get("max_input_tokens")
     if text and tokens and longest[text].size == 1:
         words = b" ".join([_ONE_TOKEN] * max(1, int(tokens) - _ADDED_TOKENS))
         longest[text] = np.full(longest[text].shape, words, dtype=object)
@@ -83,7 +83,7 @@ def longest_item(
     return longest, used
 
 
-def _text_input(tensors: Sequence[Tensor]) -> str | None:
+def text_input(tensors: Sequence[Tensor]) -> str | None:
     """The only input of bytes, or the one among several that is called `text`; None where neither is there."""
     names = [tensor.name for tensor in tensors if tensor.data_type == "BYTES"]
     return names[0] if len(names) == 1 else "text" if "text" in names else None

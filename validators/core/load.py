@@ -64,6 +64,7 @@ class LoadSummary:
     lag_max_ms: float
     over_per_window: tuple[int, ...]
     error_examples: tuple[str, ...]
+    goodput_per_s: float = 0.0  # answers within the objective; all answers where none is stated
     latency_counts: tuple[
         int, ...
     ] = ()  # of answered requests: up to the first of LATENCY_EDGES_MS, …, beyond the last
@@ -102,6 +103,7 @@ def summarise(attempts: Sequence[Attempt], *, duration_s: float, slo_ms: float, 
         lag_max_ms=round(float(lags.max()), 3),
         over_per_window=tuple(windows),
         error_examples=tuple(dict.fromkeys(a.error for a in attempts if a.error))[:3],
+        goodput_per_s=round((len(attempts) - sum(is_over)) / duration_s, 3),
         latency_counts=_counts(answered),
     )
 

@@ -52,6 +52,7 @@ class _OrNone:
 _CONTRACT = Record(
     {
         "batch_sizes": may(ListOf(_BatchSize(), least=1, most=16), [1, 2, "max"]),
+        "edges": may(Flag(), True),
         "timeout_s": may(_SECONDS, 30),
     }
 )

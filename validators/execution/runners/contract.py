@@ -9,7 +9,8 @@ from typing import Any
 import numpy.typing as npt
 
 from serving.ports import InferenceError, InferenceServer, TensorSpec
-from validators.core.contract import Tensor
+from validators.core.contract import Tensor, compare_answer
+from validators.core.edges import Edge, Outcome
 from validators.core.inputs import Arrays, stack
 
 
@@ -47,6 +48,53 @@ def observe(
             facts.refusals[size] = f"{error.message} [{error.reason}]"
     progress(len(sizes), len(sizes))
     return facts
+
+
+def try_edges(
+    server: InferenceServer,
+    model: str,
+    edges: Sequence[Edge],
+    ordinary: Arrays,
+    outputs: Sequence[Tensor],
+    *,
+    batch_size: int | None,
+    timeout_s: float,
+    progress: Callable[[int], None],
+) -> list[Outcome]:
+    """What each edge brings, and whether an `ordinary` request, of `batch_size`, is answered after it; nothing more once one is not."""
+    out: list[Outcome] = []
+    for done, edge in enumerate(edges):
+        progress(done)
+        failure = _failure(server, model, edge.inputs, timeout_s)
+        reason, message = (failure.reason, failure.message) if failure else ("", "")
+        out.append(Outcome(edge, reason, message, _unwell(server, model, ordinary, outputs, batch_size, timeout_s)))
+        if out[-1].unwell:
+            break
+    return out
+
+
+def _failure(server: InferenceServer, model: str, inputs: Arrays, timeout_s: float) -> InferenceError | None:
+    try:
+        server.infer(model, inputs, timeout_s=timeout_s)
+    except InferenceError as error:
+        return error
+    return None
+
+
+def _unwell(
+    server: InferenceServer,
+    model: str,
+    ordinary: Arrays,
+    outputs: Sequence[Tensor],
+    batch_size: int | None,
+    timeout_s: float,
+) -> str:
+    """How an ordinary request is not answered as declared; empty where it is."""
+    try:
+        answer = server.infer(model, ordinary, timeout_s=timeout_s).outputs
+    except InferenceError as error:
+        return f"{error.message} [{error.reason}]"
+    return " ".join(one.message for one in compare_answer(outputs, answer, batch_size=batch_size)[:1])
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:

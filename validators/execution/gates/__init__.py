@@ -1,0 +1,35 @@
+"""The gates, by name. A gate measures through its runner, and its core judges what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from serving.ports import InferenceError
+from validators.core.verdict import Judgement, Verdict
+from validators.execution.gates.cold_start import cold_start_gate
+from validators.execution.gates.context import Baseline, GateContext
+from validators.execution.gates.contract import contract_gate
+from validators.execution.gates.golden import golden_gate
+from validators.execution.gates.load import load_gate
+
+__all__ = ["GATES", "Baseline", "GateContext", "run_gate"]
+
+#: Closed on purpose: a policy names gates, it does not bring code.
+GATES: dict[str, Callable[[GateContext], Judgement]] = {
+    "contract": contract_gate,
+    "cold_start": cold_start_gate,
+    "golden": golden_gate,
+    "load": load_gate,
+}
+
+
+def run_gate(name: str, context: GateContext) -> Judgement:
+    """The gate's judgement; a server that is gone, or a set that does not fit, is `errored`, as the check did not happen."""
+    try:
+        return GATES[name](context)
+    except InferenceError as error:
+        return Judgement(
+            Verdict.ERRORED, f"The server of {context.release} could not be asked: {error.message} [{error.reason}]"
+        )
+    except ValueError as error:
+        return Judgement(Verdict.ERRORED, f"The gate could not be run: {error}.")

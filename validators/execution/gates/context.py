@@ -1,0 +1,76 @@
+"""What a gate may know of the release it judges, and of the stable one it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.ports import InferenceServer
+from validators.core.contract import Tensor, tensors_of
+from validators.core.golden_set import GoldenItem, Label
+from validators.core.inputs import Arrays, item_arrays, made_up_item
+from validators.core.policy import Policy
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The stable release to compare with: its stored answers, or else its server, or neither (`absent_because`)."""
+
+    name: str
+    answers: Sequence[Label | None] | None = None
+    server: InferenceServer | None = None
+    serving: Mapping[str, Any] = field(default_factory=dict)
+    absent_because: str = ""
+
+    @property
+    def is_asked(self) -> bool:
+        return self.answers is None and self.server is not None
+
+
+@dataclass(frozen=True)
+class GateContext:
+    """All that a gate may know. `progress(done, total)` may raise, which ends the gate without a verdict.
+
+    The count of done work never falls; more work than expected raises the total.
+    """
+
+    model: str
+    release: str
+    serving: Mapping[str, Any]  # of the manifest
+    envelope: Mapping[str, Any]
+    contract: Mapping[str, Any]  # of the model
+    policy: Policy
+    server: InferenceServer
+    timings: Mapping[str, float]
+    progress: Callable[[int, int], None]
+    items: Sequence[GoldenItem] = ()
+    baseline: Baseline | None = None
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.serving, "inputs")
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tensors_of(self.serving, "outputs")
+
+    @property
+    def has_batch_axis(self) -> bool:
+        return int(self.serving["max_batch_size"]) > 0
+
+    @property
+    def instances(self) -> int:
+        return sum(int(group["count"]) for group in self.serving.get("instance_group") or ({"count": 1},))
+
+
+def example_items(context: GateContext, most: int) -> list[Arrays]:
+    """Up to `most` real items: golden ones, else the release's own warm-up, else one that is made up. At least one."""
+    if context.items:
+        return [item_arrays(context.inputs, item.inputs) for item in context.items[:most]]
+    for declared in context.serving.get("warmup") or ():
+        try:
+            return [item_arrays(context.inputs, declared["inputs"])]
+        except ValueError:
+            continue  # it states a whole batch, not an item
+    return [made_up_item(context.inputs, seed=0)]

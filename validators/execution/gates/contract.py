@@ -1,0 +1,62 @@
+"""The contract gate: what the server says, answers and refuses."""
+
+from __future__ import annotations
+
+from validators.core.contract import batch_sizes, compare_answer, compare_declared, judge_contract, tensors_of
+from validators.core.edges import edges_of, judge_edges
+from validators.core.inputs import stack
+from validators.core.verdict import Judgement, Verdict
+from validators.execution.gates.context import GateContext, example_items
+from validators.execution.runners import contract as contract_runner
+
+
+def contract_gate(context: GateContext) -> Judgement:
+    """Does the server say and answer what the release declares, and the release what the model promises? Does it refuse the rest?"""
+    policy = context.policy.of("contract")
+    most, example = int(context.serving["max_batch_size"]), example_items(context, 1)[0]
+    sizes = batch_sizes(policy["batch_sizes"], most)
+    limits = context.envelope.get("limits") or {}
+    edges = edges_of(context.inputs, example, limits, max_batch_size=most) if policy["edges"] else ()
+    total = len(sizes) + len(edges)
+    facts = contract_runner.observe(
+        context.server,
+        context.model,
+        [example],
+        sizes,
+        has_batch_axis=context.has_batch_axis,
+        timeout_s=policy["timeout_s"],
+        progress=lambda done, _: context.progress(done, total),
+    )
+    declared = [
+        *compare_declared("input", context.inputs, facts.inputs, by="The server"),
+        *compare_declared("output", context.outputs, facts.outputs, by="The server"),
+    ]
+    for side, own in (("inputs", context.inputs), ("outputs", context.outputs)):
+        promised = tensors_of(context.contract, side)
+        if promised:
+            declared += compare_declared(
+                side[:-1],
+                promised,
+                own,
+                by=f"{context.release}, against the model's contract,",
+                extra_is_wrong=side == "inputs",
+            )
+    answered = {
+        size: compare_answer(context.outputs, answer, batch_size=size if context.has_batch_axis else None)
+        for size, answer in facts.answers.items()
+    }
+    found = judge_contract(declared, answered, refused=facts.refusals)
+    if found.verdict is not Verdict.PASSED or not edges:
+        return found
+    outcomes = contract_runner.try_edges(
+        context.server,
+        context.model,
+        edges,
+        stack([example], has_batch_axis=context.has_batch_axis),
+        context.outputs,
+        batch_size=1 if context.has_batch_axis else None,
+        timeout_s=policy["timeout_s"],
+        progress=lambda done: context.progress(len(sizes) + done, total),
+    )
+    context.progress(total, total)
+    return judge_edges(found, outcomes)
