@@ -17,7 +17,7 @@ from tests.page_world import addresses as addresses_of_many
 from tests.page_world import page_world
 from tests.pages.gallery.faults import steps
 from tests.pages.gallery.faults import take as lead
-from tests.pages.gallery.world import Gallery, gallery
+from tests.pages.gallery.world import Gallery, everybody_is_heard, gallery
 from tests.pages.pictures import DOCS, FOLDER, ONLY, SCHEME, WIDTH, WORLD, WORLDS, contact_sheet, packed
 from tests.pages.test_every_page import NO_PAGES, addresses, made
 
@@ -42,7 +42,7 @@ MANY = 40
 
 
 def settle(page: Page) -> None:
-    """What a picture would show half done: a popover under the pointer, an animation."""
+    """What a picture would show half done: something under the pointer, an animation."""
     page.emulate_media(reduced_motion="reduce")
     page.mouse.move(0, 0)
 
@@ -87,6 +87,8 @@ def every_page_is_pictured(page_of: Callable[..., Page], world: str) -> None:
     page = page_of(viewer, expects=("",))
     for address in pages:
         if is_asked(address):
+            if whole is not None:
+                everybody_is_heard()
             page.goto(address)
             shoot(page, folder, file_name(address), world)
     if world == "error" and whole is not None:
@@ -97,6 +99,7 @@ def every_page_is_pictured(page_of: Callable[..., Page], world: str) -> None:
 def picture_faults(page: Page, whole: Gallery, folder: Path) -> None:
     for step in steps(whole):
         if is_asked(step[0]) or is_asked(step[1]):
+            everybody_is_heard()
             lead(page, step)
             shoot(page, folder, step[0], "error")
 
@@ -147,6 +150,7 @@ def test_the_pictures_of_the_docs(page_of: Callable[..., Page], tmp_path: Path) 
     for name, address, scheme, height in of_docs(whole.arguments()):
         page.set_viewport_size({"width": 1160, "height": height})
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        everybody_is_heard()
         page.goto(address)
         settle(page)
         (Path(os.environ[FOLDER]) / f"{name}.png").write_bytes(packed(page.screenshot()))

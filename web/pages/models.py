@@ -48,7 +48,8 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
     page = pages.get_page(request.GET.get("page"))
     facts = live_facts(request, served)
     rows = _release_rows(page, facts["routes"])
-    more = {"page": page, "rows": rows, "rollouts": rollouts_of([served])[:5]}
+    may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
+    more = {"page": page, "rows": rows, "rollouts": rollouts_of([served])[:5], "may_push": may_push}
     return render(request, "registry/model.html", {**frame(served, "model"), **facts, **more})
 
 
@@ -79,6 +80,7 @@ class ReleaseRow:
     size_bytes: int
     aliases: list[str]
     serves: list[str]  # slugs of the environments
+    tried: list[tuple[str, int]]  # (environment's slug, basis points of its traffic) where it is a candidate
     before: list[RolledBack]
 
 
@@ -92,9 +94,12 @@ def _release_rows(page: Page[Release], routes: list[Any]) -> list[ReleaseRow]:
     for one in page:
         run = runs[one.pk]
         serves = [route.environment.slug for route, *_ in routes if route.stable_id == one.pk]
+        tried = [(route.environment.slug, route.candidate_bp) for route, *_ in routes if route.candidate_id == one.pk]
         accuracy = accuracies.get(run.pk) if run else None
         size, names = sizes.get(one.pk, 0), one.alias_names  # type: ignore[attr-defined]
-        found.append(ReleaseRow(one, run, accuracy, size, names, serves, before.get(one.pk, [])))
+        found.append(
+            ReleaseRow(one, run, accuracy, size, names, serves, [at for at in tried if at[1]], before.get(one.pk, []))
+        )
     return found
 
 

@@ -48,7 +48,11 @@ def steps(world: Gallery) -> Iterator[Step]:
     yield from ((name, reverse(page, kwargs=kwargs), None) for name, page, kwargs in looks)
     start = reverse("release_rollout", kwargs={"slug": "fraud-score", "number": 1})
     yield "start-preview", f"{start}?environment=production&policy=careful", None
-    yield "start-invalid", f"{reverse('release_rollout', kwargs=of)}?environment=production&policy=json&json=%7B%22steps%22%3A+3%7D", None
+    yield (
+        "start-invalid",
+        f"{reverse('release_rollout', kwargs=of)}?environment=production&policy=json&json=%7B%22steps%22%3A+3%7D",
+        None,
+    )
     yield "audit-without-hits", f"{reverse('audit')}?text=nothing-is-called-so", None
     yield "audit-invalid", f"{reverse('audit')}?since=yesterday-ish", None
     yield "history-of-model", f"{reverse('history')}?model=sentiment&environment=production&span=30d", None
@@ -63,15 +67,27 @@ def steps(world: Gallery) -> Iterator[Step]:
 
 
 def _posts(world: Gallery, of: dict[str, Any]) -> Iterator[Step]:
-    yield "new-model-refused", reverse("new_model_create"), {"from": "fields", "slug": "No Such Slug!", "team": "search", "title": "x"}
+    yield (
+        "new-model-refused",
+        reverse("new_model_create"),
+        {"from": "fields", "slug": "No Such Slug!", "team": "search", "title": "x"},
+    )
     yield "token-refused", reverse("token_create", args=["ada"]), {"name": "", "days": "90000"}
-    yield "webhook-refused", reverse("webhook_create"), {"kind": "webhook", "target": "http://10.0.0.1/hook", "team": "search"}
+    yield (
+        "webhook-refused",
+        reverse("webhook_create"),
+        {"kind": "webhook", "target": "http://10.0.0.1/hook", "team": "search"},
+    )
     yield "person-refused", reverse("person_create"), {"username": "ada", "password": "short"}
     yield "environment-refused", reverse("environment_create"), {"slug": "Not A Slug", "title": ""}
     yield "golden-set-refused", reverse("model_golden_set_add", args=["sentiment"]), {"text": '{"id": 1}\nnot json'}
     yield "alias-refused", reverse("model_alias_move", args=["sentiment"]), {"name": "No!", "release": "r99"}
     yield "policy-refused", reverse("model_policies", args=["sentiment"]), {"rollout_policy": "{", "version": "1"}
-    yield "ownership-refused", reverse("model_ownership", args=["sentiment"]), {"runbook_url": "ftp://x", "version": "1"}
+    yield (
+        "ownership-refused",
+        reverse("model_ownership", args=["sentiment"]),
+        {"runbook_url": "ftp://x", "version": "1"},
+    )
     yield "password-refused", reverse("password"), {"old_password": "wrong", "new_password1": "a", "new_password2": "b"}
     yield "waiver-refused", reverse("release_waive", kwargs=of), {"reason": ""}
     yield "try-token-refused", reverse("token_try"), {"token": "not.a.token"}

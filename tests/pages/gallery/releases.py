@@ -30,6 +30,7 @@ from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, Report
 
+IMAGE = f"triton-server@{sha256_of(b'the runtime of the pictures')}"
 SYSTEM = Actor.system("worker")
 GOLDEN = Path(__file__).resolve().parents[3] / "examples" / "sentiment" / "golden.jsonl"
 OBJECTIVES: dict[str, Any] = {"errors_max_frac": 0.001, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
@@ -54,7 +55,12 @@ QUICK: dict[str, Any] = {
 }
 HARDWARE = {"hardware": {"facts": {"gpus": ["NVIDIA L4"], "driver": "570.86.15", "cpu_count": 16}}}
 WEIGHTS = [(f"encoder.layers.{layer}.{part}", "FP16", [8, 8]) for layer in range(6) for part in ("attention", "dense")]
-INT8 = [(name + suffix, kind, [8, 8]) for name, *_ in WEIGHTS for suffix, kind in (("_quantized", "INT8"), ("_scale", "FP32"))]
+INT8 = [
+    (name + suffix, kind, [8, 8])
+    for name, *_ in WEIGHTS
+    for suffix, kind in (("_quantized", "INT8"), ("_scale", "FP32"))
+]
+TOOK_S = {"contract": 1.2, "cold_start": 10.9, "golden": 18.4, "load": 30.6}
 CODE = '''"""Answers by the encoder, one batch at a time."""
 
 import numpy as np
@@ -97,11 +103,13 @@ def golden_set(model: ServedModel) -> None:
     add_golden_set(actor=SYSTEM, model=model, data=GOLDEN.read_bytes())
 
 
-def pushed(actor: Actor, model: ServedModel, note: str, precision: str = "float32", *, code: str = "", words: str = "good") -> Release:
+def pushed(
+    actor: Actor, model: ServedModel, note: str, precision: str = "float32", *, code: str = "", words: str = "good"
+) -> Release:
     """A sealed release whose files are true files."""
     weights, most = (INT8, 32) if precision == "int8" else (WEIGHTS, 16)
     spec = {
-        "model": model.slug, "provenance.notes": note, "provenance.labels": {"precision": precision},
+        "model": model.slug, "runtime.image": IMAGE, "provenance.notes": note, "provenance.labels": {"precision": precision},
         "provenance.dataset": "vaderSentiment 3.3.2, ratings of 0.5 and stronger", "envelope.host.memory_mib_min": 2048,
         "serving.max_batch_size": most, "envelope.limits.max_batch_size": most,
     }  # fmt: skip
@@ -114,17 +122,30 @@ def pushed(actor: Actor, model: ServedModel, note: str, precision: str = "float3
 
 
 def judged(
-    release: Release, environment: Environment, *, wrong: float = 0.12, p50_ms: float = 24.0, baseline: Release | None = None,
-    lost: Mapping[str, float] | None = None, seed: int = 3,
+    release: Release,
+    environment: Environment,
+    *,
+    wrong: float = 0.12,
+    p50_ms: float = 24.0,
+    baseline: Release | None = None,
+    lost: Mapping[str, float] | None = None,
+    seed: int = 3,
 ) -> Report:
     """The report of the release's gates: `wrong` of the golden answers are, and more of a slice's by `lost`."""  # fmt: skip
     policy = parse_policy(release.model.gate_policy, release.model.objectives)
     run = gate_run(release, environment, policy, baseline)
     serving = json.loads(release.manifest)["serving"]
     own = answers(release, wrong, lost or {}, seed)
-    base = answers(baseline, 0.12, {}, 3) if baseline else None
+    base = answered_by(baseline) if baseline else None
     items = parse_golden_set(GOLDEN.read_bytes())
-    replay = Replay(items, [one.label for one in items], own, base, baseline.name if baseline else "", dict(list(enumerate(own))[:64]))
+    replay = Replay(
+        items,
+        [one.label for one in items],
+        own,
+        base,
+        baseline.name if baseline else "",
+        dict(list(enumerate(own))[:64]),
+    )
     golden = judge_golden(replay, policy.of("golden"))
     golden.evidence.update(golden_set=policy.golden_set, output="probabilities", predictions=own)
     found = {
@@ -138,7 +159,8 @@ def judged(
     is_over = False
     for result in run.results.order_by("position"):
         judgement = Judgement(Verdict.SKIPPED, "An earlier gate failed.", {}) if is_over else found[result.gate]
-        GateResult.objects.filter(pk=result.pk).update(started_at=timezone.now() - timedelta(seconds=14))
+        began = timezone.now() - timedelta(seconds=TOOK_S[result.gate])
+        GateResult.objects.filter(pk=result.pk).update(started_at=began)
         result.refresh_from_db()
         record_judgement(actor=SYSTEM, gate_result=result, judgement=judgement)
         is_over = is_over or judgement.verdict is Verdict.FAILED
@@ -167,6 +189,12 @@ def answers(release: Release, wrong: float, lost: Mapping[str, float], seed: int
         is_wrong = common.random() < wrong * 0.85 or own.random() < wrong * 0.15 + lost.get(item.slice, 0.0)
         found.append(1 - int(item.label) if is_wrong else item.label)
     return found
+
+
+def answered_by(release: Release) -> list[Any]:
+    """What its own golden gate wrote down."""
+    result = GateResult.objects.filter(gate_run__release=release, gate="golden").latest("pk")
+    return list(result.evidence["predictions"])
 
 
 def load_of(policy: Policy, p50_ms: float, seed: int) -> Judgement:

@@ -58,7 +58,9 @@ class Traffic:
     def turn(self, requests: int) -> None:
         """A second passes: requests come for every model that moves, the engine looks once, the gateway takes what was written."""
         self.clock.pass_s(1.0)
-        for slug in Route.objects.filter(model__rollouts__state__in=LIVE).values_list("model__slug", flat=True).distinct():
+        for slug in (
+            Route.objects.filter(model__rollouts__state__in=LIVE).values_list("model__slug", flat=True).distinct()
+        ):
             self.gateway.traffic(requests, slug)
         self.engine.step()
         self.gateway.obey()
@@ -69,14 +71,18 @@ class Traffic:
         self.server(candidate)
         return actions.start_rollout(actor=actor, candidate=candidate, environment=self.environment, reason=reason)
 
-    def until(self, rollout: Rollout, *states: str, requests: int = 24, most: int = 400, step: int | None = None) -> Rollout:
+    def until(
+        self, rollout: Rollout, *states: str, requests: int = 24, most: int = 400, step: int | None = None
+    ) -> Rollout:
         """Seconds, until the rollout is in one of the states (and at the step, if one is named). Raises AssertionError after `most`."""
         for _ in range(most):
             self.turn(requests)
             rollout.refresh_from_db()
             if rollout.state in states and (step is None or rollout.step_index >= step):
                 return rollout
-        raise AssertionError(f"rollout {rollout.pk} is still {rollout.state} at step {rollout.step_index}: {rollout.reason}")
+        raise AssertionError(
+            f"rollout {rollout.pk} is still {rollout.state} at step {rollout.step_index}: {rollout.reason}"
+        )
 
     def for_s(self, rollout: Rollout, seconds: int, requests: int = 24) -> Rollout:
         for _ in range(seconds):

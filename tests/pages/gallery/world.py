@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from accounts.actions import actor_for, issue_token
-from accounts.core.access import Actor, Role
+from accounts.core.access import Role
 from accounts.models import Issuer, Membership, Token, User
 from ledger.models import Event
 from notifications.actions.webhooks import create_webhook
@@ -21,9 +21,20 @@ from rollouts.actions import roll_back
 from rollouts.core.recent_traffic import RecentTraffic
 from rollouts.models import AATestRecord, Rollout
 from serving.models import Environment, Gateway, Node, Route
-from tests.factories import RUNTIME, make_environment, make_team, make_user
+from tests.factories import make_environment, make_team, make_user
 from tests.pages.gallery.clock import StoryClock
-from tests.pages.gallery.releases import CODE, NEW_CODE, QUICK, SYSTEM, a_model, gate_run, golden_set, judged, pushed
+from tests.pages.gallery.releases import (
+    CODE,
+    IMAGE,
+    NEW_CODE,
+    QUICK,
+    SYSTEM,
+    a_model,
+    gate_run,
+    golden_set,
+    judged,
+    pushed,
+)
 from tests.pages.gallery.rollouts import Traffic
 from validators.core.policy import parse_policy
 from validators.models import GateResult, GateRun
@@ -106,11 +117,11 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     releases, ended = _sentiment(clock, people, traffic, sentiment, staging)
     others = _others(clock, people, traffic, staging)
     waiting, long = others["waiting"], others["long"]
-    running = _running(people, sentiment, staging)
+    later = pushed(people.author, sentiment, "Next week's.", "int8")
     candidate = pushed(people.author, sentiment, "Shorter sentences in training; tokens as before.", code=NEW_CODE)
     report = judged(candidate, staging, baseline=releases[1], wrong=0.115, p50_ms=21.0, seed=9)
     _notes(people, candidate, releases[1])
-    clock.go_to(minutes=6)
+    clock.go_to(seconds=100)
     rollout = traffic.start(people.manager, candidate, "The shorter sentences, for the week's release.")
     stuck = traffic.start(people.manager, others["lines"])
     traffic.until(rollout, "shifting", step=1)
@@ -120,7 +131,8 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     traffic.for_s(rollout, 3)
     issuer, webhook = _settings(people, production)
     _hours(clock, minutes)
-    _heard()
+    running = _running(later, staging)
+    everybody_is_heard()
     return Gallery(
         people.ada, candidate, rollout, ended, waiting, stuck, report.gate_run, GateRun.objects.get(release=releases[2]),
         running, webhook, issuer, people.mara, releases[2], long,
@@ -128,8 +140,19 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
 
 
 def _machines() -> None:
-    runtime = {"image": RUNTIME, "server": "triton", "backends": ["onnxruntime", "python"], "versions": {"triton": "2.51.0"}}
-    facts = {"memory_bytes": 64 << 30, "cpu_count": 16, "driver": "570.86.15", "gpus": ["NVIDIA L4", "NVIDIA L4"], "system": "Linux"}
+    runtime = {
+        "image": IMAGE,
+        "server": "triton",
+        "backends": ["onnxruntime", "python"],
+        "versions": {"triton": "2.51.0"},
+    }
+    facts = {
+        "memory_bytes": 64 << 30,
+        "cpu_count": 16,
+        "driver": "570.86.15",
+        "gpus": ["NVIDIA L4", "NVIDIA L4"],
+        "system": "Linux",
+    }
     for name in ("gpu-1", "gpu-2", "gpu-3"):
         Node.objects.create(name=name, runtimes=[runtime], facts=facts, seen_at=timezone.now())
 
@@ -204,17 +227,22 @@ def _others(clock: StoryClock, people: _People, traffic: Traffic, staging: Envir
 def _waiting(people: _People, traffic: Traffic, plain: dict[str, Any]) -> Rollout:
     plain = {**plain, "rollout_policy": {"preset": "careful", "approvals": {"start": 1, "bake": 1}}}
     model = a_model(people.admin, "search-ranker", "search", "Order of search results", **plain)
-    old, new = pushed(people.author, model, "Pairwise."), pushed(people.author, model, "Listwise, 12 more features.", "int8")
+    old, new = (
+        pushed(people.author, model, "Pairwise."),
+        pushed(people.author, model, "Listwise, 12 more features.", "int8"),
+    )
     traffic.serve(old)
     return traffic.start(people.manager, new, "Listwise wins 1.4 points of NDCG offline.")
 
 
-def _running(people: _People, model: ServedModel, staging: Environment) -> GateRun:
+def _running(release: Release, staging: Environment) -> GateRun:
     """A gate run half done, of a release that would come next."""
-    release = pushed(people.author, model, "Next week's.", "int8")
-    run = gate_run(release, staging, parse_policy(model.gate_policy, model.objectives))
+    run = gate_run(release, staging, parse_policy(release.model.gate_policy, release.model.objectives))
     now = timezone.now()
-    done = {"contract": "Names, data types, shapes and numbers are as declared.", "cold_start": "It took 10.5 s of 60 s."}
+    done = {
+        "contract": "Names, data types, shapes and numbers are as declared.",
+        "cold_start": "It took 10.5 s of 60 s.",
+    }
     for gate, said in done.items():
         GateResult.objects.filter(gate_run=run, gate=gate).update(
             verdict="passed", reason=said, started_at=now - timedelta(seconds=40), ended_at=now - timedelta(seconds=28)
@@ -228,7 +256,9 @@ def _running(people: _People, model: ServedModel, staging: Environment) -> GateR
 def _notes(people: _People, candidate: Release, against: Release) -> None:
     actions.grant_waiver(actor=people.manager, release=candidate, reason="Read line by line; it opens nothing.")
     text = "Shorter sentences in training.\nWatch p99 on tweets: they were the slowest slice last time."
-    write_note(actor=people.author, release=candidate, text=text, tags=["weekly", "shorter-sentences"], expected_version=0)
+    write_note(
+        actor=people.author, release=candidate, text=text, tags=["weekly", "shorter-sentences"], expected_version=0
+    )
     comment_on(
         actor=people.manager, release=candidate, against=against, section="code", path="artifact/model.py", line=9,
         text="The limit is gone here. Does the tokenizer really cut?",
@@ -279,10 +309,10 @@ def _hours(clock: StoryClock, minutes: int) -> None:
         )  # fmt: skip
 
 
-def _heard() -> None:
-    """Everybody was heard of a moment ago, but for one machine that is cordoned and one that is silent."""
+def everybody_is_heard() -> None:
+    """A moment ago, as agents and gateways say it all the time, but for one machine that is cordoned and one that is silent."""
     now = timezone.now()
-    Node.objects.update(seen_at=now + timedelta(minutes=10))
+    Node.objects.update(seen_at=now)
     Gateway.objects.update(seen_at=now)
     Node.objects.filter(name="gpu-2").update(cordoned_at=now, cordoned_by="ada", cordon_reason="New memory on Tuesday.")
     Node.objects.filter(name="gpu-3").update(seen_at=now - timedelta(minutes=7), facts={})
