@@ -9,6 +9,7 @@ from django.db import models
 from accounts.models import Team
 from ledger.models import Event
 from notifications.core.delivery import OPEN, DeliveryState, ReceiverKind
+from notifications.core.formats import WebhookFormat
 
 
 class Webhook(models.Model):
@@ -16,10 +17,18 @@ class Webhook(models.Model):
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, null=True, related_name="webhooks")  # None: everybody's
     kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in ReceiverKind])
-    target = models.CharField(max_length=500)  # the URL, or the e-mail address
+    # the form of what is sent to a URL; empty for an e-mail address
+    format = models.CharField(
+        max_length=10, blank=True, default=WebhookFormat.SIGNED, choices=[(f.value, f.value) for f in WebhookFormat]
+    )
+    target = models.CharField(max_length=500)  # the URL as far as it may be shown, or the e-mail address
+    # encrypted, where the URL itself is the secret (Slack, Teams); else empty, and `target` is the URL
+    secret_target = models.TextField(blank=True)
+    # of that URL, or of the routing key: people and the database know two of them apart by it
+    fingerprint = models.CharField(max_length=8, blank=True)
     title = models.CharField(max_length=120, blank=True)
     verbs = models.JSONField(default=list)  # patterns such as rollout.*
-    # encrypted: see ledger.adapters.secret_encryption
+    # encrypted: see ledger.adapters.secret_encryption. What signs; PagerDuty's routing key
     secret = models.TextField(blank=True)
     previous_secret = models.TextField(blank=True)
     previous_until = models.DateTimeField(null=True, blank=True)  # until when the previous one signs as well
@@ -36,8 +45,13 @@ class Webhook(models.Model):
             models.CheckConstraint(
                 condition=models.Q(kind__in=[k.value for k in ReceiverKind]), name="webhook_kind_known"
             ),
+            models.CheckConstraint(
+                condition=models.Q(kind=ReceiverKind.WEBHOOK, format__in=[f.value for f in WebhookFormat])
+                | (~models.Q(kind=ReceiverKind.WEBHOOK) & models.Q(format="")),
+                name="webhook_format_known",
+            ),
             models.UniqueConstraint(
-                fields=["team", "kind", "target"], nulls_distinct=False, name="webhook_once_per_target"
+                fields=["team", "kind", "target", "fingerprint"], nulls_distinct=False, name="webhook_once_per_target"
             ),
         ]
 

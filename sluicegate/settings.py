@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from accounts.core.access import Role
 from accounts.core.addresses import API
 from notifications.core.delivery import DeliveryState, ReceiverKind
+from notifications.core.formats import WebhookFormat
 from registry.core.lifecycle import FileRole, ReleaseState
 from registry.core.uploads import UploadState
 from rollouts.core.lifecycle import RolloutState
@@ -196,6 +197,34 @@ WEBHOOK_TIMEOUT_S = env.number("SLUICEGATE_WEBHOOK_TIMEOUT_S", 5.0, least=0.1, m
 WEBHOOKS_ALLOW_PRIVATE = env.flag("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE")
 
 
+def _public_url(url: str) -> str:
+    """An origin, without a slash at its end: the pages' own links begin at `/`."""
+    parts = urlsplit(url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    is_origin = url.removesuffix("/") == origin and parts.scheme in {"http", "https"} and bool(parts.hostname)
+    try:
+        is_origin = (
+            is_origin
+            and parts.port != 0
+            and "@" not in origin
+            and url.isascii()
+            and url.isprintable()
+            and " " not in url
+        )
+    except ValueError:
+        is_origin = False
+    if not is_origin:
+        raise ImproperlyConfigured(
+            f"SLUICEGATE_PUBLIC_URL={url!r} is no address of the pages. Write what people type, such as https://sluicegate.example.com, "
+            "with its port and without a path."
+        )
+    return origin
+
+
+#: Under which address people reach the pages: every link in a notification begins with it. Empty: notifications have no links.
+PUBLIC_URL = _public_url(public) if (public := env.text("SLUICEGATE_PUBLIC_URL")) else ""
+
+
 def _mail_server(url: str) -> SplitResult:
     parts = urlsplit(url)
     _, _, port = parts.netloc.rpartition("@")[2].partition(":")
@@ -248,6 +277,7 @@ SPECTACULAR_SETTINGS = {
         "UploadState": [(state.value, state.value) for state in UploadState],
         "WaiverKind": [(kind, kind) for kind in ("code", "pickle")],
         "ReceiverKind": [(kind.value, kind.value) for kind in ReceiverKind],
+        "WebhookFormat": [(form.value, form.value) for form in WebhookFormat],
     },
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -26,6 +26,7 @@ from ledger.core.errors import Invalid
 from ledger.queries import first_seq_since, head_seq, head_seq_expression
 from notifications.actions.webhooks import receiver_of, require_manager
 from notifications.core.delivery import ENDED, MOVES, OPEN, DeliveryState, Outcome, after, meant_by
+from notifications.core.formats import WebhookFormat, verbs_for
 from notifications.models import Attempt, Delivery, Webhook
 from notifications.queries import events_for
 
@@ -71,13 +72,18 @@ def _collect_for(webhook_id: int) -> int:
                 break
             head = head_seq()
             upto = min(head, row.last_seq + SCAN)
-            wanted = events_for(row).filter(seq__gt=row.last_seq, seq__lte=upto, verb__in=meant_by(row.verbs))
+            wanted = events_for(row).filter(seq__gt=row.last_seq, seq__lte=upto, verb__in=_verbs_of(row))
             seqs = list(wanted.order_by("seq").values_list("seq", flat=True)[:BATCH])
             upto = seqs[-1] if len(seqs) == BATCH else upto
             _make(row, seqs)
             Webhook.objects.filter(pk=row.pk).update(last_seq=upto)
             made, is_behind = made + len(seqs), upto < head
     return made
+
+
+def _verbs_of(row: Webhook) -> list[str]:
+    verbs = meant_by(row.verbs)
+    return verbs_for(WebhookFormat(row.format), verbs) if row.format else verbs
 
 
 def _make(row: Webhook, seqs: list[int]) -> None:
@@ -87,9 +93,19 @@ def _make(row: Webhook, seqs: list[int]) -> None:
 
 
 def next_due() -> list[tuple[int, uuid.UUID]]:
-    """(webhook, the oldest event's delivery that is due), for every webhook that has one."""
+    """(webhook, the oldest event's delivery that is due), for every webhook that has one.
+
+    At PagerDuty the events of one subject go in their order: a trigger that comes after its resolve would wake people for ever.
+    """
     first = Delivery.objects.filter(webhook=OuterRef("pk"), state__in=OPEN, due_at__lte=Now()).order_by("event_id")
-    rows = Webhook.objects.filter(is_active=True).annotate(first=Subquery(first.values("pk")[:1]))
+    before = Delivery.objects.filter(
+        webhook=OuterRef("webhook"), state__in=OPEN, event__lt=OuterRef("event"),
+        event__subject_type=OuterRef("event__subject_type"), event__subject_id=OuterRef("event__subject_id"),
+    )  # fmt: skip
+    in_order = Subquery(first.exclude(Exists(before)).values("pk")[:1])
+    rows = Webhook.objects.filter(is_active=True).annotate(
+        first=Case(When(format=WebhookFormat.PAGERDUTY, then=in_order), default=Subquery(first.values("pk")[:1]))
+    )
     return [(pk, first) for pk, first in rows.values_list("pk", "first") if first is not None]
 
 
@@ -200,7 +216,7 @@ def replay_since(*, actor: Actor, webhook: Webhook, since: datetime) -> int:
     row = Webhook.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=webhook.pk)
     require_manager(actor, row)
     first = first_seq_since(since)
-    wanted = events_for(row).filter(seq__gte=first, seq__lte=row.last_seq, verb__in=meant_by(row.verbs))
+    wanted = events_for(row).filter(seq__gte=first, seq__lte=row.last_seq, verb__in=_verbs_of(row))
     seqs = list(wanted.order_by("seq").values_list("seq", flat=True)[: MOST_REPLAYED + 1])
     if len(seqs) > MOST_REPLAYED:
         raise Invalid(

@@ -17,11 +17,21 @@ from django.db.models.functions import Now
 from accounts.actions import lock_team
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions.events import append_event
-from ledger.adapters.secret_encryption import encrypt
+from ledger.adapters.secret_encryption import encrypt, fingerprint_of
 from ledger.core.errors import Invalid, StateChanged
 from ledger.queries import head_seq
 from notifications.adapters import mail_sender
-from notifications.core.delivery import ReceiverKind, pattern_problem
+from notifications.core.delivery import ReceiverKind, meant_by, pattern_problem
+from notifications.core.formats import (
+    PAGERDUTY_URL,
+    SECRET_ADDRESS,
+    WAKES,
+    WebhookFormat,
+    address_problem_of,
+    routing_key_problem,
+    shown_address,
+    verbs_for,
+)
 from notifications.core.webhook import LONGEST_TARGET, SECRET_BYTES, secret_text, url_problem
 from notifications.models import Webhook
 
@@ -34,25 +44,32 @@ OVERLAP_S, LONGEST_OVERLAP_S = 86400.0, 7 * 86400.0
 
 @transaction.atomic
 def create_webhook(
-    *, actor: Actor, team: str | None, kind: str = ReceiverKind.WEBHOOK, target: str, verbs: list[str], title: str = ""
-) -> tuple[Webhook, str]:
-    """The webhook and its secret, which is never shown again (empty for an e-mail address). It gets events from now on.
+    *, actor: Actor, team: str | None, kind: str = ReceiverKind.WEBHOOK, format: str = "", target: str = "", verbs: list[str],
+    title: str = "", routing_key: str = "",
+) -> tuple[Webhook, str]:  # fmt: skip
+    """The webhook and its secret, which is never shown again (empty where nothing is signed). It gets events from now on.
 
-    `team` None: every team's events, which takes an administrator. Raises Refused, Invalid, StateChanged.
+    `team` None: every team's events, which takes an administrator. `format` is one of WebhookFormat, empty for `signed`;
+    `routing_key` is PagerDuty's, whose own address is taken where `target` names none. Raises Refused, Invalid, StateChanged.
     """
     _require(actor, team)
     owner = lock_team(team) if team is not None else None
     if team is not None and owner is None:
         raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
-    may_be_private = _is_trusted(actor)
-    _check({"target": target, "verbs": verbs, "title": title}, ReceiverKind(kind), may_be_private=may_be_private)
+    row = Webhook(
+        team=owner, kind=ReceiverKind(kind).value, format=_format_of(kind, format), title=title, verbs=verbs,
+        may_be_private=_is_trusted(actor), last_seq=head_seq(), created_by=actor.name,
+    )  # fmt: skip
+    if row.format == WebhookFormat.PAGERDUTY:
+        target = target or PAGERDUTY_URL
+    given: dict[str, Any] = {"target": target, "verbs": verbs, "title": title, "routing_key": routing_key}
+    _check(given, row, may_be_private=row.may_be_private)
     if Webhook.objects.filter(team=owner).count() >= MOST_PER_TEAM:
         raise Invalid("too_many_webhooks", f"There are {MOST_PER_TEAM} webhooks already. Delete one that nobody needs.")
-    secret = secret_text(secrets.token_bytes(SECRET_BYTES)) if kind == ReceiverKind.WEBHOOK else ""
-    row = Webhook(
-        team=owner, kind=ReceiverKind(kind).value, target=target, title=title, verbs=verbs, may_be_private=may_be_private,
-        secret=encrypt(secret) if secret else "", last_seq=head_seq(), created_by=actor.name,
-    )  # fmt: skip
+    secret = secret_text(secrets.token_bytes(SECRET_BYTES)) if row.format == WebhookFormat.SIGNED else ""
+    columns = _stored(row, given) | ({"secret": encrypt(secret)} if secret else {})
+    for name, value in columns.items():
+        setattr(row, name, value)
     try:
         with transaction.atomic():
             row.save(force_insert=True)
@@ -66,23 +83,24 @@ def create_webhook(
 
 @transaction.atomic
 def change_webhook(*, actor: Actor, webhook: Webhook, expected_version: int, changes: dict[str, Any]) -> Webhook:
-    """The webhook with another `target`, `verbs`, `title` or `is_active`.
+    """The webhook with another `target`, `routing_key`, `verbs`, `title` or `is_active`. Its format stays what it is.
 
     One that is off gets nothing, also later: turned on again, it goes on with the events from then. What was on its
     way when it was turned off goes on as well. Raises Refused, Stale, Invalid, StateChanged.
     """
     row = _locked(actor, webhook, expected_version)
-    wanted = {name: value for name, value in changes.items() if getattr(row, name) != value}
-    if "target" in wanted:
-        wanted["may_be_private"] = _is_trusted(actor)
-    may_be_private = wanted.get("may_be_private", row.may_be_private)
-    _check(wanted, ReceiverKind(row.kind), may_be_private=may_be_private)
-    if not wanted:
+    asked = {name: value for name, value in changes.items() if getattr(row, name, None) != value}
+    may_be_private = _is_trusted(actor) if "target" in asked else row.may_be_private
+    _check(asked, row, may_be_private=may_be_private)
+    columns = _stored(row, asked)
+    if not columns:
         return row
-    if wanted.get("is_active"):
-        wanted["last_seq"] = head_seq()
-    _changed(row, **wanted)
-    shown = {name: value for name, value in wanted.items() if name in {"verbs", "title", "is_active"}}
+    if "target" in asked:
+        columns["may_be_private"] = may_be_private
+    if columns.get("is_active"):
+        columns["last_seq"] = head_seq()
+    _changed(row, **columns)
+    shown = {name: value for name, value in columns.items() if name in {"verbs", "title", "is_active"}}
     _tell("webhook.changed", row, actor, **shown)
     return row
 
@@ -98,6 +116,11 @@ def rotate_secret(
     row = _locked(actor, webhook, expected_version)
     if row.kind != ReceiverKind.WEBHOOK:
         raise Invalid("no_secret", "An e-mail address has no secret; only webhooks are signed.")
+    if row.format != WebhookFormat.SIGNED:
+        raise Invalid(
+            "no_secret",
+            f"What goes to {row.format} is not signed. Make a new address or key there, and write it into this webhook.",
+        )
     if not 0 <= overlap_s <= LONGEST_OVERLAP_S:
         fix = f"Write 0 to {LONGEST_OVERLAP_S:.0f} seconds; 0 when the secret is known to others."
         raise _invalid([("overlap_s", f"{overlap_s:g} s is no such time.", fix)])
@@ -170,25 +193,64 @@ def _tell(verb: str, row: Webhook, actor: Actor, **facts: Any) -> None:
     append_event(verb=verb, subject_type="webhook", subject_id=row.pk, actor=actor, facts={**known, **facts})
 
 
-def _check(given: dict[str, Any], kind: ReceiverKind, *, may_be_private: bool) -> None:
+def _format_of(kind: str, asked: str) -> str:
+    """As it is stored. Raises Invalid."""
+    if kind == ReceiverKind.WEBHOOK:
+        return WebhookFormat(asked or WebhookFormat.SIGNED).value
+    if asked:
+        raise _invalid([("format", "An e-mail has no format.", "Leave it out, or make a webhook.")])
+    return ""
+
+
+def _stored(row: Webhook, given: dict[str, Any]) -> dict[str, Any]:
+    """The columns of what was given. What is secret of it is encrypted, and known again by its fingerprint alone."""
+    columns = {name: value for name, value in given.items() if name != "routing_key"}
+    if "target" in given and row.format in SECRET_ADDRESS:
+        address = given["target"]
+        columns |= {"target": shown_address(address), "secret_target": encrypt(address)}
+        columns |= {"fingerprint": fingerprint_of(address)}
+    if given.get("routing_key"):
+        columns |= {"secret": encrypt(given["routing_key"]), "fingerprint": fingerprint_of(given["routing_key"])}
+    return columns
+
+
+def _check(given: dict[str, Any], row: Webhook, *, may_be_private: bool) -> None:
     """Raises Invalid with everything that is wrong."""
     found: list[tuple[str, str, str]] = []
-    if "target" in given and kind is ReceiverKind.EMAIL:
+    if "target" in given and row.kind == ReceiverKind.EMAIL:
         found += _mail_problems(given["target"])
     elif "target" in given:
         is_open = may_be_private and settings.WEBHOOKS_ALLOW_PRIVATE
-        if problem := url_problem(given["target"], may_be_private=is_open):
+        problem = url_problem(given["target"], may_be_private=is_open)
+        if problem := problem or address_problem_of(WebhookFormat(row.format), given["target"]):
             found.append(("target", *_halves(problem)))
+    if "routing_key" in given:
+        found += _key_problems(given["routing_key"], row)
     if "verbs" in given:
-        problems = [pattern_problem(pattern) for pattern in given["verbs"]]
-        found += [("verbs", *_halves(problem)) for problem in problems if problem]
-        if not 1 <= len(given["verbs"]) <= MOST_PATTERNS:
-            fix = f"Write 1 to {MOST_PATTERNS}, such as rollout.* for every event of rollouts."
-            found.append(("verbs", f"There are {len(given['verbs'])} patterns.", fix))
+        found += _verb_problems(given["verbs"], row)
     if len(given.get("title", "")) > 120:
         found.append(("title", "The title is longer than 120 characters.", "Shorten it."))
     if found:
         raise _invalid(found)
+
+
+def _key_problems(key: str, row: Webhook) -> list[tuple[str, str, str]]:
+    if row.format == WebhookFormat.PAGERDUTY:
+        problem = routing_key_problem(key)
+        return [("routing_key", *_halves(problem))] if problem else []
+    return [("routing_key", "Only PagerDuty has a routing key.", "Leave it out.")] if key else []
+
+
+def _verb_problems(patterns: list[str], row: Webhook) -> list[tuple[str, str, str]]:
+    problems = [pattern_problem(pattern) for pattern in patterns]
+    found = [("verbs", *_halves(problem)) for problem in problems if problem]
+    if not 1 <= len(patterns) <= MOST_PATTERNS:
+        fix = f"Write 1 to {MOST_PATTERNS}, such as rollout.* for every event of rollouts."
+        found.append(("verbs", f"There are {len(patterns)} patterns.", fix))
+    elif row.format == WebhookFormat.PAGERDUTY and not verbs_for(WebhookFormat.PAGERDUTY, meant_by(patterns)):
+        fix = f"Name one that does: {', '.join(WAKES)}, or rollout.* for both."
+        found.append(("verbs", "None of these events wakes anybody at PagerDuty.", fix))
+    return found
 
 
 def _mail_problems(address: str) -> list[tuple[str, str, str]]:

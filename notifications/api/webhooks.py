@@ -17,6 +17,7 @@ from accounts.api.responses import versioned
 from notifications import actions, queries
 from notifications.actions.webhooks import OVERLAP_S
 from notifications.core.delivery import DeliveryState, ReceiverKind
+from notifications.core.formats import WebhookFormat
 from notifications.core.webhook import LONGEST_TARGET, TEST
 from notifications.dispatcher.rounds import send_test
 from notifications.models import Attempt, Delivery, Webhook
@@ -29,13 +30,26 @@ class WebhookIn(StrictSerializer):
         required=False, allow_null=True, default=None, help_text="whose events; null: every team's, for administrators"
     )
     kind = serializers.ChoiceField(choices=[kind.value for kind in ReceiverKind], default=ReceiverKind.WEBHOOK.value)
-    target = serializers.CharField(max_length=LONGEST_TARGET, help_text="https://host/path, or an e-mail address")
+    format = serializers.ChoiceField(
+        choices=[form.value for form in WebhookFormat],
+        required=False,
+        help_text="of a webhook; `signed` if none is named",
+    )
+    target = serializers.CharField(
+        required=False,
+        max_length=LONGEST_TARGET,
+        help_text="https://host/path, or an e-mail address; PagerDuty's own may be left out",
+    )
+    routing_key = serializers.CharField(
+        required=False, max_length=100, help_text="PagerDuty's integration key; never shown again"
+    )
     verbs = serializers.ListField(child=serializers.CharField(max_length=60), help_text=_VERBS_HELP)
     title = serializers.CharField(required=False, default="", allow_blank=True, max_length=120)
 
 
 class WebhookChange(StrictSerializer):
     target = serializers.CharField(required=False, max_length=LONGEST_TARGET)
+    routing_key = serializers.CharField(required=False, max_length=100, help_text="PagerDuty's; never shown again")
     verbs = serializers.ListField(required=False, child=serializers.CharField(max_length=60), help_text=_VERBS_HELP)
     title = serializers.CharField(required=False, allow_blank=True, max_length=120)
     is_active = serializers.BooleanField(required=False, help_text="one that is off gets nothing, also later")
@@ -58,17 +72,20 @@ class ReplayOut(serializers.Serializer[Any]):
 class WebhookOut(serializers.ModelSerializer[Webhook]):
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
     verbs = serializers.ListField(child=serializers.CharField())
+    format = serializers.CharField(help_text="of WebhookFormat; empty for an e-mail address")
+    target = serializers.CharField(help_text="as far as it may be shown: an address that is a secret ends in …")
+    fingerprint = serializers.CharField(help_text="of the secret address or routing key, by which two are told apart")
     waiting = serializers.IntegerField(help_text="deliveries to come", default=0)
     last_state = serializers.CharField(help_text="of the last delivery that ended", default="")
 
     class Meta:
         model = Webhook
-        fields = ["id", "team", "kind", "target", "title", "verbs", "is_active", "previous_until", "waiting", "last_state",
-                  "created_by", "created_at", "version"]  # fmt: skip
+        fields = ["id", "team", "kind", "format", "target", "fingerprint", "title", "verbs", "is_active", "previous_until",
+                  "waiting", "last_state", "created_by", "created_at", "version"]  # fmt: skip
 
 
 class WebhookMade(WebhookOut):
-    secret = serializers.SerializerMethodField(help_text="shown once; empty for an e-mail address")
+    secret = serializers.SerializerMethodField(help_text="shown once; empty where nothing is signed")
 
     class Meta(WebhookOut.Meta):
         fields = [*WebhookOut.Meta.fields, "secret"]

@@ -55,15 +55,20 @@ def signatures(secrets: Sequence[str], message_id: str, timestamp: int, body: by
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in made)
 
 
-def body_of(event: Link) -> bytes:
-    """The JSON that tells of an event, byte for byte the same at every attempt."""
+def body_of(event: Link, *, url: str = "") -> bytes:
+    """The JSON that tells of an event, byte for byte the same at every attempt. `url`: the page that shows it, where one is known."""
     data = {name: value for name, value in vars(event).items() if name not in {"verb", "at", "prev_hash"}}
-    return _body(event.verb, event.at.isoformat(timespec="microseconds"), data)
+    return _body(event.verb, event.at.isoformat(timespec="microseconds"), data | _linked(url))
 
 
-def body_of_test(webhook: int, at: str, asked_by: str) -> bytes:
+def body_of_test(webhook: int, at: str, asked_by: str, *, url: str = "") -> bytes:
     """The JSON of a test delivery. It tells of no event, so it has no `seq`."""
-    return _body(TEST, at, {"seq": None, "subject_type": "webhook", "subject_id": str(webhook), "actor": asked_by})
+    data = {"seq": None, "subject_type": "webhook", "subject_id": str(webhook), "actor": asked_by}
+    return _body(TEST, at, data | _linked(url))
+
+
+def _linked(url: str) -> dict[str, str]:
+    return {"url": url} if url else {}
 
 
 def _body(verb: str, at: str, data: dict[str, Any]) -> bytes:

@@ -1,55 +1,108 @@
-"""A delivery as it is sent: who gets which bytes, signed with which secrets."""
+"""A delivery as it is sent: who gets which bytes, in which form, signed with which secrets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 from uuid import UUID
 
+from django.conf import settings
 from django.utils import timezone
 
 from ledger.adapters.secret_encryption import Unreadable, decrypt
 from ledger.queries.chain_verification import link_of
 from notifications.core.delivery import ReceiverKind
+from notifications.core.formats import WebhookFormat, body_in, readable
 from notifications.core.mail import mail_of
+from notifications.core.note import EXAMPLE, Note, note_of, note_of_test
 from notifications.core.webhook import TEST, body_of, body_of_test
 from notifications.models import Delivery, Webhook
 
 
 @dataclass(frozen=True)
 class OutboundMessage:
-    """Everything that sending takes, so that a sender needs no database."""
+    """Everything that sending takes, so that a sender needs no database. Its representation tells no secret."""
 
     delivery_id: UUID
     number: int  # of the attempt
     kind: ReceiverKind
-    target: str
+    format: str  # of a webhook
+    target: str = field(repr=False)  # where it really goes
     may_be_private: bool
     verb: str
-    body: bytes = b""  # of a webhook
+    body: bytes = field(default=b"", repr=False)  # of a webhook
     mail: tuple[str, str] = ("", "")  # subject and text
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)  # that sign
     problem: str = ""  # why it cannot be sent at all
 
 
 def message_of(delivery: Delivery, *, asked_by: str = "") -> OutboundMessage:
     """The message of a claimed delivery; `asked_by` is who asked for a test."""
     row, event = delivery.webhook, delivery.event
-    kind = ReceiverKind(row.kind)
-    problem, secrets = "", tuple[str, ...]()
+    target, secrets, problem = row.target, tuple[str, ...](), ""
     try:
         secrets = secrets_of(row)
+        target = decrypt(row.secret_target) if row.secret_target else row.target
     except Unreadable as error:
-        problem = f"The secret cannot be read: {error}. Rotate it, and give the receiver the new one."
-    why = f"Webhook {row.pk} {row.title} sends this to {row.target}. Turn it off or delete it on the page Webhooks."
-    if event is None:
-        mail = (TEST, f"{asked_by} asked for this test. It arrived.\n\n-- \n{why}\n")
-        body = body_of_test(row.pk, delivery.created_at.isoformat(timespec="microseconds"), asked_by)
-    else:
-        mail, body = mail_of(link_of(event), why=why), body_of(link_of(event))
+        problem = f"The secret cannot be read: {error}. {_REPAIRS[row.format == WebhookFormat.SIGNED]}"
+    mail, body = ("", ""), b""
+    if row.kind == ReceiverKind.EMAIL:
+        mail = _mail_of(delivery, asked_by)
+    elif not problem:
+        body = _body_of(delivery, asked_by, secrets)
     return OutboundMessage(
-        delivery.pk, delivery.attempts, kind, row.target, row.may_be_private, event.verb if event else TEST,
-        body, mail, secrets, problem,
+        delivery.pk, delivery.attempts, ReceiverKind(row.kind), row.format, target, row.may_be_private,
+        event.verb if event else TEST, body, mail, secrets, problem,
     )  # fmt: skip
+
+
+#: What helps where a secret cannot be read: whether it is one that signs → the sentence.
+_REPAIRS = {
+    True: "Rotate it, and give the receiver the new one.",
+    False: "Write the address or the routing key into the webhook anew.",
+}
+
+
+def _mail_of(delivery: Delivery, asked_by: str) -> tuple[str, str]:
+    row, event = delivery.webhook, delivery.event
+    why = f"Webhook {row.pk} {row.title} sends this to {row.target}. Turn it off or delete it on the page Webhooks."
+    note = _note_of(delivery, asked_by)
+    if event is None:
+        return TEST, "\n".join(
+            [f"{asked_by} asked for this test. It arrived.", *([note.url] if note.url else []), "", "-- ", why, ""]
+        )
+    return mail_of(link_of(event), why=why, url=note.url)
+
+
+def _body_of(delivery: Delivery, asked_by: str, secrets: tuple[str, ...]) -> bytes:
+    row, event = delivery.webhook, delivery.event
+    note = _note_of(delivery, asked_by)
+    if row.format != WebhookFormat.SIGNED:
+        return body_in(WebhookFormat(row.format), note, routing_key="".join(secrets[:1]), source=_installation())
+    if event is None:
+        at = delivery.created_at.isoformat(timespec="microseconds")
+        return body_of_test(row.pk, at, asked_by, url=note.url)
+    return body_of(link_of(event), url=note.url)
+
+
+def _note_of(delivery: Delivery, asked_by: str) -> Note:
+    if delivery.event is None:
+        at = delivery.created_at
+        return note_of_test(delivery.webhook_id, at=at, asked_by=asked_by, public_url=settings.PUBLIC_URL)
+    return note_of(link_of(delivery.event), public_url=settings.PUBLIC_URL)
+
+
+def _installation() -> str:
+    """Which installation speaks, for whoever has several."""
+    return urlsplit(settings.PUBLIC_URL).hostname or "Sluicegate"
+
+
+def example_of(row: Webhook) -> str:
+    """What a rollback that is stuck would look like to this webhook's receiver, as text. Secrets are left out."""
+    note = note_of(EXAMPLE, public_url=settings.PUBLIC_URL)
+    if row.format == WebhookFormat.SIGNED:
+        return readable(body_of(EXAMPLE, url=note.url))
+    return readable(body_in(WebhookFormat(row.format), note, routing_key="…", source=_installation()))
 
 
 def secrets_of(row: Webhook) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from accounts.core.access import Actor
 from notifications.actions.deliveries import claim_delivery, collect, drop_old, next_due, record_attempt, start_test
 from notifications.adapters import mail_sender, webhook_sender
 from notifications.core.delivery import Outcome, ReceiverKind
+from notifications.core.formats import WebhookFormat
 from notifications.core.webhook import signatures
 from notifications.dispatcher.outbound_message import OutboundMessage, message_of
 from notifications.models import Delivery, Webhook
@@ -95,15 +96,9 @@ def send(message: OutboundMessage) -> Outcome:
 
 
 def _post(message: OutboundMessage) -> Outcome:
-    message_id, timestamp = str(message.delivery_id), int(time.time())
     headers = {
         "Content-Type": "application/json",
-        "webhook-id": message_id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": signatures(message.secrets, message_id, timestamp, message.body),
-        "Sluicegate-Delivery": message_id,
-        "Sluicegate-Event": message.verb,
-        "Sluicegate-Attempt": str(message.number),
+        **(_signed(message) if message.format == WebhookFormat.SIGNED else {}),
     }
     return webhook_sender.post(
         message.target,
@@ -112,6 +107,19 @@ def _post(message: OutboundMessage) -> Outcome:
         timeout_s=settings.WEBHOOK_TIMEOUT_S,
         may_be_private=message.may_be_private and settings.WEBHOOKS_ALLOW_PRIVATE,
     )
+
+
+def _signed(message: OutboundMessage) -> dict[str, str]:
+    """The headers by which the receiver knows us; chat and paging services know us by a secret of their own."""
+    message_id, timestamp = str(message.delivery_id), int(time.time())
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": signatures(message.secrets, message_id, timestamp, message.body),
+        "Sluicegate-Delivery": message_id,
+        "Sluicegate-Event": message.verb,
+        "Sluicegate-Attempt": str(message.number),
+    }
 
 
 def _mail(message: OutboundMessage) -> Outcome:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sluicegate.cli import exits
@@ -15,6 +17,7 @@ from sluicegate.cli.session import connect
 from sluicegate.client import Client
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
+FORMATS = ("signed", "slack", "teams", "pagerduty")
 COLUMNS = ("webhook", "team", "kind", "target", "events", "on", "waiting", "last")
 LOG_COLUMNS = ("delivery", "event", "seq", "state", "attempts", "answer", "problem")
 
@@ -24,7 +27,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="VERB", required=True
     )
     parser = verbs.add_parser("create", help="Send events to a URL or an e-mail address; the secret is shown once")
-    parser.add_argument("target", metavar="URL", help="https://host/path; with --email an e-mail address")
+    parser.add_argument(
+        "target",
+        metavar="URL",
+        nargs="?",
+        help="https://host/path; with --email an e-mail address; PagerDuty's may be left out",
+    )
     parser.add_argument("--team", help="whose events; left out: every team's (administrators)")
     parser.add_argument(
         "--verb",
@@ -32,7 +40,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="PATTERN",
         help="such as rollout.*, rollout.stuck or * (rollout.* if none is given); may be given several times",
     )
-    parser.add_argument("--email", action="store_true", help="send e-mails instead of requests")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--email", action="store_true", help="send e-mails instead of requests")
+    how.add_argument("--format", choices=FORMATS, help="the form of the requests (signed)")
+    parser.add_argument(
+        "--routing-key-file", metavar="FILE", help="holds PagerDuty's integration key; - reads it from standard input"
+    )
     parser.add_argument("--title", default="", help="what it is for")
     parser.set_defaults(run=run_create)
     parser = verbs.add_parser("list", help="List webhooks")
@@ -64,9 +77,11 @@ def run_create(arguments: argparse.Namespace, output: Output) -> int:
     body = {
         "team": arguments.team,
         "kind": "email" if arguments.email else "webhook",
-        "target": arguments.target,
         "verbs": arguments.verb or ["rollout.*"],
         "title": arguments.title,
+        **({"target": arguments.target} if arguments.target else {}),
+        **({"format": arguments.format} if arguments.format else {}),
+        **({"routing_key": _read_key(arguments.routing_key_file)} if arguments.routing_key_file else {}),
     }
     with connect(arguments.server) as client:
         made = client.post("/webhooks", body)
@@ -76,11 +91,19 @@ def run_create(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
+def _read_key(name: str) -> str:
+    """From a file: what stands on a command line is read by everybody on the machine. Raises CommandError."""
+    try:
+        return (sys.stdin.read() if name == "-" else Path(name).read_text()).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise refuse(f"{name} cannot be read: {error}.", "Name a file that holds the integration key alone.") from None
+
+
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
         rows = list(client.pages("/webhooks"))
     cells = [
-        (row["id"], row["team"] or "(all)", row["kind"], row["target"], " ".join(row["verbs"]),
+        (row["id"], row["team"] or "(all)", row["format"] or row["kind"], row["target"], " ".join(row["verbs"]),
          "yes" if row["is_active"] else "no", row["waiting"], row["last_state"])
         for row in rows
     ]  # fmt: skip

@@ -81,6 +81,8 @@ def prepare(options: Options) -> Machine:
         "SLUICEGATE_PROBER_ADDRESS": f"unix:{run / sockets.PROBER}",
         # Everything here listens on this machine alone, so an administrator's receivers may too.
         "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": os.environ.get("SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE", "1"),
+        # Where the pages are served, unless whoever starts it knows a better name for that.
+        "SLUICEGATE_PUBLIC_URL": os.environ.get("SLUICEGATE_PUBLIC_URL", f"http://127.0.0.1:{ports['web']}"),
         # Whoever starts the stack owns all of it: code that this machine cannot shut in is told of, and may run.
         "SLUICEGATE_ALLOW_UNCONTAINED_CODE": os.environ.get("SLUICEGATE_ALLOW_UNCONTAINED_CODE", "1"),
         **options.env,

@@ -97,7 +97,7 @@ def test_the_whole_life_of_a_webhook(run: Run, receiver: Receiver) -> None:
     assert run("ada", "enable", number)[1]["is_active"] is True
     code, text = run("ada", "list", plain=True)
     assert text.splitlines()[0].split("\t") == ["webhook", "team", "kind", "target", "events", "on", "waiting", "last"]
-    assert text.splitlines()[1].split()[:6] == [number, "search", "webhook", receiver.url, "rollout.*", "yes"]
+    assert text.splitlines()[1].split()[:6] == [number, "search", "signed", receiver.url, "rollout.*", "yes"]
     assert run("ada", "delete", number, plain=True) == (exits.OK, f"Webhook {number} is deleted.\n")
 
 
@@ -127,3 +127,18 @@ def test_times() -> None:
     assert moment_of("2026-03-01T14:00:00+02:00", now) == now
     with pytest.raises(CommandError, match="no time"):
         moment_of("yesterday", now)
+
+
+def test_pagerduty_s_key_comes_from_a_file_and_is_not_printed(run: Run, receiver: Receiver, tmp_path: Path) -> None:
+    key = "0123456789abcdef0123456789ABCDEF"
+    (tmp_path / "key").write_text(f"{key}\n")
+    words = ["--format", "pagerduty", "--routing-key-file", str(tmp_path / "key"), "--verb", "rollout.stuck"]
+    code, made = run("root", "create", receiver.url, *words)
+    assert code == exits.OK and (made["format"], made["secret"]) == ("pagerduty", "") and key not in json.dumps(made)
+    assert run("root", "test", str(made["id"]))[0] == exits.OK
+    assert receiver.got[0].said["routing_key"] == key
+    code, text = run(
+        "root", "create", "--format", "pagerduty", "--routing-key-file", str(tmp_path / "none"), plain=True
+    )
+    assert code != exits.OK and "cannot be read" in text
+    assert "pagerduty" in run("root", "list", plain=True)[1]

@@ -14,11 +14,12 @@ from validators.core.compare import (
     agreement,
     by_slice,
     certifiable_margin,
+    holm,
     is_not_worse,
-    is_worse,
     pair,
     share_of,
     tango_z,
+    worse_p,
 )
 
 
@@ -103,8 +104,33 @@ def test_pairs_are_counted_by_who_was_right() -> None:
 
 
 def test_a_large_loss_is_shown_to_be_worse() -> None:
-    assert is_worse(Paired(200, 150, 23, 5), 0.0)
-    assert not is_worse(Paired(200, 190, 3, 2), 0.0)
+    assert worse_p(Paired(200, 150, 23, 5), 0.0) < 0.001
+    assert worse_p(Paired(200, 190, 3, 2), 0.0) > 0.3
+    assert worse_p(Paired(200, 150, 5, 23), 0.0) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("p_values", "rejected"),
+    [
+        ([], []),
+        ([0.05], [True]),
+        ([0.0501], [False]),
+        ([0.03, 0.01, 0.04], [False, True, False]),  # .01 <= .05/3, .03 > .05/2: it ends there, though .04 <= .05
+        ([0.02, 0.016, 0.05], [True, True, True]),
+        ([0.017, 0.017, 0.017], [False, False, False]),
+    ],
+)
+def test_of_several_hypotheses_the_surest_meets_the_hardest_limit(p_values: list[float], rejected: list[bool]) -> None:
+    assert holm(p_values, alpha=0.05) == rejected
+
+
+def test_of_twenty_equal_slices_one_is_said_to_be_worse_no_more_often_than_of_one() -> None:
+    """60 items each, of which a fifth changes either way. Each for itself, some slice is worse in half of all runs."""
+    rng = np.random.default_rng(11)
+    draws = rng.multinomial(60, [0.1, 0.1, 0.8], size=(500, 20))
+    p_values = [[worse_p(Paired(60, int(same), int(lost), int(won)), 0.0) for lost, won, same in run] for run in draws]
+    assert np.mean([any(p < 0.05 for p in run) for run in p_values]) > 0.5
+    assert np.mean([any(holm(run, alpha=0.05)) for run in p_values]) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 500)
 
 
 def test_agreement_refuses_lists_of_different_lengths() -> None:
@@ -177,11 +203,11 @@ def test_a_margin_is_the_edge_of_what_is_shown_at_that_confidence(confidence: fl
     assert not is_not_worse(paired, margin - 1e-4, confidence=confidence)
 
 
-def test_worse_and_not_worse_are_shown_at_95_percent_by_themselves() -> None:
+def test_worse_and_not_worse_are_shown_at_95_percent() -> None:
     """McNemar's statistic of 100 changed answers is their difference over 10; z(0.95) is 1.645."""
     for won, is_shown in ((59, True), (58, False)):
         better, worse = Paired(900, 800, 100 - won, won), Paired(900, 800, won, 100 - won)
-        assert is_not_worse(better, 0.0) is is_worse(worse, 0.0) is is_shown
+        assert is_not_worse(better, 0.0) is (worse_p(worse, 0.0) < 0.05) is is_shown
 
 
 def test_a_share_has_an_interval_of_95_percent_by_itself() -> None:

@@ -42,7 +42,7 @@ from sluicegate.demo.releases import GOLDEN_FILE
 from sluicegate.demo.traffic import Record
 from sluicegate.demo.traffic_process import TrafficProcess
 from sluicegate.stack import child
-from validators.core.load import Attempt, judge_load, poisson_schedule, summarise
+from validators.core.load import Attempt, arrivals, judge_load, summarise
 from validators.core.policy import parse_policy as parse_gates
 from validators.core.verdict import Verdict
 
@@ -142,7 +142,7 @@ class Machine:
         """What r1's load gate says of it, by the gate's own rule."""
         model = yaml.safe_load(releases.MODEL_FILE.read_text(encoding="utf-8"))
         policy = parse_gates({"load": model["gate_policy"]["load"]}, model["objectives"]).of("load")
-        due = poisson_schedule(policy["rate_per_s"], policy["duration_s"], seed=seed)
+        due = arrivals(policy["rate_per_s"], policy["duration_s"], seed=seed)
         longest, chance = round(1 / policy["longest_frac"]), random.Random(seed)
         costs = [
             COST_MS + TOKEN_MS * MOST_TOKENS if at % longest == 0 else cost_ms(chance.choice(self.sentences))

@@ -176,6 +176,17 @@ def test_a_drop_that_chance_explains_is_undecided_not_failed() -> None:
     assert _judge(candidate, BASE, LABELS, slices, min_slice_items=21).verdict is Verdict.PASSED
 
 
+def test_of_many_slices_one_must_be_worse_than_the_worst_of_so_many_would_be_by_chance() -> None:
+    """18 lost and 7 won of 60 is worse with p = .014: enough for a slice alone, too little for one of twenty."""
+    candidate = [1 if at % 60 >= 18 else 0 for at in range(60)] + [1] * 1140
+    baseline = [1 if not 18 <= at < 25 else 0 for at in range(60)] + [1] * 1140
+    loose = {"min_agreement": None, "max_accuracy_drop": None}
+    one = _judge(candidate[:60], baseline[:60], [1] * 60, **loose)
+    assert one.verdict is Verdict.FAILED
+    twenty = _judge(candidate, baseline, [1] * 1200, [f"slice {at // 60}" for at in range(1200)], **loose)
+    assert twenty.verdict is Verdict.UNDECIDED, twenty.reason
+
+
 def test_the_certified_rule_wants_the_bound_beyond_the_limit() -> None:
     assert _judge(BASE, BASE, LABELS, rule="certified", min_accuracy=0.79).verdict is Verdict.UNDECIDED
     assert _judge(BASE, BASE, LABELS, rule="certified", min_accuracy=0.75).verdict is Verdict.PASSED

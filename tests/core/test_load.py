@@ -14,9 +14,9 @@ from validators.core.fault import verdict_of_failure
 from validators.core.inputs import longest_item, made_up_item
 from validators.core.load import (
     Attempt,
+    arrivals,
     generator_limit,
     judge_load,
-    poisson_schedule,
     summarise,
 )
 from validators.core.policy import parse_policy
@@ -24,19 +24,33 @@ from validators.core.verdict import Judgement, Verdict
 
 
 def test_a_schedule_is_rising_within_its_time_and_repeatable() -> None:
-    schedule = poisson_schedule(50, 10, seed=4)
+    schedule = arrivals(50, 10, seed=4)
     assert len(schedule) == 500
     assert (np.diff(schedule) >= 0).all()
     assert schedule[0] >= 0
     assert schedule[-1] < 10
-    assert (schedule == poisson_schedule(50, 10, seed=4)).all()
-    assert (schedule != poisson_schedule(50, 10, seed=5)).any()
+    assert (schedule == arrivals(50, 10, seed=4)).all()
+    assert (schedule != arrivals(50, 10, seed=5)).any()
 
 
 def test_its_gaps_are_those_of_random_arrivals() -> None:
-    gaps = np.diff(poisson_schedule(100, 200, seed=1))
+    gaps = np.diff(arrivals(100, 200, seed=1))
     assert gaps.mean() == pytest.approx(0.01, rel=0.02)
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("cv", [0.2, 1.0, 3.0])
+def test_gaps_scatter_as_asked_and_every_run_offers_the_same(cv: float) -> None:
+    found = arrivals(100, 300, seed=2, cv=cv)
+    gaps = np.diff(found)
+    assert len(found) == 30_000 and found[0] >= 0 and found[-1] < 300
+    assert (gaps >= 0).all()
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.1)
+
+
+def test_bursts_come_close_together() -> None:
+    busiest = {cv: int(np.bincount(arrivals(20, 100, seed=3, cv=cv).astype(int)).max()) for cv in (0.2, 1.0, 5.0)}
+    assert busiest[0.2] < busiest[1] < busiest[5]
 
 
 def test_latency_counts_from_when_a_request_was_due() -> None:
@@ -49,7 +63,7 @@ def test_latency_counts_from_when_a_request_was_due() -> None:
 
 def _run(n: int = 160, duration_s: float = 8.0, slow: int = 0, errors: int = 0, lag_s: float = 0.0) -> list[Attempt]:
     out = []
-    for i, due in enumerate(poisson_schedule(n / duration_s, duration_s, seed=1)):
+    for i, due in enumerate(arrivals(n / duration_s, duration_s, seed=1)):
         took = 1.0 if i < slow else 0.01
         out.append(
             Attempt(

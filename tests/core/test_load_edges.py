@@ -12,12 +12,12 @@ from validators.core.load import (
     Attempt,
     Burst,
     LoadSummary,
+    arrivals,
     burst_of,
     generator_limit,
     judge_full,
     judge_load,
     max_lag_ms,
-    poisson_schedule,
     proven_all_the_same,
     summarise,
 )
@@ -36,8 +36,8 @@ def section(**load: Any) -> dict[str, Any]:
 
 
 def test_a_schedule_has_a_request_at_least_and_as_many_as_the_rate_gives_in_its_time() -> None:
-    assert [len(poisson_schedule(rate, 10, seed=1)) for rate in (0.01, 0.26, 1, 12.34)] == [1, 3, 10, 123]
-    assert poisson_schedule(1000, 10, seed=1).min() < 0.1
+    assert [len(arrivals(rate, 10, seed=1)) for rate in (0.01, 0.26, 1, 12.34)] == [1, 3, 10, 123]
+    assert arrivals(1000, 10, seed=1).min() < 0.1
 
 
 def test_a_summary_holds_what_was_measured_in_milliseconds() -> None:
@@ -275,5 +275,5 @@ def test_a_burst_is_four_full_batches_or_four_times_what_is_in_flight(
 
 
 def test_the_generator_draws_evenly_over_the_whole_time() -> None:
-    early = np.mean(poisson_schedule(500, 10, seed=2) < 5)
+    early = np.mean(arrivals(500, 10, seed=2) < 5)
     assert early == pytest.approx(0.5, abs=0.03)

@@ -211,3 +211,64 @@ def test_events_are_ticked_by_group_and_stay_ticked(client: Client) -> None:
     )
     made.refresh_from_db()
     assert made.verbs == ["*"]
+
+
+KEY = "0123456789abcdef0123456789ABCDEF"
+FORMATS = {
+    "slack": {"target": "https://hooks.slack.com/services/T0/B0/verysecret"},
+    "teams": {"target": "https://x.logic.azure.com/workflows/a?sig=verysecret"},
+    "pagerduty": {"target": "", "routing_key": KEY},
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_service_s_secret_is_never_shown_and_the_page_shows_what_is_sent(
+    form: str, member: User, settings: Any
+) -> None:
+    settings.PUBLIC_URL = "https://sluicegate.example.com"
+    client = signed_in(member)
+    page = said(client.post(reverse("webhook_create"), {**FORM, "kind": form, **FORMATS[form]}, follow=True))
+    row = Webhook.objects.get()
+    assert row.format == form and row.kind == "webhook" and "events go there from now on" in page
+    page += said(client.get(reverse("webhooks"))) + said(client.get(f"/api/v1/webhooks/{row.pk}"))
+    assert "verysecret" not in page and KEY not in page and row.fingerprint in page
+    sign = {
+        "slack": "&quot;mrkdwn&quot;",
+        "teams": "AdaptiveCard",
+        "pagerduty": "&quot;event_action&quot;: &quot;trigger&quot;",
+    }
+    assert sign[form] in page and "https://sluicegate.example.com/rollouts/17/" in page
+    assert "New secret" not in page and "Notifications have no links" not in page
+
+
+def test_an_empty_field_leaves_the_secret_as_it_is(receiver: Receiver, member: User) -> None:
+    make_team("search")
+    made = create_webhook(
+        actor=Actor.system("setup"), team="search", format="slack", target=receiver.url, verbs=["rollout.*"]
+    )[0]
+    client, url = signed_in(member), reverse("webhook_change", args=[made.pk])
+    client.post(url, {"version": "1", "target": "", "verbs": ["", "rollout.stuck"], "title": "The channel"})
+    made.refresh_from_db()
+    assert (made.title, made.verbs) == ("The channel", ["rollout.stuck"])
+    client.post(reverse("webhook_test", args=[made.pk]))
+    assert receiver.got[-1].path == "/hook"
+
+
+def test_a_refused_routing_key_is_not_sent_back(member: User) -> None:
+    form = {**FORM, "kind": "pagerduty", "target": "", "routing_key": "almostsecret"}
+    answer = signed_in(member).post(reverse("webhook_create"), form)
+    assert answer.status_code == 422 and "32 letters and digits" in said(answer)
+    assert "almostsecret" not in said(answer) and '<option value="pagerduty" selected>' in said(answer)
+
+
+def test_without_a_public_address_the_pages_say_that_there_are_no_links(
+    member: User, row: Webhook, settings: Any
+) -> None:
+    client = signed_in(member)
+    pages = [reverse("webhooks"), reverse("webhook", args=[row.pk]), reverse("status")]
+    for page in pages:
+        assert "SLUICEGATE_PUBLIC_URL" in said(client.get(page))
+    settings.PUBLIC_URL = "https://sluicegate.example.com"
+    for page in pages:
+        assert "SLUICEGATE_PUBLIC_URL" not in said(client.get(page))
+    assert "begin with <code>https://sluicegate.example.com</code>" in squeezed(said(client.get(pages[2])))

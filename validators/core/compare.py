@@ -89,9 +89,22 @@ def tango_z(paired: Paired, margin: float) -> float:
     return numerator / math.sqrt(variance)
 
 
-def is_worse(paired: Paired, margin: float, *, confidence: float = 0.95) -> bool:
-    """Whether the drop is shown to exceed `margin`, one-sided."""
-    return tango_z(paired, margin) < -NormalDist().inv_cdf(confidence)
+def worse_p(paired: Paired, margin: float) -> float:
+    """The p-value, one-sided, of "the drop is at most `margin`": the smaller, the more surely it is worse than that."""
+    return NormalDist().cdf(tango_z(paired, margin))
+
+
+def holm(p_values: Sequence[float], *, alpha: float) -> list[bool]:
+    """Which hypotheses are rejected such that any of them is rejected wrongly with a chance of `alpha` at most.
+
+    However many there are and however they hang together. Source: Holm, Scandinavian Journal of Statistics 6 (1979) 65.
+    """
+    rejected = [False] * len(p_values)
+    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
+        if p_values[at] > alpha / (len(p_values) - rank):
+            break
+        rejected[at] = True
+    return rejected
 
 
 def is_not_worse(paired: Paired, margin: float, *, confidence: float = 0.95) -> bool:

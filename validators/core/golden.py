@@ -104,17 +104,17 @@ def _at_least(name: str, limit: float | None, share: Share, rule: str) -> Check 
     )
 
 
-def _at_most_drop(name: str, limit: float | None, paired: Paired, policy: Mapping[str, Any]) -> Check | None:
+def _at_most_drop(
+    name: str, limit: float | None, paired: Paired, policy: Mapping[str, Any], *, is_worse: bool
+) -> Check | None:
+    """`is_worse`: see `_are_worse`."""
     if limit is None:
         return None
-    confidence = float(policy["confidence"])
     if policy["rule"] == "certified":
-        passed = compare.is_not_worse(paired, limit, confidence=confidence)
-        failed = compare.is_worse(paired, limit, confidence=confidence)
+        passed = compare.is_not_worse(paired, limit, confidence=float(policy["confidence"]))
     else:
         passed = paired.drop <= limit + 1e-12
-        failed = not passed and compare.is_worse(paired, 0.0, confidence=confidence)
-    verdict = Verdict.PASSED if passed else Verdict.FAILED if failed else Verdict.UNDECIDED
+    verdict = Verdict.PASSED if passed else Verdict.FAILED if is_worse else Verdict.UNDECIDED
     doubt = "" if verdict is not Verdict.UNDECIDED else " That may be chance: add items to tell."
     return Check(
         name,
@@ -124,6 +124,15 @@ def _at_most_drop(name: str, limit: float | None, paired: Paired, policy: Mappin
         f"The {name} is {paired.drop * 100:.1f} points ({paired.lost} answers lost, {paired.won} won, of {paired.n}); "
         f"{limit * 100:.1f} are allowed.{doubt}",
     )
+
+
+def _are_worse(parts: Sequence[Paired], limit: float | None, policy: Mapping[str, Any]) -> list[bool]:
+    """Which drops are shown to exceed the limit (`certified`), or to be more than chance (`measured`), all of them taken together.
+
+    One slice in twenty would fail by chance alone at a confidence of .95; so the confidence holds for all slices at once.
+    """
+    margin = (limit or 0.0) if policy["rule"] == "certified" else 0.0
+    return compare.holm([compare.worse_p(one, margin) for one in parts], alpha=1 - float(policy["confidence"]))
 
 
 def _against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> list[Check | None]:
@@ -140,9 +149,20 @@ def _against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[
     }
     checks = [
         _at_least(f"agreement with {replay.baseline_name}", policy["min_agreement"], agreed, policy["rule"]),
-        _at_most_drop("accuracy drop", policy["max_accuracy_drop"], paired, policy),
+        _at_most_drop(
+            "accuracy drop",
+            policy["max_accuracy_drop"],
+            paired,
+            policy,
+            is_worse=_are_worse([paired], policy["max_accuracy_drop"], policy)[0],
+        ),
     ]
-    slices = {}
+    return checks + _slices_against_baseline(replay, policy, evidence)
+
+
+def _slices_against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> list[Check | None]:
+    assert replay.baseline is not None
+    slices, judged = {}, {}
     for name, (candidate, baseline, labels) in compare.by_slice(
         [item.slice for item in replay.items], replay.candidate, replay.baseline, replay.labels
     ).items():
@@ -156,9 +176,13 @@ def _against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[
             "agreement": round(compare.agreement(candidate, baseline).value, 6),
         }
         if is_judged:
-            checks.append(_at_most_drop(f"accuracy drop on slice {name}", policy["max_slice_drop"], part, policy))
+            judged[name] = part
     evidence["slices"] = slices
-    return checks
+    limit = policy["max_slice_drop"]
+    return [
+        _at_most_drop(f"accuracy drop on slice {name}", limit, part, policy, is_worse=is_worse)
+        for (name, part), is_worse in zip(judged.items(), _are_worse(list(judged.values()), limit, policy), strict=True)
+    ]
 
 
 def _slices(replay: Replay, so_far: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

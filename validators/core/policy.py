@@ -87,6 +87,7 @@ _GOLDEN = Record(
 _LOAD = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
+        "arrivals_cv": may(Number(0.1, 20), 1),
         "duration_s": may(_OrNone(_DURATION), None),
         "max_duration_s": may(_DURATION, 60),
         "longest_frac": may(_FRACTION, 0.125),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
@@ -22,4 +23,5 @@ def status(request: HttpRequest) -> HttpResponse:
     is_admin = may(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
     parts = sorted(readable_parts(process_status(), is_admin=is_admin), key=lambda part: _GROUPS.index(part.group))
     groups = [(name, list(found)) for name, found in groupby(parts, key=lambda part: part.group)]
-    return render_settings(request, "settings/status.html", "status", {"groups": groups, "overall": overall(parts)})
+    facts = {"groups": groups, "overall": overall(parts), "public_url": settings.PUBLIC_URL}
+    return render_settings(request, "settings/status.html", "status", facts)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
@@ -23,7 +24,9 @@ from ledger.core.errors import DomainError, Invalid
 from notifications import actions, queries
 from notifications.actions.webhooks import OVERLAP_S
 from notifications.adapters import mail_sender
-from notifications.core.delivery import ENDED, DeliveryState
+from notifications.core.delivery import ENDED, DeliveryState, ReceiverKind
+from notifications.core.formats import PAGERDUTY_URL, SECRET_ADDRESS, WebhookFormat
+from notifications.dispatcher.outbound_message import example_of
 from notifications.dispatcher.rounds import send_test
 from web.pages.event_picker import EVERYTHING, groups, picked
 from web.pages.forms import act, refused, version_in
@@ -31,6 +34,14 @@ from web.pages.forms import act, refused, version_in
 DELIVERIES_PER_PAGE = 25
 #: How far back “send again” may go from the page; the command line takes any time.
 HOURS_BACK = (1, 6, 24, 72, 168)
+#: What a new one may be: (the form's value, its words). Every one but `email` is a format of a webhook.
+HOW = (
+    ("signed", "signed request"),
+    ("slack", "Slack: an incoming webhook"),
+    ("teams", "Teams: a workflow's webhook"),
+    ("pagerduty", "PagerDuty: Events API v2"),
+    ("email", "e-mail"),
+)
 
 
 def _teams(request: HttpRequest) -> list[Team]:
@@ -50,6 +61,9 @@ def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:
         "teams": _teams(request),
         "is_admin": actor.is_admin,
         "has_mail": mail_sender.is_configured(),
+        "how": [one for one in HOW if one[0] != "email" or mail_sender.is_configured()],
+        "pagerduty_url": PAGERDUTY_URL,
+        "public_url": settings.PUBLIC_URL,
         "form": form,
         **_picker(form["verbs"].split()),
     }
@@ -58,7 +72,7 @@ def _list(request: HttpRequest, form: dict[str, Any]) -> HttpResponse:
 
 @login_required
 def webhooks(request: HttpRequest) -> HttpResponse:
-    return _list(request, {"kind": "webhook", "verbs": "rollout.*"})
+    return _list(request, {"kind": "signed", "verbs": "rollout.*"})
 
 
 @login_required
@@ -67,19 +81,25 @@ def create(request: HttpRequest) -> HttpResponse:
     """The new webhook with its secret, which no other page shows; or the form as it was filled in, and what is wrong."""
     form = {name: request.POST.get(name, "").strip() for name in ("team", "kind", "target", "title")}
     form["verbs"] = picked(request.POST)
+    is_mail = form["kind"] == "email"
     try:
         made, secret = actions.create_webhook(
             actor=actor_of(request),
             team=form["team"] or None,
-            kind="email" if form["kind"] == "email" else "webhook",
+            kind="email" if is_mail else "webhook",
+            format=form["kind"] if form["kind"] in set(WebhookFormat) else "",
             target=form["target"],
             verbs=form["verbs"].split(),
             title=form["title"],
+            routing_key=request.POST.get("routing_key", "").strip(),
         )
     except DomainError as error:
         return refused(request, error, lambda: _list(request, form))
     if not secret:
-        messages.success(request, "Done: e-mails go there from now on.")
+        messages.success(
+            request,
+            f"Done: {'e-mails go' if is_mail else 'events go'} there from now on. A test shows whether it works.",
+        )
         return redirect("webhook", made.pk)
     return render(request, "notifications/webhook_secret.html", {"row": made, "secret": secret})
 
@@ -98,6 +118,9 @@ def webhook(request: HttpRequest, pk: int) -> HttpResponse:
         "states": [state.value for state in DeliveryState],
         "ended": [state.value for state in ENDED],
         "hours": HOURS_BACK,
+        "is_secret_address": row.format in SECRET_ADDRESS,
+        "example": example_of(row) if row.kind == ReceiverKind.WEBHOOK else "",
+        "public_url": settings.PUBLIC_URL,
         **_picker(picked(request.POST).split() if "verbs" in request.POST else row.verbs),
     }
     return render(request, "notifications/webhook.html", facts)
@@ -137,10 +160,13 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     changes: dict[str, Any] = {name: given[name].strip() for name in ("target", "title") if name in given}
     changes |= {"verbs": picked(given).split()} if "verbs" in given else {}
     changes |= {"is_active": given["is_active"] == "1"} if "is_active" in given else {}
+    changes |= {"routing_key": key} if (key := given.get("routing_key", "").strip()) else {}
 
     def verb() -> None:
         actor = actor_of(request)
         row = queries.get_webhook(actor, pk)
+        if row.format in SECRET_ADDRESS and not changes.get("target"):
+            changes.pop("target", None)  # it is not shown, and left out it stays
         actions.change_webhook(actor=actor, webhook=row, expected_version=version_in(request), changes=changes)
 
     then = reverse("webhook", args=[pk])

@@ -12,12 +12,12 @@ import numpy as np
 from serving.ports import InferenceError
 from validators.core.inputs import Arrays, longest_item, stack
 from validators.core.load import (
+    arrivals,
     burst_of,
     generator_limit,
     judge_full,
     judge_load,
     max_lag_ms,
-    poisson_schedule,
     proven_all_the_same,
     summarise,
 )
@@ -40,7 +40,9 @@ def load_gate(context: GateContext) -> Judgement:
     judgement, stages = None, None
     for attempt in range(_LOAD_TRIES):
         before, began = _statistics(context), time.monotonic()
-        schedule = poisson_schedule(policy["rate_per_s"], policy["duration_s"], seed=policy["seed"] + attempt)
+        schedule = arrivals(
+            policy["rate_per_s"], policy["duration_s"], seed=policy["seed"] + attempt, cv=policy["arrivals_cv"]
+        )
         attempts = load_runner.drive(
             context.server,
             context.model,
