@@ -30,13 +30,12 @@ pytestmark = [
 LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 #: What README and docs show: (the file's name, the page, light or dark, how high in px; None: as high as the page).
 OF_DOCS = [
-    ("overview", "overview", "light", 900),
-    ("rollout", "rollout", "light", 1280),
-    ("rollout-dark", "rollout", "dark", 1280),
-    ("taken-back", "post_mortem", "light", 1400),
-    ("compare", "release_diff", "light", 1400),
-    ("history", "history", "light", 900),
-    ("styleguide", "styleguide", "light", 1100),
+    ("rollout", "rollout", "light", 900),
+    ("rollout-dark", "rollout", "dark", 900),
+    ("overview", "overview", "light", 1180),
+    ("overview-dark", "overview", "dark", 1180),
+    ("taken-back", "post_mortem", "light", 1040),
+    ("compare", "release_diff", "light", 1120),
 ]
 MANY = 40
 
@@ -126,7 +125,7 @@ IS_FOR_SHEETS = bool(os.environ.get(FOLDER)) and not os.environ.get(DOCS)
 
 def of_docs(known: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str, int]]:
     """(file's name, address, colours, height in px) of the pictures that README and docs show."""
-    queries = {"release_diff": "?against=r2", "history": "?model=sentiment&environment=production&span=30d"}
+    queries = {"release_diff": "?against=r2"}
     for name, page, scheme, height in OF_DOCS:
         kwargs = known.get(page, known["release"] if page.startswith("release") else None)
         yield name, reverse(page, kwargs=kwargs) + queries.get(page, ""), scheme, height

@@ -52,11 +52,11 @@ class Scale:
         return [one for index, one in enumerate(found) if index == 0 or one.label != found[index - 1].label]
 
     def _linear_ticks(self, most: int) -> list[float]:
-        """Two at least: an axis with a single number has no scale that could be read."""
+        """Two at least where two may be: an axis with a single number has no scale that could be read."""
         step = self._step(most)
         found = _multiples(self.lo, self.hi, step, most)
-        finer = (_multiples(self.lo, self.hi, step / part, max(most, 3)) for part in (2, 4, 5, 10))
-        return found if len(found) > 1 else next((one for one in finer if len(one) > 1), found)
+        finer = (_multiples(self.lo, self.hi, step / part, most) for part in (2, 4, 5, 10))
+        return found if len(found) > 1 or most < 2 else next((one for one in finer if len(one) > 1), found)
 
     def _step(self, most: int) -> float:
         least = (self.hi - self.lo) / max(1, most - 1)

@@ -48,15 +48,15 @@ def figures(value: float, unit: str) -> str:
     return f"{value:.{decimals}f}\u00a0{unit}"
 
 
-def _told(words: Callable[[Any], str]) -> Callable[[Any], str]:
+def _in_words(words: Callable[[Any], str]) -> Callable[[Any], str]:
     """A quantity in words as a filter."""
     return lambda value: units(words(value))
 
 
-register.filter("percent", _told(weight_text))
-register.filter("share", _told(share_text))
-register.filter("span", _told(duration_text))
-register.filter("size", _told(size_text))
+register.filter("percent", _in_words(weight_text))
+register.filter("share", _in_words(share_text))
+register.filter("span", _in_words(duration_text))
+register.filter("size", _in_words(size_text))
 
 
 @register.filter

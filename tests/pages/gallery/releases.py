@@ -25,7 +25,7 @@ from validators.core.cold_start import judge_cold_start
 from validators.core.contract import judge_contract
 from validators.core.golden import Replay, judge_golden
 from validators.core.golden_set import parse_golden_set
-from validators.core.load import Attempt, judge_load, poisson_schedule, summarise
+from validators.core.load import Attempt, judge_load, summarise
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, Report
@@ -200,8 +200,9 @@ def answered_by(release: Release) -> list[Any]:
 def load_of(policy: Policy, p50_ms: float, seed: int) -> Judgement:
     """What our own judge says of answers that take this long at the median, one in a hundred much longer."""
     section = policy.of("load")
-    due = poisson_schedule(section["rate_per_s"], 15.0, seed=seed)
-    takes = np.random.default_rng(seed).lognormal(np.log(p50_ms / 1000), 0.45, len(due))
+    dice = np.random.default_rng(seed)
+    due = np.sort(dice.uniform(0.0, 15.0, int(15 * section["rate_per_s"])))
+    takes = dice.lognormal(np.log(p50_ms / 1000), 0.45, len(due))
     attempts = [Attempt(float(at), float(at), float(at + took)) for at, took in zip(due, takes, strict=True)]
     found = judge_load(summarise(attempts, duration_s=15.0, slo_ms=section["slo_ms"]), section)
     return Judgement(found.verdict, found.reason, {**found.evidence, "full_per_s": 132.0, "full_at_once": 64})
