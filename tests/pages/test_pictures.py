@@ -30,10 +30,9 @@ pytestmark = [
 LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
 #: What README and docs show: (the file's name, the page, light or dark, how high in px; None: as high as the page).
 OF_DOCS = [
-    ("rollout", "rollout", "light", 900),
-    ("rollout-dark", "rollout", "dark", 900),
+    ("rollout", "rollout", "light", 1010),
+    ("rollout-dark", "rollout", "dark", 1010),
     ("overview", "overview", "light", 1180),
-    ("overview-dark", "overview", "dark", 1180),
     ("taken-back", "post_mortem", "light", 1040),
     ("compare", "release_diff", "light", 1120),
 ]
@@ -151,5 +150,7 @@ def test_the_pictures_of_the_docs(page_of: Callable[..., Page], tmp_path: Path) 
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         everybody_is_heard()
         page.goto(address)
+        if page.locator("[data-live]").count():
+            page.wait_for_selector("body[data-live-state=live]")
         settle(page)
         (Path(os.environ[FOLDER]) / f"{name}.png").write_bytes(packed(page.screenshot()))
