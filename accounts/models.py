@@ -6,10 +6,11 @@ from typing import Any
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
 from accounts.core.access import CROSS_TEAM, EVERY_TEAM, Role
-from accounts.core.claims import USUAL_LIFE_S, IssuerKind
+from accounts.core.claims import USUAL_LIFE_S, IssuerKind, rule_problems
 from accounts.core.scope import Scope
 
 
@@ -114,9 +115,9 @@ class SignInTally(models.Model):
     failures = models.PositiveIntegerField(default=0)
     failed_at = models.DateTimeField(null=True)
     known_at = models.DateTimeField(null=True)  # of a pair: its last success
-
-    class Meta:
-        indexes = [models.Index(fields=["failed_at"], name="sign_in_tally_to_forget")]
+    forget_at = models.DateTimeField(
+        default=timezone.now, db_index=True
+    )  # from then on it says nothing: the oldest go first
 
 
 class Issuer(models.Model):
@@ -166,6 +167,11 @@ class TokenRule(models.Model):
 
     class Meta:
         ordering = ["pk"]
+
+    @property
+    def problems(self) -> list[dict[str, str]]:
+        """Why it could not be saved today, as {field, message, fix}: one of before, when less was asked. It gives no token."""
+        return rule_problems(self.claims, IssuerKind(self.issuer.kind))
 
 
 class ExchangedToken(models.Model):
@@ -220,7 +226,13 @@ class Identity(models.Model):
 
 
 class RuleMembership(models.Model):
-    """A role that a role rule gave; the next sign-in takes it back unless a rule still gives it. One given by hand has no such row."""
+    """That an issuer's role rules give a role, as of the person's last sign-in by it. The role goes with the last of its rows; one
+    that was given by hand has none, and stays."""
 
-    membership = models.OneToOneField(Membership, on_delete=models.CASCADE, primary_key=True, related_name="by_rule")
-    issuer = models.ForeignKey(Issuer, on_delete=models.CASCADE, related_name="+")
+    membership = models.ForeignKey(Membership, on_delete=models.CASCADE, related_name="by_rules", db_index=False)
+    # PROTECT: without its row the role would read as given by hand.
+    issuer = models.ForeignKey(Issuer, on_delete=models.PROTECT, related_name="+")
+
+    class Meta:
+        ordering = ["pk"]
+        constraints = [models.UniqueConstraint(fields=["membership", "issuer"], name="rule_membership_once")]

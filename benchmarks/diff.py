@@ -12,13 +12,12 @@ import argparse
 import hashlib
 import io
 import json
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
+
+from benchmarks.stores import database
 
 
 def main() -> None:
@@ -27,24 +26,8 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=11)
     arguments = parser.parse_args()
-    from sluicegate.stack.postgres import Postgres
-
-    with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as folder:
-        postgres = Postgres(Path(folder), is_durable=True)
-        postgres.start()
-        os.environ |= {
-            "DATABASE_URL": postgres.owner_url,
-            "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
-            "SLUICEGATE_STATE_DIR": folder,
-            "SLUICEGATE_LOG_LEVEL": "ERROR",
-        }
-        try:
-            measure(arguments.files, arguments.rounds)
-        finally:
-            from django.db import connection
-
-            connection.close()
-            postgres.remove()
+    with database(SLUICEGATE_LOG_LEVEL="ERROR"):
+        measure(arguments.files, arguments.rounds)
 
 
 def contents(release: int, files: int) -> Iterator[tuple[str, bytes]]:
@@ -64,11 +47,6 @@ def contents(release: int, files: int) -> Iterator[tuple[str, bytes]]:
 
 def measure(files: int, rounds: int) -> None:
     """Prints one line for each figure."""
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
     from accounts.actions import create_team
     from accounts.core.access import Actor
     from registry import actions
@@ -76,7 +54,6 @@ def measure(files: int, rounds: int) -> None:
     from tests.registry_samples import release_yaml, served_model
     from validators.queries.release_diff import whole_diff
 
-    call_command("migrate", verbosity=0)
     actor = Actor.system("bench")
     create_team(actor=actor, slug="vision", title="Vision")
     model = served_model(actor)

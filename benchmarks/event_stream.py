@@ -11,44 +11,24 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from benchmarks.stores import database
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=500)
     arguments = parser.parse_args()
-    from sluicegate.stack.postgres import Postgres
-
-    with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as folder:
-        postgres = Postgres(Path(folder), is_durable=True)
-        postgres.start()
-        os.environ |= {
-            "DATABASE_URL": postgres.owner_url,
-            "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
-            "SLUICEGATE_STATE_DIR": folder,
-            "SLUICEGATE_LOG_LEVEL": "ERROR",
-        }
-        try:
-            measure(arguments.events)
-        finally:
-            from django.db import connection
-
-            connection.close()
-            postgres.remove()
+    with database(SLUICEGATE_LOG_LEVEL="ERROR"):
+        measure(arguments.events)
 
 
 def measure(events: int) -> None:
     """Prints one line for each figure."""
-    import django
-
-    django.setup()
     import psycopg
-    from django.core.management import call_command
     from django.db import connection, transaction
 
     from accounts.core.access import Actor
@@ -56,7 +36,6 @@ def measure(events: int) -> None:
     from ledger.actions.events import EVENT_CHANNEL
     from sluicegate.live.watcher import Watcher
 
-    call_command("migrate", verbosity=0)
     engine = Actor.system("engine")
 
     def append() -> None:

@@ -8,45 +8,23 @@ its next attempt. The worker: collecting and sending, to one receiver and to eig
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from benchmarks.stores import database
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=1000)
     arguments = parser.parse_args()
-    from sluicegate.stack.postgres import Postgres
-
-    with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as folder:
-        postgres = Postgres(Path(folder), is_durable=True)
-        postgres.start()
-        os.environ |= {
-            "DATABASE_URL": postgres.owner_url,
-            "DJANGO_SETTINGS_MODULE": "sluicegate.settings",
-            "SLUICEGATE_STATE_DIR": folder,
-            "SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE": "1",
-            "SLUICEGATE_LOG_LEVEL": "ERROR",
-        }
-        try:
-            measure(arguments.events)
-        finally:
-            from django.db import connection
-
-            connection.close()
-            postgres.remove()
+    with database(SLUICEGATE_LOG_LEVEL="ERROR", SLUICEGATE_WEBHOOKS_ALLOW_PRIVATE="1"):
+        measure(arguments.events)
 
 
 def measure(events: int) -> None:
     """Prints one line for each figure."""
-    import django
-
-    django.setup()
-    from django.core.management import call_command
     from django.db import connection, transaction
 
     from accounts.core.access import Actor
@@ -57,7 +35,6 @@ def measure(events: int) -> None:
     from notifications.models import Delivery, Webhook
     from tests.receiver import Receiver
 
-    call_command("migrate", verbosity=0)
     engine = Actor.system("engine")
 
     def happen() -> None:
@@ -87,9 +64,9 @@ def measure(events: int) -> None:
             happen()
         say("collecting and sending to 8 receivers", rate(lambda: drain(rounds.run_round), arrived), "deliveries/s")
         with connection.cursor() as cursor:
-            cursor.execute("UPDATE ledger_delivery SET state = 'failed', due_at = now() + interval '1 hour'")
+            cursor.execute("UPDATE notifications_delivery SET state = 'failed', due_at = now() + interval '1 hour'")
             waiting = cursor.rowcount
-            cursor.execute("ANALYZE ledger_delivery")
+            cursor.execute("ANALYZE notifications_delivery")
         say(f"the sweep's look, {waiting} wait for their next attempt", each(deliveries.wake_dispatcher, 300), "ms")
 
 

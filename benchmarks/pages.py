@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.engine_scale import database
+from benchmarks.stores import database
 
 BAR_MS, MOST_QUERIES, MOST_FRAGMENT_BYTES = 50.0, 12, 8 * 1024
 #: Rows of every other list.

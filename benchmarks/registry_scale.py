@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_scale import database
+from benchmarks.stores import database
 
 PER_RELEASE = 10  # blobs of a release in the plan
 

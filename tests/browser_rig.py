@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OWN = ROOT / ".build" / "chromium" / "root"
 _OPTIONS = [
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.0.0.1",
 ]  # fmt: skip
 #: A cold start on a busy machine takes several seconds.
 WITHIN_MS = int(os.environ.get("WITHIN_MS", 60_000))
@@ -42,6 +44,29 @@ def launch(playwright: Playwright) -> Browser:
         libraries = [str(OWN / name / "x86_64-linux-gnu") for name in ("usr/lib", "lib")]
         env["LD_LIBRARY_PATH"] = ":".join(libraries)
     return playwright.chromium.launch(executable_path=path, args=_OPTIONS, env=env, timeout=WITHIN_MS)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser for the length of a `with` block. No other event loop can run in this thread meanwhile."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+def drop(page: Page, zone: str, *paths: Path) -> None:
+    """Drops files and folders on the element, as the mouse of a person does, with real entries and handles."""
+    devtools = page.context.new_cdp_session(page)
+    page.locator(zone).scroll_into_view_if_needed()
+    box = page.locator(zone).bounding_box()
+    assert box is not None
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        devtools.send("Input.dispatchDragEvent", {"type": kind, "x": box["x"] + 20, "y": box["y"] + 20, "data": data})
+    devtools.detach()
 
 
 def new_context(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # files as they are written, under plain names; tests/pages/test_static_files.py collects them once as the web process does
     django.conf.settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
     django.conf.settings.WHITENOISE_USE_FINDERS = True
+    gc.disable()  # until the tests are collected
 
 
 def _take_ports(config: pytest.Config) -> None:
@@ -100,6 +102,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid} asks for the database, but tests/core is for pure functions; move it."
             )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What collecting made, over a million objects, lives to the end: looked through at every full collection of garbage,
+    such as the one after each browser test, it would take most of the time of those."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _uses_database(item: pytest.Item) -> bool:

@@ -1,9 +1,9 @@
 """How a run is shared among workers: whole files, those that start servers first, and some apart.
 
-A file's tests share servers and a database, so they stay together. What waits for servers comes first, since a short file
-fills the end better than a long one. A file that measures time comes last: beside others, on as many processor cores as
-workers, it would measure them. Those that wait more than they work may run beside one another (`QUIET`); what takes the whole
-machine runs when the other workers are gone (`ALONE`).
+A file's tests share servers and a database, so they stay together. What takes a minute, and what waits for servers or
+browsers, comes first, since a short file fills the end better than a long one. A file that measures time comes last: beside
+others, on as many processor cores as workers, it would measure them. Those that wait more than they work may run beside one
+another (`QUIET`); what takes the whole machine runs when the other workers are gone (`ALONE`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ FIRST = (
     "tests/flows/test_upload_kills.py",
     "tests/real/test_prober.py",
     "tests/flows/test_stack.py",
+    "tests/flows/test_browser_story.py",
+    "tests/pages/test_every_page.py",
+    "tests/api/test_route_roles.py",
+    "tests/pages/test_access_of_pages.py",
     "tests/real",
     "tests/flows",
     "tests/kills",
     "tests/contracts",
+    "tests/migrations",
+    "tests/pages",
 )
 #: Files that measure, and leave most of a core to others: they begin when all else is done, but for each worker's last test.
 QUIET = {

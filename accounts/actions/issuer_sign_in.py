@@ -17,15 +17,15 @@ from urllib.parse import urlencode
 from django.db import transaction
 from django.utils import timezone
 
+from accounts.actions.given_roles import end_given_roles, tell_of_role
 from accounts.actions.issuers import tell_of_identity
-from accounts.actions.people import create_user
+from accounts.actions.people import create_user, lock_user
 from accounts.adapters.id_tokens import BadIdToken, verified_claims
 from accounts.adapters.issuer_http import IssuerUnreachable, post_form
 from accounts.adapters.issuer_keys import ISSUERS, Discovery, IssuerAway
-from accounts.core.access import EVERY_TEAM, Actor
+from accounts.core.access import Actor
 from accounts.core.claims import is_met, username_for
 from accounts.models import Identity, Issuer, Membership, RoleRule, RuleMembership, User
-from ledger.actions import append_event
 from ledger.adapters.secret_encryption import Unreadable, decrypt
 from ledger.core.errors import Refused, Unavailable
 
@@ -147,32 +147,19 @@ def _identity(issuer: Issuer, claims: Mapping[str, Any]) -> Identity:
 
 
 def _follow_rules(issuer: Issuer, user: User, claims: Mapping[str, Any]) -> None:
-    """Gives the roles that the issuer's rules give for these claims, and takes those that they gave before and give no more."""
+    """Gives the roles that the issuer's rules give for these claims, and takes those that they alone gave before and give no more."""
     actor = Actor.system(f"issuer {issuer.pk}")
+    lock_user(user.username)
     rules = RoleRule.objects.filter(issuer=issuer).select_related("team").order_by("pk")
     due = {(rule.team_id, rule.role): rule for rule in rules if is_met(rule.claims, claims)}
-    given = RuleMembership.objects.filter(issuer=issuer, membership__user=user)
-    for one in given.select_related("membership__team").order_by("pk"):
-        held = one.membership
-        if (held.team_id, held.role) not in due:
-            held.delete()
-            _tell_role("role.revoked", user, held, actor)
+    given = RuleMembership.objects.filter(issuer=issuer, membership__user=user).select_related("membership")
+    end_given_roles([one for one in given if (one.membership.team_id, one.membership.role) not in due], actor=actor)
     for rule in due.values():
         membership, is_new = Membership.objects.get_or_create(user=user, team=rule.team, role=rule.role)
         if is_new:
-            RuleMembership.objects.create(membership=membership, issuer=issuer)
-            _tell_role("role.granted", user, membership, actor)
-
-
-def _tell_role(verb: str, user: User, membership: Membership, actor: Actor) -> None:
-    team = membership.team.slug if membership.team is not None else EVERY_TEAM
-    append_event(
-        verb=verb,
-        subject_type="user",
-        subject_id=user.username,
-        actor=actor,
-        facts={"team": team, "role": membership.role},
-    )
+            tell_of_role("role.granted", membership, actor)
+        if is_new or membership.by_rules.exists():  # else it was given by hand, and no rule takes it away
+            RuleMembership.objects.get_or_create(membership=membership, issuer=issuer)
 
 
 def _discovery(issuer: Issuer) -> Discovery:

@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from accounts.actions.given_roles import end_roles_by
 from accounts.actions.sessions import drop_sessions_by
 from accounts.adapters.issuer_http import IssuerUnreachable, url_problem
 from accounts.adapters.issuer_keys import ISSUERS, Discovery
@@ -48,7 +49,7 @@ def create_issuer(*, actor: Actor, url: str, title: str = "", kind: str = "other
 @transaction.atomic
 def change_issuer(*, actor: Actor, issuer: Issuer, expected_version: int | None, changes: dict[str, Any]) -> Issuer:
     """The issuer with other values of CHANGEABLE. Turned off, it signs nobody in any more, and what it gave ends at once: sessions,
-    the tokens of its rules, and those of people who have no other way to sign in.
+    roles that nobody else gives, the tokens of its rules, and those of people who have no other way to sign in.
 
     An empty client secret takes the secret away. Raises Refused, Stale, Invalid.
     """
@@ -70,6 +71,7 @@ def change_issuer(*, actor: Actor, issuer: Issuer, expected_version: int | None,
     if not (row.is_active and row.is_for_people):
         ended["sessions_ended"] = drop_sessions_by(row)
         ended["tokens_ended"] = ended.get("tokens_ended", 0) + end_tokens(_tokens_of_those_left_out(row))
+        ended["roles_ended"] = end_roles_by(row, actor=actor)
     _tell("issuer.changed", row, actor, **_shown(row, changed), **ended)
     return row
 
@@ -105,7 +107,8 @@ def prepare_identity(*, actor: Actor, issuer: Issuer, username: str, sub: str) -
 
 @transaction.atomic
 def remove_identity(*, actor: Actor, identity: Identity) -> None:
-    """The issuer no longer signs the user in, and sessions that it began end; the tokens, too, of one who has no other way in.
+    """The issuer no longer signs the user in, and sessions that it began end, and roles that its rules alone gave; the tokens, too,
+    of one who has no other way in.
 
     Raises Refused.
     """
@@ -115,8 +118,9 @@ def remove_identity(*, actor: Actor, identity: Identity) -> None:
     identity.delete()
     identity.pk = pk
     is_linked = Identity.objects.filter(issuer=issuer, user=user).exists()  # by another sub of the same issuer
-    ended = 0 if is_linked else end_tokens(_tokens_of_those_left_out(issuer, user))
-    tell_of_identity("identity.unlinked", identity, actor, tokens_ended=ended)
+    tokens = 0 if is_linked else end_tokens(_tokens_of_those_left_out(issuer, user))
+    roles = 0 if is_linked else end_roles_by(issuer, actor=actor, user=user)
+    tell_of_identity("identity.unlinked", identity, actor, tokens_ended=tokens, roles_ended=roles)
 
 
 def _tokens_of_those_left_out(issuer: Issuer, user: User | None = None) -> QuerySet[Token]:

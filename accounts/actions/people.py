@@ -12,7 +12,7 @@ from accounts.actions.hashing import one_of_few
 from accounts.actions.passwords import require_good_password
 from accounts.core.access import CROSS_TEAM, EVERY_TEAM, Actor, Role, Verb, require
 from accounts.core.scope import WHOLE
-from accounts.models import Membership, RuleMembership, Team, Token, User
+from accounts.models import Membership, Team, Token, User
 from accounts.queries import get_user
 from ledger.actions import append_event
 from ledger.core.errors import NotFound, StateChanged, field_error
@@ -59,6 +59,11 @@ def ensure_first_administrator() -> str | None:
 def lock_team(slug: str) -> Team | None:
     """The team's row, locked until the transaction ends; None where there is none."""
     return Team.objects.select_for_update(no_key=True).filter(slug=slug).first()
+
+
+def lock_user(username: str) -> User | None:
+    """The user's row, locked until the transaction ends: whoever changes the user's roles waits here. None where there is none."""
+    return User.objects.select_for_update(no_key=True).filter(username=username).first()
 
 
 @transaction.atomic
@@ -122,9 +127,10 @@ def create_user(*, actor: Actor, username: str, password: str | None = None, is_
 
 @transaction.atomic
 def grant_role(*, actor: Actor, username: str, team: str, role: Role | str) -> Membership:
-    """The membership; the existing one when the user has the role already. `*` is every team. Raises Refused, Invalid."""
+    """The membership; the existing one when the user has the role already, which from then on no issuer's rule takes away.
+    `*` is every team. Raises Refused, Invalid."""
     require(actor, Verb.ADMINISTER, team)
-    user = User.objects.filter(username=username).first()
+    user = lock_user(username)
     its_team = Team.objects.filter(slug=team).first()
     if user is None:
         raise field_error("username", f"There is no user {username}.", "Create the user first.")
@@ -136,7 +142,7 @@ def grant_role(*, actor: Actor, username: str, team: str, role: Role | str) -> M
         which = ", ".join(sorted(CROSS_TEAM))
         raise field_error("role", f"The role {role} is held team by team.", f"In every team one can be {which}.")
     membership, is_new = Membership.objects.get_or_create(user=user, team=its_team, role=Role(role).value)
-    RuleMembership.objects.filter(membership=membership).delete()  # given by hand, no rule takes it away again
+    membership.by_rules.all().delete()  # given by hand, no rule takes it away again
     if is_new:
         append_event(
             verb="role.granted",
@@ -152,6 +158,7 @@ def grant_role(*, actor: Actor, username: str, team: str, role: Role | str) -> M
 def revoke_role(*, actor: Actor, username: str, team: str, role: Role | str) -> None:
     """The user no longer has the role, from the next request on. Raises Refused, and NotFound without such a role."""
     require(actor, Verb.ADMINISTER, team)
+    lock_user(username)
     held = Membership.objects.filter(user__username=username, role=role)
     taken, _ = (held.filter(team=None) if team == EVERY_TEAM else held.filter(team__slug=team)).delete()
     if not taken:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.contrib.auth import authenticate
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from accounts.actions.hashing import one_of_few
@@ -66,14 +66,14 @@ def _refuse_early(tallies: Mapping[TallyKind, Tally], now: datetime) -> None:
 def _count_failure(named: Mapping[TallyKind, str], now: datetime) -> None:
     tallies = _locked(named)
     _refuse_early(tallies, now)
-    _write(named, {kind: throttle.failed(tally, now) for kind, tally in tallies.items()})
+    _write(named, {kind: throttle.failed(tally, now) for kind, tally in tallies.items()}, now)
     _forget_old(now)
 
 
 @transaction.atomic
 def _count_success(named: Mapping[TallyKind, str], now: datetime) -> None:
     tallies = _locked(named)
-    _write(named, {kind: throttle.succeeded(kind, tally, now) for kind, tally in tallies.items()})
+    _write(named, {kind: throttle.succeeded(kind, tally, now) for kind, tally in tallies.items()}, now)
 
 
 def _locked(named: Mapping[TallyKind, str]) -> dict[TallyKind, Tally]:
@@ -89,16 +89,18 @@ def _tallies(named: Mapping[TallyKind, str], rows: QuerySet[SignInTally] | None 
     return {kind: Tally(row.failures, row.failed_at, row.known_at) for kind, row in found.items()}
 
 
-def _write(named: Mapping[TallyKind, str], tallies: Mapping[TallyKind, Tally]) -> None:
+def _write(named: Mapping[TallyKind, str], tallies: Mapping[TallyKind, Tally], now: datetime) -> None:
     for kind, tally in tallies.items():
         SignInTally.objects.filter(key=named[kind]).update(
-            failures=tally.failures, failed_at=tally.failed_at, known_at=tally.known_at
+            failures=tally.failures,
+            failed_at=tally.failed_at,
+            known_at=tally.known_at,
+            forget_at=throttle.forget_at(tally, now),
         )
 
 
 def _forget_old(now: datetime) -> None:
     """Rows that say nothing any more, a hundred at a time; those that somebody has locked stay for another time."""
-    is_unknown = Q(known_at=None) | Q(known_at__lte=now - throttle.KNOWN_FOR)
-    is_forgotten = Q(failed_at=None) | Q(failed_at__lt=now - timedelta(days=1))
-    old = SignInTally.objects.select_for_update(no_key=True, skip_locked=True).filter(is_unknown, is_forgotten)[:100]
+    rows = SignInTally.objects.select_for_update(no_key=True, skip_locked=True)
+    old = rows.filter(forget_at__lt=now).order_by("forget_at")[:100]
     SignInTally.objects.filter(key__in=[row.key for row in old]).delete()

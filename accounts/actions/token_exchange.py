@@ -47,12 +47,13 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class RuleTried:
-    """A rule beside a token's claims. `would_give`: it is the one whose token would be given."""
+    """A rule beside a token's claims. `would_give`: it is the one whose token would be given. With `problems` it gives none."""
 
     rule: TokenRule
     checks: tuple[ClaimCheck, ...]
     is_met: bool
     would_give: bool
+    problems: tuple[dict[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,18 @@ class Explanation:
 
 
 def exchange_id_token(*, id_token: str, rule: int | None = None) -> Exchanged:
-    """A token of the oldest rule that the identity token meets, or of the rule of that number.
+    """A token of the oldest rule that the identity token meets, or of the rule of that number. One that could not be saved
+    today, as somebody else could meet it, gives none.
 
     Works once for each identity token. Raises NotBelieved, Refused, Unavailable.
     """
     issuer = _issuer_of(id_token)
     claims = _believed(id_token, issuer)
     met = [one for one in token_rules(issuer).filter(is_active=True) if is_met(one.claims, claims)]
-    chosen = next((one for one in met if rule is None or one.pk == rule), None)
+    asked_for = [one for one in met if rule is None or one.pk == rule]
+    chosen = next((one for one in asked_for if not one.problems), None)
+    if chosen is None and asked_for:
+        raise _too_wide(asked_for[0])
     if chosen is None:
         raise Refused(
             "no_rule_met",
@@ -83,6 +88,18 @@ def exchange_id_token(*, id_token: str, rule: int | None = None) -> Exchanged:
             rules_met=[one.pk for one in met],
         )
     return _give(chosen, claims, _identity_of(id_token, claims))
+
+
+def _too_wide(rule: TokenRule) -> Refused:
+    problems = rule.problems
+    told = " ".join(f"{one['message']} {one['fix']}" for one in problems)
+    return Refused(
+        "rule_too_wide",
+        f"The identity token is good, but somebody else's could meet rule {rule.pk} ({rule.title}) too, so it gives no token. "
+        f"An administrator changes the rule: {told}",
+        rule=rule.pk,
+        errors=problems,
+    )
 
 
 @transaction.atomic
@@ -140,9 +157,10 @@ def explain(*, actor: Actor, id_token: str = "", issuer: Issuer | None = None, c
     for rule in token_rules(issuer):
         checks = check_claims(rule.claims, claims)
         met = is_met(rule.claims, claims)
-        gives = met and rule.is_active and not is_given
+        problems = tuple(rule.problems)
+        gives = met and rule.is_active and not problems and not is_given
         is_given = is_given or gives
-        tried.append(RuleTried(rule, checks, met, gives))
+        tried.append(RuleTried(rule, checks, met, gives, problems))
     return Explanation(issuer, "", claims, tuple(tried))
 
 

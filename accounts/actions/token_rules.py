@@ -101,9 +101,9 @@ def _fill(row: TokenRule, values: dict[str, Any]) -> None:
     problems: list[dict[str, str]] = []
     if unknown := sorted(set(values) - set(CHANGEABLE)):
         problems.append(_problem(unknown[0], "This cannot be set.", f"What can is {', '.join(CHANGEABLE)}."))
-    if "claims" in values:
-        problems += rule_problems(values["claims"], IssuerKind(row.issuer.kind))
-        row.claims = values["claims"]
+    row.claims = values.get("claims", row.claims)
+    if "claims" in values or values.get("is_active"):
+        problems += row.problems
     if "username" in values:
         problems += _take_robot(row, values["username"])
     if "verbs" in values or "models" in values:

@@ -76,6 +76,14 @@ class IssuerChecked(serializers.Serializer[Any]):
     keys = serializers.IntegerField()
 
 
+class RuleProblem(serializers.Serializer[Any]):
+    """What is wrong with a rule's claims, and what to write instead."""
+
+    field = serializers.CharField()
+    message = serializers.CharField()
+    fix = serializers.CharField()
+
+
 class TokenRuleOut(serializers.ModelSerializer[TokenRule]):
     """Which identity tokens get a token of which robot, with which scope and life."""
 
@@ -86,12 +94,15 @@ class TokenRuleOut(serializers.ModelSerializer[TokenRule]):
     models = serializers.ListField(
         source="scope_models", child=serializers.CharField(), allow_null=True, help_text="null: all"
     )
+    problems = RuleProblem(
+        many=True, help_text="why it gives no token: it was saved when less was asked; most have none"
+    )
 
     class Meta:
         model = TokenRule
         fields: ClassVar = [
-            "id", "issuer", "title", "claims", "username", "verbs", "models", "life_s", "is_active", "last_used_at",
-            "version", "created_by", "created_at",
+            "id", "issuer", "title", "claims", "username", "verbs", "models", "life_s", "is_active", "problems",
+            "last_used_at", "version", "created_by", "created_at",
         ]  # fmt: skip
 
 

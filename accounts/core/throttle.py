@@ -25,6 +25,8 @@ from typing import Final
 FORGOTTEN_AFTER: Final = timedelta(hours=1)
 #: For so long a network in which an account signed in is known.
 KNOWN_FOR: Final = timedelta(days=90)
+#: A tally without a known network is kept for so long after its last failure.
+KEPT_FOR: Final = timedelta(days=1)
 
 
 class TallyKind(StrEnum):
@@ -111,3 +113,13 @@ def network_of(address: str) -> str:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     return str(ipaddress.ip_network((found, 24 if found.version == 4 else 64), strict=False))
+
+
+def forget_at(tally: Tally, now: datetime) -> datetime:
+    """From when on the tally says nothing any more: when its last failure and its last success are both long ago."""
+    ends = [now]
+    if tally.failed_at is not None:
+        ends.append(tally.failed_at + KEPT_FOR)
+    if tally.known_at is not None:
+        ends.append(tally.known_at + KNOWN_FOR)
+    return max(ends)

@@ -10,7 +10,7 @@ from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, teams_where
-from accounts.models import Membership, Team, Token, User, UserSession
+from accounts.models import Issuer, Membership, Team, Token, User, UserSession
 from ledger.core.errors import NotFound
 
 
@@ -145,6 +145,12 @@ def get_session(user: User, pk: int) -> UserSession:
     if found is None:
         raise NotFound("no_such_session", f"{user.username} has no session {pk}; it may have ended already.")
     return found
+
+
+def issuer_of_session(key_sha256: str) -> Issuer | None:
+    """Whose sign-in began the living session of this digest; None: a password's, or there is no such session."""
+    row = UserSession.objects.filter(key_sha256=key_sha256).select_related("issuer").first()
+    return None if row is None else row.issuer
 
 
 def first_administrator() -> User | None:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-import httpx
 from django.conf import settings
 
 from registry.storage.blobs import adapter
@@ -48,6 +47,8 @@ def cors_problem(origin: str) -> str:
 
 @lru_cache(maxsize=64)
 def _asked(place: str, store: str, origin: str, moment: int) -> str:
+    import httpx  # here: it brings rich and click, and every process loads this file
+
     bucket = urlsplit(place).netloc
     url = f"{store}/{quote(bucket)}/sluicegate-cors-check" if bucket not in store else f"{store}/sluicegate-cors-check"
     headers = {

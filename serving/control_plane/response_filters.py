@@ -10,6 +10,7 @@ whatever release answers it, and has each such request tried on stable as well.
     404, NOT_FOUND: no such shared memory                    400, 3                 no
     503, UNAVAILABLE: its queue is full                      429, 8                 no
     400 to `generate` where the model failed                 500                    yes
+    400, INVALID_ARGUMENT: an ONNX graph failed as it ran    500, INTERNAL 13       yes
     anything else                                            as it is               as it is
 
 Source: every row tried with Triton 2.51; `tests/real/test_mistakes.py` holds the requests.
@@ -39,7 +40,10 @@ local MISTAKES = {{
 local NO_MEMORY = {{
   "Unable to find shared memory region", "Unable to find system shared memory region", "Unable to find cuda shared memory region",
 }}
-local FAILURES = {{"Failed to process the request(s) for model", "Stub process"}}
+-- ONNX Runtime calls it an invalid argument, too, when a node of a graph that began to run finds an index beyond its table. Whether
+-- the caller's data or the release is to blame is seen where stable answers the same.
+local RAN = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running "
+local FAILURES = {{"Failed to process the request(s) for model", "Stub process", RAN}}
 local FULL = "Exceeds maximum queue size"
 
 local function begins(text, starts)
@@ -54,6 +58,7 @@ local function grpc(head, status)
   local is_mistake = (status == "13" and (said == "Unable to parse request" or begins(said, {{"Unexpected error decompressing"}})))
     or (status == "12" and begins(said, {{"string correlation ID cannot"}})) or (status == "5" and begins(said, NO_MEMORY))
   if is_mistake then head:replace("grpc-status", "3") end
+  if status == "3" and begins(said, {{RAN}}) then head:replace("grpc-status", "13") end
   if status == "14" and said:find(FULL, 1, true) then head:replace("grpc-status", "8") end
 end
 

@@ -8,6 +8,9 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 
+from accounts.actions.issuers import create_issuer
+from accounts.core.access import Actor
+from accounts.models import Membership, RuleMembership
 from ledger.actions import make_due_now
 from ledger.models import Job
 from notifications.actions import create_webhook, deliveries
@@ -15,7 +18,7 @@ from notifications.core.delivery import Outcome
 from notifications.models import Webhook
 from rollouts import actions
 from rollouts.models import Rollout
-from tests.factories import make_admin
+from tests.factories import make_admin, make_team, make_user
 from tests.rollout_setup import promoted, put, started
 
 pytestmark = pytest.mark.django_db
@@ -124,3 +127,28 @@ def test_webhooks_leave_the_ledger_with_their_rows_names_and_job_and_come_back()
     assert third.pk == other.pk + 1 == row.pk + 2  # the sequence goes on
     with pytest.raises(IntegrityError), transaction.atomic():
         Webhook.objects.filter(pk=row.pk).update(kind="pigeon")
+
+
+def given_by() -> set[tuple[int, int]]:
+    """(membership, issuer) of each role that a rule gives, as the table says in either state."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT membership_id, issuer_id FROM accounts_rulemembership")
+        return set(cursor.fetchall())
+
+
+def test_roles_of_rules_keep_their_issuer_and_on_the_way_back_the_first_of_several() -> None:
+    user, team = make_user("ann"), make_team("search")
+    first, second = (
+        create_issuer(actor=Actor.system("test"), url=f"https://{name}.example", kind="other") for name in "ab"
+    )
+    by_both, by_second, _by_hand = (
+        Membership.objects.create(user=user, team=team, role=role) for role in ("viewer", "ci", "model_team")
+    )
+    for membership, issuer in ((by_both, second), (by_both, first), (by_second, second)):
+        RuleMembership.objects.create(membership=membership, issuer=issuer)
+    migrate("accounts", "0005_issuers")
+    assert given_by() == {(by_both.pk, second.pk), (by_second.pk, second.pk)}
+    migrate("accounts", "0006_roles_of_several_issuers")
+    assert given_by() == {(by_both.pk, second.pk), (by_second.pk, second.pk)}
+    RuleMembership.objects.create(membership=by_both, issuer=first)
+    assert len(given_by()) == 3

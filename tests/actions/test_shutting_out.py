@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from django.contrib.auth.hashers import make_password
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from accounts import actions
 from accounts.actions import hashing
@@ -220,6 +222,23 @@ class TestThrottle:
         assert SignInTally.objects.count() == 3
         self.enter(at_s=86400 + 1)
         assert SignInTally.objects.filter(known_at=None, failed_at__lt=NOW + timedelta(seconds=1)).count() == 0
+
+    def test_many_networks_cost_a_wrong_password_nothing(self) -> None:
+        """Networks that are known stay for 90 days: who guesses does not make us read them all each time."""
+        from accounts.actions.sign_in import _forget_old
+
+        kept = [SignInTally(key=f"kept-{number}", forget_at=NOW + KNOWN_FOR) for number in range(20_000)]
+        gone = [SignInTally(key=f"gone-{number}", forget_at=NOW - timedelta(seconds=1)) for number in range(120)]
+        SignInTally.objects.bulk_create([*kept, *gone], batch_size=5_000)
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE accounts_signintally")
+        with CaptureQueriesContext(connection) as asked:
+            _forget_old(NOW)
+        assert SignInTally.objects.count() == 20_020  # a hundred at a time
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + asked[0]["sql"])
+            (plan,) = cursor.fetchone()
+        assert "Seq Scan" not in str(plan) and "Rows Removed by Filter" not in str(plan), plan
 
     def test_too_many_at_once_are_sent_away(self, anna: User, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hashing, "_LONGEST_WAIT_S", 0.01)

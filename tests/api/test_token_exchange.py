@@ -17,6 +17,7 @@ from accounts.actions import issuers as issuer_actions
 from accounts.actions import token_rules
 from accounts.models import Issuer as IssuerRow
 from accounts.models import Token, TokenRule, UsedIdToken
+from ledger.core.errors import Invalid
 from ledger.models import Event
 from tests.factories import make_model, make_team, make_user
 from tests.issuer import GITLAB, Issuer, claims_of, signed_with_public_key, unsigned
@@ -342,3 +343,61 @@ class TestWhatWouldThisTokenGet:
         assert self.ask(client, id_token=issuer.github_token()).status_code == 403
         assert client.get("/api/v1/issuers").status_code == 403
         assert issuer.asked == {}
+
+
+WIDE = [
+    ("github", {"repository_id": "4711", "environment": "*"}, "environment"),
+    ("github", {"repository_id": "4711", "ref": "refs/heads/*"}, "ref"),
+    ("gitlab", {"project_id": "22", "environment": "*"}, "environment"),
+]
+
+
+def saved_before(row: IssuerRow, wide: dict[str, str], **more: Any) -> TokenRule:
+    """A rule of the time in which less was asked of one."""
+    rule = rule_for(row, **more)
+    TokenRule.objects.filter(pk=rule.pk).update(claims=wide)
+    rule.refresh_from_db()
+    return rule
+
+
+class TestSavedWhenLessWasAsked:
+    @pytest.mark.parametrize(("kind", "claims", "names"), WIDE)
+    def test_it_gives_nothing_and_says_what_to_write(
+        self, issuer: Issuer, kind: str, claims: dict[str, str], names: str
+    ) -> None:
+        row = configured(issuer, kind=kind)
+        narrow = GITHUB_RULE if kind == "github" else {"project_id": "22", "ref_protected": "true"}
+        rule = saved_before(row, claims, claims=narrow)
+        token = issuer.github_token() if kind == "github" else issuer.gitlab_token()
+        answer = exchange(token)
+        said = answer.json()
+        assert (answer.status_code, said["code"], said["rule"]) == (403, "rule_too_wide", rule.pk)
+        assert any(names in f"{one['field']} {one['message']} {one['fix']}" for one in said["errors"]), said
+        assert not Token.objects.exists() and not UsedIdToken.objects.exists()  # the same one is good once it is mended
+        token_rules.change_token_rule(actor=SYSTEM, rule=rule, expected_version=1, changes={"claims": narrow})
+        assert exchange(token).status_code == 201
+
+    def test_a_good_one_beside_it_gives_the_token_but_not_in_its_name(self, issuer: Issuer, row: IssuerRow) -> None:
+        wide = saved_before(row, WIDE[0][1])
+        good = rule_for(row, title="good")
+        assert exchange(issuer.github_token(), rule=wide.pk).json()["code"] == "rule_too_wide"
+        assert exchange(issuer.github_token()).json()["rule"] == good.pk
+
+    def test_one_that_is_off_says_nothing_and_cannot_be_turned_on(self, issuer: Issuer, row: IssuerRow) -> None:
+        wide = saved_before(row, WIDE[0][1])
+        off = token_rules.change_token_rule(actor=SYSTEM, rule=wide, expected_version=1, changes={"is_active": False})
+        assert exchange(issuer.github_token()).json()["code"] == "no_rule_met"
+        with pytest.raises(Invalid, match="Name it in full"):
+            token_rules.change_token_rule(actor=SYSTEM, rule=off, expected_version=2, changes={"is_active": True})
+
+    def test_administrators_see_it(self, issuer: Issuer, row: IssuerRow) -> None:
+        wide, good = saved_before(row, WIDE[0][1]), rule_for(row, title="good")
+        client = Client()
+        client.force_login(make_user("root", is_admin=True))
+        listed = client.get(f"/api/v1/issuers/{row.pk}/token-rules").json()["results"]
+        assert [(one["id"], bool(one["problems"])) for one in listed] == [(wide.pk, True), (good.pk, False)]
+        assert {"field", "message", "fix"} == set(listed[0]["problems"][0])
+        html = client.get(f"/settings/issuers/{row.pk}/").content.decode()
+        assert html.count("Gives no token: somebody else could meet it") == len(listed[0]["problems"])
+        tried = client.post("/settings/issuers/try/", {"id_token": issuer.github_token()}).content.decode()
+        assert "too wide to give a token" in tried and "gives a token" in tried

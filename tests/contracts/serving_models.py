@@ -45,7 +45,7 @@ def doubling_graph(dims: int = 4) -> bytes:
     two = numpy_helper.from_array(np.array(2.0, dtype=np.float32), "two")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", dims])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", dims])
-    return _model(helper.make_graph([helper.make_node("Mul", ["x", "two"], ["y"])], "double", [x], [y], [two]))
+    return graph_bytes(helper.make_graph([helper.make_node("Mul", ["x", "two"], ["y"])], "double", [x], [y], [two]))
 
 
 def word_count_graph() -> bytes:
@@ -59,7 +59,7 @@ def word_count_graph() -> bytes:
         helper.make_node("Mul", ["input_ids", "attention_mask"], ["kept"]),
         helper.make_node("ReduceSum", ["kept", "axis"], ["total"], keepdims=1),
     ]
-    return _model(helper.make_graph(nodes, "words", [ids, mask], outputs, [axis]))
+    return graph_bytes(helper.make_graph(nodes, "words", [ids, mask], outputs, [axis]))
 
 
 def word_level_tokenizer() -> bytes:
@@ -78,7 +78,7 @@ def word_level_tokenizer() -> bytes:
     ).encode()
 
 
-def _model(graph: onnx.GraphProto) -> bytes:
+def graph_bytes(graph: onnx.GraphProto) -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
 
 

@@ -6,13 +6,15 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import yaml
+from onnx import TensorProto, helper, numpy_helper
 
 from sluicegate.cli import gates, model, people, release, rollout
 from sluicegate.cli.ci_template import script_text
@@ -21,7 +23,7 @@ from sluicegate.cli.push import push
 from sluicegate.client import Client
 from sluicegate.demo.releases import runtime_of
 from sluicegate.stack import Stack
-from tests.contracts.serving_models import doubling_graph, serving
+from tests.contracts.serving_models import doubling_graph, graph_bytes, serving
 
 MODEL, ENVIRONMENT = "double", "production"
 
@@ -42,6 +44,25 @@ class TritonPythonModel:
 """
 
 
+def graph_with_a_small_table() -> bytes:
+    """As `FAILS_ON_LARGE`, without code: y = 2x, after a look into a table that ends at ten."""
+    table = numpy_helper.from_array(np.zeros(11, dtype=np.float32), "table")
+    two = numpy_helper.from_array(np.array(2.0, dtype=np.float32), "two")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "y"))
+    nodes = [
+        helper.make_node("Relu", ["x"], ["positive"]),
+        helper.make_node("Cast", ["positive"], ["place"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "place"], ["found"]),
+        helper.make_node("Mul", ["x", "two"], ["twice"]),
+        helper.make_node("Add", ["twice", "found"], ["y"]),
+    ]
+    return graph_bytes(helper.make_graph(nodes, "small-table", [x], [y], [table, two]))
+
+
+def password_of(name: str) -> str:
+    return f"{name}-secret-1"
+
+
 def model_document(step_s: float) -> dict[str, Any]:
     """A model whose steps last at least `step_s` seconds each."""
     stage = {"min_s": step_s, "min_samples": 30, "deadline_s": 120}
@@ -55,14 +76,21 @@ def model_document(step_s: float) -> dict[str, Any]:
 
 
 def write_release(
-    folder: Path, image: str, *, note: str, code: str = "", model: str = MODEL, most_at_once: int | None = None
+    folder: Path,
+    image: str,
+    *,
+    note: str,
+    code: str = "",
+    graph: bytes = b"",
+    model: str = MODEL,
+    most_at_once: int | None = None,
 ) -> Path:
-    """A release folder: the doubling graph, or code that stands in for it. `note` tells one release from another.
+    """A release folder: the doubling graph, or another or code that stands in for it. `note` tells one release from another.
 
     `most_at_once`: the requests that its server takes at a time; None leaves that to the gateway.
     """
     (folder / "artifact").mkdir(parents=True)
-    name, data = ("model.py", code.encode()) if code else ("model.onnx", doubling_graph())
+    name, data = ("model.py", code.encode()) if code else ("model.onnx", graph or doubling_graph())
     (folder / "artifact" / name).write_bytes(data)
     document = {
         "model": model,
@@ -78,19 +106,28 @@ def write_release(
 class Shop:
     """The team of the story: an author, and a manager who waives code."""
 
-    def __init__(self, stack: Stack, folder: Path, *, step_s: float) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        folder: Path,
+        *,
+        step_s: float,
+        has_model: bool = True,
+        author_roles: Sequence[str] = ("model_team",),
+    ) -> None:
         self.stack, self.folder, self.output = stack, folder, Output(as_json=True)
         with Client(stack.base_url, stack.admin_token) as admin:
             people.create_team(admin, "flow", "Flow")
-            self.author = self._person(admin, "ada", "model_team")
+            self.author = self._person(admin, "ada", *author_roles)
             self.manager = self._person(admin, "mara", "release_manager")
         self.image = str(runtime_of(self.author)["image"])
-        model.create(self.author, model_document(step_s), None)
+        if has_model:
+            model.create(self.author, model_document(step_s), None)
 
-    def _person(self, admin: Client, name: str, role: str) -> Client:
-        people.create_user(admin, name, password=f"{name}-secret-1", team="flow", roles=[role])
+    def _person(self, admin: Client, name: str, *roles: str) -> Client:
+        people.create_user(admin, name, password=password_of(name), team="flow", roles=[*roles])
         with Client(admin.url) as anonymous:
-            return Client(admin.url, people.issue_token(anonymous, name, f"{name}-secret-1", name="flow"))
+            return Client(admin.url, people.issue_token(anonymous, name, password_of(name), name="flow"))
 
     def __enter__(self) -> Shop:
         return self
@@ -107,10 +144,17 @@ class Shop:
         """Pushes a release and runs its gates; its name (`double/r1`). Asserts that they passed."""
         folder = self.folder / note
         write_release(folder, self.image, note=note, code=code, model=model, most_at_once=most_at_once)
-        sealed = push(self.author, folder, self.output)
-        name = f"{model}/{sealed['name']}"
+        name = self.seal(folder, model=model)
         if code:
             release.waive(self.manager, name, "read for this test")
+        return self.pass_gates(name)
+
+    def seal(self, folder: Path, *, model: str = MODEL) -> str:
+        """Pushes a release; its name (`double/r1`)."""
+        return f"{model}/{push(self.author, folder, self.output)['name']}"
+
+    def pass_gates(self, name: str) -> str:
+        """Runs the release's gates; its name. Asserts that they passed."""
         gate_run = gates.wait(self.author, self.author.start_gates(name), self.output, timeout_s=300)
         assert gate_run["verdict"] == "passed", gate_run
         return name

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser_rig import launch, new_context, sign_in
+from tests import browser_rig
+from tests.browser_rig import new_context, sign_in
 
 if TYPE_CHECKING:  # Playwright may be absent, and Django is not set up yet
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -20,17 +21,16 @@ if TYPE_CHECKING:  # Playwright may be absent, and Django is not set up yet
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One for the tests of a file. Not longer: while Playwright runs, no other event loop can in this thread."""
-    from playwright.sync_api import sync_playwright
+    from django.db import connections
 
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = (
         "1"  # Playwright's loop is there, and never runs while a test asks the database
     )
     try:
-        with sync_playwright() as playwright:
-            browser = launch(playwright)
+        with browser_rig.chromium() as browser:
             yield browser
-            browser.close()
+            connections.close_all()  # those of this loop, which nobody else would close
     finally:
         if before is None:
             del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]

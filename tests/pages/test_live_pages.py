@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from django.urls import reverse
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from accounts import actions as people
 from accounts.core.access import Role
@@ -16,6 +16,7 @@ from rollouts import actions
 from rollouts.models import Rollout
 from tests.browser_rig import WITHIN_MS
 from tests.factories import make_admin, make_user
+from tests.gateway_rig import wait_until
 from tests.rollout_setup import put, with_stable
 from tests.web_rig import WebServer
 
@@ -78,6 +79,37 @@ def test_many_tabs_share_one_stream(context_of: Callable[..., object], web: WebS
         expect(page.locator("main")).to_contain_text("A spike.")
 
 
+def test_where_a_browser_shares_no_worker_each_page_has_a_stream_while_it_is_seen(
+    context_of: Callable[..., BrowserContext], web: WebServer
+) -> None:
+    rollout, _ = with_stable()
+    context = context_of(manager())
+    context.add_init_script("delete window.SharedWorker")
+    pages = [context.new_page() for _ in range(2)]
+    for page in pages:
+        see(page, rollout)
+        is_in_state(page, "live")
+    assert len(web.streams.hub) == 2
+    page, away = pages
+    show(away, "hidden")
+    wait_until(lambda: len(web.streams.hub) == 1, "the hidden page's stream is closed")
+    actions.pause(actor=make_admin(), rollout=rollout, expected_version=None, reason="A spike.")
+    expect(page.locator("main")).to_contain_text("A spike.")
+    show(away, "visible")  # it comes back, and learns what it missed
+    expect(away.locator("main")).to_contain_text("A spike.")
+    is_in_state(away, "live")
+    wait_until(lambda: len(web.streams.hub) == 2, "the stream of the page that came back")
+
+
+def show(page: Page, how: str) -> None:
+    """As when another tab is brought to the front, or this one again."""
+    page.evaluate(
+        "how => { Object.defineProperty(document, 'visibilityState', { value: how, configurable: true }); "
+        "document.dispatchEvent(new Event('visibilitychange')); }",
+        how,
+    )
+
+
 @pytest.mark.parametrize("how", ["deactivated", "role taken", "session ended"])
 def test_who_is_shut_out_sees_it_at_once_on_open_pages(page_of: Pages, web: WebServer, how: str) -> None:
     rollout, _ = with_stable()
@@ -132,6 +164,10 @@ def test_times_pass_and_are_told_in_the_zone_that_was_chosen(page_of: Pages) -> 
     some = page.locator("main time .ago").first
     before = some.inner_text()
     expect(some).not_to_have_text(before)
+    instant = page.locator("main time").first
+    expect(instant.locator(".at")).to_be_hidden()
+    instant.focus()  # as the tab key does: the absolute time needs no pointer
+    expect(instant.locator(".at")).to_be_visible()
     expect(page.locator("#times-are")).to_have_text("Times are UTC.")
     page.get_by_role("button", name="Show local times").click()
     expect(page.locator("main time").first).to_have_attribute("title", re.compile(r"\+00:00$"))

@@ -58,7 +58,8 @@ def test_one_page_tells_all_of_it(story: Story) -> None:
     outsider = Client()
     outsider.force_login(make_user(team="elsewhere"))
     assert outsider.get(address).status_code == 404
-    assert f'href="{address}"' in client.get(reverse("rollout", args=[story.rollout.pk])).content.decode()
+    for name in ("rollout", "rollout_live"):  # the page that saw it end leads there, too
+        assert f'href="{address}"' in client.get(reverse(name, args=[story.rollout.pk])).content.decode()
 
 
 def test_the_file_needs_nothing_from_elsewhere_and_says_what_people_typed_as_text(story: Story) -> None:

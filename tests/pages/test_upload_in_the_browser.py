@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from accounts.actions import actor_for, issue_token
 from registry.models import Blob, Release, Upload
 from sluicegate.stack import child
 from tests.factories import make_environment
-from tests.pages.upload_browser import Person, database_url, opened_browser
+from tests.pages.upload_browser import Person, database_url
 from tests.registry_samples import ONNX, person, served_model, sha256
 from tests.upload_rig import PART_BYTES, Installation, write_release
 from tests.uploading import some_bytes
@@ -32,12 +33,6 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 BIG = some_bytes(6 * PART_BYTES + 17)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with opened_browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +54,13 @@ def installation(
 
 
 @pytest.fixture
-def ada(browser: Any, installation: Installation, workers: list[Any], settings: Any) -> Iterator[Person]:
+def ada(chromium: Browser, installation: Installation, workers: list[Any], settings: Any) -> Iterator[Person]:
     if not workers:
         workers.append(installation.start_worker())
     settings.SECRET_KEY = installation.env["SLUICEGATE_SECRET_KEY"]  # sessions are signed with it
     user = person("dev")
     served_model(actor_for(user))
-    found = Person(browser, installation, user)
+    found = Person(chromium, installation, user)
     yield found
     found.context.close()
     assert found.broken == []

@@ -34,6 +34,16 @@ def test_it_begins_with_the_contract_and_a_runtime_that_is_offered() -> None:
     assert "sluicegate push DIR --model sentiment" in text  # without JavaScript
 
 
+def test_the_models_page_leads_there_who_may_push() -> None:
+    user = person("dev")
+    served_model(actor_for(user))
+    link = 'href="/models/sentiment/upload/">Upload a release</a>'
+    for someone, is_offered in ((user, True), (person("mara", Role.RELEASE_MANAGER), False)):
+        client = Client()
+        client.force_login(someone)
+        assert (link in client.get("/models/sentiment/").text) is is_offered
+
+
 def test_it_goes_on_with_a_draft() -> None:
     user = person("dev")
     actor = actor_for(user)

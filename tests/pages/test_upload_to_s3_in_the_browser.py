@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from accounts.actions import actor_for
 from registry.models import Blob, Release
 from registry.storage import cors
-from tests.pages.upload_browser import Person, database_url, opened_browser
+from tests.pages.upload_browser import Person, database_url
 from tests.registry_samples import person, served_model, sha256
 from tests.s3_rig import ACCESS_KEY, BUCKET, SECRET_KEY, SeaweedFS
 from tests.upload_rig import PART_BYTES, Installation, write_release
@@ -48,12 +49,13 @@ def installation(
 
 
 @pytest.fixture
-def ada(installation: Installation, settings: Any) -> Iterator[Person]:
+def ada(chromium: Browser, installation: Installation, settings: Any) -> Iterator[Person]:
     settings.SECRET_KEY = installation.env["SLUICEGATE_SECRET_KEY"]
     user = person("dev")
     served_model(actor_for(user))
-    with opened_browser() as browser:
-        yield Person(browser, installation, user)
+    found = Person(chromium, installation, user)
+    yield found
+    found.context.close()
 
 
 def set_cors(weed: SeaweedFS, line: str) -> None:

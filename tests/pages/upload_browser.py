@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import pytest
-from django.db import connection, connections
-from django.test import Client
-from playwright.sync_api import Page, sync_playwright
+from django.db import connection
+from playwright.sync_api import Browser
 
 from accounts.models import User
+from tests.browser_rig import drop, new_context, sign_in
 from tests.upload_rig import Installation
-
-#: Waiting for words on a busy machine.
-PATIENCE_MS = 60_000
-PROGRAM = "/usr/bin/chromium"
 
 
 def database_url() -> str:
@@ -26,38 +18,15 @@ def database_url() -> str:
     return f"postgresql://{found['USER']}:{found['PASSWORD']}@{found['HOST']}:{found['PORT']}/{found['NAME']}"
 
 
-@contextmanager
-def opened_browser() -> Iterator[Any]:
-    """Playwright keeps a loop in this thread, which Django takes for asynchronous code: it is told otherwise meanwhile."""
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-        browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        try:
-            yield browser
-        finally:
-            connections.close_all()  # those of this loop, which nobody else would close
-            browser.close()
-
-
 class Person:
     """Somebody with the upload page open."""
 
-    def __init__(self, browser: Any, installation: Installation, user: User) -> None:
-        client = Client()
-        client.force_login(user)
+    def __init__(self, browser: Browser, installation: Installation, user: User) -> None:
         self.url = installation.url
-        self.context = browser.new_context(reduced_motion="reduce")
-        self.context.set_default_timeout(PATIENCE_MS)
-        self.context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": self.url}])
-        self.page: Page = self.context.new_page()
         #: What broke in the page: refused scripts, exceptions. Answers that a test provokes are no such thing.
-        self.broken: list[str] = []
-        self.page.on("pageerror", lambda error: self.broken.append(str(error)))
-        self.page.on("console", lambda said: self._note(said))
-
-    def _note(self, said: Any) -> None:
-        if said.type == "error" and "Failed to load resource" not in said.text:
-            self.broken.append(said.text)
+        self.context, self.broken = new_context(browser, self.url, expects=("Failed to load resource",))
+        sign_in(self.context, self.url, user)
+        self.page = self.context.new_page()
 
     def open(self, path: str = "/models/sentiment/upload/") -> None:
         self.page.goto(self.url + path)
@@ -67,15 +36,7 @@ class Person:
         self.page.set_input_files("#choose-folder", folder)
 
     def drop(self, *paths: Path) -> None:
-        """As the mouse of a person drops files on the page, with real entries and handles."""
-        devtools = self.context.new_cdp_session(self.page)
-        box = self.page.locator("#drop").bounding_box()
-        assert box is not None
-        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
-        for kind in ("dragEnter", "dragOver", "drop"):
-            devtools.send(
-                "Input.dispatchDragEvent", {"type": kind, "x": box["x"] + 20, "y": box["y"] + 20, "data": data}
-            )
+        drop(self.page, "#drop", *paths)
 
     def says(self, selector: str, words: str) -> str:
         """The text of the element, once it has these words."""

@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.real("envoy", "triton"), pytest.mark.timeout(300)]
 CANDIDATE = Rig.CANDIDATE
 X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 
-#: Fails when it is told to: by raising, and with an error in the very words that Triton has for a caller's mistake.
+#: Fails when it is told to: by raising, with an error in the very words that Triton has for a caller's mistake, and as an ONNX graph does
+#: whose index lies beyond its table (a real one: tests/flows/test_browser_story.py).
 SAYS = """
 import time
 import triton_python_backend_utils as pb_utils
@@ -43,6 +44,11 @@ class TritonPythonModel:
                 raise ValueError("the answer went wrong")
             if x[0, 0] == 501:
                 error = pb_utils.TritonError("Unable to parse 'data': says the model itself")
+                answers.append(pb_utils.InferenceResponse(error=error))
+                continue
+            if x[0, 0] == 502:
+                said = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while running Gather node."
+                error = pb_utils.TritonError(said, pb_utils.TritonError.INVALID_ARG)
                 answers.append(pb_utils.InferenceResponse(error=error))
                 continue
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", (2 * x).astype(np.float32))]))
@@ -267,7 +273,9 @@ def test_what_a_caller_gets_wrong_over_grpc_is_told_and_tried_once(world: World,
         assert call(channel, message(), route) is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("first", [500, 501], ids=["raises", "fails in a mistake's words"])
+@pytest.mark.parametrize(
+    "first", [500, 501, 502], ids=["raises", "fails in a mistake's words", "calls it an invalid argument"]
+)
 def test_what_a_model_gets_wrong_is_its_failure_and_is_answered_by_stable(world: World, first: int) -> None:
     world.parts.apply(10_000, candidate=Arm("r2", CANDIDATE, (world.triton,)))
     for route in ("infer", "generate"):

@@ -25,7 +25,7 @@ from accounts.actions import change_password, prove_password
 from accounts.actions import sign_in as prove_sign_in
 from accounts.api.requests import actor_of, client_address
 from accounts.models import Issuer, User
-from accounts.queries import get_user
+from accounts.queries import get_user, issuer_of_session
 from accounts.queries.issuers import issuers_for_people
 from ledger.core.errors import DomainError, Invalid, Throttled, Unavailable
 from web.pages.forms import refused
@@ -94,7 +94,7 @@ sign_out = SignOutView.as_view()
 def enter(request: HttpRequest, user: User, *, is_new: bool = True, issuer: Issuer | None = None) -> None:
     """Signs the user in with this browser, and writes down where; for every way of signing in: by the issuer, or by password.
 
-    `is_new` False: the session goes on under a new key, after the password was changed.
+    `is_new` False: the session goes on under a new key, after the password was changed; it is the same issuer's as before.
     """
     if is_new:
         login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
@@ -147,11 +147,14 @@ def password(request: HttpRequest) -> HttpResponse:
         if given.get("password", "") != given.get("again", ""):
             raise Invalid("passwords_differ", "The two new passwords differ; nothing was changed. Type them again.")
         user = get_user(actor.name)
+        issuer = issuer_of_session(
+            actions.session_digest(request.session.session_key or "")
+        )  # its row ends with the password of before
         prove_password(user=user, password=given.get("old_password", ""), address=client_address(request))
         change_password(actor=actor, user=user, password=given.get("password", ""))
     except DomainError as error:
         return refused(request, error, page)
-    enter(request, get_user(actor.name), is_new=False)
+    enter(request, get_user(actor.name), is_new=False, issuer=issuer)
     messages.success(request, "Your password is changed. Other sessions and all your tokens have ended.")
     return redirect("overview")
 

@@ -16,6 +16,7 @@ from serving.agent.node_agent import Agent
 
 
 class Command(BaseCommand):
+    requires_system_checks: list[str] = []  # they judge the code, and load every page: `make test` asks them
     help = (
         "Runs the node agent: starts, watches and ends this machine's inference servers. SIGTERM ends the agent alone."
     )

@@ -148,7 +148,9 @@
           if (data.joins) join(port, data.joins);
           if (!data.leaves) return;
           ports.delete(port);
-          if (!ports.size) stop();
+          if (ports.size) return;
+          stop();
+          state = "begins"; // whoever comes next is told so until there is a stream again
         };
       },
     };

@@ -51,6 +51,12 @@
     lookAtAll();
   }
 
+  // What ends by the clock, such as an undo window, is no event that the stream could tell of.
+  function lookAtWhatEnded() {
+    for (const time of document.querySelectorAll("[data-live][hx-get] [data-ends] time"))
+      if (new Date(time.dateTime) <= Date.now()) look(time.closest("[data-live]"));
+  }
+
   document.addEventListener("htmx:after:request", (event) => {
     const context = event.detail?.ctx;
     const status = context?.response?.status ?? 0;
@@ -180,7 +186,7 @@
     showSubject();
   }
 
-  setInterval(() => { pollIfLost(); show(); }, 1000);
+  setInterval(() => { pollIfLost(); lookAtWhatEnded(); show(); }, 1000);
   join();
   show();
 
