@@ -1,6 +1,6 @@
 from django.urls import path
 
-from accounts.api import issuers, people, token_exchange, tokens, users
+from accounts.api import issuers, people, sessions, token_exchange, tokens, users
 
 urlpatterns = [
     path("tokens", people.TokensView.as_view()),
@@ -15,6 +15,8 @@ urlpatterns = [
     path("users/<str:username>/tokens", tokens.UserTokensView.as_view()),
     path("users/<str:username>/tokens/<int:token_id>", tokens.TokenView.as_view()),
     path("users/<str:username>/tokens/<int:token_id>/rotate", tokens.RotateTokenView.as_view()),
+    path("users/<str:username>/sessions", sessions.UserSessionsView.as_view()),
+    path("users/<str:username>/sessions/<int:session_id>", sessions.SessionView.as_view()),
     # issuers
     path("tokens:exchange", token_exchange.TokenExchangeView.as_view()),
     path("tokens:try", token_exchange.TokenTryView.as_view()),

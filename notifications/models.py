@@ -6,7 +6,7 @@ import uuid
 
 from django.db import models
 
-from accounts.models import Team
+from accounts.models import Team, User
 from ledger.models import Event
 from notifications.core.delivery import OPEN, DeliveryState, ReceiverKind
 from notifications.core.formats import WebhookFormat
@@ -64,6 +64,9 @@ class Delivery(models.Model):
     event = models.ForeignKey(  # events are never deleted, so the database has nothing to check
         Event, on_delete=models.DO_NOTHING, null=True, related_name="+", db_index=False, db_constraint=False
     )
+    # of a mail to one person: whose it is, and what for, as in approval:17:start; a person hears of each once
+    person = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="+")
+    need = models.CharField(max_length=100, blank=True)
     state = models.CharField(
         max_length=10, default=DeliveryState.PENDING, choices=[(s.value, s.value) for s in DeliveryState]
     )
@@ -79,7 +82,12 @@ class Delivery(models.Model):
             models.CheckConstraint(
                 condition=models.Q(state__in=[s.value for s in DeliveryState]), name="delivery_state_known"
             ),
-            models.UniqueConstraint(fields=["webhook", "event"], name="delivery_once_per_event"),
+            models.UniqueConstraint(
+                fields=["webhook", "event"], condition=models.Q(person=None), name="delivery_once_per_event"
+            ),
+            models.UniqueConstraint(
+                fields=["webhook", "person", "need"], condition=~models.Q(person=None), name="delivery_once_per_need"
+            ),
         ]
         indexes = [
             # the next one of a webhook; whether any is due at all
@@ -93,6 +101,14 @@ class Delivery(models.Model):
             models.Index(fields=["webhook", "-created_at"], name="delivery_newest"),  # the log, newest first
             models.Index(fields=["ended_at"], name="delivery_ended"),  # what is old enough to be dropped
         ]
+
+
+class MailChoice(models.Model):
+    """Which mails a person gets; everything, for whoever has no row. They go to the address of the account."""
+
+    user = models.OneToOneField(User, on_delete=models.CASCADE, primary_key=True, related_name="mail_choice")
+    wants_approvals = models.BooleanField(default=True)
+    wants_rollbacks = models.BooleanField(default=True)
 
 
 class Attempt(models.Model):

@@ -117,6 +117,8 @@ class Release(models.Model):
             models.Index(fields=["model", "-number"], name="release_newest_first"),
             # the search: a digest by its beginning
             models.Index(fields=["digest"], opclasses=["varchar_pattern_ops"], name="release_by_digest"),
+            # the list of drafts: few beside all releases
+            models.Index(fields=["-created_at", "id"], condition=Q(state="draft"), name="release_drafts"),
             # the inbox: releases sealed lately that may lack a waiver
             models.Index(
                 fields=["sealed_at"], condition=Q(state="sealed", is_code_bearing=True), name="release_with_code"

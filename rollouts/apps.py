@@ -8,11 +8,14 @@ class RolloutsConfig(AppConfig):
     def ready(self) -> None:
         from registry.hooks.outcomes import register_outcome_source
         from registry.hooks.policy_validators import register_policy_validator
+        from registry.hooks.release_fields import register_release_fields
         from registry.hooks.usage import register_usage_source
         from rollouts.core.policy_schema import parse_policy
+        from rollouts.queries import release_outcome
         from rollouts.queries.release_usage import release_usages
         from rollouts.queries.rolled_back import rolled_back
 
         register_policy_validator("rollout_policy", parse_policy)
         register_usage_source("rollouts", release_usages)
         register_outcome_source(rolled_back)
+        register_release_fields(release_outcome.FIELDS, release_outcome.meaning)

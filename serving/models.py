@@ -64,6 +64,8 @@ class Deployment(models.Model):
     reason = models.TextField(blank=True)
     timings = models.JSONField(default=dict)  # {"fetch_s", "load_s", "warmup_s"}: the measured cold start
     recoveries = models.PositiveIntegerField(default=0)  # times its server was brought back
+    drain_asked_at = models.DateTimeField(null=True)  # its agent drains it as soon as nothing holds it up
+    drain_reason = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     ready_at = models.DateTimeField(null=True)
@@ -99,6 +101,9 @@ class Server(models.Model):
     drift = models.JSONField(
         default=list
     )  # [{path, expected, found}] of `serving.agent.drift.Drift`: what differed then
+    digest = models.CharField(max_length=71, blank=True)  # of the manifest whose files were verified as it was started
+    memory_bytes = models.BigIntegerField(null=True)  # of all its processes, measured by its agent; null: not yet
+    memory_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
 
@@ -161,3 +166,34 @@ class RouteAck(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["gateway", "route"], name="route_ack_once")]
+
+
+class RequestExample(models.Model):
+    """A request that failed or was slow while a candidate had traffic, as a gateway told it: for people to look at; counts judge.
+
+    `release` was to answer, or failed to; `candidate` is that of the rollout under which it was asked. `request_id` is what the
+    caller sent or was told (`x-request-id`). `http_status` 0: no answer came. Of each arm the first and the latest are kept.
+    """
+
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="+")
+    candidate = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="+")
+    release = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="+")
+    server = models.ForeignKey(Server, null=True, on_delete=models.SET_NULL, related_name="+")
+    gateway = models.CharField(max_length=80)
+    kind = models.CharField(max_length=6)  # failed or slow
+    at = models.DateTimeField()  # when it began, by the gateway's clock
+    request_id = models.CharField(max_length=100, blank=True)
+    took_ms = models.FloatField()
+    http_status = models.PositiveIntegerField()
+    grpc_status = models.PositiveIntegerField(null=True)
+    tries = models.PositiveSmallIntegerField(default=1)
+    flags = models.CharField(max_length=30, blank=True)  # Envoy's, of what ended it without an answer
+    address = models.CharField(max_length=120, blank=True)  # host:port of the server
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(kind__in=["failed", "slow"]), name="request_example_kind_known")
+        ]
+        indexes = [  # the rollout's page, and what is kept of each arm
+            models.Index(fields=["environment", "candidate", "release", "kind", "at"], name="request_example_by_arm")
+        ]

@@ -77,6 +77,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "web.looks.shell",
             ],
+            "builtins": ["web.templatetags.addresses"],
         },
     }
 ]

@@ -58,6 +58,9 @@ class Clock:
 
     perf_counter = monotonic
 
+    def perf_counter_ns(self) -> int:
+        return int(self.monotonic() * 1e9)
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.adapters.envoy_bootstrap import bootstrap
 from serving.adapters.envoy_counters import EnvoyCounters
+from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.control_plane.stream import StreamAck
@@ -57,6 +58,7 @@ class Plane:
         self._wakes: set[asyncio.Event] = set()
         self.acks: list[tuple[float, StreamAck]] = []
         self.refusals: list[str] = []
+        self.requests: list[LoggedRequest] = []
 
     def gateway(self, name: str) -> GatewayIdentity | None:
         return self._gateway if name == self._gateway.name else None
@@ -75,6 +77,9 @@ class Plane:
 
     def record_refusal(self, gateway: GatewayIdentity, peer: str, reason: str) -> None:
         self.refusals.append(reason)
+
+    def record_requests(self, gateway: GatewayIdentity, requests: Iterable[LoggedRequest]) -> None:
+        self.requests += requests
 
     def publish(self, table: RoutingTable) -> None:
         self._snapshot = compile_table(table, self._snapshot)

@@ -29,7 +29,17 @@ from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord
 from rollouts.models import Observation, Rollout
 from serving.models import Gateway, Route
 from tests.factories import make_deployment, make_model, make_release, make_server, make_user
-from tests.rollout_setup import OBJECTIVES, awaiting, production, put, report_for, serves, started, with_stable
+from tests.rollout_setup import (
+    OBJECTIVES,
+    awaiting,
+    production,
+    put,
+    report_for,
+    serves,
+    slow_request,
+    started,
+    with_stable,
+)
 from validators.actions.gate_runs import add_golden_set
 from validators.models import GateResult, GateRun, GoldenSet
 
@@ -81,10 +91,13 @@ def page_world(rows: int) -> PageWorld:
     )
     issuer = create_issuer(actor=SYSTEM, url="https://login.example.com")
     rollout = put(started(candidate=candidate), "shifting", step_index=0, weight_bp=2500)
-    waiting, *_ = awaiting()
+    waiting, *_ = awaiting(approvals={"start": 1})
     over, _ = with_stable()
     ended = put(over, "rolled_back", weight_bp=0, ended_at=timezone.now())
     watched(rollout, rows), watched(ended, rows)
+    for one in (rollout, ended):
+        for number in range(min(rows, 40)):  # as many as are kept of an arm
+            slow_request(one, request_id=f"5f1c2f0e-1111-4f64-9d2b-{number:012}")
     make_release(model, author=member, state="draft")  # type: ignore[arg-type]
     for number in range(rows):
         event = append_event(
@@ -184,4 +197,23 @@ def addresses(world: PageWorld) -> Iterator[tuple[str, str]]:
         }
         if pattern.name == "settings_environment":
             named["slug"] = "production"
+        if pattern.name == "fleet_drain":
+            named["name"] = "local"
         yield pattern.name, reverse(pattern.name, kwargs=named)
+
+
+def asked_for_more(world: PageWorld) -> Iterator[tuple[str, str]]:
+    """(name, address) of pages that cost more where their address asks for more, and of rollouts in other states."""
+    slug, candidate = world.model.slug, world.rollout.candidate.number
+    here = reverse("release_rollout", args=[slug, candidate])
+    yield "release_rollout with a preset", f"{here}?preset=careful"
+    against = reverse("release_diff", args=[slug, candidate])
+    yield "release_diff against another", f"{against}?against={world.release.name}"
+    yield "search for a model", f"{reverse('search')}?q={slug}"
+    yield "search_fragment for a rollout", f"{reverse('search_fragment')}?q={world.rollout.pk}"
+    yield "rollouts of a model", f"{reverse('rollouts')}?model={slug}&state=ended&since=2+h"
+    yield "rollout_replay under a preset", f"{reverse('rollout_replay', args=[world.rollout.pk])}?preset=careful"
+    waiting = world.waiting
+    yield "release_diff that waits", reverse("release_diff", args=[waiting.model.slug, waiting.candidate.number])
+    for name, rollout in (("ended", world.ended), ("waiting", world.waiting)):
+        yield f"rollout that is {name}", reverse("rollout", args=[rollout.pk])

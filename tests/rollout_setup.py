@@ -14,7 +14,7 @@ from registry.signing import installation_keys
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
-from serving.models import Environment
+from serving.models import Environment, RequestExample
 from tests.factories import (
     make_actor,
     make_admin,
@@ -131,3 +131,13 @@ def awaiting(**policy: Any) -> tuple[Rollout, Actor, Actor]:
 def frozen_now(why: str = "Year-end closing") -> dict[str, Any]:
     """A policy that freezes at every time of every day."""
     return {"freeze_windows": [{"why": why}]}
+
+
+def slow_request(rollout: Rollout, **over: Any) -> RequestExample:
+    """A request of the candidate's that was slow, as its gateway told it."""
+    about = {
+        "environment": rollout.environment, "candidate": rollout.candidate, "release": rollout.candidate, "kind": "slow",
+        "gateway": "gateway-1", "at": timezone.now(), "request_id": "5f1c2f0e-1111-4f64-9d2b-0c6f3f7f8a11", "took_ms": 912.5,
+        "http_status": 200, "address": "127.0.0.1:8001", **over,
+    }  # fmt: skip
+    return RequestExample.objects.create(**about)

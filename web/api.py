@@ -41,6 +41,9 @@ class PostMortemOut(serializers.Serializer[Any]):
     at_decision = serializers.DictField(allow_null=True)
     attempts = serializers.DictField()
     log = serializers.ListField(child=serializers.DictField())
+    examples = serializers.ListField(
+        child=serializers.DictField(), help_text="some requests that failed or were slow, by release"
+    )
     told = serializers.ListField(child=serializers.DictField(), help_text="deliveries of its events to webhooks")
     replays = serializers.ListField(child=serializers.DictField(), help_text="what each preset would have done")
     next = serializers.ListField(child=serializers.CharField(), help_text="what to do next, in sentences")

@@ -15,6 +15,7 @@ from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries import view_of
 from rollouts.queries.replay import judged_by
+from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.timeline import MOST_RECOMPUTED
 from web.pages.policy_form import CHOICES
 from web.pages.rollout_log import after, at_decision, log_of
@@ -47,7 +48,7 @@ def post_mortem_of(rollout: Rollout, read: Read | None = None) -> dict[str, Any]
         "ended_at": ended.isoformat() if ended else None,
         "lasted_s": round((ended - began).total_seconds(), 1) if ended else None,
         "clock": view["clock"], "users": view["users"], "at_decision": at_decision(view["decisions"]),
-        "attempts": view["arms"]["total"],
+        "attempts": view["arms"]["total"], "examples": examples_by_arm(rollout),
         "log": [
             {"after": one.after, "at": one.at.isoformat(), "action": one.action, "reason": one.reason, "actor": one.actor}
             for one in reversed(log)
@@ -139,6 +140,8 @@ def markdown_of(found: Mapping[str, Any], address: str = "") -> str:
         ("After", "What", "Why", "Who"),
         [(one["after"], one["action"], one["reason"], one["actor"]) for one in found["log"]],
     )
+    lines += ["", "## Requests to look at", ""]
+    lines += _examples(found["examples"]) or ["No gateway told of a request that failed or was slow."]
     lines += ["", "## Who was told", ""]
     told = [(one["after"], one["webhook"], one["verb"], one["state"]) for one in found["told"]]
     lines += _table(("After", "Who", "Of", "Delivery"), told) if told else ["No webhook was told of it."]
@@ -146,6 +149,19 @@ def markdown_of(found: Mapping[str, Any], address: str = "") -> str:
     lines += [f"- **{one['policy']}**: {_plain(_replay_text(one))}" for one in found["replays"]] or ["Not replayed."]
     lines += ["", "## What to do next", "", *[f"- {_plain(one)}" for one in found["next"]], ""]
     return "\n".join(lines)
+
+
+def _examples(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = [
+        (arm["release"], one["at"], one["what"], f"{one['took_ms']:g} ms", _where(one), one["request_id"] or "–")
+        for arm in arms
+        for one in arm["requests"]
+    ]
+    return _table(("Release", "Began", "What", "Took", "Server", "Request id"), rows) if rows else []
+
+
+def _where(one: Mapping[str, Any]) -> str:
+    return " ".join(part for part in (one["node"], one["address"]) if part) or "none"
 
 
 def _replay_text(one: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from web.pages import (
     audit_export,
     diffs,
     drafts,
+    draining,
     environments,
     errors,
     fleet,
@@ -26,6 +27,7 @@ from web.pages import (
     model_tabs,
     models,
     new_model,
+    notices,
     overview,
     own_status,
     ownership,
@@ -40,7 +42,7 @@ from web.pages import (
     rollouts,
     search,
     session,
-    settings_frame,
+    settings_index,
     signing_keys,
     starting,
     storage,
@@ -64,6 +66,7 @@ urlpatterns = [
     path("errors/", require_GET(errors.errors), name="errors"),
     path("errors/<slug:code>/", require_GET(errors.error), name="error"),
     path("search/", require_GET(search.search_page), name="search"),
+    path("_notices/", require_GET(notices.notices), name="notices"),
     path("_search/", require_GET(search.search_fragment), name="search_fragment"),
     path("styleguide/", require_GET(styleguide.styleguide), name="styleguide"),
     path("sign-in/", session.sign_in, name="sign_in"),
@@ -170,6 +173,7 @@ urlpatterns = [
     path("approvals/<int:pk>/<slug:verb>/", posted(approvals.decide, "approvals"), name="approval_decide"),
     # fleet
     path("fleet/", require_GET(fleet.fleet), name="fleet"),
+    path("fleet/<slug:name>/drain/", draining.drain, name="fleet_drain"),
     path("fleet/<slug:name>/<slug:verb>/", posted(fleet.act_on, "fleet"), name="fleet_act"),
     # history
     path("history/", require_GET(history.history), name="history"),
@@ -202,6 +206,7 @@ urlpatterns = [
     ),
     # people
     path("account/", require_GET(account.account), name="account"),
+    path("account/mails/", posted(account.choose, "account"), name="account_mails"),
     path("settings/people/", require_GET(people.people), name="people"),
     path("settings/new-person/", posted(people.create, "people"), name="person_create"),
     path("settings/people/<str:username>/", require_GET(people.person), name="person"),
@@ -247,7 +252,7 @@ urlpatterns = [
     path("sign-in/with/<int:pk>/", require_GET(issuer_sign_in.leave), name="issuer_sign_in"),
     path("sign-in/with/<int:pk>/return/", require_GET(issuer_sign_in.come_back), name="issuer_return"),
     # settings
-    path("settings/", require_GET(settings_frame.settings), name="settings"),
+    path("settings/", require_GET(settings_index.settings), name="settings"),
     path("status/", require_GET(own_status.status), name="status"),
     path("settings/environments/", require_GET(environments.environments), name="settings_environments"),
     path("settings/new-environment/", posted(environments.create, "settings_environments"), name="environment_create"),

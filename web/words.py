@@ -47,6 +47,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "pending": ("waiting", "dots"),
     "delivered": ("ok", "check"),
     "gave_up": ("bad", "alert"),
+    "withdrawn": ("idle", "dash"),
     # of people, tokens, nodes, keys and the like
     "serves": ("ok", "dot"),
     "active": ("ok", "check"),

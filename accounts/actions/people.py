@@ -210,3 +210,9 @@ def keep_an_administrator(without: str) -> None:
             f"{without} is the last administrator who can sign in. Make another one first, with a password.",
             username=without,
         )
+
+
+def keep_email(user: User, address: str) -> None:
+    """Where mails to the person go from now on; empty: nowhere. The caller asked whether it may, and appends the event."""
+    User.objects.filter(pk=user.pk).update(email=address)
+    user.email = address

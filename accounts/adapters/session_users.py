@@ -6,10 +6,24 @@ from typing import Any
 
 from django.contrib.auth.backends import BaseBackend
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import OuterRef
+from django.db import DEFAULT_DB_ALIAS
+from django.db.models import OuterRef, QuerySet
 from django.db.models.functions import JSONObject
 
 from accounts.models import Membership, User
+from ledger.queries.statements import Statement
+
+_COLUMNS = [column.attname for column in User._meta.concrete_fields]
+
+
+def _active(user: int) -> QuerySet[User, tuple[Any, ...]]:
+    """The user's columns, and the (team or None, role) of each membership."""
+    held = Membership.objects.filter(user=OuterRef("pk")).order_by("team__slug", "role")
+    roles = ArraySubquery(held.values(row=JSONObject(team="team__slug", role="role")))
+    return User.objects.filter(pk=user, is_active=True).values_list(*_COLUMNS, roles)
+
+
+_ACTIVE = Statement(_active)
 
 
 class SessionUsers(BaseBackend):
@@ -20,11 +34,8 @@ class SessionUsers(BaseBackend):
 
     def get_user(self, user_id: int) -> User | None:
         """An active user with `held`: (team or None, role) of each membership, as `actor_for` takes them. One query."""
-        held = Membership.objects.filter(user=OuterRef("pk")).order_by("team__slug", "role")
-        rows = User.objects.annotate(
-            held_rows=ArraySubquery(held.values(row=JSONObject(team="team__slug", role="role")))
-        )
-        user = rows.filter(pk=user_id, is_active=True).first()
-        if user is not None:
-            user.held = [(row["team"], row["role"]) for row in user.held_rows]  # type: ignore[attr-defined]
-        return user
+        for *columns, held in _ACTIVE.rows(user=int(user_id)):
+            user = User.from_db(DEFAULT_DB_ALIAS, _COLUMNS, columns)
+            user.held = [(row["team"], row["role"]) for row in held]  # type: ignore[attr-defined]
+            return user
+        return None

@@ -23,6 +23,8 @@ from registry.queries.releases import releases_named
 _CLOCKS_DIFFER = timedelta(minutes=5)
 #: Releases of one name, such as r4, that a search without a model looks at.
 MOST_RELEASES = 200
+#: Events that a search names one by one; words that occur in more are found quickly from the newest event on.
+MOST_BY_NUMBER = 500
 #: What a subject is called, as events and pages write it.
 SUBJECT_TYPES = (
     "alias", "blob", "deployment", "gate_run", "gateway", "job", "key", "model", "node", "registry", "release", "role",
@@ -122,7 +124,8 @@ def _words(query: str) -> RawSQL:
 def _read(actor: Actor, text: str) -> tuple[Q | RawSQL, str]:
     """How the text is understood: as a subject in the way in which pages write it, as a release, or as words."""
     if quoted := re.fullmatch('"(.*)"', text):
-        return _as_words(quoted[1])
+        asked, read_as = _as_words(quoted[1])
+        return _by_index(asked), read_as
     if named := re.fullmatch(r"([a-z_ ]+?)[ #]+#?([\w./-]+)", text.lower()):
         kind, subject = named[1].strip().replace(" ", "_"), named[2]
         if kind in SUBJECT_TYPES:
@@ -139,8 +142,16 @@ def _read(actor: Actor, text: str) -> tuple[Q | RawSQL, str]:
     if re.fullmatch("[0-9a-f]{64}", text):
         return Q(hash=text) | Q(_words(query_of(text))), "the event of this hash, and the word"
     asked, read_as = _as_words(text)
-    exact = Q(actor=text) | Q(model=text) | Q(subject_id=text)
-    return asked | exact, f"{read_as}, or the actor, model or subject of just this name"
+    # with every type named, as the index of subjects begins with it: without an index for each part, all events are read
+    exact = Q(actor=text) | Q(model=text) | Q(subject_type__in=SUBJECT_TYPES, subject_id=text)
+    return _by_index(asked | exact), f"{read_as}, or the actor, model or subject of just this name"
+
+
+def _by_index(asked: Q) -> Q:
+    """The same, by number where it fits few events: from the order that a list asks for, PostgreSQL takes rare words for common ones,
+    and reads the whole log backwards to find none."""
+    found = list(all_events().filter(asked).order_by().values_list("pk", flat=True)[: MOST_BY_NUMBER + 1])
+    return Q(pk__in=found) if len(found) <= MOST_BY_NUMBER else asked
 
 
 def _subject(actor: Actor, kind: str, subject: str) -> tuple[Q, str]:

@@ -23,12 +23,15 @@ from ledger.actions import make_due_now
 from ledger.actions.events import append_event
 from ledger.actions.transitions import transition_rows
 from ledger.core.errors import Invalid
-from ledger.queries import first_seq_since, head_seq, head_seq_expression
+from ledger.models import Event
+from ledger.queries import events, first_seq_since, head_seq, head_seq_expression
 from notifications.actions.webhooks import receiver_of, require_manager
-from notifications.core.delivery import ENDED, MOVES, OPEN, DeliveryState, Outcome, after, meant_by
+from notifications.adapters import mail_sender
+from notifications.core.delivery import ENDED, MOVES, OPEN, DeliveryState, Outcome, ReceiverKind, after, meant_by
 from notifications.core.formats import WebhookFormat, verbs_for
 from notifications.models import Attempt, Delivery, Webhook
 from notifications.queries import events_for
+from notifications.queries.recipients import PERSONAL, recipients_of
 
 #: The one job that collects and sends for every webhook: a row that waits, and is called when there is work.
 JOB = {"kind": "notifications.dispatch", "key": "all"}
@@ -42,7 +45,9 @@ D = DeliveryState
 
 
 def wake_dispatcher() -> bool:
-    """Whether there was anything to collect or to send; the job is then due. Two cheap looks when there was not."""
+    """Whether there was anything to collect or to send; the job is then due. A few cheap looks when there was not."""
+    if mail_sender.is_configured():
+        people_row()
     is_behind = Webhook.objects.filter(is_active=True, last_seq__lt=head_seq_expression()).exists()
     if not is_behind and not due_deliveries().exists():
         return False
@@ -53,6 +58,25 @@ def wake_dispatcher() -> bool:
 def due_deliveries() -> QuerySet[Delivery]:
     """Every delivery that may be sent now, of webhooks that are on."""
     return Delivery.objects.filter(state__in=OPEN, due_at__lte=Now(), webhook__is_active=True)
+
+
+def people_row() -> Webhook:
+    """The one row from which people get mails of their own: a webhook like others, with a log, which administrators may turn off.
+
+    It begins with what happens after it was first asked for.
+    """
+    columns = {
+        "format": "",
+        "title": "Mails to those who are concerned",
+        "verbs": list(PERSONAL),
+        "created_by": DISPATCHER.name,
+    }
+    return (
+        Webhook.objects.filter(kind=ReceiverKind.PEOPLE).first()
+        or Webhook.objects.get_or_create(
+            team=None, kind=ReceiverKind.PEOPLE, target="people", defaults={**columns, "last_seq": head_seq()}
+        )[0]
+    )
 
 
 def collect() -> int:
@@ -87,9 +111,19 @@ def _verbs_of(row: Webhook) -> list[str]:
 
 
 def _make(row: Webhook, seqs: list[int]) -> None:
-    """One delivery for each event; those that are there already stay."""
-    fresh = [Delivery(webhook=row, event_id=seq, due_at=Now()) for seq in seqs]
+    """One delivery for each event, or for each person whom it concerns; those that are there already stay."""
+    if row.kind == ReceiverKind.PEOPLE:
+        fresh = [one for event in events().filter(seq__in=seqs).order_by("seq") for one in _to_people(row, event)]
+    else:
+        fresh = [Delivery(webhook=row, event_id=seq, due_at=Now()) for seq in seqs]
     Delivery.objects.bulk_create(fresh, ignore_conflicts=True, batch_size=1000)
+
+
+def _to_people(row: Webhook, event: Event) -> list[Delivery]:
+    found = recipients_of(event) if mail_sender.is_configured() else None
+    if found is None:
+        return []
+    return [Delivery(webhook=row, event=event, person=one, need=found.need, due_at=Now()) for one in found.people]
 
 
 def next_due() -> list[tuple[int, uuid.UUID]]:
@@ -110,10 +144,12 @@ def next_due() -> list[tuple[int, uuid.UUID]]:
 
 
 def start_test(*, actor: Actor, webhook: Webhook) -> Delivery:
-    """A test delivery that the caller sends at once and records. Raises Refused."""
+    """A test delivery that the caller sends at once and records; of mails to people, one to the caller. Raises Refused."""
     require_manager(actor, webhook)
+    pk = uuid.uuid4()
+    its = {"person_id": actor.user_id, "need": f"test:{pk}"} if webhook.kind == ReceiverKind.PEOPLE else {}
     with transaction.atomic():
-        made = Delivery.objects.create(webhook=webhook, due_at=Now() + _lease(), attempts=1)
+        made = Delivery.objects.create(pk=pk, webhook=webhook, due_at=Now() + _lease(), attempts=1, **its)
         Attempt.objects.create(delivery=made, number=1, at=timezone.now())
     return made
 
@@ -129,7 +165,7 @@ def claim_delivery(delivery_id: uuid.UUID) -> Delivery | None:
         due = Delivery.objects.filter(pk=delivery_id, state__in=OPEN, due_at__lte=Now())
         if not due.update(due_at=Now() + _lease(), attempts=F("attempts") + 1):
             return None
-        delivery = Delivery.objects.select_related("webhook", "event").get(pk=delivery_id)
+        delivery = Delivery.objects.select_related("webhook", "event", "person").get(pk=delivery_id)
         Attempt.objects.create(delivery=delivery, number=delivery.attempts, at=timezone.now())
     return delivery
 
@@ -224,9 +260,10 @@ def replay_since(*, actor: Actor, webhook: Webhook, since: datetime) -> int:
             f"More than {MOST_REPLAYED} events happened since then. Choose a later time.",
             field="since",
         )
-    known = Delivery.objects.filter(webhook=row, event_id__in=seqs).count()
+    all_of_them = Delivery.objects.filter(webhook=row, event_id__in=seqs)
+    known = all_of_them.count()
     _make(row, seqs)
-    return _replay(actor, row, Q(event_id__in=seqs), made=len(seqs) - known)
+    return _replay(actor, row, Q(event_id__in=seqs), made=all_of_them.count() - known)
 
 
 def _replay(actor: Actor, row: Webhook, which: Q, *, made: int = 0) -> int:

@@ -38,6 +38,7 @@ from notifications.models import Webhook
 #: Each one is asked about every event of its verbs.
 MOST_PER_TEAM = 50
 MOST_PATTERNS = 50
+_FIXED = "Mails to people go by what each person chose. Turn them off here, or on the page of one's account."
 #: How long the previous secret signs as well, unless said otherwise, and at the most.
 OVERLAP_S, LONGEST_OVERLAP_S = 86400.0, 7 * 86400.0
 
@@ -53,6 +54,8 @@ def create_webhook(
     `routing_key` is PagerDuty's, whose own address is taken where `target` names none. Raises Refused, Invalid, StateChanged.
     """
     _require(actor, team)
+    if kind == ReceiverKind.PEOPLE:
+        raise _invalid([("kind", "There is one such webhook, which makes itself.", "Name webhook or email.")])
     owner = lock_team(team) if team is not None else None
     if team is not None and owner is None:
         raise _invalid([("team", f"There is no team {team}.", "Name an existing one.")])
@@ -90,6 +93,8 @@ def change_webhook(*, actor: Actor, webhook: Webhook, expected_version: int, cha
     """
     row = _locked(actor, webhook, expected_version)
     asked = {name: value for name, value in changes.items() if getattr(row, name, None) != value}
+    if row.kind == ReceiverKind.PEOPLE and set(asked) - {"is_active"}:
+        raise Invalid("people_fixed", _FIXED)
     may_be_private = _is_trusted(actor) if "target" in asked else row.may_be_private
     _check(asked, row, may_be_private=may_be_private)
     columns = _stored(row, asked)
@@ -136,6 +141,8 @@ def rotate_secret(
 def delete_webhook(*, actor: Actor, webhook: Webhook, expected_version: int) -> None:
     """Ends the webhook with everything that is on its way to it, its log and its secret. Raises Refused, Stale."""
     row = _locked(actor, webhook, expected_version)
+    if row.kind == ReceiverKind.PEOPLE:
+        raise Invalid("people_fixed", _FIXED)
     _tell("webhook.deleted", row, actor)
     row.delete()
 

@@ -29,7 +29,9 @@ class WebhookIn(StrictSerializer):
     team = serializers.CharField(
         required=False, allow_null=True, default=None, help_text="whose events; null: every team's, for administrators"
     )
-    kind = serializers.ChoiceField(choices=[kind.value for kind in ReceiverKind], default=ReceiverKind.WEBHOOK.value)
+    kind = serializers.ChoiceField(
+        choices=[ReceiverKind.WEBHOOK.value, ReceiverKind.EMAIL.value], default=ReceiverKind.WEBHOOK.value
+    )
     format = serializers.ChoiceField(
         choices=[form.value for form in WebhookFormat],
         required=False,
@@ -103,11 +105,14 @@ class AttemptOut(serializers.ModelSerializer[Attempt]):
 class DeliveryOut(serializers.ModelSerializer[Delivery]):
     verb = serializers.CharField(source="event.verb", default=TEST)
     seq = serializers.IntegerField(source="event_id", allow_null=True)
+    person = serializers.CharField(
+        source="person.username", allow_null=True, default=None, help_text="of a mail to one person"
+    )
     attempts = AttemptOut(source="tries", many=True)
 
     class Meta:
         model = Delivery
-        fields = ["id", "verb", "seq", "state", "due_at", "created_at", "ended_at", "attempts"]
+        fields = ["id", "verb", "seq", "person", "state", "due_at", "created_at", "ended_at", "attempts"]
 
 
 class WebhooksView(ListAPIView[Webhook]):

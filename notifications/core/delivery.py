@@ -1,8 +1,10 @@
 """The life of a delivery, when it is tried again, and which events a webhook means.
 
-pending → delivered | failed | gave_up
-failed  → delivered | failed | gave_up      (tried again when it is due)
-delivered | gave_up → pending               (a person has it sent again)
+pending → delivered | failed | gave_up | withdrawn
+failed  → delivered | failed | gave_up | withdrawn      (tried again when it is due)
+delivered | gave_up | withdrawn → pending               (a person has it sent again)
+
+Withdrawn is a mail to a person who has no use for it any more: the approval was given, or is no longer theirs to give.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from ledger.core.verbs import EventVerb
 class ReceiverKind(StrEnum):
     WEBHOOK = "webhook"
     EMAIL = "email"
+    PEOPLE = "people"
 
 
 class DeliveryState(StrEnum):
@@ -24,18 +27,20 @@ class DeliveryState(StrEnum):
     FAILED = "failed"
     DELIVERED = "delivered"
     GAVE_UP = "gave_up"
+    WITHDRAWN = "withdrawn"
 
 
 D = DeliveryState
 #: Still to be sent.
 OPEN = (D.PENDING, D.FAILED)
 #: Over, unless a person has it sent again.
-ENDED = (D.DELIVERED, D.GAVE_UP)
+ENDED = (D.DELIVERED, D.GAVE_UP, D.WITHDRAWN)
 MOVES: dict[DeliveryState, frozenset[DeliveryState]] = {
-    D.PENDING: frozenset({D.DELIVERED, D.FAILED, D.GAVE_UP}),
-    D.FAILED: frozenset({D.DELIVERED, D.FAILED, D.GAVE_UP}),
+    D.PENDING: frozenset({D.DELIVERED, D.FAILED, D.GAVE_UP, D.WITHDRAWN}),
+    D.FAILED: frozenset({D.DELIVERED, D.FAILED, D.GAVE_UP, D.WITHDRAWN}),
     D.DELIVERED: frozenset({D.PENDING}),
     D.GAVE_UP: frozenset({D.PENDING}),
+    D.WITHDRAWN: frozenset({D.PENDING}),
 }
 #: How long after the first, second, … failed attempt the next one comes. 23.7 hours in all, then it is given up.
 BACK_OFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0)
@@ -57,6 +62,7 @@ class Outcome:
     snippet: str = ""  # the answer's beginning
     duration_ms: int = 0
     retry_after_s: float = 0.0  # asked for by the receiver
+    is_withdrawn: bool = False  # nothing was sent, for nobody needs it any more
 
     @property
     def is_ok(self) -> bool:
@@ -82,6 +88,8 @@ def after(attempts: int, outcome: Outcome, chance: float) -> tuple[DeliveryState
     """(where a delivery goes after its `attempts`-th attempt, seconds until the next one)."""
     if outcome.is_ok:
         return D.DELIVERED, 0.0
+    if outcome.is_withdrawn:
+        return D.WITHDRAWN, 0.0
     pause_s = None if outcome.is_gone else wait_s(attempts, chance, outcome.retry_after_s)
     return (D.GAVE_UP, 0.0) if pause_s is None else (D.FAILED, pause_s)
 

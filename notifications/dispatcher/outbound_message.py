@@ -10,13 +10,15 @@ from django.conf import settings
 from django.utils import timezone
 
 from ledger.adapters.secret_encryption import Unreadable, decrypt
+from ledger.models import Event
 from ledger.queries.chain_verification import link_of
 from notifications.core.delivery import ReceiverKind
 from notifications.core.formats import WebhookFormat, body_in, readable
-from notifications.core.mail import mail_of
+from notifications.core.mail import Asked, approval_mail, mail_of, rollback_mail
 from notifications.core.note import EXAMPLE, Note, note_of, note_of_test
 from notifications.core.webhook import TEST, body_of, body_of_test
 from notifications.models import Delivery, Webhook
+from notifications.queries.recipients import Recipients, recipients_of
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class OutboundMessage:
     mail: tuple[str, str] = ("", "")  # subject and text
     secrets: tuple[str, ...] = field(default=(), repr=False)  # that sign
     problem: str = ""  # why it cannot be sent at all
+    is_withdrawn: bool = False  # whether that is because nobody needs it any more
 
 
 def message_of(delivery: Delivery, *, asked_by: str = "") -> OutboundMessage:
     """The message of a claimed delivery; `asked_by` is who asked for a test."""
     row, event = delivery.webhook, delivery.event
+    if row.kind == ReceiverKind.PEOPLE:
+        return _to_a_person(delivery, asked_by)
     target, secrets, problem = row.target, tuple[str, ...](), ""
     try:
         secrets = secrets_of(row)
@@ -54,6 +59,41 @@ def message_of(delivery: Delivery, *, asked_by: str = "") -> OutboundMessage:
         delivery.pk, delivery.attempts, ReceiverKind(row.kind), row.format, target, row.may_be_private,
         event.verb if event else TEST, body, mail, secrets, problem,
     )  # fmt: skip
+
+
+def _to_a_person(delivery: Delivery, asked_by: str) -> OutboundMessage:
+    """A mail of one's own. Who may have it is asked once more: minutes may have passed, and the answer may have been given."""
+    event, person = delivery.event, delivery.person
+    problem, mail, is_withdrawn = "", ("", ""), False
+    if event is None:
+        mail = (TEST, f"{asked_by} asked for this test. It arrived.\n")
+        problem = (
+            "" if person and person.email else "You have no e-mail address. Write one on the page of your account."
+        )
+    else:
+        found = recipients_of(event)
+        mine = found is not None and found.need == delivery.need and person in found.people
+        if found is None or not mine:
+            problem, is_withdrawn = "Not sent: nothing waits for this person any more, or they switched it off.", True
+        else:
+            mail = _personal_mail(event, found)
+    return OutboundMessage(
+        delivery.pk, delivery.attempts, ReceiverKind.PEOPLE, "", person.email if person else "", False,
+        event.verb if event else TEST, mail=mail, problem=problem, is_withdrawn=is_withdrawn,
+    )  # fmt: skip
+
+
+def _personal_mail(event: Event, found: Recipients) -> tuple[str, str]:
+    if found.approval is None:
+        return rollback_mail(note_of(link_of(event), public_url=settings.PUBLIC_URL), public_url=settings.PUBLIC_URL)
+    waiting, rollout = found.approval, found.approval.rollout
+    asked = Asked(
+        rollout=rollout.pk, model=rollout.model.slug, candidate=rollout.candidate.name, release=rollout.candidate.number or 0,
+        environment=rollout.environment.title, stage=waiting.stage, needed=waiting.needed, by=waiting.by,
+        asked_by=rollout.requested_by.username if rollout.requested_by else "the system", since=waiting.since, due_at=rollout.due_at,
+        will=waiting.will, plan=waiting.plan, changes=waiting.changes,
+    )  # fmt: skip
+    return approval_mail(asked, public_url=settings.PUBLIC_URL)
 
 
 #: What helps where a secret cannot be read: whether it is one that signs → the sentence.

@@ -81,15 +81,15 @@ def send_test(*, actor: Actor, webhook: Webhook) -> Delivery:
     delivery = start_test(actor=actor, webhook=webhook)
     message = message_of(delivery, asked_by=actor.name)
     _record(message, send(message))
-    return Delivery.objects.prefetch_related("tries").select_related("webhook", "event").get(pk=delivery.pk)
+    return Delivery.objects.prefetch_related("tries").select_related("webhook", "event", "person").get(pk=delivery.pk)
 
 
 def send(message: OutboundMessage) -> Outcome:
     """One attempt; whatever goes wrong is in the outcome."""
     try:
         if message.problem:
-            return Outcome(message.problem)
-        return _mail(message) if message.kind is ReceiverKind.EMAIL else _post(message)
+            return Outcome(message.problem, is_withdrawn=message.is_withdrawn)
+        return _post(message) if message.kind is ReceiverKind.WEBHOOK else _mail(message)
     except Exception as error:  # one message that cannot be sent must not delay the others
         log.exception("delivery %s cannot be sent", message.delivery_id)
         return Outcome(f"It cannot be sent: {type(error).__name__}. The worker's log tells more.")
@@ -130,5 +130,5 @@ def _mail(message: OutboundMessage) -> Outcome:
 def _record(message: OutboundMessage, outcome: Outcome) -> None:
     if not record_attempt(message.delivery_id, message.number, outcome):
         log.warning("delivery %s, attempt %d ended here, but was taken over", message.delivery_id, message.number)
-    elif not outcome.is_ok:
+    elif not outcome.is_ok and not outcome.is_withdrawn:
         log.info("delivery %s, attempt %d: %s", message.delivery_id, message.number, outcome.error)

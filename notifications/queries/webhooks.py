@@ -64,7 +64,7 @@ def get_delivery(webhook: Webhook, pk: UUID | str) -> Delivery:
 
 def deliveries_of(webhook: Webhook) -> QuerySet[Delivery]:
     """The delivery log, newest first, with events and attempts."""
-    rows = Delivery.objects.filter(webhook=webhook).select_related("event").prefetch_related("tries")
+    rows = Delivery.objects.filter(webhook=webhook).select_related("event", "person").prefetch_related("tries")
     return rows.order_by("-created_at", "-event_id", "-pk")
 
 

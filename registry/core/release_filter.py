@@ -63,8 +63,10 @@ def _leaves(kind: SchemaType, place: str) -> dict[str, FieldKind]:
 #: What a release says of itself: every single value of its envelope, and a few of its own. Lists cannot be compared.
 FIELDS: Final[Mapping[str, FieldKind]] = {
     "author": FieldKind.TEXT,
+    "label": FieldKind.TEXT,
     "sealed_at": FieldKind.INSTANT,
     "state": FieldKind.TEXT,
+    "text": FieldKind.TEXT,
     **_leaves(ENVELOPE, "envelope"),
 }
 

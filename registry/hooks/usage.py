@@ -19,10 +19,10 @@ def register_usage_source(name: str, source: Source) -> None:
     _sources[name] = source
 
 
-def usages_of(releases: Collection[UUID] | None = None) -> dict[UUID, list[str]]:
-    """What uses each of these releases, or any release at all. One that nothing uses is not in it."""
+def usages_of(releases: Collection[UUID] | None = None, *, but: Collection[str] = frozenset()) -> dict[UUID, list[str]]:
+    """What uses each of these releases, or any release at all. One that nothing uses is not in it. `but`: sources that are not asked."""
     found: dict[UUID, list[str]] = defaultdict(list)
-    for source in _sources.values():
-        for release, what in source(releases):
+    for name, source in _sources.items():
+        for release, what in source(releases) if name not in but else ():
             found[release].append(what)
     return {release: sorted(set(whats)) for release, whats in found.items()}

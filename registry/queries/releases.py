@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, QuerySet, Sum
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.core.scope import models_regex
@@ -47,10 +47,22 @@ def find_release(model_slug: str, name: str | int) -> Release | None:
     return named.filter(model__slug=model_slug, number=number).first()
 
 
+def these_or_numbered(ids: QuerySet[Any, Any], model: ServedModel, number: int) -> QuerySet[Release]:
+    """The releases of a query of ids, and the model's of this number, each found by its index."""
+    numbered = Release.objects.filter(model=model, number=number).order_by().values("pk")
+    return Release.objects.filter(pk__in=ids.union(numbered)).select_related("model__team", "author")
+
+
 def sizes_of(ids: Collection[UUID]) -> dict[UUID, int]:
     """How many bytes the files of each of these releases have together. One query."""
     rows = ReleaseFile.objects.filter(release__in=ids).order_by().values_list("release")
     return dict(rows.annotate(size=Sum("blob__size_bytes")))
+
+
+def size_of_files() -> Subquery:
+    """The same of each release of an outer query, to order by."""
+    rows = ReleaseFile.objects.filter(release=OuterRef("pk")).order_by().values("release")
+    return Subquery(rows.annotate(size=Sum("blob__size_bytes")).values("size"))
 
 
 def releases_named(models: QuerySet[ServedModel], number: int) -> QuerySet[Release]:

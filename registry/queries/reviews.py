@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
@@ -28,10 +29,36 @@ def newest_notes(releases: Collection[UUID]) -> dict[UUID, ReleaseNote]:
     return {row.release_id: row for row in rows}
 
 
+@dataclass(frozen=True)
+class CommentCount:
+    """How many comments reviewers wrote on a release's comparisons, and how many of them nobody has resolved."""
+
+    every: int
+    unresolved: int
+
+
+def comment_counts(releases: Collection[UUID]) -> dict[UUID, CommentCount]:
+    """Of those of the releases that somebody commented on. One query, by an index."""
+    rows = ReviewComment.objects.filter(release__in=releases).order_by().values_list("release")
+    told = rows.annotate(every=Count("pk"), unresolved=Count("pk", filter=Q(resolved_at__isnull=True)))
+    return {release: CommentCount(every, unresolved) for release, every, unresolved in told}
+
+
+def with_tags(releases: QuerySet[Release]) -> QuerySet[Release]:
+    """Each with `tags`: those of its note of now, None where there is none. No further query."""
+    newest = ReleaseNote.objects.filter(release=OuterRef("pk")).order_by("-version")
+    return releases.annotate(tags=Subquery(newest.values("tags")[:1]))
+
+
 def comments_of(release: Release) -> QuerySet[ReviewComment]:
     """The comments on the release's comparisons, the newest first."""
     found = ReviewComment.objects.filter(release=release).select_related("against__model", "release__model")
     return found.order_by("-pk")
+
+
+def open_first(comments: QuerySet[ReviewComment]) -> QuerySet[ReviewComment]:
+    """These comments with those that nobody has resolved at the beginning, the newest first; then those that were, the latest first."""
+    return comments.order_by(F("resolved_at").desc(nulls_first=True), "-pk")
 
 
 def open_comments(release: Release) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from ledger.core.canonical import sha256_of
 from registry.core import oms
@@ -40,6 +41,32 @@ def wrong_manifest_of(release: Release) -> str:
         if found == release.digest
         else f"The stored manifest hashes to {found}, and the release is {release.digest}."
     )
+
+
+def wrong_signatures(releases: Iterable[Release]) -> dict[UUID, str]:
+    """Why the newest signature of each of these releases does not hold, empty where it does; none of a release that has none.
+
+    One query. Rows never change, so what a signature was found to be is kept for the keys that it was checked with.
+    """
+    by_id = {one.pk: one for one in releases}
+    rows = Attestation.objects.filter(release__in=list(by_id), predicate_type=oms.SIGNATURE_TYPE)
+    newest = rows.order_by("release_id", "-pk").distinct("release_id")
+    keys = tuple(key for key in installation_keys.known_keys() if key.use is installation_keys.Use.RELEASES)
+    named = tuple(key.public.key_id for key in keys)
+    found = {}
+    for row in newest:
+        seen = (row.pk, by_id[row.release_id].digest or "", named)
+        if seen not in _checked:
+            if len(_checked) >= MOST_CHECKED:
+                _checked.clear()
+            _checked[seen] = _state(row, by_id[row.release_id], keys).wrong
+        found[row.release_id] = _checked[seen]
+    return found
+
+
+#: Signatures whose finding this process keeps.
+MOST_CHECKED = 5_000
+_checked: dict[tuple[int, str, tuple[str, ...]], str] = {}
 
 
 def _state(row: Attestation, release: Release, keys: Iterable[KnownKey]) -> SignatureState:

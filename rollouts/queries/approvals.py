@@ -13,6 +13,7 @@ from django.db.models.functions import Coalesce, JSONObject
 from django.utils import timezone
 
 from accounts.core.access import MAY, Verb
+from accounts.models import User
 from accounts.queries import active_users, memberships_with
 from registry.models import ServedModel
 from rollouts.core import approvals as core
@@ -110,9 +111,13 @@ def who_may_approve(rollout: Rollout) -> list[str]:
 
 def approvers_of(model: ServedModel, excluded: Collection[int]) -> list[str]:
     """The names of those who may approve rollouts of the model, without the excluded, at most MOST_NAMES of them."""
+    return list(able_to_approve(model, excluded).values_list("username", flat=True)[:MOST_NAMES])
+
+
+def able_to_approve(model: ServedModel, excluded: Collection[int]) -> QuerySet[User]:
+    """Those who may approve rollouts of the model, without the excluded, by name."""
     holders = memberships_with(_ROLES, model.team_id).values("user")
-    able = active_users().filter(Q(is_superuser=True) | Q(pk__in=holders)).exclude(pk__in=excluded)
-    return list(able.values_list("username", flat=True)[:MOST_NAMES])
+    return active_users().filter(Q(is_superuser=True) | Q(pk__in=holders)).exclude(pk__in=excluded)
 
 
 #: What an approval is judged by; the first two are the rollout's.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
@@ -14,21 +15,32 @@ from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from accounts.core.access import Actor, Verb, may, teams_where
+from accounts.models import User
 from accounts.queries import user_row
+from ledger.queries.statements import Statement
 from registry.core.change_summary import summary_of
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.models import Release
 from registry.queries import manifests_of, visible_models
 from registry.queries.releases import LARGE
+from registry.queries.reviews import CommentCount, comment_counts
 from registry.queries.waivers import code_bearing, models_of
 from rollouts.core import approvals as core
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.models import DecisionRecord, Rollout
-from rollouts.queries.approvals import ahead_of, excluded_from, people_of_row, pinned_by, with_approvals
+from rollouts.queries.approvals import (
+    able_to_approve,
+    ahead_of,
+    excluded_from,
+    people_of_row,
+    pinned_by,
+    with_approvals,
+)
 
 S = RolloutState
+_NOBODY = Actor.system("inbox")
 #: A release with unwaived code is looked for in the inbox this long after it was sealed; its own page offers the waiver for ever.
 WAIVERS_WITHIN = timedelta(days=30)
 #: As many as one page shows; the count is whole.
@@ -42,6 +54,7 @@ class WaitingApproval:
     """A stage of a rollout that lacks approvals. `why_not`: why this person gives none; empty for whom it waits.
 
     `is_held`: the rollout stands still until then; else the approval is given beforehand. `changes`: three sentences.
+    `comments`: what reviewers wrote on the candidate's comparisons; None where nobody did.
     """
 
     rollout: Rollout
@@ -56,6 +69,7 @@ class WaitingApproval:
     plan: str
     why_not: str = ""
     changes: tuple[str, ...] = ()
+    comments: CommentCount | None = None
 
     @property
     def missing(self) -> int:
@@ -77,10 +91,10 @@ class WaitingWaiver:
 
 
 def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = MOST_SHOWN) -> list[WaitingApproval]:
-    """Those of the models that the actor may read: what waits for the actor first, what waits longest first. Two queries."""
+    """Those of the models that the actor may read: what waits for the actor first, what waits longest first. Three queries."""
     now = now or timezone.now()
     found = []
-    for rollout in _asking(Rollout.objects.filter(model__in=visible_models(actor))).order_by("pk"):
+    for rollout in _asking().filter(model__in=visible_models(actor)).order_by("pk"):
         plan = rollout.effective_policy
         people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)  # type: ignore[attr-defined]
         stage = _lacking(rollout, plan, people)
@@ -91,11 +105,33 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
     return _with_changes(told[:most])
 
 
-def _asking(rollouts: QuerySet[Rollout]) -> QuerySet[Rollout]:
-    """Those of the rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait."""
+def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[WaitingApproval, list[User]] | None:
+    """The stage of the rollout that lacks approvals, and everybody who may give one and has not; None where none can be given."""
+    now = now or timezone.now()
+    rollout = _asking().filter(pk=rollout_id).first()
+    if rollout is None or rollout.newest_report != pinned_by(rollout).report:  # type: ignore[attr-defined]
+        return None
+    plan = rollout.effective_policy
+    people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)  # type: ignore[attr-defined]
+    stage = _lacking(rollout, plan, people)
+    if not stage:
+        return None
+    by = tuple(people.get(stage, ()))
+    (need,) = _with_changes([_waiting(_NOBODY, rollout, plan, stage, by)])
+    return need, list(able_to_approve(rollout.model, excluded_from(rollout)).exclude(username__in=by))
+
+
+@cache
+def _asking() -> QuerySet[Rollout]:
+    """The rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait.
+
+    Made once, to be narrowed: its making takes longer than its answer.
+    """
     held = DecisionRecord.objects.filter(rollout=OuterRef("pk"), code=Code.AWAITING_APPROVAL).order_by("-pk")
-    asking = with_approvals(rollouts).filter(_ASKS, state__in=_STATES).annotate(held_at=Subquery(held.values("at")[:1]))
-    related = asking.select_related("model__team", "environment", "candidate", "stable", "report", "requested_by")
+    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES))
+    related = asking.annotate(held_at=Subquery(held.values("at")[:1])).select_related(
+        "model__team", "environment", "candidate", "stable", "report", "requested_by"
+    )
     return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable") for column in LARGE))
 
 
@@ -118,8 +154,38 @@ def _waiting(actor: Actor, rollout: Rollout, plan: Policy, stage: str, by: tuple
     )  # fmt: skip
 
 
+def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
+    """The newest rollout of the release as a candidate that has not ended and asks for approvals, with its stable release whole;
+    and of its view (`view_of`) what the buttons for a yes and a no are made of. One query."""
+    asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
+    related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
+    rollout = asking.select_related(*related).order_by("-pk").first()
+    if rollout is None:
+        return None
+    plan, newest, now = rollout.effective_policy, rollout.newest_report, timezone.now()  # type: ignore[attr-defined]
+    if not any(plan.approvals.values()):
+        return None
+    people = people_of_row(rollout, pinned_by(rollout), newest, rollout.given, now)  # type: ignore[attr-defined]
+    ahead = ahead_of(rollout, plan)
+    stages = [
+        {"stage": stage, "needed": needed, "by": people.get(stage, []), "is_ahead": stage in ahead}
+        for stage, needed in plan.approvals.items()
+    ]
+    is_old = newest != pinned_by(rollout).report
+    superseded = {"code": "report_superseded", "message": _superseded(rollout)} if is_old else None
+    told = {"approval_stages": stages, "next_approval": _lacking(rollout, plan, people) or None}
+    return rollout, {**told, "blocked": superseded, "will_stop": None}
+
+
+def _superseded(rollout: Rollout) -> str:
+    return (
+        f"{rollout.candidate.name} has a newer report than the one that this rollout rests on, so nothing more of it can be "
+        "approved. End it, and start it again."
+    )
+
+
 def _with_changes(told: list[WaitingApproval]) -> list[WaitingApproval]:
-    """Each with what its candidate changes against stable. One query, for the manifests."""
+    """Each with what its candidate changes against stable, and how many comments that has. Two queries."""
     ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
     manifests = {pk: json.loads(text or "{}") for pk, text in manifests_of(ids).items()}
 
@@ -127,7 +193,15 @@ def _with_changes(told: list[WaitingApproval]) -> list[WaitingApproval]:
         stable = one.rollout.stable_id
         return manifests[stable] if stable is not None else None
 
-    return [replace(one, changes=summary_of(before(one), manifests[one.rollout.candidate_id])) for one in told]
+    said = comment_counts({one.rollout.candidate_id for one in told})
+    return [
+        replace(
+            one,
+            changes=summary_of(before(one), manifests[one.rollout.candidate_id]),
+            comments=said.get(one.rollout.candidate_id),
+        )
+        for one in told
+    ]
 
 
 def _why_not(actor: Actor, rollout: Rollout, stage: str, by: Sequence[str], newest: str) -> str:
@@ -143,10 +217,7 @@ def _why_not(actor: Actor, rollout: Rollout, stage: str, by: Sequence[str], newe
     if actor.name in by:
         return f"You have approved {stage}; it takes other people for the rest."
     if newest != pinned_by(rollout).report:
-        return (
-            f"{rollout.candidate.name} has a newer report than the one that this rollout rests on, so nothing more of it can be "
-            "approved. End it, and start it again."
-        )
+        return _superseded(rollout)
     return ""
 
 
@@ -218,19 +289,25 @@ def count_waiting(actor: Actor, *, now: datetime | None = None) -> int:
     if actor.user_id is None or teams == frozenset():
         return 0
     now = now or timezone.now()
-    models = models_of(teams)
-    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES, model__in=models))
-    asking = asking.exclude(candidate__author=actor.user_id).exclude(requested_by=actor.user_id)
-    code = code_bearing(models, now - WAIVERS_WITHIN).exclude(author=actor.user_id)
-    rows = user_row(actor.user_id).values_list(
-        ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
-        ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
-    )
+    rows = _COUNTING.rows(teams, user=actor.user_id, since=now - WAIVERS_WITHIN)
     rollouts, releases = next(iter(rows), ([], []))
     waivers = sum(bool(_kinds_missing(row["paths"], row["given"])) for row in releases)
     return waivers + sum(_waits_for(actor, row, now) for row in rollouts)
 
 
+def _counting(teams: frozenset[str] | None, user: int, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
+    """(rollouts, releases) that may wait for the user, as lists in one row."""
+    models = models_of(teams)
+    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES, model__in=models))
+    asking = asking.exclude(candidate__author=user).exclude(requested_by=user)
+    code = code_bearing(models, since).exclude(author=user)
+    return user_row(user).values_list(
+        ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
+        ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
+    )
+
+
+_COUNTING = Statement(_counting)
 #: What `_waits_for` reads of a rollout.
 _COUNTED = {
     **{name: name for name in ("policy", "policy_digest", "state", "resume_state", "step_index", "stable_id")},

@@ -11,7 +11,6 @@ from django.db.models import Q
 from django.utils import timezone
 
 from registry.models import Release, ServedModel
-from registry.queries.releases import LARGE
 from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState
 from rollouts.models import Rollout
 from serving.models import Environment, Route
@@ -84,9 +83,17 @@ def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -
     return found
 
 
+#: What a place says of a route and of a rollout; whole rows of hundreds of models take longer to read than all else.
+_OF_ROUTE = ("environment_id", "model_id", "candidate_bp", "changed_at", "stable__number", "candidate__number")
+_OF_ROLLOUT = (
+    "environment_id", "model_id", "state", "weight_bp", "reason", "created_at", "step_started_at", "decided_at", "ended_at",
+    "undo_until", "candidate__number", "stable__number",
+)  # fmt: skip
+
+
 def _routes(models: Collection[int]) -> list[Route]:
-    rows = all_routes().filter(model_id__in=among(models))
-    return list(rows.defer(*(f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE)))
+    rows = all_routes().filter(model_id__in=among(models)).select_related(None)
+    return list(rows.select_related("stable", "candidate").only(*_OF_ROUTE))
 
 
 def _newest(models: Collection[int]) -> dict[tuple[int, int], tuple[Rollout | None, Rollout | None]]:
@@ -100,9 +107,8 @@ def _newest(models: Collection[int]) -> dict[tuple[int, int], tuple[Rollout | No
         .select_related("candidate", "stable")
         .order_by("pk")
     )
-    large = (f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE)
     found: dict[tuple[int, int], tuple[Rollout | None, Rollout | None]] = {}
-    for row in rows.defer("engine_state", "policy", *large):
+    for row in rows.only(*_OF_ROLLOUT):
         at = (row.environment_id, row.model_id)
         _, before = found.get(at, (None, None))
         found[at] = (row, row if row.state in {S.PROMOTED, S.REVERTED} else before)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
+from django.db.models.functions import TruncWeek
 
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, FINAL, RolloutState
@@ -55,12 +56,13 @@ def weeks_of(models: Collection[ServedModel], today: date, weeks: int = 12) -> l
     """(Monday, how many rollouts that were asked for in its week ended how) of the last weeks, the oldest first. One query."""
     first = today - timedelta(days=today.weekday(), weeks=weeks - 1)
     counts: dict[date, Counter[str]] = {first + timedelta(weeks=i): Counter() for i in range(weeks)}
-    rows = Rollout.objects.filter(model__in=models, created_at__date__gte=first).order_by("pk")
-    for at, state in rows.values_list("created_at", "state"):
-        monday = at.date() - timedelta(days=at.date().weekday())
+    since = datetime.combine(first, time(), UTC)
+    rows = Rollout.objects.filter(model__in=models, created_at__gte=since).order_by()
+    weekly = rows.annotate(monday=TruncWeek("created_at", tzinfo=UTC)).values_list("monday", "state")
+    for monday, state, count in weekly.annotate(count=Count("pk")):
         outcome = next((name for name, states in OUTCOMES.items() if state in states), "")
-        if monday in counts and outcome:
-            counts[monday][outcome] += 1
+        if monday.date() in counts and outcome:
+            counts[monday.date()][outcome] += count
     return [(monday, dict(found)) for monday, found in counts.items()]
 
 

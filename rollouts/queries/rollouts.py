@@ -10,7 +10,7 @@ from django.db.models import Max, QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
-from registry.models import Release, ServedModel
+from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
 
@@ -51,12 +51,6 @@ def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:
         .first()
     )
     return None if row is None else dict(row)
-
-
-def waiting_rollout_of(release: Release) -> Rollout | None:
-    """The newest rollout of the release as a candidate that has not ended."""
-    rows = Rollout.objects.select_related(*_WHOLE).filter(candidate=release, state__in=[s.value for s in ACTIVE])
-    return rows.order_by("-pk").first()
 
 
 def active_rows() -> dict[int, tuple[str, int, int, int]]:

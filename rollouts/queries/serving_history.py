@@ -218,7 +218,9 @@ def served_everywhere(
     models: Iterable[ServedModel], at: datetime, most: int
 ) -> list[tuple[Route, ServedChange | None]]:
     """What served each of these models in each environment at the instant; None before its first release there. Three queries."""
-    routes = list(all_routes().filter(model__in=models).order_by("environment__slug", "model__slug")[:most])
+    named = all_routes().select_related(None).select_related("model", "environment")
+    named = named.only("model__slug", "environment__slug", "environment__title")
+    routes = list(named.filter(model__in=models).order_by("environment__slug", "model__slug")[:most])
     of_routes = events().filter(subject_type="route", subject_id__in=[str(route.pk) for route in routes])
     moves = of_routes.filter(verb=EventVerb.ROUTE_SET, at__lte=at).order_by("subject_id", "-seq").distinct("subject_id")
     found = {move.subject_id: move for move in moves}

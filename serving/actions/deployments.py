@@ -7,6 +7,7 @@ an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
@@ -25,7 +26,7 @@ from serving.core.drift import Drift
 from serving.core.lifecycle import MOVES, DeploymentState
 from serving.models import Deployment, Environment, Node, Route, Server, ServerLog
 from serving.ports import RunningServer
-from serving.queries.deployments import deployment_of
+from serving.queries.deployments import deployment_of, deployments_in
 from serving.queries.node_fit import nodes_for
 
 _VERBS = {
@@ -75,9 +76,13 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
 
 
 def release_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment | None:
-    """The release's deployment there, which nobody wants any more; None where it has none. Raises as `drain_deployment` does."""
-    found = deployment_of(release, environment)
-    return None if found is None else drain_deployment(actor=actor, deployment=found, reason=reason)
+    """The release's deployment there, which nobody wants any more; None where it has none. Raises as `drain_deployment` does.
+
+    While it is moved to another node it has two: both go, and the newest is the one.
+    """
+    every = list(deployments_in(release, environment))
+    found = [drain_deployment(actor=actor, deployment=one, reason=reason) for one in every]
+    return found[0] if found else None
 
 
 def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> Deployment:
@@ -125,8 +130,11 @@ def record_state(
         return _move(deployment, to, actor=actor, reason=reason, **changes)
 
 
-def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer) -> Server:
-    """Records a server process started for the deployment. It gets no traffic before `mark_serving`."""
+def record_server(*, actor: Actor, deployment: Deployment, running: RunningServer, digest: str = "") -> Server:
+    """Records a server process started for the deployment. It gets no traffic before `mark_serving`.
+
+    `digest`: of the manifest that every file was verified against as it was written for the server.
+    """
     require(actor, Verb.ADMINISTER, deployment.release.model.team.slug, deployment.release.model.slug)
     with transaction.atomic():
         server = Server.objects.create(
@@ -137,6 +145,7 @@ def record_server(*, actor: Actor, deployment: Deployment, running: RunningServe
             metrics_port=running.metrics_port,
             pid=running.pid,
             folder=str(running.folder),
+            digest=digest,
         )
         _append_server(server, "server.started", actor, "")
     return server
@@ -171,6 +180,13 @@ def record_probe(*, actor: Actor, server: Server) -> None:
     """The server answered a probe right just now. Raises Refused."""
     require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
     Server.objects.filter(pk=server.pk).update(probed_at=timezone.now())
+
+
+def record_memory(*, actor: Actor, measured: Mapping[int, int]) -> None:
+    """How many bytes each of these servers holds now, by its key. Raises Refused."""
+    require(actor, Verb.ADMINISTER, "")
+    rows = [Server(pk=pk, memory_bytes=size, memory_at=timezone.now()) for pk, size in measured.items()]
+    Server.objects.bulk_update(rows, ["memory_bytes", "memory_at"])
 
 
 def note_trouble(*, actor: Actor, deployment: Deployment, trouble: str) -> None:

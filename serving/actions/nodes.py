@@ -8,7 +8,7 @@ from django.utils import timezone
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
-from serving.models import Node
+from serving.models import Deployment, Node
 
 LONGEST_REASON = 2000
 
@@ -25,7 +25,13 @@ def cordon_node(*, actor: Actor, node: Node, reason: str, expected_version: int 
 
 @transaction.atomic
 def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: str = "") -> Node:
-    """The node, which may be given deployments again. Idempotent. Raises Refused, Stale, Invalid."""
+    """The node, which may be given deployments again; what was being drained there and has not begun to stop is kept.
+
+    Idempotent. Raises Refused, Stale, Invalid.
+    """
+    require(actor, Verb.ADMINISTER, EVERY_TEAM)
+    kept = Deployment.objects.filter(node=node, drain_asked_at__isnull=False, is_wanted=True)
+    kept.update(drain_asked_at=None, drain_reason="")
     found = _locked(actor, node, expected_version, reason)
     if found.cordoned_at is None:
         return found

@@ -19,11 +19,14 @@ from django.db import InterfaceError, OperationalError, connection
 
 from accounts.core.access import Actor
 from ledger.adapters.linux_memory import memory_here
+from ledger.core.errors import DomainError
 from registry.queries import manifest_of
 from serving import actions, queries
+from serving.actions.draining import continue_draining
 from serving.agent import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.hardware import hardware
+from serving.agent.memory_use import memory_of
 from serving.agent.reconciler import AgentTimings, Connect, DeploymentReconciler, NodeLauncher
 from serving.core.lifecycle import DeploymentState
 from serving.models import Server
@@ -106,6 +109,20 @@ class Agent:
         """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
         runtimes, told = self._launcher.runtimes(), facts(self._launcher)
         actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
+        for chore in (self._measure, self._drain):
+            try:
+                chore()
+            except (DomainError, OSError) as error:
+                log.warning("node %s: %s; it is tried again", self._node, error)
+
+    def _drain(self) -> None:
+        continue_draining(actor=self._actor, node=self._node)
+
+    def _measure(self) -> None:
+        """Writes down how much memory each living server of this node holds."""
+        servers = {one.pid: one.pk for one in queries.current_servers().filter(deployment__node=self._node)}
+        measured = memory_of(servers) if servers else {}
+        actions.record_memory(actor=self._actor, measured={servers[pid]: size for pid, size in measured.items()})
 
     def _sweep(self) -> None:
         """Garbage-collects servers of earlier agents that no deployment needs."""

@@ -147,7 +147,8 @@ class DeploymentReconciler:
         running = self._launcher.start(spec)
         fetch_s = time.monotonic() - began
         try:
-            self._attach(actions.record_server(actor=self._actor, deployment=deployment, running=running), running)
+            row = actions.record_server(actor=self._actor, deployment=deployment, running=running, digest=spec.digest)
+            self._attach(row, running)
         except Exception:
             self._launcher.stop(running, grace_s=self._pace.stop_grace)
             raise

@@ -1,7 +1,8 @@
-"""REST views of nodes: the list, and keeping new deployments off one."""
+"""REST views of nodes: the list, keeping new deployments off one, and emptying it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -20,10 +21,13 @@ from accounts.api.requests import (
     version_or_any,
 )
 from accounts.api.responses import OnePage, versioned
-from accounts.core.access import Actor
+from accounts.core.access import EVERY_TEAM, Actor, Verb, require
+from serving.actions.draining import drain_node, drain_one
 from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
+from serving.core.draining import Fate
 from serving.models import Node
 from serving.queries import get_node
+from serving.queries.draining import DrainStep, deployment_on, deployments_on, drain_plan
 from serving.queries.fleet import NodeView, OnNode, fleet_of
 
 
@@ -42,6 +46,14 @@ class OnNodeOut(serializers.Serializer[Any]):
     probed_at = serializers.DateTimeField(allow_null=True)
     drifted_files = serializers.IntegerField(allow_null=True, help_text="null: not compared yet")
     declared_memory_mib = serializers.IntegerField(allow_null=True)
+    measured_memory_mib = serializers.IntegerField(
+        allow_null=True, help_text="of its server's processes; null: unknown"
+    )
+    attested = serializers.ChoiceField(
+        choices=["attested", "wrong", "unknown"], help_text="whether the server runs what was signed"
+    )
+    attested_why = serializers.CharField()
+    drain_asked_at = serializers.DateTimeField(allow_null=True)
 
 
 class NodeOut(serializers.Serializer[Any]):
@@ -99,6 +111,55 @@ class UncordonView(APIView):
         return _answer(actor, uncordon_node(actor=actor, node=get_node(name), expected_version=version, **data))
 
 
+class DrainIn(StrictSerializer):
+    reason = serializers.CharField(required=False, default="", allow_blank=True, max_length=LONGEST_REASON)
+    is_confirmed = serializers.BooleanField(
+        required=False, default=False, help_text="needed where it touches what users get"
+    )
+    deployment = serializers.IntegerField(
+        required=False, allow_null=True, default=None, min_value=1, max_value=2**63 - 1, help_text="this one alone"
+    )
+
+
+class DrainStepOut(serializers.Serializer[Any]):
+    deployment = serializers.IntegerField()
+    fate = serializers.ChoiceField(choices=[one.value for one in Fate])
+    says = serializers.CharField()
+    serves_users = serializers.BooleanField()
+
+
+class DrainOut(serializers.Serializer[Any]):
+    """What becomes of each deployment of the node that is drained."""
+
+    node = serializers.CharField()
+    steps = DrainStepOut(many=True)
+
+
+class DrainView(APIView):
+    @extend_schema(operation_id="nodes_drain_plan", responses=DrainOut)
+    def get(self, request: Request, name: str) -> Response:
+        """What draining the node would do now. Takes an administrator."""
+        require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
+        return _drained(name, drain_plan(deployments_on(get_node(name))))
+
+    @extend_schema(operation_id="nodes_drain", request=DrainIn, responses=DrainOut, parameters=[IF_MATCH_OR_ANY])
+    def post(self, request: Request, name: str) -> Response:
+        """Cordons the node and empties it: what nothing needs stops, what serves users is started elsewhere first, the rest waits."""
+        actor, data = actor_of(request), read_body(DrainIn, request)
+        version, node, one = version_or_any(request), get_node(name), data.pop("deployment")
+        if one is not None:
+            return _drained(name, [drain_one(actor=actor, deployment=deployment_on(node, one), **data)])
+        return _drained(name, drain_node(actor=actor, node=node, expected_version=version, **data))
+
+
+def _drained(name: str, steps: Iterable[DrainStep]) -> Response:
+    rows = [
+        {"deployment": one.deployment.pk, "fate": one.fate, "says": one.says, "serves_users": one.serves_users}
+        for one in steps
+    ]
+    return Response(DrainOut({"node": name, "steps": rows}).data)
+
+
 def _answer(actor: Actor, node: Node) -> Response:
     return versioned(NodeOut(next(_node_row(one) for one in fleet_of(actor) if one.node.name == node.name)))
 
@@ -122,5 +183,6 @@ def _on(held: OnNode) -> dict[str, Any]:
         "environment": deployment.environment.slug, "state": deployment.state, "recoveries": deployment.recoveries,
         "is_serving": server is not None and server.is_serving, "probed_at": server.probed_at if server else None,
         "drifted_files": len(server.drift) if server and server.drift_checked_at else None,
-        "declared_memory_mib": held.declared_mib,
+        "declared_memory_mib": held.declared_mib, "measured_memory_mib": held.measured_mib,
+        "attested": held.attested, "attested_why": held.attested_why, "drain_asked_at": deployment.drain_asked_at,
     }  # fmt: skip

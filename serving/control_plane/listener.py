@@ -6,6 +6,7 @@ from typing import Any
 
 from serving.control_plane.clusters import MAX_BODY_BYTES, NAMESPACE
 from serving.control_plane.request_guard import MODEL_HEADER, request_guard
+from serving.control_plane.request_log import failed_attempts, slow_requests
 from serving.control_plane.response_filters import is_late, upstream_filters
 from serving.control_plane.virtual_hosts import ROUTE_CONFIG, unknown_model_vhost
 
@@ -59,6 +60,8 @@ def _connection_manager() -> dict[str, Any]:
         "request_timeout": f"{REQUEST_WITHIN_S}s",  # ends with the first answer of a stream
         "max_request_headers_kb": MAX_HEAD_KIB,
         "common_http_protocol_options": {"max_headers_count": MAX_HEAD_LINES},
+        # Callers find their requests among those that failed or were slow by the id that they sent, or are told.
+        "always_set_request_id_in_response": True,
         "local_reply_config": {"mappers": _own_words()},
         "http_filters": [
             request_guard(),
@@ -66,12 +69,12 @@ def _connection_manager() -> dict[str, Any]:
                 "name": "router",
                 "typed_config": {
                     "@type": f"{prefix}.http.router.v3.Router",
-                    "upstream_log": [_attempt_log()],
+                    "upstream_log": [_attempt_log(), failed_attempts()],
                     "upstream_http_filters": upstream_filters(),
                 },
             },
         ],
-        "access_log": [_request_log(), _late_log()],
+        "access_log": [_request_log(), _late_log(), slow_requests()],
     }
 
 

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from django import db
 
 from ledger.queries.clock import DatabaseClock
 from serving.control_plane import store
+from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import AdsServer, GatewayIdentity
 from serving.control_plane.snapshot import Snapshot, compile_table
 from serving.control_plane.stream import StreamAck
@@ -32,6 +33,8 @@ HEARTBEAT_S = 2.0
 RETRY_S = 0.5
 #: An event tells of refused streams, and of those that follow on one gateway's name not again before this time is over.
 TELL_EVERY_S = 600.0
+#: Requests that failed or were slow, of each release and kind, that one heartbeat writes: they are examples.
+MOST_EXAMPLES = 10
 
 
 class ControlPlane:
@@ -48,6 +51,7 @@ class ControlPlane:
         self._said: dict[str, str] = {}
         self._refused_at: dict[int, float] = {}
         self._refusals: list[tuple[int, str, str]] = []
+        self._examples: dict[GatewayIdentity, dict[tuple[str, str], list[LoggedRequest]]] = {}
         self._clock = DatabaseClock()
         # Reading and writing have a thread each: a slow read must not delay an acknowledgement.
         self._reader = ThreadPoolExecutor(1, "routes")
@@ -100,6 +104,15 @@ class ControlPlane:
         self._refused_at[gateway.id] = now
         self._refusals.append((gateway.id, peer, reason))
         log.warning("gateway %s: a stream from %s is refused: %s", gateway.name, peer, reason)
+
+    def record_requests(self, gateway: GatewayIdentity, requests: Iterable[LoggedRequest]) -> None:
+        """Keeps the first `MOST_EXAMPLES` of each kind until the next heartbeat: a gateway may tell thousands a second."""
+        snapshot = self._snapshots.get(gateway.environment)
+        watched = snapshot.table.watched if snapshot is not None else frozenset()
+        kept = self._examples.setdefault(gateway, {})
+        for one in requests:
+            if one.digest in watched and len(found := kept.setdefault((one.digest, one.kind), [])) < MOST_EXAMPLES:
+                found.append(one)
 
     # -- the database -----------------------------------------------------------------------------------------------
 
@@ -174,6 +187,7 @@ class ControlPlane:
                 if seen:
                     await self._in_thread(self._writer, store.write_seen, seen, self._clock.now())
                 await self._write_refusals()
+                await self._write_examples()
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _write_refusals(self) -> None:
@@ -181,6 +195,14 @@ class ControlPlane:
         while self._refusals:
             await self._in_thread(self._writer, store.write_refusal, *self._refusals[0])
             del self._refusals[0]
+
+    async def _write_examples(self) -> None:
+        """At most once: what the database does not take is lost, like what a gateway could not tell."""
+        kept, self._examples = self._examples, {}
+        for gateway, by_kind in kept.items():
+            found = [one for examples in by_kind.values() for one in examples]
+            if found:
+                await self._in_thread(self._writer, store.write_examples, gateway, found)
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., T], *args: object) -> T:
         def guarded() -> T:

@@ -100,6 +100,11 @@ function envoy_on_response(handle)
   local head = handle:headers()
   local about = handle:streamInfo():dynamicMetadata()
   about:set(ABOUT, "is_answered", "yes")
+  local slow = tonumber(handle:virtualHost():metadata():get("slow_ms"))
+  if slow then
+    local began = tonumber((about:get(ABOUT) or {{}})["began_at"])
+    if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end
+  end
   local status = head:get("grpc-status")
   if status then
     if status ~= "0" then grpc(head, status) end
@@ -141,9 +146,10 @@ def upstream_filters() -> list[dict[str, Any]]:
     ]
 
 
-def attempt_metadata(attempt_timeout_s: float) -> dict[str, dict[str, Any]]:
-    """The metadata by which a virtual host tells the filter how long an attempt may take."""
-    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}"}}
+def attempt_metadata(attempt_timeout_s: float, slow_ms: float | None = None) -> dict[str, dict[str, Any]]:
+    """The metadata by which a virtual host tells the filter how long an attempt may take, and from when on a request is slow."""
+    slow = {} if slow_ms is None else {"slow_ms": f"{slow_ms:.0f}"}
+    return {FILTER: {"attempt_timeout_ms": f"{1000 * attempt_timeout_s:.0f}", **slow}}
 
 
 def is_late() -> dict[str, Any]:

@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
+from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 
+from serving.control_plane.request_log import LoggedRequest, requests_in
 from serving.control_plane.snapshot import Snapshot, compile_listeners
 from serving.control_plane.stream import GatewayStream, StreamAck
 from serving.core.addresses import UNIX, TlsFiles, gateway_identity
@@ -21,6 +23,7 @@ from serving.core.addresses import UNIX, TlsFiles, gateway_identity
 log = logging.getLogger(__name__)
 
 SERVICE = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 #: Without the first three, gRPC's ping policing closes a quiet gateway's stream every few seconds.
 OPTIONS = (
     ("grpc.http2.max_ping_strikes", 0),
@@ -55,6 +58,7 @@ class Plane(Protocol):
     def unsubscribe(self, gateway: GatewayIdentity, wake: asyncio.Event) -> None: ...
     def record_acks(self, gateway: GatewayIdentity, acks: list[StreamAck]) -> None: ...
     def record_refusal(self, gateway: GatewayIdentity, peer: str, reason: str) -> None: ...
+    def record_requests(self, gateway: GatewayIdentity, requests: Iterable[LoggedRequest]) -> None: ...
 
 
 class AdsServer:
@@ -81,8 +85,16 @@ class AdsServer:
             request_deserializer=discovery_pb2.DeltaDiscoveryRequest.FromString,
             response_serializer=discovery_pb2.DeltaDiscoveryResponse.SerializeToString,
         )
+        log_handler: Any = grpc.stream_unary_rpc_method_handler(
+            self._requests,
+            request_deserializer=als_pb2.StreamAccessLogsMessage.FromString,
+            response_serializer=als_pb2.StreamAccessLogsResponse.SerializeToString,
+        )
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {"DeltaAggregatedResources": handler}),)
+            (
+                grpc.method_handlers_generic_handler(SERVICE, {"DeltaAggregatedResources": handler}),
+                grpc.method_handlers_generic_handler(LOG_SERVICE, {"StreamAccessLogs": log_handler}),
+            )
         )
         self._wants_certificates = tls is not None
         add = self._server.add_insecure_port
@@ -134,11 +146,30 @@ class AdsServer:
             self.plane.unsubscribe(gateway, wake)
             log.info("gateway %s disconnected", gateway.name)
 
+    async def _requests(
+        self, messages: AsyncIterator[als_pb2.StreamAccessLogsMessage], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> als_pb2.StreamAccessLogsResponse:
+        """Requests that failed or were slow, of a gateway that is let in: a stream for each of its workers and logs."""
+        gateway, name = None, ""
+        async for message in messages:
+            if gateway is None:
+                told = message.identifier
+                gateway, name = self.plane.gateway(told.node.id), told.log_name
+                if gateway is None or self._is_another(gateway.name, context):
+                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{told.node.id!r} is not let in here")
+                    break
+            self.plane.record_requests(gateway, requests_in(message, name))
+        return als_pb2.StreamAccessLogsResponse()
+
+    def _is_another(self, name: str, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+        """Whether the peer does not show the certificate of the gateway of this name, where one is asked for."""
+        return self._wants_certificates and gateway_identity(name).encode() not in (context.peer_identities() or ())
+
     def _refusal(
         self, name: str, gateway: GatewayIdentity | None, context: grpc.aio.ServicerContext[Any, Any]
     ) -> tuple[grpc.StatusCode, str] | None:
         """Why a peer that says it is the gateway of this name is turned away; None where it is let in."""
-        if self._wants_certificates and gateway_identity(name).encode() not in (context.peer_identities() or ()):
+        if self._is_another(name, context):
             return grpc.StatusCode.PERMISSION_DENIED, f"the certificate is not that of gateway {name!r}"
         if gateway is None:
             message = f"no gateway named {name!r} is registered; register it for an environment first"

@@ -11,9 +11,11 @@ from datetime import datetime, timedelta
 from functools import cache, lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import Q, QuerySet
 
 from accounts.core.access import Actor
 from ledger.queries import clock
@@ -22,6 +24,7 @@ from registry.core.serving import instances_of
 from registry.models import Release, ServedModel
 from serving.actions.routes import record_refused_stream
 from serving.adapters.mirror_secret import mirror_secret
+from serving.control_plane.request_log import LoggedRequest
 from serving.control_plane.server import GatewayIdentity
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.core.routes import (
@@ -35,7 +38,7 @@ from serving.core.routes import (
     Prober,
     RoutingTable,
 )
-from serving.models import Environment, Gateway, Route, Server
+from serving.models import Environment, Gateway, RequestExample, Route, Server
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +143,7 @@ def _model_route(
         prober=_prober_at(settings.PROBER_ADDRESS) if route.mirror_bp else None,
         slot=route.slot,
         gateways=gateways,
+        slow_ms=slow_ms_of(route.model) if route.candidate else None,
     )
 
 
@@ -194,6 +198,14 @@ def limits_of(model: ServedModel) -> Limits:
         return default
 
 
+def slow_ms_of(model: ServedModel) -> float | None:
+    """From how many milliseconds on the model's own objective calls a request slow; None where it states none."""
+    objectives = model.objectives if isinstance(model.objectives, dict) else {}
+    slow = objectives.get("slow")
+    told = slow.get("threshold_ms") if isinstance(slow, dict) else None
+    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None
+
+
 def _identity(gateway: Gateway) -> GatewayIdentity:
     http = urlsplit(gateway.http_url)
     grpc_host, _, grpc_port = gateway.grpc_address.rpartition(":")
@@ -242,3 +254,56 @@ def write_seen(gateway_ids: Iterable[int], at: datetime) -> None:
 
 def write_refusal(gateway_id: int, peer: str, reason: str) -> None:
     record_refused_stream(gateway_id, actor=Actor.system("control_plane"), peer=peer, reason=reason)
+
+
+#: Of each arm of a rollout and each kind so many are kept: the first, since when it was so, and the latest.
+KEPT_FIRST, KEPT_LATEST = 20, 20
+
+
+def write_examples(gateway: GatewayIdentity, requests: Iterable[LoggedRequest]) -> None:
+    """Those of arms that a candidate stands beside now, with their servers."""
+    requests = list(requests)
+    digests = {one.digest for one in requests}
+    routes = Route.objects.filter(environment__slug=gateway.environment, candidate__isnull=False)
+    arms: dict[str, tuple[int, Release, Release]] = {}
+    for route in routes.select_related("stable", "candidate"):
+        for release in (route.stable, candidate := route.candidate):
+            if candidate is not None and release is not None and release.digest in digests:
+                arms[release.digest] = (route.environment_id, candidate, release)
+    servers = _servers_at({one.server for one in requests})
+    rows = [
+        RequestExample(
+            environment_id=environment, candidate=candidate, release=release, gateway=gateway.name,
+            server_id=servers.get((release.pk, one.server)), kind=one.kind, at=one.at, request_id=one.request_id,
+            took_ms=one.took_ms, http_status=one.http_status, grpc_status=one.grpc_status, tries=one.tries,
+            flags=one.flags, address=one.server,
+        )
+        for one in requests
+        if one.digest in arms
+        for environment, candidate, release in [arms[one.digest]]
+    ]  # fmt: skip
+    with transaction.atomic():
+        RequestExample.objects.bulk_create(rows)
+        for key in {(one.environment_id, one.candidate_id, one.release_id, one.kind) for one in rows}:
+            columns = ("environment", "candidate", "release", "kind")
+            _forget(RequestExample.objects.filter(**dict(zip(columns, key, strict=True))))
+
+
+def _forget(examples: QuerySet[RequestExample]) -> None:
+    """All but the first and the latest of these."""
+    first = examples.order_by("at", "pk").values("pk")[:KEPT_FIRST]
+    latest = examples.order_by("-at", "-pk").values("pk")[:KEPT_LATEST]
+    kept = [*first.values_list("pk", flat=True), *latest.values_list("pk", flat=True)]
+    examples.exclude(pk__in=kept).delete()
+
+
+def _servers_at(addresses: Iterable[str]) -> dict[tuple[UUID, str], int]:
+    """The newest server of each release at each of these addresses, by either of its ports."""
+    found: dict[tuple[UUID, str], int] = {}
+    places = [one.rpartition(":") for one in addresses if one]
+    ports = {int(port) for _, _, port in places}
+    about = Q(http_port__in=ports) | Q(grpc_port__in=ports)
+    for server in Server.objects.filter(about).select_related("deployment").order_by("pk"):
+        for port in (server.http_port, server.grpc_port):
+            found[server.deployment.release_id, f"{server.host}:{port}"] = server.pk
+    return found

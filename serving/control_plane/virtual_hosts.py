@@ -89,7 +89,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
             "filter_metadata": {
                 NAMESPACE: {"model": route.model, "generation": str(route.generation)},
                 **model_metadata(route.max_request_bytes),
-                **attempt_metadata(route.limits.attempt_timeout_s),
+                **attempt_metadata(route.limits.attempt_timeout_s, route.slow_ms),
             }
         },
     }

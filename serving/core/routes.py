@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil
 
 from serving.core.addresses import Address
@@ -117,7 +118,7 @@ class ModelRoute:
     """One model's traffic. `others` are releases that a request may force and the split never picks.
 
     `mirror_bp` of the split's inference requests are copied to the prober, whose answers nobody sees. `gateways` share the
-    servers and what may be in flight on them.
+    servers and what may be in flight on them. Requests that took `slow_ms` or longer are told one by one; None: slow ones are not.
     """
 
     route_id: int
@@ -132,6 +133,7 @@ class ModelRoute:
     prober: Prober | None = None
     slot: int = 0  # in [0, SLOTS): the label of requests that begin under this route
     gateways: int = 1
+    slow_ms: float | None = None
 
     def __post_init__(self) -> None:
         if self.gateways < 1:
@@ -195,6 +197,11 @@ class RoutingTable:
     generation: int
     allows_forced: bool = False
     models: tuple[ModelRoute, ...] = ()
+
+    @cached_property
+    def watched(self) -> frozenset[str]:
+        """Digests of the releases that stand beside each other in a split, for which examples of requests are kept."""
+        return frozenset(arm.digest for route in self.models if route.candidate for arm, _ in route.split)
 
     def route(self, model: str) -> ModelRoute | None:
         return next((route for route in self.models if route.model == model), None)

@@ -67,7 +67,12 @@ def environments(models: Iterable[ServedModel] | None = None) -> QuerySet[Enviro
 
 def deployment_of(release: Release, environment: Environment) -> Deployment | None:
     """The deployment that is not gone yet, in any state."""
-    return live_deployments().filter(release=release, environment=environment).order_by("-is_wanted", "-pk").first()
+    return deployments_in(release, environment).first()
+
+
+def deployments_in(release: Release, environment: Environment) -> QuerySet[Deployment]:
+    """Those that are not gone, the wanted and newest first: several while it is moved from one node to another."""
+    return live_deployments().filter(release=release, environment=environment).order_by("-is_wanted", "-pk")
 
 
 def live_deployments() -> QuerySet[Deployment]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,9 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from registry.core.node_facts import NodeFacts, from_agent
+from registry.models import Release
 from registry.queries import manifests_of, visible_models
+from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts, sentence_of
 from serving.models import Deployment, Node, Server
 from serving.queries.deployments import current_servers, live_deployments, nodes
@@ -33,6 +35,14 @@ class OnNode:
     release: str = ""
     number: int | None = None
     declared_mib: int | None = None  # host memory that its envelope asks for
+    attested: str = "unknown"  # attested, unknown, or wrong
+    attested_why: str = ""
+
+    @property
+    def measured_mib(self) -> int | None:
+        """What its server holds, as its agent measured last; None where it did not."""
+        size = self.server.memory_bytes if self.server is not None else None
+        return None if size is None else round(size / 2**20)
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,16 @@ class NodeView:
         return sum(one.declared_mib or 0 for one in self.held)
 
     @property
+    def measured_mib(self) -> int | None:
+        """What the servers that were measured hold together; None where none was."""
+        known = [one.measured_mib for one in self.held if one.measured_mib is not None]
+        return sum(known) if known else None
+
+    @property
+    def is_draining(self) -> bool:
+        return any(one.deployment.drain_asked_at is not None for one in self.held)
+
+    @property
     def undeclared(self) -> int:
         return sum(one.declared_mib is None for one in self.held)
 
@@ -63,7 +83,7 @@ class NodeView:
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
-    """Every node by name, with what runs there. Five queries, however many there are."""
+    """Every node by name, with what runs there. Six queries, however many there are."""
     now = now or timezone.now()
     mine = set(visible_models(actor).values_list("pk", flat=True))
     deployments = list(live_deployments().order_by("node_id", "-pk")[:MOST_DEPLOYMENTS])
@@ -71,10 +91,34 @@ def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:
     for server in current_servers().filter(deployment__in=[one.pk for one in deployments]):
         servers.setdefault(server.deployment_id, server)  # the newest
     manifests = manifests_of({one.release_id for one in deployments if one.release.model_id in mine})
+    wrong = wrong_signatures({one.release_id: one.release for one in deployments}.values()) if deployments else {}
     held: dict[str, list[OnNode]] = {}
     for one in deployments:
-        held.setdefault(one.node_id, []).append(_on_node(one, servers.get(one.pk), mine, manifests))
+        told = _on_node(one, servers.get(one.pk), mine, manifests)
+        state, why = attested(told.server, one.release, wrong.get(one.release_id))
+        held.setdefault(one.node_id, []).append(replace(told, attested=state, attested_why=why))
     return [_view(node, held.get(node.name, []), now) for node in nodes()]
+
+
+def attested(server: Server | None, release: Release, wrong: str | None) -> tuple[str, str]:
+    """(attested, wrong or unknown, why as a sentence): whether what runs is what was signed. `wrong`: why the release's signature does
+    not hold, empty where it does, None where there is none."""
+    if server is None:
+        return "unknown", "No server runs."
+    if not server.digest:
+        return "unknown", "It was started before agents wrote down what they verified."
+    if server.digest != release.digest:
+        return "wrong", f"Its files were verified against {server.digest}, and the release is {release.digest}."
+    if server.drift:
+        return "wrong", "Its files are no longer those that were verified as it started."
+    if wrong is None:
+        return "unknown", "Its files were verified as it started, but nobody signed the release."
+    if wrong:
+        return "wrong", wrong
+    return (
+        "attested",
+        "Each file was verified as it started, against the digest that a key of this installation signed.",
+    )
 
 
 def _on_node(one: Deployment, server: Server | None, mine: set[int], manifests: Mapping[Any, str]) -> OnNode:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import BooleanField, ExpressionWrapper, F, FilteredRelation, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Now
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
+from registry.queries.releases import these_or_numbered
 from serving.models import Environment, Gateway, Route, RouteAck
 from serving.queries.deployments import among
 
@@ -41,6 +42,19 @@ def all_routes() -> QuerySet[Route]:
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
     """The model's route there, by rows or keys; None before its first rollout there."""
     return all_routes().filter(model=model, environment=environment).first()
+
+
+def served_beside(release: Release, *, or_number: int | None) -> Release | None:
+    """Another release of the model that serves now, with `serves_in`, the title of the first environment (by slug) that it is stable
+    in; where none serves, the one of this number, with None. One query."""
+    routes = Route.objects.filter(model=release.model_id).exclude(stable=release.pk)
+    places = routes.filter(stable=OuterRef("pk")).order_by("environment__slug")
+    rows = these_or_numbered(routes.order_by().values("stable"), release.model, or_number or 0)
+    named = rows.annotate(
+        first=Subquery(places.values("environment__slug")[:1]),
+        serves_in=Subquery(places.values("environment__title")[:1]),
+    )
+    return named.order_by(F("first").asc(nulls_last=True), "pk").first()
 
 
 def routes_between(models: Collection[int], environments: Collection[int]) -> list[Route]:

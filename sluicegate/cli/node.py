@@ -1,4 +1,4 @@
-"""`sluicegate node`: the nodes, and keeping new deployments off one."""
+"""`sluicegate node`: the nodes, keeping new deployments off one, and emptying it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         parser.add_argument("node", metavar="NODE")
         parser.add_argument("--reason", default="", help="told in the log")
         parser.set_defaults(run=run_verb, verb=verb)
+    drain = verbs.add_parser("drain", help="Cordon a node and empty it: what serves users is started elsewhere first")
+    drain.add_argument("node", metavar="NODE")
+    drain.add_argument("--reason", default="", help="told in the log")
+    drain.add_argument("--deployment", type=int, help="this deployment alone; the node takes new ones as before")
+    drain.add_argument("--yes", action="store_true", help="do it; without it the plan is printed and nothing happens")
+    drain.set_defaults(run=run_drain)
 
 
 def run_list(arguments: argparse.Namespace, output: Output) -> int:
@@ -58,4 +64,18 @@ def run_verb(arguments: argparse.Namespace, output: Output) -> int:
             node = client.post(address, body, version=known[arguments.node])
     said = "is given no new deployment" if node["state"] == "cordoned" else "may be given deployments again"
     output.result(node, [f"{node['name']} {said}."])
+    return exits.OK
+
+
+def run_drain(arguments: argparse.Namespace, output: Output) -> int:
+    """The plan; with `--yes` what was done of it."""
+    address = f"/nodes/{quote(arguments.node, safe='')}/drain"
+    body = {"reason": arguments.reason, "is_confirmed": True, "deployment": arguments.deployment}
+    with connect(arguments.server) as client:
+        found = client.post(address, body, is_any_version=True) if arguments.yes else client.get(address)
+    steps = [one for one in found["steps"] if arguments.deployment in (None, one["deployment"])]
+    lines = [f"{one['fate']}: {one['says']}" for one in steps] or [f"Nothing runs on {arguments.node}."]
+    if not arguments.yes:
+        lines.append("Nothing was done; add --yes.")
+    output.result({**found, "steps": steps}, lines)
     return exits.OK

@@ -6,7 +6,11 @@ import pytest
 from django.test import Client
 
 from accounts.core.access import Role
-from tests.factories import make_deployment, make_server, make_user
+from serving.models import Deployment
+from sluicegate.cli import exits
+from tests.api.test_cli import Run, run, tokens  # noqa: F401
+from tests.factories import make_deployment, make_node, make_release, make_server, make_user
+from tests.rollout_setup import production, serves
 
 pytestmark = pytest.mark.django_db
 
@@ -27,3 +31,17 @@ def test_nodes_are_listed_cordoned_and_let_in_again() -> None:
         assert answer.status_code == status, (verb, match, answer.json())
     assert root.post("/api/v1/nodes/none/cordon", {}, content_type=kind, headers={"If-Match": "*"}).status_code == 404
     assert Client().get("/api/v1/nodes").status_code == 401
+
+
+def test_the_command_line_prints_the_plan_of_a_drain_and_drains_only_when_told_to(run: Run) -> None:  # noqa: F811
+    release = make_release()
+    serves(release)
+    deployment = make_deployment(release, production(), state="ready")
+    make_node("other")
+    code, plan = run("admin", "node", "drain", "local")
+    assert code == exits.OK and [one["fate"] for one in plan["steps"]] == ["moves"]
+    assert not Deployment.objects.filter(node="other").exists()
+    code, done = run("admin", "node", "drain", "local", "--deployment", str(deployment.pk), "--yes")
+    assert code == exits.OK and done["steps"][0]["deployment"] == deployment.pk
+    assert Deployment.objects.get(node="other").release == release
+    assert run("mara", "node", "drain", "local", "--yes")[0] == exits.REFUSED

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # every page by everybod
 
 #: Pages for people who are not signed in.
 OPEN = {"sign_in", "errors", "error"}
-#: Not asked: what leaves for another site, or only changes this browser.
-UNASKED = {"sign_out", "looks", "issuer_sign_in", "issuer_return"}
+#: Not asked: what leaves for another site, or only changes this browser or which mails oneself gets.
+UNASKED = {"sign_out", "looks", "issuer_sign_in", "issuer_return", "account_mails"}
 #: Whose first part names something of one team.
 _OF_A_TEAM = re.compile(r"(models/<|rollouts/<|gate-runs/<|webhooks/<int)")
 #: Enough for a form to come as far as its permission.
@@ -87,6 +87,7 @@ def address_of(page: URLPattern, made: World) -> str:
         "slug": MODEL, "number": made.release.number, "pk": numbers.get(pattern.split("/")[0], 1), "username": "target",
         "path": "artifact/model.onnx", "code": "forbidden", "delivery": made.delivery.pk, "release": made.release.pk,
         "verb": "pause", "to": "off", "rule": 1, "identity": 1, "digest": made.report.digest, "upload": made.upload_id,
+        "name": "local" if pattern.startswith("fleet/") else "x",
     }  # fmt: skip
     return "/" + re.sub(r"<(?:(\w+):)?(\w+)>", lambda found: str(values.get(found[2], _any(found[1]))), pattern)
 

@@ -10,9 +10,8 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
 
-from tests.page_world import PageWorld, addresses, page_world
+from tests.page_world import addresses, asked_for_more, page_world
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -25,21 +24,6 @@ OWN_BUDGETS = {
     "release_rollout with a preset": 17,
 }
 MOST_FRAGMENT_BYTES = 8 * 1024
-
-
-def asked_for_more(world: PageWorld) -> Iterator[tuple[str, str]]:
-    """(name, address) of pages that cost more where their address asks for more, and of rollouts in other states."""
-    slug, candidate = world.model.slug, world.rollout.candidate.number
-    here = reverse("release_rollout", args=[slug, candidate])
-    yield "release_rollout with a preset", f"{here}?preset=careful"
-    against = reverse("release_diff", args=[slug, candidate])
-    yield "release_diff against another", f"{against}?against={world.release.name}"
-    yield "search for a model", f"{reverse('search')}?q={slug}"
-    yield "search_fragment for a rollout", f"{reverse('search_fragment')}?q={world.rollout.pk}"
-    yield "rollouts of a model", f"{reverse('rollouts')}?model={slug}&state=ended&since=2+h"
-    yield "rollout_replay under a preset", f"{reverse('rollout_replay', args=[world.rollout.pk])}?preset=careful"
-    for name, rollout in (("ended", world.ended), ("waiting", world.waiting)):
-        yield f"rollout that is {name}", reverse("rollout", args=[rollout.pk])
 
 
 def costs(rows: int) -> Iterator[tuple[str, int, int, int]]:

@@ -15,7 +15,7 @@ from accounts.models import Issuer
 from ledger.models import Event
 from registry.core.lifecycle import ReleaseState
 from tests.factories import make_node, make_release, make_server, make_user
-from tests.rollout_setup import promoted, report_for, with_stable
+from tests.rollout_setup import promoted, report_for, slow_request, with_stable
 from tests.webhook_setup import subscribe
 from web.urls import urlpatterns
 
@@ -30,7 +30,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]
 #: What is no page of its own, and why it is left out.
 NO_PAGES = {
     "overview_live", "model_live", "gates_live", "rollout_live", "rollout_plots", "approvals_live",  # parts of pages
-    "gate_run_live", "gate_run_evidence", "search_fragment",
+    "gate_run_live", "gate_run_evidence", "search_fragment", "notices",
     "sign_out", "looks", "audit_jsonl", "audit_csv", "history_csv", "release_disagreements",  # answers without a page
     "issuer_sign_in", "issuer_return",  # ways to elsewhere
 }  # fmt: skip
@@ -55,6 +55,7 @@ class World:
         release = {"slug": self.release.model.slug, "number": self.release.number}
         return {
             "error": {"code": "stale"},
+            "fleet_drain": {"name": "local"},
             "release_file": {**release, "path": "artifact/model.onnx"},
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
@@ -78,6 +79,8 @@ def made() -> World:
     issuer = Issuer.objects.create(**ISSUER)
     hook = subscribe("https://hooks.example/x", team="search", verbs=["rollout.*"])
     ended, _ = promoted()
+    for one in (rollout, ended):
+        slow_request(one)
     return World(rollout, ended, rollout.candidate, report.gate_run, hook, issuer, make_user("ann", team="search"))
 
 

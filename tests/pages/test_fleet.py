@@ -119,7 +119,7 @@ def test_from_the_page_it_is_one_click_to_shut_and_a_question_to_open(admin: Use
     cordon, uncordon = (reverse("fleet_act", args=["local", verb]) for verb in ("cordon", "uncordon"))
     assert client.post(cordon, {"reason": HOSTILE}).status_code == 302
     page = page_of(admin)
-    assert "cordoned</span> by root" in page and "<script>alert" not in page and "placed on this node again" in page
+    assert "cordoned</span> by root" in page and "<script>alert" not in page and "may be placed here again" in page
     stale = client.post(uncordon, {"version": "1", "reason": "typed"})
     assert stale.status_code == 412 and Node.objects.get().cordoned_at is not None
     assert client.post(uncordon, {"version": "2"}).status_code == 302 and Node.objects.get().cordoned_at is None

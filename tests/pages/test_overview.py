@@ -29,6 +29,7 @@ from tests.factories import (
 )
 from tests.pages.markup import squeezed
 from tests.rollout_setup import awaiting, production, promoted, put, serves, with_stable
+from web.pages import overview
 
 pytestmark = pytest.mark.django_db
 #: Of one page, whatever there is to show.
@@ -163,6 +164,30 @@ def test_its_queries_do_not_grow(count: int, django_assert_max_num_queries: Any)
     with django_assert_max_num_queries(MOST_QUERIES):
         page = page_of(client)
     assert page.count('data-label="Serves"') == count
+
+
+def test_of_more_rows_than_it_shows_the_calm_ones_are_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MOST_ROWS", 2)
+    team = make_team("search")
+    for name in ("a-calm", "b-calm", "c-calm", "d-lost"):
+        release = make_release(make_model(name, team=team))
+        serves(release)
+        if name != "d-lost":
+            make_server(make_deployment(release, production(), state="ready"))
+    page = page_of(manager())
+    shown = [name for name in ("a-calm", "b-calm", "c-calm", "d-lost") if f'">{name}</a></td>' in page]
+    assert shown == ["a-calm", "d-lost"] and "And 2 more" in page
+
+
+def test_of_many_rollouts_under_way_the_stuck_come_first_and_each_keeps_its_way_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overview, "MOST_MOVING", 1)
+    shifting, stuck = (with_stable()[0] for _ in range(2))
+    put(stuck, "stuck"), put(shifting, "shifting", weight_bp=500)
+    page = page_of(signed_in(make_user("root", is_admin=True)))
+    assert page.count('class="moving"') == 1 and f'aria-label="{stuck.model.slug} in Production"' in page
+    assert "And 1 more" in page and f'id="back-row-production-{shifting.model.slug}"' in page
 
 
 def test_the_last_hour_of_each_place_is_drawn() -> None:

@@ -46,6 +46,11 @@ def shown(client: Client, name: str, *arguments: Any, status: int = 200, **query
     return squeezed(answer.content.decode())
 
 
+def waived(release: Release) -> None:
+    manager = make_user("mara", team=release.model.team, role=Role.RELEASE_MANAGER)
+    actions.grant_waiver(actor=actor_for(manager), release=release, reason="Read.")
+
+
 def test_every_tab_is_there_and_an_outsider_sees_none(member: Client, release: Release) -> None:
     make_node()
     for name in TABS:
@@ -82,6 +87,29 @@ def test_files_are_filtered(member: Client, release: Release) -> None:
     assert "No file is called that" in shown(member, "release_files", q="<b>\0")
 
 
+def test_code_is_said_first_with_what_to_read_and_who_may_allow_it(member: Client, release: Release) -> None:
+    page = shown(member, "release")
+    assert page.index("This release brings its own code") < page.index("What it is") and "(code)" in shown(
+        member, "release_files"
+    )
+    its_page = reverse("release_file", args=["sentiment", 1, "artifact/model.py"])
+    assert f'<a href="{its_page}"><code>artifact/model.py</code></a>' in page and "holds what a reader does not" in page
+    assert "No server loads it and no gate runs" in page and "a waiver for code" in page
+    assert "Run the gates" not in page and "Roll it out…" not in page and "no release manager has waived it" in page
+    assert "Record the waiver" not in page and f'href="{reverse("approvals")}"' in page
+    mara = make_user("mara", team=release.model.team, role=Role.RELEASE_MANAGER)
+    manager = Client()
+    manager.force_login(mara)
+    assert "Record the waiver" in shown(manager, "release")
+    address = reverse("release_waive", args=["sentiment", 1])
+    assert manager.post(address, {"reason": ""}).status_code == 422
+    done = squeezed(manager.post(address, {"reason": "Read line by line."}, follow=True).content.decode())
+    assert "mara allowed its code" in done and "“Read line by line.”" in done
+    assert "No server loads it" not in done and "Record the waiver" not in done and "Run the gates" in done
+    files = shown(member, "release_files")
+    assert files.index("artifact/model.py") < files.index("artifact/model.onnx")
+
+
 def test_notes_are_written_here_and_escaped(member: Client, release: Release) -> None:
     address = reverse("release_note", args=["sentiment", 1])
     answer = member.post(
@@ -115,6 +143,7 @@ def test_it_is_retired_by_its_name_and_restored(member: Client, release: Release
 
 
 def test_what_serves_or_failed_is_not_offered_and_says_why(member: Client, release: Release) -> None:
+    waived(release)
     assert "Roll it out…" in shown(member, "release")
     report = report_for(release, "failed")
     GateResult.objects.create(gate_run=report.gate_run, gate="load", position=0, verdict="failed", reason="Too slow.")
@@ -130,8 +159,7 @@ def test_a_release_that_was_rolled_back_says_so_on_every_tab(member: Client, rel
     system = Actor.system("tests")
     other = actions.seal(actor=system, release=draft_with(system, release.model, onnx_file("two")))
     serves(other)
-    manager = make_user("mara", team=release.model.team, role=Role.RELEASE_MANAGER)
-    actions.grant_waiver(actor=actor_for(manager), release=release, reason="Read.")
+    waived(release)
     put(started(candidate=release), "rolled_back", weight_bp=0, reason="Errors: 15 of 95.")
     for name in TABS:
         page = shown(member, name)

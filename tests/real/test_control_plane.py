@@ -20,7 +20,7 @@ from serving.actions.routes import register_gateway, set_route
 from serving.adapters.envoy_counters import EnvoyCounters
 from serving.control_plane.plane import HEARTBEAT_S
 from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server
+from serving.models import Deployment, Environment, Gateway, Node, RequestExample, Route, RouteAck, Server
 from serving.queries.routes import Ack, acknowledged
 from tests.control_plane_rig import ControlPlaneProcess, Wire
 from tests.gateway_rig import MODEL, Backend, Envoy, Loop, Traffic, wait_until
@@ -126,6 +126,19 @@ def test_a_decision_is_acknowledged_and_in_force_within_half_a_second(world: Wor
     outcome = traffic.stop()
     assert set(outcome) == {""}, outcome
     assert min(seconds) < 0.5, seconds  # what another program does to some of the rounds says nothing of these
+
+
+def test_a_request_that_failed_is_written_down_with_its_server(world: World) -> None:
+    world.model.objectives = {"slow": {"threshold_ms": 60_000, "max_frac": 0.01}}
+    world.model.save()
+    world.decide(5000)
+    world.start()
+    world.apply(10_000)
+    world.backends["r2"].mode = "error"
+    assert world.envoy.http(headers={"x-request-id": "mine"}).status == 200  # stable answered
+    (one,) = wait_until(lambda: RequestExample.objects.filter(request_id="mine"), "the example is written")
+    assert (one.kind, one.release, one.candidate, one.http_status) == ("failed", world.r2, world.r2, 500)
+    assert one.server == world.servers["r2"] and one.gateway == world.gateway.name and one.tries == 1
 
 
 def test_traffic_goes_on_without_a_control_plane_and_a_new_one_catches_up(world: World) -> None:

@@ -63,7 +63,7 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
 
     def get_queryset(self) -> Any:
         release = visible_release(actor_of(self.request), self.kwargs["slug"], self.kwargs["name"])
-        return queries.gate_runs().filter(release=release).order_by("-pk")
+        return queries.gate_runs().select_related("report").filter(release=release).order_by("-pk")
 
     @extend_schema(
         operation_id="gate_runs_start",

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from django.db.models import OuterRef, Subquery
+from django.db.models.fields.json import KT
+
 from ledger.core.errors import DomainError
 from registry.models import Release
 from registry.storage import store
@@ -43,7 +46,7 @@ class Compared:
 class _Both:
     """What both were asked: the golden set, their answers, and where these differ."""
 
-    golden: GoldenSet
+    golden_blob: str
     old: AnswerList
     new: AnswerList
     positions: list[int]
@@ -84,7 +87,7 @@ def all_disagreements(old: Release, new: Release, *, how: str = "", part: str = 
 
 
 def _read(both: _Both) -> Iterator[Disagreement]:
-    with store().open(both.golden.blob_id) as stream:
+    with store().open(both.golden_blob) as stream:
         yield from disagreements(stream, both.positions[:MOST_READ], both.old, both.new)
 
 
@@ -99,21 +102,23 @@ def _both(old: Release, new: Release) -> _Both | str:
     for name, word in (("golden_set", "golden set"), ("output", "output")):
         if before.get(name) is None or before.get(name) != after.get(name):
             return f"The two were not asked the same: another {word}."
-    golden = GoldenSet.objects.filter(model=new.model_id, digest=after["golden_set"]).first()
-    golden = golden or GoldenSet.objects.filter(model=old.model_id, digest=after["golden_set"]).first()
-    if golden is None:
+    blob = next((result.golden_blob for result in reversed(found) if result is not None and result.golden_blob), None)  # type: ignore[attr-defined]
+    if blob is None:
         return "The golden set is not known here any more."
     answers = [_answers(result) for result in found if result is not None]
     try:
-        return _Both(golden, answers[0], answers[1], differing(answers[0], answers[1]))
+        return _Both(blob, answers[0], answers[1], differing(answers[0], answers[1]))
     except ValueError as error:
         return f"They cannot be compared: {error}."
 
 
 def _newest(releases: list[Release]) -> dict[UUID, GateResult]:
-    """The golden gate of each release's newest report that ran one, by release, where it has answers. One query."""
+    """The golden gate of each release's newest report that ran one, by release, where it has answers, with `golden_blob`: where the
+    bytes of its golden set are, None where the model does not have it any more. One query."""
+    asked = GoldenSet.objects.filter(model=OuterRef("gate_run__release__model"), digest=OuterRef("digest"))
     runs = GateResult.objects.filter(gate_run__release__in=releases, gate_run__report__isnull=False, gate="golden")
     order = ("gate_run__release_id", "-gate_run__report__pk", "pk")
+    runs = runs.annotate(digest=KT("evidence__golden_set"), golden_blob=Subquery(asked.values("blob_id")[:1]))
     rows = runs.select_related("gate_run").order_by(*order).distinct("gate_run__release_id")
     return {one.gate_run.release_id: one for one in rows if one.evidence.get("predictions")}
 

@@ -31,6 +31,14 @@ def meaning(condition: Condition) -> Q:
     return Q(Exists(found.filter(report__release=OuterRef("pk"))))
 
 
+def measured(gate: str, name: str) -> Subquery:
+    """What the newest report of the outer query's release measured, to show and to order by; None where it did not."""
+    found = Measurement.objects.filter(
+        gate=gate, name=name, report__release=OuterRef("pk"), report=_newest("report__release")
+    )
+    return Subquery(found.values("value")[:1])
+
+
 def _newest(release: str) -> Subquery:
     """The newest report of the release that the outer query names so."""
     return Subquery(Report.objects.filter(release=OuterRef(release)).order_by("-pk").values("pk")[:1])

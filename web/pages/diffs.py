@@ -22,20 +22,19 @@ from registry.core.reviews import SECTIONS
 from registry.core.text_diff import Line
 from registry.models import Release
 from registry.queries import get_release, manifest_of, releases_of
-from registry.queries.reviews import comments_of
+from registry.queries.reviews import comments_of, open_first
 from registry.queries.text_changes import FileChange, text_changes
 from rollouts.models import Rollout
-from rollouts.queries import view_of
 from rollouts.queries.approvals import excluded_from
-from rollouts.queries.rollouts import waiting_rollout_of
-from serving.models import Route
+from rollouts.queries.inbox import awaited_of
+from serving.queries.routes import served_beside
 from validators.core.disagreements import Disagreement, How
 from validators.queries.disagreements import all_disagreements, disagreements_of
 from validators.queries.release_diff import whole_diff
 from web.code.hidden import warning_of
 from web.code.lines import html_of
 from web.pages.compare_facts import interval_plot, metric_rows, verdict_of
-from web.pages.release_frame import readable_release, routes_of
+from web.pages.release_frame import readable_release
 from web.pages.rollout_verbs import Button, opening_buttons
 from web.streams import in_threads
 
@@ -74,30 +73,37 @@ class Decision:
 
 @login_required
 def release_diff(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Against `?against=r1`; without it, against what an environment serves now, or else against the release before.
+    """Against `?against=r1`; without it, against what a rollout that waits would replace, what an environment serves now, or the
+    release before.
 
     `?how=` and `?slice=` narrow the golden answers, `?file=` shows the text of one file alone.
     """
     actor = actor_of(request)
     release = readable_release(actor, slug, number)
     others = list(releases_of(release.model).exclude(pk=release.pk)[:MOST_OTHERS])
-    against, serving = _against(request, release, others)
-    facts: dict[str, Any] = {"release": release, "against": against, "serving": serving, "others": others}
+    awaited = awaited_of(release)
+    against, serves_in = _against(request, release, others, awaited[0] if awaited else None)
+    facts: dict[str, Any] = {"release": release, "against": against, "serves_in": serves_in, "others": others}
     if against is not None:
         facts |= _comparison(request, actor, release, against)
+        facts["decision"] = _decision(actor, release, *awaited) if awaited else None
     return render(request, "registry/diff.html", facts)
 
 
-def _against(request: HttpRequest, release: Release, others: list[Release]) -> tuple[Release | None, Route | None]:
-    """(the older release, the route that serves it where nobody named one)."""
+def _against(
+    request: HttpRequest, release: Release, others: list[Release], awaited: Rollout | None
+) -> tuple[Release | None, str]:
+    """(the older release, the title of the environment that it serves where nobody named one): what the rollout that waits would
+    replace, else what serves, else the release before."""
     asked = request.GET.get("against", "") or request.POST.get("against", "")
     if asked:
-        return get_release(release.model.slug, asked), None
-    routes = [route for route in routes_of(release) if route.stable_id != release.pk]
-    if routes:
-        return get_release(release.model.slug, routes[0].stable.name), routes[0]
-    before = next((one for one in others if (one.number or 0) < (release.number or 0)), None)
-    return (get_release(release.model.slug, before.name) if before else None), None
+        return get_release(release.model.slug, asked), ""
+    if awaited is not None and awaited.stable is not None:
+        awaited.stable.model = release.model
+        return awaited.stable, awaited.environment.title
+    before = next((one.number for one in others if (one.number or 0) < (release.number or 0)), None)
+    found = served_beside(release, or_number=before)
+    return found, (found.serves_in or "") if found is not None else ""  # type: ignore[attr-defined]
 
 
 def _comparison(request: HttpRequest, actor: Actor, release: Release, against: Release) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def _comparison(request: HttpRequest, actor: Actor, release: Release, against: R
     only = request.GET.get("file", "").replace("\0", "")
     changes, more = text_changes(manifest_of(against), manifest_of(release), only)
     rows = metric_rows(told)
-    comments = list(comments_of(release)[:MOST_COMMENTS])
+    comments = list(open_first(comments_of(release))[:MOST_COMMENTS])
     return {
         "diff": told,
         "verdict": verdict_of(told, answers, rows),
@@ -125,7 +131,6 @@ def _comparison(request: HttpRequest, actor: Actor, release: Release, against: R
         "open_comments": sum(one.resolved_at is None for one in comments),
         "sections": SECTIONS,
         "may_annotate": may(actor, Verb.ANNOTATE_RELEASE, release.model.team.slug, release.model.slug),
-        "decision": _decision(actor, release),
     }
 
 
@@ -134,14 +139,8 @@ def _asked(request: HttpRequest) -> tuple[str, str]:
     return (how if how in HOWS else ""), request.GET.get("slice", "")[:100]
 
 
-def _decision(actor: Actor, release: Release) -> Decision | None:
-    rollout = waiting_rollout_of(release)
-    if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
-        return None
-    if not any(rollout.effective_policy.approvals.values()):
-        return None
-    live = view_of(rollout)
-    if not live["approval_stages"]:
+def _decision(actor: Actor, release: Release, rollout: Rollout, live: dict[str, Any]) -> Decision | None:
+    if not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
         return None
     buttons = [one for one in opening_buttons(actor, rollout, live) if one.name in ("approve", "reject")]
     refused = ""

@@ -64,9 +64,7 @@ def _map(rows: list[NodeView]) -> Plot:
         NodeRow(one.node.name, cells(one), bytes_of(one.declared_mib), bytes_of(one.known.memory_mib), one.state)
         for one in rows
     ]
-    said = (
-        "The bar is the memory that envelopes declare, against what the node has; nothing here measures what is used."
-    )
+    said = "The bar is the memory that envelopes declare, against what the node has. What servers really hold stands below."
     return fleet_map("Fleet", said, nodes, name="fleet")
 
 

@@ -23,6 +23,7 @@ from web.listing import Filter, asked, sort_asked
 
 PER_PAGE: Final = 50
 SORTS: Final = ("name", "team", "releases", "activity")
+_OF_MODEL: Final = ("slug", "title", "last_number", "created_at", "team__slug")  # what a row says of its model
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,7 +43,7 @@ class ModelRow:
 
 @login_required
 def models(request: HttpRequest) -> HttpResponse:
-    every = list(visible_models(actor_of(request)))
+    every = list(visible_models(actor_of(request)).only(*_OF_MODEL))
     by_environment = places_of(every) if every else {}
     rows = _rows(every, by_environment)
     filters = asked(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,22 +17,26 @@ from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
 from notifications.queries import given_up_on
 from registry.core.ownership import Contact, contacts_of
-from registry.models import ServedModel
-from registry.queries import visible_models as readable_models
+from registry.queries import visible_models
 from rollouts.core.lifecycle import RolloutState
+from rollouts.core.recent_traffic import Minute
 from rollouts.models import Rollout
 from rollouts.queries.inbox import waiting_approvals, waiting_waivers
 from rollouts.queries.places import Place, places_of
 from rollouts.queries.traffic import last_hours
 from web.pages.session import live
-from web.pages.traffic_cells import traffic_cell
+from web.pages.traffic_cells import TrafficCell, traffic_cell
 
-#: As many rows of one environment as one looks through; the list of models has them all.
-MOST_ROWS = 100
+#: As many rows of one environment as one looks through, the calm ones left off first; the list of models has them all.
+MOST_ROWS = 60
+#: As many rollouts under way as have a part of their own, the stuck ones and the newest first; each row has its way back, too.
+MOST_MOVING = 12
 #: As many things that need the person as one page names; their own pages have them all.
 MOST_NEEDS = 10
 
 
+#: What the page says of a model.
+_OF_MODEL = ("slug", "title", "objectives", "ownership", "team__slug")
 #: Of the event stream: what the page shows.
 _TOPICS = ("rollouts", "approvals", "deployments", "models")
 
@@ -50,46 +54,63 @@ class Need:
     contacts: Sequence[Contact] = ()
 
 
-def visible_models(request: HttpRequest) -> list[ServedModel]:
-    """The models whose team the person may read."""
-    return list(readable_models(actor_of(request)))
-
-
 def _facts(request: HttpRequest) -> dict[str, Any]:
     actor = actor_of(request)
-    models = list(readable_models(actor))
+    models = list(visible_models(actor).only(*_OF_MODEL))
     places = places_of(models) if models else {}
     hours = last_hours(models, timezone.now()) if models else {}
     every = [place for rows in places.values() for place in rows]
     mine = [one for one in waiting_approvals(actor) if not one.why_not] if models else []
     waivers = [one for one in waiting_waivers(actor) if not one.why_not] if models else []
-    moving = [place for place in every if place.moving is not None]
+    moving = sorted((place for place in every if place.moving is not None), key=_first_to_look_at)
+    shown = moving[:MOST_MOVING]
+    above = {place.key for place in shown}
     needs = [*_stuck(moving), *(_approval(one) for one in mine), *(_waiver(one) for one in waivers), *_webhooks(actor)]
     return {
         "models": models,
         "needs": needs[:MOST_NEEDS],
         "needs_more": max(0, len(needs) - MOST_NEEDS),
         "approvals_waiting": len(mine) + len(waivers),
-        "topics": " ".join([*_TOPICS, *(f"rollout:{one.pk}" for place in moving if (one := place.moving) is not None)]),
-        "moving": [_row(actor, place) for place in moving],
+        "topics": " ".join([*_TOPICS, *(f"rollout:{one.pk}" for place in shown if (one := place.moving) is not None)]),
+        "moving": [_row(actor, place) for place in shown],
+        "moving_more": len(moving) - len(shown),
         "ended": _last_ended(every),
         "environments": [
             {
                 "environment": environment,
                 "rows": [
-                    {
-                        **_row(actor, place),
-                        "traffic": traffic_cell(
-                            hours.get((environment.pk, place.model.pk), ()), place.model.objectives
-                        ),
-                    }
-                    for place in rows[:MOST_ROWS]
+                    {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, hours)}
+                    for one in _rows_of(there)
                 ],
-                "more": max(0, len(rows) - MOST_ROWS),
+                "more": max(0, len(there) - MOST_ROWS),
             }
-            for environment, rows in places.items()
+            for environment, there in places.items()
         ],
     }
+
+
+def _traffic(place: Place, hours: Mapping[tuple[int, int], Sequence[Minute | None]]) -> TrafficCell | None:
+    return traffic_cell(hours.get((place.environment.pk, place.model.pk), ()), place.model.objectives)
+
+
+def _rows_of(places: list[Place]) -> list[Place]:
+    """Those that the page has room for, in the order of the models."""
+    if len(places) <= MOST_ROWS:
+        return places
+    by_need = sorted(places, key=_is_calm)[:MOST_ROWS]
+    keys = {place.key for place in by_need}
+    return [place for place in places if place.key in keys]
+
+
+def _is_calm(place: Place) -> bool:
+    """Whether nothing moves there, no way back is about to close, and every server answers."""
+    is_well = place.health is not None and place.health.state == "healthy"
+    return is_well and place.moving is None and place.back_until is None
+
+
+def _first_to_look_at(place: Place) -> tuple[bool, int]:
+    assert place.moving is not None
+    return place.moving.state != RolloutState.STUCK, -place.moving.pk
 
 
 def _last_ended(places: list[Place]) -> Rollout | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
+from django.db.models import Case, When
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.safestring import SafeString
@@ -15,6 +16,7 @@ from django.utils.safestring import SafeString
 from accounts.api.requests import actor_of
 from accounts.core.addresses import API
 from registry.core.formats import kind_of
+from registry.core.lifecycle import FileRole
 from registry.core.tensor_groups import grouped
 from registry.core.text_diff import lines_of
 from registry.models import ReleaseFile
@@ -38,15 +40,21 @@ class NumberedLine:
 
 @login_required
 def files(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """The tree, `?q=` narrows it to paths that hold the words."""
+    """The tree, code first; `?q=` narrows it to paths that hold the words."""
     found = readable_release(actor_of(request), slug, number)
     wanted = request.GET.get("q", "").strip()
-    rows = found.files.select_related("blob").order_by("path")
+    is_read_later = Case(When(role=FileRole.CODE.value, then=0), default=1)  # code is what a reviewer reads first
+    rows = found.files.select_related("blob").order_by(is_read_later, "path")
     rows = rows.filter(path__icontains=wanted.replace("\0", "")) if wanted else rows
     page = Paginator(rows, FILES_PER_PAGE).get_page(request.GET.get("page"))
-    tree = [(folder, list(inside)) for folder, inside in groupby(page, key=lambda file: file.path.rpartition("/")[0])]
+    tree = [(folder, is_code, list(inside)) for (folder, is_code), inside in groupby(page, key=_place)]
     facts = {"page": page, "tree": tree, "q": wanted}
     return render(request, "registry/release_files.html", {**frame(found, "release_files"), **facts})
+
+
+def _place(file: ReleaseFile) -> tuple[str, bool]:
+    """Its folder, and whether it is code."""
+    return file.path.rpartition("/")[0], file.role == FileRole.CODE.value
 
 
 @login_required

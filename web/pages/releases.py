@@ -51,10 +51,24 @@ def _code_facts(release: Release, actor: Actor, files: Sequence[Mapping[str, Any
         "waivers": waivers,
         "waivers_missing": missing,
         "may_waive": bool(missing) and may_waive,
-        "imports": {path: facts["imports"] for path, facts in headers.items() if facts.get("imports")},
-        "hidden": hidden_in(files, headers),
+        "code_files": _code_files(files, headers),
         "code_runs": code_runs_of(release),
     }
+
+
+def _code_files(files: Sequence[Mapping[str, Any]], headers: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """{"path", "size_bytes", "imports", "hidden"} of what can run: those with something that a reader does not see first."""
+    hidden = hidden_in(files, headers)
+    imports = {path: facts["imports"] for path, facts in headers.items() if facts.get("imports")}
+    found = [
+        {
+            "path": file["path"], "size_bytes": file["size_bytes"],
+            "imports": imports.get(file["path"], ()), "hidden": hidden.get(file["path"], ()),
+        }
+        for file in files
+        if file["path"] in hidden or file["path"] in imports or waivers_for([file["path"]])
+    ]  # fmt: skip
+    return sorted(found, key=lambda file: (not file["hidden"], file["path"]))
 
 
 def why_not_rolled_out(
@@ -85,7 +99,10 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     gate_run = gate_runs().filter(release=found).order_by("-pk").first()
     notes = list(notes_of(found)[:MOST_NOTES])
     rollouts = list(rollouts_of([found.model]).filter(candidate=found)[:5])
+    code = _code_facts(found, actor, manifest["files"])
     why_not = why_not_rolled_out(found, gate_run, framed["outcome"], rollouts)
+    if code.get("waivers_missing") and not why_not:
+        why_not = f"{found.name} brings its own code, and no release manager has waived it."
     facts = {
         "manifest": manifest,
         "size_bytes": sum(file["size_bytes"] for file in manifest["files"]),
@@ -95,11 +112,13 @@ def release(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         "notes": notes,
         "open_comments": open_comments(found),
         "may_annotate": may(actor, Verb.ANNOTATE_RELEASE, team, slug),
-        "may_run_gates": may(actor, Verb.RUN_GATES, team, slug) and found.state == ReleaseState.SEALED,
+        "may_run_gates": may(actor, Verb.RUN_GATES, team, slug)
+        and found.state == ReleaseState.SEALED
+        and not code.get("waivers_missing"),
         "may_start": may(actor, Verb.START_ROLLOUT, team, slug),
         "may_retire": may(actor, Verb.RETIRE_RELEASE, team, slug),
         "why_not": why_not,
-        **_code_facts(found, actor, manifest["files"]),
+        **code,
     }
     return render(request, "registry/release.html", {**framed, **facts})
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from rollouts.core.latency import EDGES_US
-from rollouts.core.lifecycle import FINAL, RolloutState
+from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy_schema import stored_policy
 from rollouts.core.tick_history import Segment
 from rollouts.core.timeline import Moment, Timeline
@@ -96,7 +96,7 @@ def began_at(rollout: Rollout) -> datetime:
 
 def _draw(read: Read) -> RolloutPlots:
     rollout, moments = read.rollout, read.moments
-    spans = latency_of(rollout)
+    spans = [] if rollout.state in WITHOUT_TRAFFIC else latency_of(rollout)  # nobody has asked the candidate yet
     story = Story(
         rollout.candidate.name,
         rollout.stable.name if rollout.stable else "",

@@ -16,12 +16,14 @@ from ledger.core.errors import DomainError, Invalid
 from registry.core.ownership import contacts_of
 from registry.models import Release
 from registry.queries import get_release, newest_releases
+from registry.queries.reviews import comment_counts
 from rollouts import actions
 from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
 from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
 from rollouts.queries import get_rollout
 from rollouts.queries.replay import replayed
+from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.rollout_view import followed_by, view_with
 from rollouts.queries.timeline import to_go_ranges
 from rollouts.queries.undo_window import is_closed
@@ -51,6 +53,8 @@ def _facts(request: HttpRequest, rollout: Rollout) -> dict[str, Any]:
         "read": read,
         "gateways": [] if is_final or followed is None else followed.acks,
         "rollout": rollout,
+        "comments": comment_counts([rollout.candidate_id]).get(rollout.candidate_id),
+        "examples": examples_by_arm(rollout),
         "contacts": contacts_of(rollout.model.ownership),
         "live": live,
         "is_final": is_final,

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 
 from accounts.api.requests import actor_of
@@ -34,17 +33,14 @@ _PAGES: tuple[tuple[str, str, bool], ...] = (
 
 def _tabs(current: str, *, is_admin: bool) -> list[tuple[str, str, bool, None]]:
     """Of `_parts/tabs.html`: the pages of settings that this person may open."""
-    return [(label, url, name == current, None) for name, label, url in _pages(is_admin)]
+    shown = [("settings", "All", reverse("settings"), True), *pages_of_settings(is_admin=is_admin)]
+    return [(label, url, name == current, None) for name, label, url, is_open in shown if is_open]
 
 
-def _pages(is_admin: bool) -> Iterator[tuple[str, str, str]]:
+def pages_of_settings(*, is_admin: bool) -> Iterator[tuple[str, str, str, bool]]:
+    """(name, label, address, whether the person may open it) of each, in their order."""
     for name, label, is_for_administrators in _PAGES:
-        if is_for_administrators and not is_admin:
-            continue
-        try:
-            yield name, label, reverse(name)
-        except NoReverseMatch:
-            continue
+        yield name, label, reverse(name), is_admin or not is_for_administrators
 
 
 def render_settings(
@@ -54,12 +50,6 @@ def render_settings(
     is_admin = may(actor_of(request), Verb.ADMINISTER, "*")
     shared = {"tabs": _tabs(current, is_admin=is_admin), "is_admin": is_admin}
     return render(request, template, {**shared, **facts}, status=status)
-
-
-@login_required
-def settings(request: HttpRequest) -> HttpResponse:
-    """To the first page of settings that this person may open."""
-    return redirect(next(url for _, _, url in _pages(may(actor_of(request), Verb.ADMINISTER, "*"))))
 
 
 def require_administrator(request: HttpRequest) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from django import template
@@ -68,18 +69,27 @@ def number(value: float | None, unit: str = "") -> str:
 @register.simple_tag
 def icon(name: str, label: str = "") -> SafeString:
     """One icon of the sprite; it says nothing to who hears the page, save where it stands alone and has a `label`."""
+    return _drawn(name, label, static("web/icons.svg"))
+
+
+@lru_cache(maxsize=512)
+def _drawn(name: str, label: str, sprite: str) -> SafeString:
     said = format_html('role="img" aria-label="{}"', label) if label else mark_safe('aria-hidden="true"')
-    return format_html('<svg class="icon" {}><use href="{}#{}"/></svg>', said, static("web/icons.svg"), name)
+    return format_html('<svg class="icon" {}><use href="{}#{}"/></svg>', said, sprite, name)
 
 
 @register.simple_tag
 def word(name: str, since: datetime | None = None) -> SafeString:
     """A state or verdict as icon, word and colour, and since when it is so."""
-    kind, drawn = look_of(name)
-    said = format_html(
-        '<span class="word {}">{} {}</span>', kind, icon(drawn), (name or "").replace("_", " ") or "not judged yet"
-    )
+    said = _word(name, static("web/icons.svg"))
     return format_html('{} <span class="since">{}</span>', said, instant(since, lasts=True)) if since else said
+
+
+@lru_cache(maxsize=512)
+def _word(name: str, sprite: str) -> SafeString:
+    kind, drawn = look_of(name)
+    said = (name or "").replace("_", " ") or "not judged yet"
+    return format_html('<span class="word {}">{} {}</span>', kind, _drawn(drawn, "", sprite), said)
 
 
 @register.simple_tag
@@ -99,12 +109,12 @@ def instant(at: datetime | str | None, lasts: bool = False) -> SafeString | str:
         return UNKNOWN
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     absolute = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return format_html(
-        '<time{3} datetime="{0}" title="{1}" tabindex="0"><span class="ago">{2}</span><span class="at">{1}</span></time>',
-        moment.isoformat(),
-        absolute,
-        ago(moment, timezone.now(), lasts=lasts),
-        mark_safe(' class="lasts"') if lasts else "",
+    # Digits and our own words: escaping them takes longer than all else of an instant, and lists are full of them.
+    kind = ' class="lasts"' if lasts else ""
+    told = ago(moment, timezone.now(), lasts=lasts)
+    return mark_safe(  # noqa: S308
+        f'<time{kind} datetime="{moment.isoformat()}" title="{absolute}" tabindex="0">'
+        f'<span class="ago">{told}</span><span class="at">{absolute}</span></time>'
     )
 
 

@@ -44,11 +44,15 @@
   }
   const lookAtAll = () => elements().forEach(look);
 
+  // For other scripts: these topics changed; without topics, whatever.
+  const tell = (news) => document.dispatchEvent(new CustomEvent("live:news", { detail: news }));
+
   function pollIfLost() {
     const isLost = stream !== "live" && (!wasLive || Date.now() - lostAt >= SILENT_AFTER_S * 1000);
     if (!isLost || document.visibilityState === "hidden" || Date.now() - polledAt < (isSignedOut ? 6 : 1) * POLL_MS) return;
     polledAt = Date.now();
     lookAtAll();
+    tell({});
   }
 
   // What ends by the clock, such as an undo window, is no event that the stream could tell of.
@@ -91,6 +95,7 @@
     if (topics || isReset || isBeat) heardAt = Date.now();
     if (topics) for (const element of elements()) if (element.dataset.live.split(" ").some((one) => topics.includes(one))) look(element);
     if (isReset) lookAtAll();
+    if (topics || isReset) tell({ topics });
     if (bye && isExpired) lookAtAll(); // its 401 says the rest, and what was typed stays
     else if (bye) leave();
     show();

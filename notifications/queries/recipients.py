@@ -1,0 +1,56 @@
+"""Who gets a mail of an event, each by themselves: those whom an approval waits for, and whose model was rolled back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accounts.models import User
+from ledger.models import Event
+from notifications.models import MailChoice
+from rollouts.queries.inbox import WaitingApproval, approval_need
+from rollouts.queries.owners import owners_of
+
+APPROVAL = "rollout.approval_requested"
+ROLLBACKS = ("rollout.rolled_back", "rollout.stuck")
+#: The verbs of events that people get mails of.
+PERSONAL = (APPROVAL, *ROLLBACKS)
+
+
+@dataclass(frozen=True)
+class Recipients:
+    """`need` is what for, the same however often an event repeats it; `approval` is what is asked, where something is."""
+
+    need: str
+    people: tuple[User, ...]
+    approval: WaitingApproval | None = None
+
+
+def recipients_of(event: Event) -> Recipients | None:
+    """Who is to have a mail of the event as things are now; None where nobody is.
+
+    Only who has an address, is active and did not switch it off.
+    """
+    if not event.subject_id.isdecimal():
+        return None
+    pk = int(event.subject_id)
+    if event.verb == APPROVAL:
+        found = approval_need(pk)
+        if found is None:
+            return None
+        waiting, people = found
+        return Recipients(f"approval:{pk}:{waiting.stage}", _reachable(people, "wants_approvals"), waiting)
+    if event.verb not in ROLLBACKS:
+        return None
+    return Recipients(f"{event.verb}:{pk}", _reachable(list(owners_of(pk)), "wants_rollbacks"))
+
+
+def _reachable(people: list[User], choice: str) -> tuple[User, ...]:
+    refusing = set(
+        MailChoice.objects.filter(user__in=[one.pk for one in people], **{choice: False}).values_list("user", flat=True)
+    )
+    return tuple(one for one in people if one.email and one.pk not in refusing)
+
+
+def mail_choice_of(user: User) -> MailChoice:
+    """What the person chose; everything, unless they said otherwise."""
+    return MailChoice.objects.filter(user=user).first() or MailChoice(user=user)

@@ -1,0 +1,141 @@
+"""Which requests failed or were slow, one by one: what a gateway tells of them, for people to look at. Counts judge, not these.
+
+Failed attempts are told with the server that failed, whatever a second attempt made of them. Slow requests are told for the release
+that the split picked: over its objective (`slow_ms`), or so late that a second attempt was begun beside the first. All goes to the
+control plane over the connection's own cluster; a control plane that is away loses them, and traffic does not notice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from envoy.data.accesslog.v3 import accesslog_pb2
+from envoy.service.accesslog.v3 import als_pb2
+
+from serving.control_plane.clusters import NAMESPACE
+from serving.core.buckets import GRPC_FAILURES, is_failure
+
+FAILED: Final = "failed"
+SLOW: Final = "slow"
+_ATTEMPT: Final = "x-envoy-attempt-count"
+#: What ends an attempt without an answer: no connection, a broken one, a time-out, what is no HTTP.
+_FLAGS: Final = {
+    "upstream_connection_failure": "UF",
+    "upstream_connection_termination": "UC",
+    "upstream_request_timeout": "UT",
+    "upstream_remote_reset": "UR",
+    "upstream_protocol_error": "UPE",
+}
+_GRPC_NAMES: Final = {
+    2: "UNKNOWN",
+    4: "DEADLINE_EXCEEDED",
+    12: "UNIMPLEMENTED",
+    13: "INTERNAL",
+    14: "UNAVAILABLE",
+    15: "DATA_LOSS",
+}
+#: Characters of a caller's own request id that are kept.
+LONGEST_ID: Final = 100
+
+
+@dataclass(frozen=True)
+class LoggedRequest:
+    """An attempt that failed, or a request that was slow. `digest`: of the release; `took_ms` in milliseconds.
+
+    `server`: host:port of the server that failed, or answered; empty where there was none. `http_status` 0: no answer came.
+    """
+
+    kind: str
+    digest: str
+    at: datetime
+    request_id: str
+    took_ms: float
+    http_status: int
+    grpc_status: int | None
+    tries: int
+    flags: str
+    server: str
+
+
+def failed_attempts() -> dict[str, Any]:
+    """For the router's log of attempts."""
+    is_grpc = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
+    failures = [_GRPC_NAMES[code] for code in sorted(GRPC_FAILURES)]
+    of_grpc = {"and_filter": {"filters": [is_grpc, {"grpc_status_filter": {"statuses": failures}}]}}
+    at_least = {"op": "GE", "value": {"default_value": 500, "runtime_key": "sluicegate.told_from"}}
+    of_http = {"status_code_filter": {"comparison": at_least}}
+    cut = {"response_flag_filter": {"flags": sorted(_FLAGS.values())}}
+    return {**_log(FAILED, "UPSTREAM_HOST"), "filter": {"or_filter": {"filters": [of_http, of_grpc, cut]}}}
+
+
+def slow_requests() -> dict[str, Any]:
+    """For the listener's log of requests: the response filter marks those that were over the objective, or late."""
+    marked = [
+        {
+            "metadata_filter": {
+                "matcher": {"filter": NAMESPACE, "path": [{"key": key}], "value": {"string_match": {"exact": "yes"}}},
+                "match_if_key_not_found": False,
+            }
+        }
+        for key in ("is_slow", "is_late")
+    ]
+    return {**_log(SLOW, "CLUSTER"), "filter": {"or_filter": {"filters": marked}}}
+
+
+def _log(name: str, whose: str) -> dict[str, Any]:
+    return {
+        "name": f"told_{name}",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
+            "common_config": {
+                "log_name": name,
+                "transport_api_version": "V3",
+                "grpc_service": {"envoy_grpc": {"cluster_name": "ads"}},
+                "custom_tags": [{"tag": "digest", "value": f"%METADATA({whose}:{NAMESPACE}:digest)%"}],
+            },
+            "additional_request_headers_to_log": [_ATTEMPT],
+            "additional_response_headers_to_log": ["grpc-status"],
+            "additional_response_trailers_to_log": ["grpc-status"],
+        },
+    }
+
+
+def requests_in(message: als_pb2.StreamAccessLogsMessage, name: str) -> Iterator[LoggedRequest]:
+    """What a gateway's message tells. `name`: the log's, which the stream's first message has. What names no release is left out."""
+    for entry in message.http_logs.log_entry:
+        common, digest = entry.common_properties, entry.common_properties.custom_tags.get("digest", "")
+        if name not in (FAILED, SLOW) or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+            continue
+        flags = [short for field, short in _FLAGS.items() if getattr(common.response_flags, field)]
+        status, of_grpc = entry.response.response_code.value, _grpc_status(entry)
+        if name == FAILED and not is_failure(http_status=status, grpc_status=of_grpc, was_cut=bool(flags)):
+            continue
+        yield LoggedRequest(
+            kind=name, digest=digest, at=common.start_time.ToDatetime(UTC), request_id=_readable(entry.request.request_id),
+            took_ms=common.duration.ToTimedelta().total_seconds() * 1000, http_status=status, grpc_status=of_grpc,
+            tries=_tries(entry), flags=" ".join(flags), server=_address(common),
+        )  # fmt: skip
+
+
+def _grpc_status(entry: accesslog_pb2.HTTPAccessLogEntry) -> int | None:
+    said = entry.response.response_trailers.get("grpc-status") or entry.response.response_headers.get("grpc-status", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= 3 else None
+
+
+def _tries(entry: accesslog_pb2.HTTPAccessLogEntry) -> int:
+    said = entry.request.request_headers.get(_ATTEMPT, "")
+    return min(int(said), 9) if said.isascii() and said.isdigit() and len(said) < 3 else 1
+
+
+def _address(common: accesslog_pb2.AccessLogCommon) -> str:
+    found = common.upstream_remote_address.socket_address
+    return f"{found.address}:{found.port_value}" if found.address else ""
+
+
+def _readable(request_id: str) -> str:
+    """A caller may have sent it: what is not printed on paper is left out, and its end."""
+    return "".join(letter for letter in request_id if letter.isprintable())[:LONGEST_ID]

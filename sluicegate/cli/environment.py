@@ -1,0 +1,108 @@
+"""`sluicegate environment list|show|create|change`: where releases run, and the rules for entering."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from urllib.parse import quote
+
+from sluicegate.cli import exits
+from sluicegate.cli.output import Output
+from sluicegate.cli.session import connect
+from sluicegate.cli.settings_values import add_file, changed, values_of
+
+HELP = "Environments, and the rules for entering them"
+RULES = {
+    "needs_passed_report": "a rollout starts only with a passed report",
+    "needs_approval": "every rollout waits for an approval at its start",
+    "allows_forced_release": "a request may choose its release by x-sluicegate-release",
+}
+COLUMNS = ("environment", "title", "gateways", "models served", "asks for")
+EXAMPLES = """examples:
+  sluicegate environment create canary --title "Canary, Frankfurt" --needs-passed-report
+  sluicegate environment change production --needs-approval
+  sluicegate environment change staging --file staging.yaml      # title: Staging
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "environment", help=HELP, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    parser = verbs.add_parser("list", help="List environments")
+    parser.set_defaults(run=run_list)
+    parser = verbs.add_parser("show", help="Show one: its rules, gateways and routes")
+    parser.add_argument("environment", metavar="ENVIRONMENT")
+    parser.set_defaults(run=run_show)
+    for verb, run, text in (
+        ("create", run_create, "Make one (administrators)"),
+        ("change", run_change, "Change its title and the rules for entering it (administrators)"),
+    ):
+        parser = verbs.add_parser(
+            verb, help=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        parser.add_argument("environment", metavar="ENVIRONMENT", help="its short name, such as production")
+        parser.add_argument("--title")
+        for name, about in RULES.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help=about)
+        if verb == "create":
+            parser.add_argument(
+                "--routed",
+                dest="is_routed",
+                action=argparse.BooleanOptionalAction,
+                help="a gateway serves it (yes); without one, gates talk to its servers directly",
+            )
+        add_file(parser)
+        parser.set_defaults(run=run)
+
+
+def run_list(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        rows = list(client.pages("/environments"))
+    cells = [(row["slug"], row["title"], len(row["gateways"]), len(row["routes"]), _asks_for(row)) for row in rows]
+    output.table(rows, COLUMNS, cells, empty="No environment yet. Make one: sluicegate environment create NAME")
+    return exits.OK
+
+
+def run_show(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        row = client.get(_path(arguments.environment))
+    routes = [
+        f"  {one['model']}: {one['stable']}"
+        + (f", {one['candidate']} at {one['candidate_bp'] / 100:g} %" if one["candidate"] else "")
+        for one in row["routes"]
+    ]
+    gateways = ", ".join(one["name"] for one in row["gateways"]) or "none"
+    output.result(
+        row, [f"{row['slug']}: {row['title']}", f"asks for: {_asks_for(row)}", f"gateways: {gateways}", *routes]
+    )
+    return exits.OK
+
+
+def run_create(arguments: argparse.Namespace, output: Output) -> int:
+    body = values_of(arguments, ("title", "is_routed", *RULES), slug=arguments.environment)
+    with connect(arguments.server) as client:
+        row = client.post("/environments", body)
+    output.result(row, [f"Environment {row['slug']} is there; it asks for: {_asks_for(row)}."])
+    return exits.OK
+
+
+def run_change(arguments: argparse.Namespace, output: Output) -> int:
+    with connect(arguments.server) as client:
+        row = changed(client, _path(arguments.environment), values_of(arguments, ("title", *RULES)))
+    output.result(row, [f"Environment {row['slug']} is changed; it asks for: {_asks_for(row)}."])
+    return exits.OK
+
+
+def _path(slug: str) -> str:
+    return f"/environments/{quote(slug, safe='')}"
+
+
+def _asks_for(row: dict[str, Any]) -> str:
+    found = [
+        text
+        for name, text in (("needs_passed_report", "a passed report"), ("needs_approval", "an approval"))
+        if row[name]
+    ]
+    return " and ".join(found) or "nothing"

@@ -1,0 +1,56 @@
+"""A query that is written as SQL once answers as Django's own does, whoever asks and whenever."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import OuterRef, QuerySet
+from django.db.models.functions import JSONObject
+
+from accounts.models import Membership, User
+from ledger.queries import statements
+from ledger.queries.statements import Statement
+from tests.factories import make_user
+
+pytestmark = pytest.mark.django_db
+
+DAY = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def joined(names: frozenset[str] | None, user: int, since: datetime) -> QuerySet[User, tuple[Any, ...]]:
+    roles = Membership.objects.filter(user=OuterRef("pk")).values(row=JSONObject(role="role"))
+    rows = User.objects.filter(pk=user, date_joined__gt=since)
+    return (rows if names is None else rows.filter(username__in=names)).values_list("username", ArraySubquery(roles))
+
+
+def test_it_answers_as_the_query_does_for_other_values_and_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "MOST_SHAPES", 2)
+    people = [make_user("ada", team="search"), make_user("bob", team="search")]
+    User.objects.update(date_joined=DAY)
+    statement = Statement(joined)
+    for names in (None, frozenset({"ada"}), frozenset({"bob"}), frozenset({"ada", "bob"}), None):
+        for user in people:
+            for since in (DAY - timedelta(days=1), DAY):
+                given = {"user": user.pk, "since": since}
+                assert statement.rows(names, **given) == list(joined(names, **given))
+
+
+def test_it_is_written_once() -> None:
+    written = []
+
+    def one(user: int) -> QuerySet[User, tuple[Any, ...]]:
+        written.append(user)
+        return User.objects.filter(pk=user).values_list("username")
+
+    statement, ada = Statement(one), make_user("ada")
+    assert [statement.rows(user=ada.pk) for _ in range(3)] == [[("ada",)]] * 3
+    assert statement.rows(user=ada.pk + 1) == [] and len(written) == 1
+
+
+def test_a_value_that_the_query_does_not_take_is_refused() -> None:
+    statement = Statement(lambda user: User.objects.values_list("username"))
+    with pytest.raises(ValueError, match="does not take user"):
+        statement.rows(user=1)
