@@ -101,10 +101,10 @@ def push(installation: Any, server: Any, file: Path, rounds: int, connections: i
     from boto3.s3.transfer import TransferConfig
 
     from accounts.actions import actor_for, issue_token
-    from sluicegate.cli.folder import hash_files
     from sluicegate.cli.output import Output
-    from sluicegate.cli.uploads import await_verified, send_files
     from sluicegate.client import Client
+    from sluicegate.client.folder import hash_files
+    from sluicegate.client.uploads import await_verified, send_files
     from tests.registry_samples import person, release_yaml, served_model
     from tests.s3_rig import BUCKET
 

@@ -1,6 +1,6 @@
 """Where blobs lie: `store()` is the room that SLUICEGATE_BLOB_STORE names, with the bytes of every blob by their sha256.
 
-`port` says what an adapter does, `folder` and `s3` are the two there are; tests/contracts/test_blob_store.py holds both to it.
+`port` says what an adapter does, `folder` and `s3` are the two there are; tests/contracts/test_blob_store*.py hold both to it.
 """
 
 from registry.storage.blobs import Blobs, adapter, store

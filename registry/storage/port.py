@@ -1,4 +1,4 @@
-"""What every blob store does. tests/contracts/test_blob_store.py holds each adapter to it.
+"""What every blob store does. tests/contracts/test_blob_store*.py hold each adapter to it.
 
 A store keeps bytes under a key that is written once: `<sha256>` for bytes that came through this process and were hashed
 on their way, `<sha256>/<upload, 32 hex digits>` for bytes that came in parts. Which key holds a blob is the database's to say.

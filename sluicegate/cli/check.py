@@ -14,12 +14,12 @@ from registry.core.file_rules import CONFIG_FILES, path_problems
 from registry.core.formats import inspect
 from registry.core.formats.heads import LONGEST_HEAD
 from sluicegate.cli import archives, exits
-from sluicegate.cli.documents import text_of
 from sluicegate.cli.errors import CommandError, refuse
-from sluicegate.cli.folder import DOCUMENT, find_files, open_file
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 from sluicegate.client import Client
+from sluicegate.client.documents import text_of
+from sluicegate.client.folder import DOCUMENT, find_files, open_file
 from sluicegate.client.names import model_path
 
 ABOUT = """Reads DIR/release.yaml and the headers of the files beside it, and asks the server what the seal would refuse: fields,

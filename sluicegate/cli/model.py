@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate.cli import exits, gates
-from sluicegate.cli.documents import read_yaml
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
 from sluicegate.client import Client
+from sluicegate.client.documents import read_yaml
 from sluicegate.client.names import model_path
 
 

@@ -7,22 +7,17 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from accounts.core.quantities import size_text
+from sluicegate.client.progress import Meter
 
 #: In a log, progress is a line at most this often.
 LOG_EVERY_S = 5.0
-
-
-class Meter(Protocol):
-    """Takes how far the work is."""
-
-    def __call__(self, done: int, total: int, note: str = "") -> None: ...
 
 
 class Output:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sluicegate.cli.documents import read_yaml
+from sluicegate.client.documents import read_yaml
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:

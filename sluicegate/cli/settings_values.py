@@ -27,7 +27,7 @@ def values_of(arguments: argparse.Namespace, names: Sequence[str], **more: Any) 
 
     Raises CommandError for a file that cannot be read.
     """
-    from sluicegate.cli.documents import read_yaml
+    from sluicegate.client.documents import read_yaml
 
     found = read_yaml(arguments.file) if arguments.file else {}
     given = {name: getattr(arguments, name) for name in names} | more
@@ -51,7 +51,7 @@ def secret_in(name: str | None) -> str | None:
     """
     if name is None:
         return None
-    from sluicegate.cli.documents import text_of
+    from sluicegate.client.documents import text_of
 
     return (sys.stdin.read() if name == "-" else text_of(Path(name))).strip()
 

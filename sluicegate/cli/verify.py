@@ -16,10 +16,10 @@ from registry.core import oms
 from registry.signing.public_keys import PublicKey, read_public_keys, signer_of
 from sluicegate.cli import exits
 from sluicegate.cli.errors import CommandError, Problem, refuse
-from sluicegate.cli.folder import chunks_of
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 from sluicegate.client import Client
+from sluicegate.client.folder import chunks_of
 from sluicegate.client.names import release_path
 
 ABOUT = """RELEASE: reads every file back from the server, hashes it here, and checks the signature. DIR: a folder that

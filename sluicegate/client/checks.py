@@ -12,12 +12,12 @@ from registry.core.file_rules import path_problems
 from registry.core.formats import inspect
 from registry.core.schema import Problem
 from registry.core.spec import read_spec
-from sluicegate.cli.errors import refuse
-from sluicegate.cli.folder import open_file
+from sluicegate.client.errors import refuse
+from sluicegate.client.folder import open_file
 
 
 def refuse_lies(document: Mapping[str, Any], found: Sequence[tuple[str, Path]]) -> None:
-    """Raises CommandError (exit 3) with every mistake. What only the server can judge, such as the contract, is left to it."""
+    """Raises Mistake with every mistake. What only the server can judge, such as the contract, is left to it."""
     problems: list[Problem] = []
     known: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for path, source in found:

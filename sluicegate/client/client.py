@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from sluicegate.client.connection import Connection
 from sluicegate.client.errors import StillRunning
 from sluicegate.client.names import model_path, release_of, release_path
+from sluicegate.client.progress import Progress, Silent
 
 #: Ends of a rollout; `stuck` is one for who waits, as only a person helps on.
 ROLLOUT_ENDS: Final = frozenset({"promoted", "reverted", "rolled_back", "rejected", "cancelled", "superseded", "stuck"})
@@ -26,6 +28,31 @@ OnLook = Callable[[dict[str, Any]], None]
 
 class Client(Connection):
     """A signed-in caller of one server. Every method raises Problem or Unreachable, and gives the API's JSON."""
+
+    def push(
+        self,
+        folder: Path | str,
+        *,
+        model: str | None = None,
+        connections: int = 0,
+        has_gates: bool = False,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """The sealed release of a release folder, with its `model` and `name` ("r2"); with `has_gates` also `gate_run`, at its end.
+
+        Hashes the files, sends what the server lacks in parts, `connections` at once (4), and seals when every one was
+        verified. A refusal leaves nothing; what was sent before the connection or the process was lost is not sent again by the next
+        push of the folder. `model` goes before the one that release.yaml names; `timeout_s` bounds the wait for the gates.
+        Raises Mistake for a folder that is not good, and StillRunning.
+        """
+        from sluicegate.client.push import push  # what it reads folders with is not needed by who only watches
+
+        release = push(self, Path(folder), model=model, connections=connections, progress=progress or Silent())
+        if has_gates:
+            started = self.start_gates(f"{release['model']}/{release['name']}")
+            release["gate_run"] = self.wait_for_gates(started, timeout_s=timeout_s)
+        return release
 
     def start_gates(self, release: str, *, environment: str | None = None) -> dict[str, Any]:
         """The gate run of `model/rN` that was started, or the one that is under way already."""

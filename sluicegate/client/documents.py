@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from registry.adapters.json_yaml import YamlMistake, read_text
-from sluicegate.cli.errors import CommandError, refuse
+from sluicegate.client.errors import Mistake, refuse
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The file's mapping. Raises CommandError (exit 3) naming the line of every mistake, and its fix.
+    """The file's mapping. Raises Mistake naming the line of every mistake, and its fix.
 
     A date stays the text that was written, as in YAML 1.2's core schema: JSON has none.
     """
@@ -23,7 +23,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def text_of(path: Path) -> str:
-    """The file as text. Raises CommandError (exit 3) for one that cannot be read."""
+    """The file as text. Raises Mistake for one that cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
@@ -31,7 +31,7 @@ def text_of(path: Path) -> str:
         raise refuse(f"{path} cannot be read: {said}.", "Mend it, then repeat the command.") from error
 
 
-def _mistakes(path: Path, mistakes: tuple[YamlMistake, ...]) -> CommandError:
+def _mistakes(path: Path, mistakes: tuple[YamlMistake, ...]) -> Mistake:
     said = [f"{path}{_where(one)}: {one.message}." for one in mistakes]
     errors = [{"field": f"{path.name}{_where(one)}", "message": f"{one.message}.", "fix": ""} for one in mistakes[1:]]
     return refuse(said[0], "Mend it, then repeat the command.", **({"errors": errors} if errors else {}))

@@ -85,6 +85,22 @@ class Problem(ClientError):
         super().__init__(message, next_step=step, status=status, **facts)
 
 
+class Mistake(ClientError):
+    """Found on this side: what is to be sent is not good, or changed while it was sent."""
+
+
+def refuse(message: str, next_step: str = "", **facts: Any) -> Mistake:
+    """A local check said no, before anything was sent."""
+    return Mistake(message, next_step=next_step, **facts)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same may succeed a moment later: nobody answered, or the server or its store is down or busy."""
+    if isinstance(error, Problem):
+        return error.status >= 500 or error.status in {408, 429}
+    return isinstance(error, Unreachable)
+
+
 class Unreachable(ClientError):
     """Nobody answers there, or the connection was lost. What was asked for may have been done."""
 

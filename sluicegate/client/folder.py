@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sluicegate.cli.documents import read_yaml
-from sluicegate.cli.errors import refuse
+from sluicegate.client.documents import read_yaml
+from sluicegate.client.errors import refuse
 
 CHUNK_BYTES = 1 << 20
 DOCUMENT = "release.yaml"
@@ -34,7 +34,7 @@ class LocalFile:
 
 
 def read_document(folder: Path) -> dict[str, Any]:
-    """release.yaml as a mapping. Raises CommandError (exit 3) naming the line of a mistake."""
+    """release.yaml as a mapping. Raises Mistake naming the line of a mistake."""
     path = folder / DOCUMENT
     try:
         is_folder, is_there = folder.is_dir(), path.is_file() and not path.is_symlink()
@@ -50,7 +50,7 @@ def read_document(folder: Path) -> dict[str, Any]:
 def find_files(folder: Path) -> list[tuple[str, Path]]:
     """(path in the release, path on disk) of config.pbtxt and of every file under artifact/ and tokenizer/, by path.
 
-    Loose files beside them, such as notes, are not sent. Raises CommandError for symbolic links (what they point at may
+    Loose files beside them, such as notes, are not sent. Raises Mistake for symbolic links (what they point at may
     change, and may lie outside), for special files, for names that are not UTF-8, for what cannot be read, for other
     folders (a misspelt tokenizer/ must not be left behind), and when there is nothing under artifact/.
     """
@@ -66,7 +66,7 @@ def find_files(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _loose(folder: Path) -> Iterator[tuple[str, Path]]:
-    """config.pbtxt, if it is there. Raises CommandError for folders that would be left behind."""
+    """config.pbtxt, if it is there. Raises Mistake for folders that would be left behind."""
     for entry in sorted(folder.iterdir()):
         if entry.name == CONFIG:
             yield _ordinary(folder, entry)
@@ -80,7 +80,7 @@ def _loose(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _below(folder: Path, part: str) -> Iterator[tuple[str, Path]]:
-    """Every file under artifact/ or tokenizer/. Raises CommandError, and OSError for a folder that cannot be read."""
+    """Every file under artifact/ or tokenizer/. Raises Mistake, and OSError for a folder that cannot be read."""
     if (folder / part).is_symlink():
         raise _refuse_link(folder / part)
     if not (folder / part).exists():
@@ -128,7 +128,7 @@ def _unreadable(path: Path, error: OSError) -> Exception:
 
 @contextmanager
 def open_file(source: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file of the release. Raises CommandError (exit 3) naming one that cannot be read."""
+    """The bytes of a file of the release. Raises Mistake naming one that cannot be read."""
     try:
         with source.open("rb") as stream:
             yield stream

@@ -14,12 +14,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluicegate.cli import exits
-from sluicegate.cli.errors import CommandError, Problem, Unreachable, refuse
-from sluicegate.cli.folder import LocalFile, open_file
-from sluicegate.cli.output import Meter, Output
-from sluicegate.client import Client
-from sluicegate.client.connection import CHUNK_BYTES
+from sluicegate.client.connection import CHUNK_BYTES, Connection
+from sluicegate.client.errors import Problem, Unreachable, refuse
+from sluicegate.client.folder import LocalFile, open_file
+from sluicegate.client.progress import Meter, Progress
 
 #: Parts under way at once. Source: four were the fastest at parts of 16 MiB in our measurement.
 CONNECTIONS = 4
@@ -85,10 +83,12 @@ class _Sent:
     tries: int = 1
 
 
-def send_files(client: Client, draft: str, files: list[LocalFile], output: Output, connections: int = 0) -> None:
-    """Every file is in the draft, or on its way to be verified. Raises CommandError; what was sent by then stays there."""
+def send_files(
+    client: Connection, draft: str, files: list[LocalFile], progress: Progress, connections: int = 0
+) -> None:
+    """Every file is in the draft, or on its way to be verified. Raises ClientError; what was sent by then stays there."""
     total = sum(file.size_bytes for file in files)
-    with output.progress("Sending", is_bytes=True) as meter:
+    with progress.progress("Sending", is_bytes=True) as meter:
         sending = _Sending(client, draft, _Counter(meter, total), connections or CONNECTIONS)
         try:
             for file in files:
@@ -97,11 +97,11 @@ def send_files(client: Client, draft: str, files: list[LocalFile], output: Outpu
         finally:
             sending.stop()
     if sending.resumed_bytes:
-        output.say(f"  {sending.resumed_bytes} bytes were there from an earlier run, and were not sent again.")
+        progress.say(f"  {sending.resumed_bytes} bytes were there from an earlier run, and were not sent again.")
 
 
 class _Sending:
-    def __init__(self, client: Client, draft: str, counter: _Counter, connections: int) -> None:
+    def __init__(self, client: Connection, draft: str, counter: _Counter, connections: int) -> None:
         self.client, self.draft, self.counter = client, draft, counter
         self.resumed_bytes = 0
         self._connections = connections
@@ -194,12 +194,13 @@ class _Sending:
                 again.tries = part.tries + 1
                 self._under_way[self._pool.submit(self._put, again)] = again
         else:
-            raise CommandError(
-                f"Part {part.number} of {part.upload.file.path} was refused ({status}): its bytes have not the sha256 that "
-                "was announced, or its address is not good.",
-                exit_code=exits.of_status(status),
-                next_step="Do not change the folder while it is pushed; then push again.",
-                status=status,
+            raise Problem(
+                status,
+                {
+                    "detail": f"Part {part.number} of {part.upload.file.path} was refused ({status}): its bytes have not the "
+                    "sha256 that was announced, or its address is not good.",
+                    "next_step": "Do not change the folder while it is pushed; then push again.",
+                },
             )
 
     def _arrived_otherwise(self, part: _Sent) -> bool:
@@ -239,7 +240,7 @@ class _Sending:
 
 
 def _chunks(file: LocalFile, offset: int, size: int) -> Iterator[bytes]:
-    """Just these bytes of the file, in pieces. Raises CommandError when the file has become shorter."""
+    """Just these bytes of the file, in pieces. Raises Mistake when the file has become shorter."""
     with open_file(file.source) as stream:
         stream.seek(offset)
         while size > 0:
@@ -252,9 +253,9 @@ def _chunks(file: LocalFile, offset: int, size: int) -> Iterator[bytes]:
             yield chunk
 
 
-def await_verified(client: Client, draft: str, output: Output) -> None:
-    """Returns once no file of the draft waits to be read. Raises CommandError naming the files that were found wrong."""
-    with output.progress("Verifying") as meter:
+def await_verified(client: Connection, draft: str, progress: Progress) -> None:
+    """Returns once no file of the draft waits to be read. Raises Mistake naming the files that were found wrong."""
+    with progress.progress("Verifying") as meter:
         began, nudged, most = time.monotonic(), time.monotonic(), 0
         while True:
             seen = client.get(f"/releases/{draft}")
@@ -276,7 +277,7 @@ def await_verified(client: Client, draft: str, output: Output) -> None:
             time.sleep(min(1.0, 0.1 + (time.monotonic() - began) / 10))
 
 
-def _nudge(client: Client, draft: str, seen: dict[str, Any]) -> None:
+def _nudge(client: Connection, draft: str, seen: dict[str, Any]) -> None:
     """Has the files read by another worker, should theirs have given up."""
     for upload in seen.get("uploads", []):
         try:

@@ -12,11 +12,10 @@ from typing import Any
 
 from ledger.adapters.deadline_http import DeadlineConnection
 from sluicegate.cli import exits, gates, model, release, rollout
-from sluicegate.cli.documents import read_yaml
 from sluicegate.cli.errors import CommandError, Problem, refuse
 from sluicegate.cli.output import Output, short
-from sluicegate.cli.push import push
 from sluicegate.client import Client, ClientError
+from sluicegate.client.documents import read_yaml
 from sluicegate.demo import releases, report
 from sluicegate.demo.actors import Actors, assemble
 from sluicegate.demo.capacity import Capacity, TooSmall, check_graph, plan_for
@@ -171,7 +170,7 @@ def _play(tale: Tale, cast: Actors) -> None:
 
 
 def _push(tale: Tale, client: Client, folder: Path, name: str) -> dict[str, Any]:
-    sealed = push(client, folder, tale.teller)
+    sealed = client.push(folder, progress=tale.teller)
     tale.releases.append(sealed)
     tale.teller.say(f"sealed as {sealed['name']}: {short(sealed['digest'])}")
     if sealed["name"] != name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -32,3 +32,14 @@ def _answers_fit_the_schema(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert sorted(set(found)) == [], (
         "answers that docs/openapi.json does not tell of; run `make openapi` if the code is right"
     )
+
+
+@pytest.fixture
+def dev(api: Callable[..., Any]) -> Any:
+    """A signed-in member of the model's team, whose model is there."""
+    from accounts.actions import actor_for
+    from tests.registry_samples import person, served_model
+
+    user = person("dev")
+    served_model(actor_for(user))
+    return api(user)

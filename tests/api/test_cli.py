@@ -296,7 +296,7 @@ def at_request(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[],
 def folder_in_parts(folder: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Callable[[], int]) -> Path:
     """A release folder with a file of three parts, which a worker must read; it reads while the command waits."""
     settings.UPLOAD_PART_BYTES = 1000
-    monkeypatch.setattr("sluicegate.cli.uploads.time.sleep", lambda _: run_jobs())
+    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", lambda _: run_jobs())
     made = release_folder(folder, graph=onnx_file(folder.name))
     (made / "artifact" / "weights.data").write_bytes(folder.name.encode() * 300)
     return made
@@ -329,7 +329,7 @@ def test_a_push_that_ends_leaves_the_draft_to_another_that_goes_on_with_it(
             raise Unreachable("http://testserver", "it was cut off")
 
         with monkeypatch.context() as away:
-            away.setattr("sluicegate.cli.push.uploads.send_files", lost)
+            away.setattr("sluicegate.client.push.uploads.send_files", lost)
             assert main(["push", str(folder)]) == exits.INFRASTRUCTURE  # it has the draft, and is not over
         raise KeyboardInterrupt
 
@@ -337,7 +337,7 @@ def test_a_push_that_ends_leaves_the_draft_to_another_that_goes_on_with_it(
     assert run("robot", "push", str(folder))[0] == 130
     assert len(asked) >= at
     [draft] = Release.objects.all()
-    monkeypatch.setattr("sluicegate.cli.uploads.time.sleep", lambda _: run_jobs())
+    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", lambda _: run_jobs())
     assert run("robot", "push", str(folder))[1]["id"] == str(draft.pk)
 
 

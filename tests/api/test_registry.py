@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.db import connections
 from django.http import HttpRequest, UnreadablePostError
 from django.test import AsyncClient
@@ -19,32 +16,13 @@ from django.test import AsyncClient
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Role
 from ledger.models import Event
-from registry.models import Blob, Release, ReleaseFile, ServedModel
-from sluicegate.api import FIXES
+from tests.api.registry_calls import counts, refused, send_json
 from tests.factories import make_node, make_user
 from tests.model_files import onnx_file
-from tests.registry_samples import CONTRACT, ONNX, announced, person, release_yaml, served_model, sha256
+from tests.registry_samples import ONNX, announced, person, release_yaml, served_model, sha256
 
 pytestmark = pytest.mark.django_db
 Api = Callable[..., Any]
-
-
-def counts() -> tuple[int, ...]:
-    files = [path for path in Path(settings.BLOB_STORE).rglob("*") if path.is_file()]
-    rows = (ServedModel, Release, ReleaseFile, Blob, Event)
-    return (*(kind.objects.count() for kind in rows), len(files))
-
-
-@pytest.fixture
-def dev(api: Api) -> Any:
-    """A signed-in member of the model's team, whose model is there."""
-    user = person("dev")
-    served_model(actor_for(user))
-    return api(user)
-
-
-def send_json(client: Any, method: str, url: str, body: Any, **headers: str) -> Any:
-    return getattr(client, method)(f"/api/v1{url}", body, format="json", headers=headers)
 
 
 def draft(client: Any, changes: dict[str, Any] | None = None, files: Any = None) -> Any:
@@ -57,20 +35,6 @@ def upload(client: Any, release: str, path: str, data: bytes, sha: str | None = 
     return client.put(
         f"/api/v1/releases/{release}/files/{path}", data, content_type="application/octet-stream", headers=headers
     )
-
-
-def refused(response: Any, status: int, code: str) -> dict[str, dict[str, str]]:
-    """{field: error} of a problem answer, whose form is checked."""
-    body = response.json()
-    assert (response.status_code, response["Content-Type"], body["code"]) == (
-        status,
-        "application/problem+json",
-        code,
-    ), body
-    assert body["status"] == status and body["title"] and body["detail"]
-    errors = {error["field"]: error for error in body.get("errors", [])}
-    assert all(error["message"] and error["fix"] for error in errors.values())
-    return errors
 
 
 # --- the way through
@@ -300,69 +264,6 @@ def test_a_nul_anywhere_is_refused_before_the_database(dev: Any, api: Api) -> No
     refused(dev.get("/api/v1/models/sentiment/releases/r1/files/artifact/%00.json"), 404, "no_such_file")
 
 
-# --- models
-
-
-def test_models_are_created_read_changed_and_listed(dev: Any) -> None:
-    body = {"slug": "second", "team": "vision", "contract": CONTRACT, "objectives": {"errors_max_frac": 0.01}}
-    made = send_json(dev, "post", "/models", body)
-    assert made.status_code == 201 and made.json()["version"] == 1 and made.json()["last_release"] is None
-    assert send_json(dev, "post", "/models", body).status_code == 200
-    refused(send_json(dev, "post", "/models", body | {"title": "x"}), 409, "model_exists")
-    assert [model["slug"] for model in dev.get("/api/v1/models").json()["results"]] == ["second", "sentiment"]
-
-    assert send_json(dev, "patch", "/models/second", {"title": "x"}).status_code == 428
-    gates = {"gates": ["contract"]}
-    changed = send_json(dev, "patch", "/models/second", {"gate_policy": gates}, **{"If-Match": '"1"'})
-    assert changed.status_code == 200 and changed["ETag"] == '"2"' and changed.json()["gate_policy"] == gates
-    refused(send_json(dev, "patch", "/models/second", {"title": "x"}, **{"If-Match": "1"}), 412, "stale")
-    errors = refused(
-        send_json(dev, "patch", "/models/second", {"slug": "x", "gate_policy": 3}, **{"If-Match": "2"}),
-        422,
-        "invalid_model",
-    )
-    assert set(errors) == {"slug", "gate_policy"}
-
-
-def test_a_models_policies_are_read_when_it_is_saved(dev: Any) -> None:
-    body = {"slug": "second", "team": "vision", "contract": CONTRACT, "objectives": {"errors_max_frac": 0.01}}
-    wrong = {"rollout_policy": {"preset": "fats", "approvals": {"step 9": 1}}, "gate_policy": {"gates": ["golden"]}}
-    errors = refused(send_json(dev, "post", "/models", {**body, **wrong}), 422, "invalid_model")
-    assert set(errors) == {"rollout_policy.preset", "gate_policy.golden.set"}
-    assert "Was fast meant?" in errors["rollout_policy.preset"]["fix"]
-    slow = {"guards": [{"indicator": "slow"}]}
-    errors = refused(send_json(dev, "post", "/models", {**body, "rollout_policy": slow}), 422, "invalid_model")
-    assert set(errors) == {"rollout_policy.guards[0].threshold_ms"}  # no objective names one
-    watched = {"errors_max_frac": 0.01, "slow": {"threshold_ms": 250, "max_frac": 0.01}}
-    saved = send_json(dev, "post", "/models", {**body, "objectives": watched, "rollout_policy": slow})
-    assert saved.status_code == 201
-    match = {"If-Match": "1"}
-    errors = refused(
-        send_json(dev, "patch", "/models/second", {"objectives": {"errors_max_frac": 0.01}}, **match),
-        422,
-        "invalid_model",
-    )
-    assert set(errors) == {"rollout_policy.guards[0].threshold_ms"}  # the policy rests on what would be taken away
-    ServedModel.objects.filter(slug="second").update(rollout_policy={"preset": "of-long-ago"})
-    assert send_json(dev, "patch", "/models/second", {"title": "Still to be renamed"}, **match).status_code == 200
-
-
-def test_a_bad_model_names_its_fields(dev: Any) -> None:
-    before = counts()
-    assert set(refused(send_json(dev, "post", "/models", {"title": 1}), 422, "invalid_model")) == {"slug", "team"}
-    errors = refused(send_json(dev, "post", "/models", {"slug": 3, "x": 1}), 422, "invalid_model")
-    assert {name: error["fix"] for name, error in errors.items()} == {
-        "slug": FIXES["not_text"], "team": FIXES["required"], "x": FIXES["unknown_field"],
-    }  # fmt: skip
-    bad = {"slug": "a b", "team": "vision", "contract": {"inputs": 3}, "objectives": {"slow_ms": 5}}
-    errors = refused(send_json(dev, "post", "/models", bad), 422, "invalid_model")
-    assert (
-        set(errors) == {"slug", "contract.inputs", "objectives.slow_ms"}
-        and "threshold_ms" in errors["objectives.slow_ms"]["fix"]
-    )
-    assert counts() == before
-
-
 # --- who sees what
 
 
@@ -443,34 +344,3 @@ def test_the_schema_tells_of_every_route(client: Any) -> None:
         "406",
         "503",
     }
-
-
-def test_a_draft_is_made_of_the_text_of_release_yaml(dev: Any) -> None:
-    text = yaml.safe_dump(release_yaml())
-    body = {
-        "release_yaml": text,
-        "provenance": {"git_commit": "4f2a9c1"},
-        "files": announced(artifact__model_onnx=ONNX),
-    }
-    made = send_json(dev, "post", "/models/sentiment/releases", body)
-    assert made.status_code == 201, made.json()
-    spec = Release.objects.get(pk=made.json()["id"]).spec
-    assert spec["runtime"] == release_yaml()["runtime"] and spec["provenance"] == {"git_commit": "4f2a9c1"}
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("model: sentiment\nmodel: other", "line 2"), ("- 1", "has no fields"), ("", "has no fields"), ([1], "no text"), ("a: [", "line 1")],
-)  # fmt: skip
-def test_mistakes_of_that_text_are_told_with_their_lines(dev: Any, text: Any, says: str) -> None:
-    answer = send_json(dev, "post", "/models/sentiment/releases", {"release_yaml": text})
-    assert answer.status_code == 422 and says in answer.json()["detail"]
-    assert not Release.objects.exists()
-
-
-def test_no_text_is_read_for_somebody_who_may_not_push(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    served_model(actor_for(person("dev")))
-    monkeypatch.setattr("registry.api.releases.read_text", lambda text: pytest.fail("it was read"))
-    viewer = api(person("vic", Role.VIEWER))
-    answer = send_json(viewer, "post", "/models/sentiment/releases", {"release_yaml": "a: 1"})
-    assert answer.status_code == 403 and answer.json()["code"] == "forbidden"

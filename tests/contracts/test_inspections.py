@@ -12,7 +12,7 @@ from ledger.core.errors import NotFound
 from registry.core.formats import inspect
 from registry.queries.file_headers import RangedReader
 from registry.storage import BlobStore, FolderStore
-from tests.contracts.test_blob_store import s3_store
+from tests.contracts.blob_store_parts import s3_store
 from tests.model_files import gguf_file, onnx_file, safetensors_file
 
 LARGEST = 64 << 20

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from sluicegate.cli import exits
-from sluicegate.cli.checks import refuse_lies
-from sluicegate.cli.documents import read_yaml
-from sluicegate.cli.errors import CommandError
-from sluicegate.cli.folder import find_files, hash_files, read_document
+from sluicegate.cli.errors import exit_code_of
+from sluicegate.client.checks import refuse_lies
+from sluicegate.client.documents import read_yaml
+from sluicegate.client.errors import Mistake
+from sluicegate.client.folder import find_files, hash_files, read_document
 
 
 @pytest.fixture
@@ -29,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
 
 def refused(run: Callable[[], Any]) -> str:
     """What was said: the sentence, and the next step."""
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(Mistake) as caught:
         run()
-    assert caught.value.exit_code == exits.REFUSED and caught.value.next_step
+    assert exit_code_of(caught.value) == exits.REFUSED and caught.value.next_step
     return "\n".join(caught.value.lines())
 
 

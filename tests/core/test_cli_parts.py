@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from sluicegate.cli import diff, exits, preview, replay, session
-from sluicegate.cli.errors import CommandError, Problem, exit_code_of
-from sluicegate.cli.folder import find_files, hash_files, read_document
+from sluicegate.cli.errors import Problem, exit_code_of
 from sluicegate.cli.main import main
 from sluicegate.cli.output import Output
 from sluicegate.cli.rollout import status_line
+from sluicegate.client.errors import Mistake
+from sluicegate.client.folder import find_files, hash_files, read_document
 from sluicegate.client.names import BadName, model_path, release_of, release_path
 
 
@@ -92,9 +93,9 @@ def test_a_folder_is_read_and_hashed_in_a_fixed_order(tmp_path: Path) -> None:
 def test_symbolic_links_are_refused_wherever_they_are(tmp_path: Path, place: str) -> None:
     folder = write_folder(tmp_path)
     (folder / place).symlink_to("/etc/hostname")
-    with pytest.raises(CommandError, match="symbolic link") as refused:
+    with pytest.raises(Mistake, match="symbolic link") as refused:
         find_files(folder)
-    assert refused.value.exit_code == exits.REFUSED
+    assert exit_code_of(refused.value) == exits.REFUSED
 
 
 def test_a_linked_part_is_refused_too(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_linked_part_is_refused_too(tmp_path: Path) -> None:
     (folder / "tokenizer" / "tokenizer.json").unlink()
     (folder / "tokenizer").rmdir()
     (folder / "tokenizer").symlink_to(folder / "artifact")
-    with pytest.raises(CommandError, match="symbolic link"):
+    with pytest.raises(Mistake, match="symbolic link"):
         find_files(folder)
 
 
@@ -114,7 +115,7 @@ def test_a_config_that_comes_along_is_sent_too(tmp_path: Path) -> None:
     ]  # fmt: skip
     (folder / "config.pbtxt").unlink()
     (folder / "config.pbtxt").symlink_to("/etc/hostname")
-    with pytest.raises(CommandError, match="symbolic link"):
+    with pytest.raises(Mistake, match="symbolic link"):
         find_files(folder)
 
 
@@ -123,14 +124,14 @@ def test_a_folder_of_another_name_is_not_left_behind(tmp_path: Path) -> None:
     (folder / ".git").mkdir()
     find_files(folder)
     (folder / "tokeniser").mkdir()
-    with pytest.raises(CommandError, match="neither artifact/ nor tokenizer/"):
+    with pytest.raises(Mistake, match="neither artifact/ nor tokenizer/"):
         find_files(folder)
 
 
 def test_a_field_that_is_written_twice_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
     (folder / "release.yaml").write_text("model: a\nserving: {max_batch_size: 1, max_batch_size: 2}\n")
-    with pytest.raises(CommandError, match="line 2.*'max_batch_size' occurs twice"):
+    with pytest.raises(Mistake, match="line 2.*'max_batch_size' occurs twice"):
         read_document(folder)
 
 
@@ -142,20 +143,20 @@ def test_a_models_name_is_one_part_of_its_address(name: str) -> None:
 
 def test_a_folder_without_its_parts_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CommandError, match=r"no release\.yaml"):
+    with pytest.raises(Mistake, match=r"no release\.yaml"):
         read_document(tmp_path / "empty")
-    with pytest.raises(CommandError, match="no file under artifact/"):
+    with pytest.raises(Mistake, match="no file under artifact/"):
         find_files(tmp_path / "empty")
-    with pytest.raises(CommandError, match="is not a folder"):
+    with pytest.raises(Mistake, match="is not a folder"):
         read_document(tmp_path / "absent")
 
 
 def test_a_broken_release_yaml_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "release.yaml").write_text("model: a\n  serving: [\n")
-    with pytest.raises(CommandError, match="line 2"):
+    with pytest.raises(Mistake, match="line 2"):
         read_document(tmp_path)
     (tmp_path / "release.yaml").write_text("- a list\n")
-    with pytest.raises(CommandError, match="mapping"):
+    with pytest.raises(Mistake, match="mapping"):
         read_document(tmp_path)
 
 

@@ -19,7 +19,6 @@ from onnx import TensorProto, helper, numpy_helper
 from sluicegate.cli import gates, model, people, release, rollout
 from sluicegate.cli.ci_template import script_text
 from sluicegate.cli.output import Output
-from sluicegate.cli.push import push
 from sluicegate.client import Client
 from sluicegate.demo.releases import runtime_of
 from sluicegate.stack import Stack
@@ -151,7 +150,7 @@ class Shop:
 
     def seal(self, folder: Path, *, model: str = MODEL) -> str:
         """Pushes a release; its name (`double/r1`)."""
-        return f"{model}/{push(self.author, folder, self.output)['name']}"
+        return f"{model}/{self.author.push(folder, progress=self.output)['name']}"
 
     def pass_gates(self, name: str) -> str:
         """Runs the release's gates; its name. Asserts that they passed."""
