@@ -62,7 +62,7 @@ def post_mortem_of(rollout: Rollout, read: Read | None = None) -> dict[str, Any]
 
 def title_of(rollout: Rollout) -> str:
     over = f" over {rollout.stable.name}" if rollout.stable else ""
-    what = f"{rollout.model.slug} {rollout.candidate.name}{over} in {rollout.environment.slug}"
+    what = f"{rollout.model.slug} {rollout.candidate.name}{over} in {rollout.environment.title}"
     return f"{what}: {rollout.outcome.replace('_', ' ')}"
 
 

@@ -49,14 +49,14 @@ def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User
     node = make_node("local")
     page = page_of(admin)
     assert (
-        "unknown: its agent did not say" in page and "<dt>Disk</dt><dd>unknown</dd>" in page and "</span> about" in page
+        "unknown: its agent did not say" in page and "<dt>Disk</dt><dd>unknown</dd>" in page and "</svg> about" in page
     )
     Node.objects.update(
         facts={"gpus": [], "memory_bytes": 2**30, "cpu_count": 2, "gpus_unknown": HOSTILE},
         seen_at=timezone.now() - timedelta(minutes=5),
     )
     page = page_of(admin)
-    assert "<dt>GPUs</dt><dd> none </dd>" in page and "1024 MiB" in page and "</span> silent" in page
+    assert "<dt>GPUs</dt><dd> none </dd>" in page and "1024 MiB" in page and "</svg> silent" in page
     Node.objects.update(facts={"gpus": None, "gpus_unknown": HOSTILE})
     page = page_of(admin)
     assert "unknown: &lt;script&gt;" in page and "<script>alert" not in page

@@ -67,7 +67,8 @@ def test_without_a_model_it_says_what_serves_everywhere(member: User, sentiment:
 def test_at_an_instant_it_names_releases_weights_event_and_hash(member: User, sentiment: ServedModel) -> None:
     move = moves_of(sentiment, production()).all()[1]
     page = page_of(member, model="sentiment", environment="production", at=move.at.isoformat())
-    assert "<strong>r1</strong> 75 % <strong>r2</strong> 25 %" in page.split("Changes")[0]
+    arms = '<strong>r1</strong> 75 %</span><span class="arm"><strong>r2</strong> 25 %</span>'
+    assert arms in page.split("Changes")[0]
     assert move.hash in page and reverse("audit_event", args=[move.seq]) in page and "as it was written" in page
     assert "<script>alert" not in page and page.count("<svg") >= 1
     before = page_of(member, model="sentiment", at=(move.at - timedelta(days=1)).isoformat())

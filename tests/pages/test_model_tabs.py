@@ -14,6 +14,7 @@ from accounts.models import User
 from registry.actions.aliases import set_alias
 from registry.models import Alias
 from tests.factories import make_admin, make_model, make_release, make_team, make_user
+from tests.pages.markup import squeezed
 from tests.rollout_setup import report_for, with_stable
 
 pytestmark = pytest.mark.django_db
@@ -130,7 +131,7 @@ def test_the_releases_tell_accuracy_size_and_aliases_and_two_can_be_compared(mem
     report.gate_run.results.create(gate="golden", position=0, evidence={"accuracy": accuracy, "predictions": [1] * 800})
     set_alias(actor=actor_for(member), model=model, name="champion", release=first, expected_version=0)
     client = signed_in(member)
-    page = client.get(reverse("model", args=["sentiment"])).content.decode()
+    page = squeezed(client.get(reverse("model", args=["sentiment"])).content.decode())
     assert "80 % to 86 %" in page and ">champion</a>" in page
     assert f'value="{second.number}" aria-label="Compare r2"' in page
     address = reverse("model_compare", args=["sentiment"])

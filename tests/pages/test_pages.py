@@ -113,7 +113,7 @@ def test_pages_show_the_rollout(shifting: Rollout, member: User) -> None:
         answer = client.get(url)
         assert answer.status_code == 200, name
         assert shifting.candidate.name in answer.content.decode(), name
-    page = client.get(pages_of(shifting)["rollout"]).content.decode()
+    page = squeezed(client.get(pages_of(shifting)["rollout"]).content.decode())
     assert "Holding at 25 %: 12 more samples." in page
     assert 'hx-trigger="refresh"' in page
     assert 'width="25%"' in page and "style=" not in page
@@ -133,7 +133,7 @@ def test_events_name_releases_link_their_subjects_and_leave_out_what_did_not_cha
     assert f'href="{reverse("rollout", args=[shifting.pk])}">rollout {shifting.pk}<' in page
     assert "sealed → retired" in page and "sealed → sealed" not in page
     found = signed_in(admin).get(reverse("audit"), {"q": "sentiment/r2"}).content.decode()
-    assert "<td>release.retired</td>" in found and "<td>rollout.paused</td>" not in found
+    assert ">release.retired</td>" in found and ">rollout.paused</td>" not in found
 
 
 def test_the_contract_is_a_table_and_no_model_without_rollouts_lacks_a_first_step(member: User) -> None:
@@ -161,7 +161,7 @@ def test_the_gate_page_says_sentences_and_numbers_before_the_json(shifting: Roll
     run.results.create(
         gate="cold_start", position=1, evidence={"timings": {"fetch_s": 0.62, "load_s": 1.0}, "total_s": 1.62}
     )
-    page = signed_in(member).get(reverse("gate_run", args=[run.pk])).content.decode()
+    page = squeezed(signed_in(member).get(reverse("gate_run", args=[run.pk])).content.decode())
     assert "The accuracy is 83 % of 800 items." in page.split("<details>")[0]
     assert "80 % to 86 %" in page and "fetch 0.62 s, load 1 s" in page and page.count("All of it, as JSON") == 2
 

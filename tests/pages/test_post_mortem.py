@@ -49,7 +49,7 @@ def test_one_page_tells_all_of_it(story: Story) -> None:
     client, address = client_of(story), reverse("post_mortem", args=[story.rollout.pk])
     page = squeezed(client.get(address).content.decode())
     for words in (
-        "r2 over r1 in production: rolled back", "Evidence: slow requests", "Weight and attempts", "Decision to weight 0",
+        "r2 over r1 in Production: rolled back", "Evidence: slow requests", "Weight and attempts", "Decision to weight 0",
         "Counted when it was decided", "On-call (webhook) of", "careful</strong>:", "fast</strong>:",
         "r1 serves again", "A release never changes",
     ):  # fmt: skip

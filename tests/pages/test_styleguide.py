@@ -57,7 +57,8 @@ def test_the_styleguide_shows_every_state_and_part(client: Client, django_user_m
 def test_a_state_says_since_when() -> None:
     since = datetime.now(UTC) - timedelta(minutes=6)
     assert "since" not in rendered('{% word "shifting" %}')
-    assert "6 min ago" in rendered('{% word "shifting" since=at %}', at=since)
+    assert ">for 6 min<" in rendered('{% word "shifting" since=at %}', at=since)
+    assert ">6 min ago<" in rendered("{% instant at %}", at=since)
     assert '<span class="word idle">' in rendered('{% word "never heard of" %}')
 
 
@@ -67,6 +68,13 @@ def test_an_instant_is_told_absolutely_without_a_pointer() -> None:
     other_zone = datetime.fromisoformat("2026-11-23T03:30:05+01:00")
     assert "2026-11-23 02:30:05 UTC" in rendered("{% instant at %}", at=other_zone)
     assert rendered("{% instant at %}", at=None) == "–"
+
+
+def test_a_number_is_never_parted_from_its_unit() -> None:
+    told = rendered("{{ reason|units }}", reason="Holding at 25 %: 17 s of 20 s, 3 msgs; 5 per cent of 2 d")
+    assert told == "Holding at 25\u00a0%: 17\u00a0s of 20\u00a0s, 3 msgs; 5 per cent of 2\u00a0d"
+    assert rendered("{{ 2500|percent }}") == "25\u00a0%" and rendered('{{ 21|figures:"ms" }}') == "21.0\u00a0ms"
+    assert rendered("{{ name|guard_words }}", name="slow_250ms") == "slow (over 250\u00a0ms)"
 
 
 def test_a_digest_can_be_selected_whole_and_copied() -> None:

@@ -42,7 +42,7 @@ def _row(one: Mapping[str, Any]) -> MetricRow:
 def _delta(value: float, unit: str) -> str:
     if unit == "frac":
         return f"{value * 100:+.2f} points"
-    return f"{value:+.4g} {unit}"
+    return f"{value:+.3g} {unit}"
 
 
 def verdict_of(told: Mapping[str, Any], answers: Compared, rows: Sequence[MetricRow]) -> list[tuple[str, str]]:

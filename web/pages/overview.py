@@ -142,7 +142,7 @@ def _approval(waiting: Any) -> Need:
     rollout = waiting.rollout
     return Need(
         "awaiting_approval",
-        f"{rollout.model.slug} {rollout.candidate.name} in {rollout.environment.title}: {waiting.stage} needs your approval",
+        f"{rollout.model.slug} {rollout.candidate.name} in {rollout.environment.title}: its {waiting.stage} needs your approval",
         waiting.will,
         reverse("approvals"),
         "Look and decide",

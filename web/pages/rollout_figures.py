@@ -203,12 +203,14 @@ def latency_cdf(
     if story.stable:
         arms.append((story.stable, "stable", [one.stable for one in spans]))
     series, sentences = [], []
+    reached = next((i for i, edge in enumerate(edges_s) if limit_s is not None and edge > limit_s), 0)
     for release, look, columns in arms:
         summed = [sum(column) for column in zip(*columns, strict=True)]
         total = sum(summed)
         if not total:
             continue
         under = list(accumulate(summed))[: len(edges_s)]
+        reached = max(reached, next((i for i, n in enumerate(under) if n == total), len(under) - 1))
         series.append(Series(release, [(edge, n / total) for edge, n in zip(edges_s, under, strict=True)], look))
         half, most = (quantile_edge(summed, edges_s, share) for share in (0.5, 0.99))
         sentences.append(
@@ -216,6 +218,7 @@ def latency_cdf(
         )
     if not series:
         return empty(title, "No latency was counted of this rollout.", name=name)
+    series = [replace(one, points=one.points[: reached + 2]) for one in series]  # beyond it all of them are answered
     marks = [Mark(limit_s, f"slow over {text_of(limit_s, Unit.DURATION)}", "limit")] if limit_s else []
     plot = panels(
         title,

@@ -135,4 +135,4 @@ def rate_latency(
         offered = Series("offered", [(one.rate_per_s, one.rate_per_s) for one in ordered], "limit")
         stack.append(Panel([offered, Series("served", served, "stable")], Axis("served a second"), height=90))
     marks = [Mark(capacity_per_s, f"capacity {text_of(capacity_per_s)}/s")] if capacity_per_s is not None else []
-    return panels(title, caption, stack, x=Axis("offered requests a second"), marks=marks, name=name)
+    return panels(title, caption, stack, x=Axis("offered requests a second", lo=0.0), marks=marks, name=name)

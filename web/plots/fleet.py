@@ -78,13 +78,21 @@ def _node(frame: Frame, node: NodeRow, y: float) -> tuple[str, float]:
         look = escaped(cell.look)
         parts.append(
             f'<path class="cell {look}" d="M{number(x)} {number(top)}h{number(CELL - 6)}v32h{number(6 - CELL)}z"/>'
-            + label_at(x + 6, top + 13, cell.label, look="cell-name", most=14)
+            + label_at(x + 6, top + 13, _fitted(cell.label), look="cell-name")
             + label_at(x + 6, top + 26, cell.word, look="cell-word", most=15)
         )
     if not node.cells:
         parts.append(label_at(frame.left, y + 18, "no server", look="none"))
     lines = max(1, -(-len(node.cells) // across))
     return "".join(parts), y + ROW + (lines - 1) * (ROW - 6)
+
+
+def _fitted(label: str, most: int = 13) -> str:
+    """A label that fits its cell; its last word, a release's name, stays, as it is what tells two cells apart."""
+    head, _, last = label.rpartition(" ")
+    if len(label) <= most or not head or len(last) > 5:
+        return label if len(label) <= most else f"{label[: most - 1]}…"
+    return f"{head[: most - len(last) - 2]}… {last}"
 
 
 def _bytes(value: float | None) -> str:

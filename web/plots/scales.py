@@ -47,13 +47,16 @@ class Scale:
 
     def ticks(self, most: int = 6) -> list[Tick]:
         """At most so many, none outside of the scale."""
-        values = (
-            _powers(self.lo, self.hi, most, self.unit)
-            if self.is_log
-            else _multiples(self.lo, self.hi, self._step(most), most)
-        )
+        values = _powers(self.lo, self.hi, most, self.unit) if self.is_log else self._linear_ticks(most)
         found = [Tick(value, at, self.text(value)) for value in values if (at := self.at(value)) is not None]
         return [one for index, one in enumerate(found) if index == 0 or one.label != found[index - 1].label]
+
+    def _linear_ticks(self, most: int) -> list[float]:
+        """Two at least where two may be: an axis with a single number has no scale that could be read."""
+        step = self._step(most)
+        found = _multiples(self.lo, self.hi, step, most)
+        finer = (_multiples(self.lo, self.hi, step / part, most) for part in (2, 4, 5, 10))
+        return found if len(found) > 1 or most < 2 else next((one for one in finer if len(one) > 1), found)
 
     def _step(self, most: int) -> float:
         least = (self.hi - self.lo) / max(1, most - 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -18,11 +20,50 @@ from web.gauge import gauge, number_text
 from web.words import KINDS, look_of
 
 register = template.Library()
-register.filter("percent", weight_text)
-register.filter("share", share_text)
-register.filter("span", duration_text)
-register.filter("size", size_text)
-register.filter("number", number_text)
+#: A number, the space after it and its unit, which stay on one line.
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|d|B|KiB|MiB|GiB|TiB|bp)(?![\w/]))")
+
+
+@register.filter
+def units(text: object) -> str:
+    """A sentence in which no number is parted from its unit at the end of a line."""
+    return _QUANTITY.sub("\u00a0", str(text))
+
+
+@register.filter
+def guard_words(name: str) -> str:
+    """A counter of a guard as people call it: `slow_250ms` is `slow (over 250 ms)`."""
+    return units(re.sub(r"^slow_([0-9.]+)ms$", r"slow (over \1 ms)", name).replace("_", " "))
+
+
+@register.filter
+def utc(at: str | None) -> str:
+    """An instant of ISO 8601 as a date and a time, for what is read without a script; UNKNOWN for None."""
+    return f"{datetime.fromisoformat(at).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at else UNKNOWN
+
+
+@register.filter
+def figures(value: float, unit: str) -> str:
+    """A measured number in three figures with its unit, so that numbers beneath each other compare: `21.0 ms`, `0.420 s`."""
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:.{decimals}f}\u00a0{unit}"
+
+
+def _in_words(words: Callable[[Any], str]) -> Callable[[Any], str]:
+    """A quantity in words as a filter."""
+    return lambda value: units(words(value))
+
+
+register.filter("percent", _in_words(weight_text))
+register.filter("share", _in_words(share_text))
+register.filter("span", _in_words(duration_text))
+register.filter("size", _in_words(size_text))
+
+
+@register.filter
+def number(value: float | None, unit: str = "") -> str:
+    """See `web.gauge.number_text`."""
+    return units(number_text(value, unit))
 
 
 @register.simple_tag
@@ -41,7 +82,7 @@ def _drawn(name: str, label: str, sprite: str) -> SafeString:
 def word(name: str, since: datetime | None = None) -> SafeString:
     """A state or verdict as icon, word and colour, and since when it is so."""
     said = _word(name, static("web/icons.svg"))
-    return format_html('{} <span class="since">since {}</span>', said, instant(since)) if since else said
+    return format_html('{} <span class="since">{}</span>', said, instant(since, lasts=True)) if since else said
 
 
 @lru_cache(maxsize=512)
@@ -59,27 +100,35 @@ def no_default() -> SafeString:
 
 
 @register.simple_tag
-def instant(at: datetime | str | None) -> SafeString | str:
-    """An instant, relative; the absolute UTC time under a pointer, and below it once a key or a finger has brought the focus."""
+def instant(at: datetime | str | None, lasts: bool = False) -> SafeString | str:
+    """An instant, relative; the absolute UTC time under a pointer, and below it once a key or a finger has brought the focus.
+
+    `lasts`: what began then still is so, which reads `for 12 s`.
+    """
     if not at:
         return UNKNOWN
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
     absolute = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     # Digits and our own words: escaping them takes longer than all else of an instant, and lists are full of them.
+    kind = ' class="lasts"' if lasts else ""
+    told = ago(moment, timezone.now(), lasts=lasts)
     return mark_safe(  # noqa: S308
-        f'<time datetime="{moment.isoformat()}" title="{absolute}" tabindex="0">'
-        f'<span class="ago">{ago(moment, timezone.now())}</span><span class="at">{absolute}</span></time>'
+        f'<time{kind} datetime="{moment.isoformat()}" title="{absolute}" tabindex="0">'
+        f'<span class="ago">{told}</span><span class="at">{absolute}</span></time>'
     )
 
 
 @register.simple_tag
 def took(begun: datetime | None, ended: datetime | None) -> str:
-    """How long something lasted, in seconds with one decimal; nothing while it goes on."""
-    return f"{(ended - begun).total_seconds():.1f} s" if begun and ended else ""
+    """How long something lasted: seconds with one decimal, from two minutes on in larger units; nothing while it goes on."""
+    if not begun or not ended:
+        return ""
+    seconds = (ended - begun).total_seconds()
+    return units(f"{seconds:.1f} s" if seconds < 120 else duration_text(seconds))
 
 
-def ago(moment: datetime, now: datetime) -> str:
-    """`12 s ago`, `3 min ago`, `in 40 s`: the distance in its largest whole unit."""
+def ago(moment: datetime, now: datetime, *, lasts: bool = False) -> str:
+    """`12 s ago`, `3 min ago`, `in 40 s`, or `for 12 s` of what lasts: the distance in its largest whole unit."""
     seconds = int((now - moment).total_seconds())
     size = abs(seconds)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -88,7 +137,7 @@ def ago(moment: datetime, now: datetime) -> str:
             break
     else:
         text = f"{size} s"
-    return f"{text} ago" if seconds >= 0 else f"in {text}"
+    return f"in {text}" if seconds < 0 else f"for {text}" if lasts else f"{text} ago"
 
 
 @register.filter

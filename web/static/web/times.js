@@ -6,13 +6,14 @@
   const stored = () => { try { return localStorage.getItem(KEY); } catch { return null; } };
   let isLocal = stored() === "local";
 
-  // `12 s ago`, `3 min ago`, `in 40 s`: as the server words it.
-  function ago(at, now) {
+  // `12 s ago`, `3 min ago`, `in 40 s`, `for 12 s`: as the server words it.
+  function ago(at, now, lasts) {
     const distance = Math.trunc((now - at) / 1000);
     const size = Math.abs(distance);
     const [unit, length] = [["d", 86400], ["h", 3600], ["min", 60]].find(([, most]) => size >= most) ?? ["s", 1];
     const text = `${Math.floor(size / length)} ${unit}`;
-    return distance >= 0 ? `${text} ago` : `in ${text}`;
+    if (distance < 0) return `in ${text}`;
+    return lasts ? `for ${text}` : `${text} ago`;
   }
 
   function absolute(at) {
@@ -31,7 +32,7 @@
       const at = new Date(time.dateTime);
       const relative = time.querySelector(".ago");
       if (Number.isNaN(at.getTime()) || !relative) continue;
-      put(relative, ago(at.getTime(), now));
+      put(relative, ago(at.getTime(), now, time.classList.contains("lasts")));
       const text = absolute(at);
       put(time.querySelector(".at"), text);
       if (time.title !== text) time.title = text;

@@ -116,10 +116,11 @@ async function check(document) {
   state.isFine = !problems.length;
   state.spec = answer.document;
   table.mistakes(problems);
-  showMistakes(problems);
+  const isBegun = state.files.length > 0 || !problems.every((one) => !one.line);
+  showMistakes(isBegun ? problems : []);
   const waivers = answer.waivers_needed.length ? ` It carries code and needs a waiver (${answer.waivers_needed.join(", ")}) before it runs.` : "";
   const offered = answer.is_offered === false ? " No node offers its runtime now." : "";
-  say("checked", problems.length ? `${countText(problems.length, "mistake")}.` : `Nothing is wrong, as far as headers tell.${waivers}${offered}`, Boolean(problems.length));
+  say("checked", !isBegun ? "Nothing is chosen yet: begin with the release folder." : problems.length ? `${countText(problems.length, "mistake")}.` : `Nothing is wrong, as far as headers tell.${waivers}${offered}`, isBegun && Boolean(problems.length));
   moved();
 }
 
