@@ -75,6 +75,12 @@ local ABOUT = "{NAMESPACE}"
 -- Timestamps are whole milliseconds of another clock than that of Envoy's timers: what is late may seem to be in time by some.
 local SLACK_MS = 5
 
+-- A number that the virtual host states; nil where it states none, for which `get` returns nothing, and not nil.
+local function stated(handle, name)
+  local value = handle:virtualHost():metadata():get(name)
+  return value and tonumber(value)
+end
+
 -- Marks a request whose first attempt was late: the second began because the time of one was over, and not because the first
 -- had an answer or no connection. What is set here lasts as long as the request, over all its attempts.
 function envoy_on_request(handle)
@@ -83,7 +89,7 @@ function envoy_on_request(handle)
     return about:set(ABOUT, "began_at", tostring(handle:timestamp()))
   end
   local known = about:get(ABOUT) or {{}}
-  local most = tonumber(handle:virtualHost():metadata():get("attempt_timeout_ms"))
+  local most = stated(handle, "attempt_timeout_ms")
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
   if most and took >= most - SLACK_MS and not known["is_answered"] then about:set(ABOUT, "is_late", "yes") end
 end
@@ -91,7 +97,7 @@ end
 -- Whether another attempt may be under way beside this one. Envoy 1.40 ends with a segmentation fault when a filter waits for the
 -- body of the answer that it gives up then, so that answer's words are not looked at.
 local function is_late(handle, known)
-  local most = tonumber(handle:virtualHost():metadata():get("attempt_timeout_ms"))
+  local most = stated(handle, "attempt_timeout_ms")
   local took = handle:timestamp() - (tonumber(known["began_at"]) or handle:timestamp())
   return known["is_late"] or not most or took >= most - SLACK_MS
 end
@@ -100,7 +106,7 @@ function envoy_on_response(handle)
   local head = handle:headers()
   local about = handle:streamInfo():dynamicMetadata()
   about:set(ABOUT, "is_answered", "yes")
-  local slow = tonumber(handle:virtualHost():metadata():get("slow_ms"))
+  local slow = stated(handle, "slow_ms")
   if slow then
     local began = tonumber((about:get(ABOUT) or {{}})["began_at"])
     if began and handle:timestamp() - began >= slow then about:set(ABOUT, "is_slow", "yes") end

@@ -295,14 +295,14 @@ def see_it_rolled_back(page: Page) -> list[str]:
 
 def read_the_post_mortem(page: Page, told: dict[str, Any], digest: str) -> None:
     page.get_by_role("link", name="Post-mortem").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("double r2 over r1 in production: rolled back")
+    expect(page.get_by_role("heading", level=1)).to_have_text("double r2 over r1 in Production: rolled back")
     clock = f"{told['clock']['decision_to_zero_s']} s"
     texts = [page.locator("main").inner_text()]
     with page.expect_download() as markdown:
         page.get_by_role("link", name="Markdown").click()
     texts.append(plain(markdown.value.path().read_text()))
     with page.expect_download() as html:
-        page.get_by_role("link", name="One file of HTML").click()
+        page.get_by_role("link", name="Download as HTML").click()
     texts.append(read_offline(page, html.value))
     for text in texts:
         for part in (told["reason"], digest, clock, "r1 serves again"):
