@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from accounts.api.requests import actor_of
 from accounts.api.responses import OnePage
 from accounts.core.addresses import API
-from rollouts.queries.inbox import WaitingApproval, WaitingWaiver, waiting_approvals, waiting_waivers
+from rollouts.queries.inbox import WaitingApproval, WaitingWaiver, waiting_approvals, waiting_waivers, with_changes
 
 #: More wait for nobody: each active rollout is one row at most.
 MOST = 500
@@ -58,7 +58,7 @@ class ApprovalsView(APIView):
     def get(self, request: Request) -> Response:
         """What waits for a yes or no: for the caller first, then for others, what waits longest first."""
         actor = actor_of(request)
-        rows = [_approval(one) for one in waiting_approvals(actor, most=MOST)]
+        rows = [_approval(one) for one in with_changes(waiting_approvals(actor, most=MOST))]
         rows += [_waiver(one) for one in waiting_waivers(actor)]
         if request.query_params.get("mine", "").lower() in {"1", "true", "yes"}:
             rows = [row for row in rows if row["may_decide"]]

@@ -91,7 +91,10 @@ class WaitingWaiver:
 
 
 def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = MOST_SHOWN) -> list[WaitingApproval]:
-    """Those of the models that the actor may read: what waits for the actor first, what waits longest first. Three queries."""
+    """Those of the models that the actor may read: what waits for the actor first, what waits longest first. One query.
+
+    `with_changes` adds what each changes.
+    """
     now = now or timezone.now()
     found = []
     for rollout in _asking().filter(model__in=visible_models(actor)).order_by("pk"):
@@ -102,7 +105,7 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
             found.append((rollout, plan, stage, tuple(people.get(stage, ()))))
     told = [_waiting(actor, *one) for one in found]
     told.sort(key=lambda one: (bool(one.why_not), not one.is_held, one.since, one.rollout.pk))
-    return _with_changes(told[:most])
+    return told[:most]
 
 
 def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[WaitingApproval, list[User]] | None:
@@ -117,7 +120,7 @@ def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[Wait
     if not stage:
         return None
     by = tuple(people.get(stage, ()))
-    (need,) = _with_changes([_waiting(_NOBODY, rollout, plan, stage, by)])
+    (need,) = with_changes([_waiting(_NOBODY, rollout, plan, stage, by)])
     return need, list(able_to_approve(rollout.model, excluded_from(rollout)).exclude(username__in=by))
 
 
@@ -184,7 +187,7 @@ def _superseded(rollout: Rollout) -> str:
     )
 
 
-def _with_changes(told: list[WaitingApproval]) -> list[WaitingApproval]:
+def with_changes(told: Sequence[WaitingApproval]) -> list[WaitingApproval]:
     """Each with what its candidate changes against stable, and how many comments that has. Two queries."""
     ids = {pk for one in told for pk in (one.rollout.candidate_id, one.rollout.stable_id) if pk is not None}
     manifests = {pk: json.loads(text or "{}") for pk, text in manifests_of(ids).items()}

@@ -22,6 +22,8 @@ OWN_BUDGETS = {
     "settings_storage": 13,
     # all that a start would refuse or warn of, each asked where it lies: route, reports, rollouts, servers, nodes, people
     "release_rollout with a preset": 17,
+    # beside all that a rollout shows: who may approve, what reviewers said, and the releases that may take its place
+    "rollout that is waiting": 13,
 }
 MOST_FRAGMENT_BYTES = 8 * 1024
 

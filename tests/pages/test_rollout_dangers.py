@@ -292,11 +292,8 @@ def rolled_back_once() -> Rollout:
 def test_a_release_that_was_rolled_back_in_is_marked_wherever_it_is_chosen() -> None:
     rollout, client = rolled_back_once(), manager()
     slug, number = rollout.model.slug, rollout.candidate.number
-    (row,) = [
-        row
-        for row in squeezed(client.get(reverse("model", args=[slug])).content.decode()).split("<tr>")
-        if "/r/2/" in row and "sealed" in row
-    ]
+    rows = squeezed(client.get(reverse("model", args=[slug])).content.decode()).split("<tr>")[1:]
+    (row,) = [row for row, _, _ in (one.partition("</tr>") for one in rows) if "/r/2/" in row and "sealed" in row]
     assert f'<a href="/rollouts/{rollout.pk}/"><span class="word bad">' in row and "in production" in row
     page = squeezed(client.get(reverse("release", args=[slug, number])).content.decode())
     assert "rolled this release back" in page and "Errors are worse: 15 of 95." in page

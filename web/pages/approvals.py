@@ -18,7 +18,7 @@ from registry.queries import visible_release_by_id
 from rollouts import actions
 from rollouts.core.approvals import Digests
 from rollouts.queries import get_rollout
-from rollouts.queries.inbox import MOST_SHOWN, waiting_approvals, waiting_waivers
+from rollouts.queries.inbox import MOST_SHOWN, waiting_approvals, waiting_waivers, with_changes
 from web.pages.events import cursor_page, with_subjects
 from web.pages.forms import act, optional_reason_in, reason_in, version_in
 from web.pages.session import live
@@ -28,7 +28,7 @@ _DECISIONS = ("rollout.approved", "rollout.rejected", "release.waived")
 
 def _waiting(request: HttpRequest) -> dict[str, Any]:
     actor = actor_of(request)
-    approvals, waivers = waiting_approvals(actor), waiting_waivers(actor)
+    approvals, waivers = with_changes(waiting_approvals(actor)), waiting_waivers(actor)
     return {
         "mine": [one for one in approvals if not one.why_not],
         "others": [one for one in approvals if one.why_not],
