@@ -13,6 +13,8 @@ from validators.core.load import Attempt, Burst
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict
 from validators.execution import gates
+from validators.execution.gates import golden
+from validators.execution.gates import load as load_module
 
 SERVING = {
     "max_batch_size": 4,
@@ -46,15 +48,15 @@ def runs(monkeypatch: pytest.MonkeyPatch, lags_s: list[float]) -> None:
         beat()
         return [Attempt(0, 0, 0.01)] * burst.requests
 
-    monkeypatch.setattr(gates.load_runner, "drive", drive)
-    monkeypatch.setattr(gates.load_runner, "all_at_once", all_at_once)
+    monkeypatch.setattr(load_module.load_runner, "drive", drive)
+    monkeypatch.setattr(load_module.load_runner, "all_at_once", all_at_once)
 
 
 def test_a_load_that_is_measured_again_goes_on_counting_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a burst that takes long let it fall."""
     told: list[tuple[int, int]] = []
     runs(monkeypatch, [0.5, 0.0])
-    found = gates.load_gate(context(told))
+    found = load_module.load_gate(context(told))
     assert told == [(13, 160), (119, 160), (160, 160), (173, 320), (279, 320), (320, 320), (320, 320), (320, 320)]
     assert found.verdict is not Verdict.ERRORED
     assert found.reason.endswith(" (measured 2 times, as this machine sent too late before).")
@@ -63,14 +65,14 @@ def test_a_load_that_is_measured_again_goes_on_counting_and_says_so(monkeypatch:
 
 def test_a_load_that_is_measured_once_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     runs(monkeypatch, [0.0])
-    assert "measured" not in gates.load_gate(context([])).reason
+    assert "measured" not in load_module.load_gate(context([])).reason
 
 
 def test_the_baselines_answers_count_on() -> None:
     told: list[tuple[int, int]] = []
     found = context(told)
     baseline = gates.Baseline("r1", server=found.server, serving=SERVING)
-    gates.golden_gate(context(told, baseline=baseline))
+    golden.golden_gate(context(told, baseline=baseline))
     dones, totals = zip(*told, strict=True)
     assert list(dones) == sorted(dones)
     assert set(totals) == {dones[-1]}
@@ -101,11 +103,11 @@ def test_a_load_holds_inputs_of_the_longest_declared(
         sent.extend(len(batches[at % len(batches)]["text"][0, 0].split()) for at in range(len(schedule)))
         return [Attempt(due, due, due + 0.01) for due in schedule.tolist()]
 
-    monkeypatch.setattr(gates.load_runner, "drive", drive)
-    monkeypatch.setattr(gates, "_when_full", lambda context, batches, found, beat: found)
+    monkeypatch.setattr(load_module.load_runner, "drive", drive)
+    monkeypatch.setattr(load_module, "_when_full", lambda context, batches, found, beat: found)
     items = tuple(GoldenItem(str(i), {"text": f"short text {i}"}, i % 2) for i in range(10))
     policy = parse_policy({"load": {"rate_per_s": 24, "duration_s": 8, "slo_ms": 100, **load}})
-    found = gates.load_gate(
+    found = load_module.load_gate(
         context([], serving=TEXT, envelope={"limits": limits}, items=items, policy=policy),
     )
     assert (sum(words > 100 for words in sent), sum(words == 3 for words in sent)) == (longest, 192 - longest)

@@ -14,7 +14,7 @@ from tests.core.test_gate_progress import context
 from validators.core.load import Attempt, Burst, burst_of, judge_full
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
-from validators.execution import gates
+from validators.execution.gates import load
 from validators.execution.runners.load import all_at_once
 
 FOUND = Judgement(Verdict.PASSED, "Proven.", {"requests": 5})
@@ -202,10 +202,10 @@ def test_a_server_is_judged_by_its_work_when_full_and_not_by_how_long_one_reques
     def drive(*args: Any, **_: Any) -> list[Attempt]:
         return [Attempt(due, due, due + latency_s) for due in args[3].tolist()]
 
-    monkeypatch.setattr(gates.load_runner, "drive", drive)
-    monkeypatch.setattr(gates.load_runner, "all_at_once", lambda _, __, ___, burst, beat: server(burst))
+    monkeypatch.setattr(load.load_runner, "drive", drive)
+    monkeypatch.setattr(load.load_runner, "all_at_once", lambda _, __, ___, burst, beat: server(burst))
     policy = parse_policy({"load": {"rate_per_s": rate_per_s, "duration_s": 8}})
-    found = gates.load_gate(context([], policy=policy, envelope={"limits": limits}))
+    found = load.load_gate(context([], policy=policy, envelope={"limits": limits}))
     assert found.verdict is (Verdict.PASSED if is_good else Verdict.FAILED), found.reason
     assert found.evidence["full_at_once"] <= limits.get("max_concurrency", 256)
 
@@ -213,9 +213,9 @@ def test_a_server_is_judged_by_its_work_when_full_and_not_by_how_long_one_reques
 def looks(monkeypatch: pytest.MonkeyPatch, *bursts: Callable[[int], list[Attempt]]) -> tuple[Judgement, int]:
     """The gate's judgement of bursts that went so, one after the other, and how many of them it looked at."""
     left = list(bursts)
-    monkeypatch.setattr(gates.load_runner, "drive", lambda *args, **_: [Attempt(t, t, t + 0.01) for t in args[3]])
-    monkeypatch.setattr(gates.load_runner, "all_at_once", lambda _, __, ___, burst, beat: left.pop(0)(burst.requests))
-    found = gates.load_gate(context([]))
+    monkeypatch.setattr(load.load_runner, "drive", lambda *args, **_: [Attempt(t, t, t + 0.01) for t in args[3]])
+    monkeypatch.setattr(load.load_runner, "all_at_once", lambda _, __, ___, burst, beat: left.pop(0)(burst.requests))
+    found = load.load_gate(context([]))
     return found, len(bursts) - len(left)
 
 
