@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.core.tensor_groups import MOST_GROUPS, MOST_NAMED, changed_layers, grouped, layer_of
-from validators.core.compare import Paired, drop_interval, is_not_worse, is_worse
+from validators.core.compare import Paired, drop_interval, is_not_worse, worse_p
 from validators.core.disagreements import LONGEST_TEXT, AnswerList, How, differing, disagreements
 
 
@@ -54,7 +54,7 @@ def test_the_interval_of_a_drop_holds_what_the_tests_do_not_refute(n: int, lost:
     paired = Paired(n, n - lost - won, lost, won)
     low, high = drop_interval(paired, confidence=0.9)
     assert low - 1e-4 <= paired.drop <= high + 1e-4
-    assert not is_worse(paired, low + 1e-3, confidence=0.95) and not is_not_worse(paired, high - 1e-3, confidence=0.95)
+    assert worse_p(paired, low + 1e-3) >= 0.05 and not is_not_worse(paired, high - 1e-3, confidence=0.95)
 
 
 def test_tensors_are_grouped_by_layer_within_bounds() -> None:
