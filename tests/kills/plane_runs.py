@@ -17,8 +17,8 @@ from envoy.service.discovery.v3 import discovery_pb2
 from rollouts.models import Rollout
 from serving.control_plane.protos import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VHOST
 from serving.control_plane.server import SERVICE
+from serving.core.addresses import UNIX
 from serving.models import Route, RouteAck
-from tests.gateway_rig import free_port
 from tests.kills import databases, gateway
 from tests.kills.campaign import Played
 from tests.kills.engine_runs import LONGEST_S, Telling
@@ -135,7 +135,8 @@ class Planned(Telling):
     """A story in which the engine lives and the control plane may be killed; traffic follows what is acknowledged."""
 
     def tell(self) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
+        # not a port: another process could have it before the next control plane does
+        self.address = f"{UNIX}{self.place / 'ads.sock'}"
         self.planes: list[Child] = []
         self.tend()
         super().tell()
