@@ -74,6 +74,7 @@ class Gallery:
             "gate_run": {"pk": self.gate_run.pk},
             "webhook": {"pk": self.webhook.pk},
             "issuer": {"pk": self.issuer.pk},
+            "fleet_drain": {"name": "gpu-1"},
             "settings_environment": {"slug": "production"},
             "person": {"username": self.person.username},
             "audit_event": {"seq": Event.objects.filter(verb="rollout.rolled_back").latest("seq").seq},
