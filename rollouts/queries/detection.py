@@ -8,7 +8,7 @@ from typing import Any
 from registry.models import ServedModel
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy, stored_policy
-from rollouts.core.preview import preview
+from rollouts.core.preview import detections
 from rollouts.queries.traffic import Traffic, supposed, traffic_of
 from serving.models import Environment
 from serving.queries.routes import route_of
@@ -44,12 +44,11 @@ def detection_of(
 def curve_of(plan: Policy, traffic: Traffic, *, has_stable: bool, rate_per_s: float | None = None) -> dict[str, Any]:
     """As `detection_of`, of a policy that was read already."""
     traffic = supposed(traffic, rate_per_s)
-    found = preview(
-        plan, rate_per_s=traffic.rate_per_s, error_frac=traffic.error_frac or 0.0, slow_frac=traffic.slow_frac, has_stable=has_stable,
-        failures=SHARES,
-    )  # fmt: skip
+    found = detections(
+        plan, rate_per_s=traffic.rate_per_s, error_frac=traffic.error_frac or 0.0, has_stable=has_stable, failures=SHARES
+    )
     stages: dict[str, dict[str, Any]] = {}
-    for one in found.detect:
+    for one in found:
         stage = stages.setdefault(one.stage, {"stage": one.stage, "weight_bp": one.weight_bp, "found": []})
         stage["found"].append({"fail_frac": one.fail_frac, "seconds": one.seconds, "bad_requests": one.bad_requests})
     return {"rate_per_s": traffic.rate_per_s, "source": traffic.source, "stages": list(stages.values())}
