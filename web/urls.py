@@ -182,6 +182,7 @@ urlpatterns = [
     path("events/", require_GET(audit.moved)),
     path("audit/", require_GET(audit.audit), name="audit"),
     path("audit/verify/", require_GET(audit.verify), name="audit_verify"),
+    path("audit/check/", posted(audit.check, "audit_verify"), name="audit_check"),
     path("audit/export.jsonl", require_GET(audit_export.export), {"form": "jsonl"}, name="audit_jsonl"),
     path("audit/export.csv", require_GET(audit_export.export), {"form": "csv"}, name="audit_csv"),
     path("audit/<int:seq>/", require_GET(audit.event), name="audit_event"),

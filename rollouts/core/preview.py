@@ -87,9 +87,7 @@ def preview(
     stages = [_stage(plan, name, step, rate_per_s, error_frac, slow_frac, has_stable) for name, step in _named(plan)]
     if plan.shadow is not None:
         stages.insert(0, _shadow(plan, rate_per_s))
-    detect = detections(
-        policy, rate_per_s=rate_per_s, error_frac=error_frac, has_stable=has_stable, failures=failures
-    )
+    detect = detections(policy, rate_per_s=rate_per_s, error_frac=error_frac, has_stable=has_stable, failures=failures)
     times = [one.expected_s for one in stages]
     total = None if None in times else sum(one for one in times if one is not None)
     return PolicyPreview(tuple(stages), detect, total, is_thin=bool(rate_per_s) and total is None)
@@ -202,7 +200,7 @@ def _increments(guard: Guard, nc: float, nb: float, candidate: Any, stable: floa
 
 
 def _until(each: Floats, bar: float) -> Floats:
-    """Seconds until evidence that grows by `each` a second (the grid is its last axis) reaches the bar; infinite if not within FOREVER_S."""
+    """Seconds until evidence that grows by `each` a second reaches the bar; infinite if not within FOREVER_S. The grid is the last axis."""
     low, high = np.zeros(each.shape[:-1]), np.full(each.shape[:-1], FOREVER_S)
     never = mixed_of(FOREVER_S * each) < bar
     while np.any(is_wide := ~never & (high - low > np.maximum(0.05, low * 0.01))):

@@ -45,7 +45,11 @@ def curve_of(plan: Policy, traffic: Traffic, *, has_stable: bool, rate_per_s: fl
     """As `detection_of`, of a policy that was read already."""
     traffic = supposed(traffic, rate_per_s)
     found = detections(
-        plan, rate_per_s=traffic.rate_per_s, error_frac=traffic.error_frac or 0.0, has_stable=has_stable, failures=SHARES
+        plan,
+        rate_per_s=traffic.rate_per_s,
+        error_frac=traffic.error_frac or 0.0,
+        has_stable=has_stable,
+        failures=SHARES,
     )
     stages: dict[str, dict[str, Any]] = {}
     for one in found:
