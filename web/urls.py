@@ -266,6 +266,7 @@ urlpatterns = [
     path("settings/keys/", require_GET(signing_keys.keys), name="settings_keys"),
     path("settings/keys/rotate/", posted(signing_keys.rotate, "settings_keys"), name="key_rotate"),
     path("settings/storage/", require_GET(storage.storage), name="settings_storage"),
+    path("settings/storage/plan/", posted(storage.plan, "settings_storage"), name="storage_plan"),
     path("settings/storage/run/", posted(storage.run, "settings_storage"), name="storage_run"),
     path("settings/issuers/", require_GET(issuers.issuers), name="issuers"),
     path("settings/issuers/new/", posted(issuers.create, "issuers"), name="issuer_create"),
