@@ -11,7 +11,7 @@ from rollouts.core.policy_schema import parse_policy, stored_policy
 from rollouts.core.preview import detections
 from rollouts.queries.traffic import Traffic, supposed, traffic_of
 from serving.models import Environment
-from serving.queries.routes import route_of
+from serving.queries.routes import has_stable
 
 #: Shares of failing attempts: close together where the time to find them changes most.
 SHARES = (0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.6, 1.0)
@@ -35,9 +35,8 @@ def detection_of(
         if policy is None
         else parse_policy(policy, model.objectives)
     )
-    route = route_of(model.pk, environment.pk)
     return curve_of(
-        plan, traffic_of(model, environment), has_stable=bool(route and route.stable_id), rate_per_s=rate_per_s
+        plan, traffic_of(model, environment), has_stable=has_stable(model.pk, environment.pk), rate_per_s=rate_per_s
     )
 
 

@@ -44,6 +44,17 @@ def route_of(model: ServedModel | int, environment: Environment | int) -> Route 
     return all_routes().filter(model=model, environment=environment).first()
 
 
+def has_stable(model: int, environment: int) -> bool:
+    """Whether the model, by keys as the environment, has a stable release there."""
+    return Route.objects.filter(model=model, environment=environment, stable__isnull=False).exists()
+
+
+def models_routed_in(environment: int, models: QuerySet[ServedModel]) -> list[str]:
+    """The names of those of the models that have a route there, in their order."""
+    rows = Route.objects.filter(environment=environment, model__in=models)
+    return list(rows.order_by("model__slug").values_list("model__slug", flat=True))
+
+
 def served_beside(release: Release, *, or_number: int | None) -> Release | None:
     """Another release of the model that serves now, with `serves_in`, the title of the first environment (by slug) that it is stable
     in; where none serves, the one of this number, with None. One query."""
