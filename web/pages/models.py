@@ -16,7 +16,7 @@ from accounts.core.access import Verb, may
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
-from rollouts.queries.rollouts import rollouts_of
+from rollouts.queries.rollouts import newest_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
 from serving.queries import find_environment
 from serving.queries.routes import all_routes
@@ -32,7 +32,7 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
     facts = live_facts(request, served)
     listed = release_list(request, served, facts["routes"])
     may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
-    more = {**listed, "rollouts": rollouts_of([served])[:5], "may_push": may_push}
+    more = {**listed, "rollouts": newest_of(served, 5), "may_push": may_push}
     status = listed["error"].status if listed["error"] else 200
     return render(request, "registry/model.html", {**frame(served, "model"), **facts, **more}, status=status)
 
