@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from ledger.queries import clock
 from registry.models import Release, ServedModel
-from registry.queries.releases import these_or_numbered
+from registry.queries.releases import LARGE, these_or_numbered
 from serving.models import Environment, Gateway, Route, RouteAck
 from serving.queries.deployments import among
 
@@ -37,6 +37,17 @@ class Ack:
 def all_routes() -> QuerySet[Route]:
     """Every route, with what it names."""
     return Route.objects.select_related("model", "environment", "stable__model", "candidate__model").order_by("pk")
+
+
+def routes_of(model: ServedModel) -> QuerySet[Route]:
+    """The model's routes with their environments and releases, without what no list shows of a release."""
+    large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
+    return (
+        Route.objects.filter(model=model)
+        .select_related("environment", "stable", "candidate")
+        .defer(*large)
+        .order_by("pk")
+    )
 
 
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:

@@ -19,7 +19,7 @@ from rollouts import actions
 from rollouts.queries.rollouts import newest_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
 from serving.queries import find_environment
-from serving.queries.routes import all_routes
+from serving.queries.routes import routes_of
 from web.pages.forms import NO_REASON, act, optional_reason_in
 from web.pages.model_frame import frame, readable_model
 from web.pages.release_list import release_list
@@ -45,7 +45,7 @@ def model_live(request: HttpRequest, slug: str) -> HttpResponse:
 def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
     """What serves the model where, and the ways back: (route, promoted rollout, is its undo window open, has it closed)."""
     found = []
-    for route in all_routes().filter(model=served):
+    for route in routes_of(served):
         last = last_promoted(served, route.environment)
         is_undone = last is not None and is_open(last, route)
         is_over = last is not None and is_closed(last, route, known_open=is_undone)

@@ -106,7 +106,6 @@ def _whole(releases: QuerySet[Release]) -> QuerySet[Release]:
         with_last_rollout(with_tags(with_alias_names(releases)))
         .annotate(
             p95=measured("load", "latency p95"),
-            accuracy=measured("golden", "accuracy"),
             measured_in=Subquery(reports_of(OuterRef("pk")).values("gate_run")[:1]),
             sealed_labels=F("spec__provenance__labels"),
             size=size_of_files(),
@@ -118,6 +117,8 @@ def _whole(releases: QuerySet[Release]) -> QuerySet[Release]:
 def _sorted(releases: QuerySet[Release], sort: str) -> QuerySet[Release]:
     """Those that have no such number are last, whichever way round; equal ones the newest first."""
     key, is_down = sort.removeprefix("-"), sort.startswith("-")
+    if key == "accuracy":
+        releases = releases.annotate(accuracy=measured("golden", "accuracy"))  # its rows read it with its interval
     if key in SORTS[:2]:
         return releases.order_by("-number" if is_down else "number")
     order = F(key).desc(nulls_last=True) if is_down else F(key).asc(nulls_last=True)
