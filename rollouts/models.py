@@ -7,7 +7,7 @@ from django.db.models import Q
 
 from accounts.models import User
 from registry.models import Release, ServedModel
-from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.lifecycle import ACTIVE, RolloutState, outcome_of
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import stored_policy
 from serving.models import Environment
@@ -77,11 +77,7 @@ class Rollout(models.Model):
 
     @property
     def outcome(self) -> str:
-        """The state as people are told it: where the model's first release was to be rolled back there was nothing to go
-        back to, so its rollout is said to be `ended` (it keeps its traffic)."""
-        if self.state == RolloutState.ROLLED_BACK and self.stable_id is None:
-            return "ended"
-        return self.state
+        return outcome_of(self.state, has_stable=self.stable_id is not None)
 
 
 class Observation(models.Model):

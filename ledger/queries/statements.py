@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 
 #: Texts of one statement that a process remembers.
 MOST_SHAPES = 256
+_Value = int | datetime | str
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class _Slot:
 
 
 class Statement:
-    """The rows of a `values_list`. `build(*shape, **values)` makes it: `values` are numbers and instants that go into it as
+    """The rows of a `values_list`. `build(*shape, **values)` makes it: `values` are numbers, instants and texts that go into it as
     parameters and nowhere else; `shape` is all that changes its text, such as how it narrows what may be seen.
 
     It is built once for each shape; of more than MOST_SHAPES all are built anew. Raises ValueError where a value is not among the
@@ -38,7 +39,7 @@ class Statement:
         self._build = build
         self._known: dict[tuple[Hashable, ...], _Sql] = {}
 
-    def rows(self, *shape: Hashable, **values: int | datetime) -> list[tuple[Any, ...]]:
+    def rows(self, *shape: Hashable, **values: _Value) -> list[tuple[Any, ...]]:
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= MOST_SHAPES:
@@ -50,7 +51,7 @@ class Statement:
             rows = cursor.fetchall()
         return [_converted(row, found.converters) for row in rows]
 
-    def _written(self, shape: tuple[Hashable, ...], values: dict[str, int | datetime]) -> _Sql:
+    def _written(self, shape: tuple[Hashable, ...], values: dict[str, _Value]) -> _Sql:
         markers = {name: _marker(value, number) for number, (name, value) in enumerate(values.items(), start=1)}
         compiler = self._build(*shape, **markers).query.get_compiler(DEFAULT_DB_ALIAS)
         text, params = compiler.as_sql()
@@ -70,10 +71,12 @@ def _converted(row: tuple[Any, ...], converters: dict[int, Any]) -> tuple[Any, .
     return tuple(values)
 
 
-def _marker(value: int | datetime, number: int) -> int | datetime:
+def _marker(value: _Value, number: int) -> _Value:
     """A value of the same type that nobody else uses: it shows where the real one goes."""
-    return datetime(1, 1, number, tzinfo=UTC) if isinstance(value, datetime) else -(2**62) - number
+    if isinstance(value, datetime):
+        return datetime(1, 1, number, tzinfo=UTC)
+    return f"marker {-(2**62) - number}" if isinstance(value, str) else -(2**62) - number
 
 
 def _name_of(param: Any, names: dict[tuple[type, Any], str]) -> str:
-    return names.get((type(param), param), "") if isinstance(param, int | datetime) else ""
+    return names.get((type(param), param), "") if isinstance(param, _Value) else ""

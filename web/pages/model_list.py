@@ -16,8 +16,7 @@ from accounts.api.requests import actor_of
 from registry.models import ServedModel
 from registry.queries import last_sealed, visible_models
 from rollouts.core.lifecycle import FINAL
-from rollouts.models import Rollout
-from rollouts.queries.places import Place, places_of
+from rollouts.queries.places import Place, PlaceRollout, places_of
 from serving.models import Environment
 from web.listing import Filter, asked, sort_asked
 
@@ -33,7 +32,7 @@ class ModelRow:
 
     model: ServedModel
     places: Sequence[Place]
-    last: Rollout | None
+    last: PlaceRollout | None
     active_at: datetime | None
 
     @property
