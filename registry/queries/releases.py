@@ -236,13 +236,21 @@ def model_by_id(model_id: int) -> ServedModel:
 
 def visible_models(actor: Actor) -> QuerySet[ServedModel]:
     """The models of the teams in which the actor may read, as far as the scope goes; all of them for an administrator."""
+    return models_seen(*sight_of(actor))
+
+
+def sight_of(actor: Actor) -> tuple[frozenset[str] | None, str | None]:
+    """What `models_seen` narrows by: the teams in which the actor may read and a pattern of names, each None for all. Those who have
+    the same sight see the same models: it is the shape of a `Statement`."""
+    pattern = None if actor.scope.models is None else models_regex(actor.scope.models)
+    return teams_where(actor, Verb.READ), pattern
+
+
+def models_seen(teams: frozenset[str] | None, pattern: str | None) -> QuerySet[ServedModel]:
     models = ServedModel.objects.select_related("team").order_by("slug")
-    teams = teams_where(actor, Verb.READ)
     if teams is not None:
         models = models.filter(team__slug__in=teams)
-    if actor.scope.models is not None:
-        models = models.filter(slug__regex=models_regex(actor.scope.models))
-    return models
+    return models if pattern is None else models.filter(slug__regex=pattern)
 
 
 def visible_model(actor: Actor, slug: str) -> ServedModel:

@@ -15,9 +15,10 @@ from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
+from ledger.queries.statements import Statement
 from notifications.queries import given_up_on
 from registry.core.ownership import Contact, contacts_of
-from registry.queries import visible_models
+from registry.queries.releases import models_seen, sight_of
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.recent_traffic import Minute
 from rollouts.queries.inbox import waiting_approvals, waiting_waivers
@@ -35,7 +36,7 @@ MOST_NEEDS = 10
 
 
 #: What the page says of a model.
-_OF_MODEL = ("slug", "title", "objectives", "ownership", "team__slug")
+_MODELS = Statement(lambda *sight: models_seen(*sight).only("slug", "objectives", "ownership", "team__slug"))
 #: Of the event stream: what the page shows.
 _TOPICS = ("rollouts", "approvals", "deployments", "models")
 
@@ -55,7 +56,7 @@ class Need:
 
 def _facts(request: HttpRequest) -> dict[str, Any]:
     actor = actor_of(request)
-    models = list(visible_models(actor).only(*_OF_MODEL))
+    models = _MODELS.rows(*sight_of(actor))
     places = places_of(models) if models else {}
     every = [place for there in places.values() for place in there]
     rows = {environment: _rows_of(there) for environment, there in places.items()}
