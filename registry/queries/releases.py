@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.core.scope import models_regex
@@ -247,10 +247,17 @@ def sight_of(actor: Actor) -> tuple[frozenset[str] | None, str | None]:
 
 
 def models_seen(teams: frozenset[str] | None, pattern: str | None) -> QuerySet[ServedModel]:
-    models = ServedModel.objects.select_related("team").order_by("slug")
+    return ServedModel.objects.select_related("team").order_by("slug").filter(within_sight(teams, pattern))
+
+
+def within_sight(teams: frozenset[str] | None, pattern: str | None = None, *, of: str = "") -> Q:
+    """Narrows models to what is seen (`sight_of`), or rows of a model by the way `of` to it, such as `model__`."""
+    narrowed = Q()
     if teams is not None:
-        models = models.filter(team__slug__in=teams)
-    return models if pattern is None else models.filter(slug__regex=pattern)
+        narrowed &= Q(**{f"{of}team__slug__in": teams})
+    if pattern is not None:
+        narrowed &= Q(**{f"{of}slug__regex": pattern})
+    return narrowed
 
 
 def visible_model(actor: Actor, slug: str) -> ServedModel:

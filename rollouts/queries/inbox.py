@@ -21,9 +21,9 @@ from registry.core.change_summary import summary_of
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.models import Release
 from registry.queries import manifests_of
-from registry.queries.releases import LARGE, models_seen, sight_of
+from registry.queries.releases import LARGE, sight_of, within_sight
 from registry.queries.reviews import CommentCount, comment_counts
-from registry.queries.waivers import code_bearing, models_of
+from registry.queries.waivers import code_bearing
 from rollouts.core import approvals as core
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
@@ -133,7 +133,7 @@ def _asking() -> QuerySet[Rollout]:
     return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable") for column in LARGE))
 
 
-_ASKING = Statement(lambda *sight: _asking().filter(model__in=models_seen(*sight)).order_by("pk"))
+_ASKING = Statement(lambda *sight: _asking().filter(within_sight(*sight, of="model__")).order_by("pk"))
 
 
 def _lacking(rollout: Rollout, plan: Policy, people: Mapping[str, Sequence[str]]) -> str:
@@ -267,7 +267,7 @@ def waiting_waivers(actor: Actor, *, now: datetime | None = None) -> list[Waitin
 
 def _with_code(teams: frozenset[str] | None, pattern: str | None, since: datetime) -> QuerySet[Release]:
     """The releases that the sight (`sight_of`) goes to and that `waiting_waivers` looks at, the oldest first."""
-    rows = code_bearing(models_seen(teams, pattern), since).select_related("model__team", "author")
+    rows = code_bearing(within_sight(teams, pattern, of="model__"), since).select_related("model__team", "author")
     return rows.order_by("sealed_at", "number")
 
 
@@ -306,10 +306,10 @@ def count_waiting(actor: Actor, *, now: datetime | None = None) -> int:
 
 def _counting(teams: frozenset[str] | None, user: int, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
     """(rollouts, releases) that may wait for the user, as lists in one row."""
-    models = models_of(teams)
-    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES, model__in=models))
+    theirs = within_sight(teams, of="model__")
+    asking = with_approvals(Rollout.objects.filter(_ASKS, theirs, state__in=_STATES))
     asking = asking.exclude(candidate__author=user).exclude(requested_by=user)
-    code = code_bearing(models, since).exclude(author=user)
+    code = code_bearing(theirs, since).exclude(author=user)
     return user_row(user).values_list(
         ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
         ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),
