@@ -147,7 +147,9 @@ def _with_may_approve(team: OuterRef) -> QuerySet[Approval]:
     """Approvals, the oldest first, with whether the giver may still approve for the team, named as a subquery of theirs names it."""
     roles = memberships_with(_ROLES, team).filter(user=OuterRef("approver"))
     still_may = Q(approver__is_active=True) & (Q(approver__is_superuser=True) | Exists(roles))
-    return Approval.objects.annotate(may_approve=ExpressionWrapper(still_may, output_field=BooleanField())).order_by("pk")
+    return Approval.objects.annotate(may_approve=ExpressionWrapper(still_may, output_field=BooleanField())).order_by(
+        "pk"
+    )
 
 
 def _newest_report(rollout: str = "") -> Coalesce:

@@ -15,41 +15,22 @@ from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState, outcome_of
 from rollouts.models import Rollout
-from serving.models import Environment, Route
+from serving.models import Environment
 from serving.queries import all_environments
 from serving.queries.deployments import among_text, array_text
 from serving.queries.readiness import Readiness, readiness_of
+from serving.queries.route_splits import NamedRelease, RouteSplit, named_release, splits_of
 
 S = RolloutState
 _At = tuple[int, int]  # the keys of an environment and of a model
-
-
-class PlaceRelease(NamedTuple):
-    """A release by its key and number."""
-
-    pk: UUID
-    number: int | None
-
-    @property
-    def name(self) -> str:
-        return f"r{self.number}"
-
-
-class PlaceRoute(NamedTuple):
-    """What a place says of its route; see `serving.models.Route`."""
-
-    stable: PlaceRelease
-    candidate: PlaceRelease | None
-    candidate_bp: int
-    changed_at: datetime
 
 
 class PlaceRollout(NamedTuple):
     """What a place says of a rollout; see `rollouts.models.Rollout`."""
 
     pk: int
-    candidate: PlaceRelease
-    stable: PlaceRelease | None
+    candidate: NamedRelease
+    stable: NamedRelease | None
     state: str
     weight_bp: int
     reason: str
@@ -76,10 +57,10 @@ class Place:
     environment: Environment
     model: ServedModel
     number: int | None
-    route: PlaceRoute | None = None
+    route: RouteSplit | None = None
     since: datetime | None = None
     last: PlaceRollout | None = None
-    back_to: PlaceRelease | None = None
+    back_to: NamedRelease | None = None
     back_until: datetime | None = None
     health: Readiness | None = None
     others: tuple[int, ...] = ()
@@ -98,8 +79,8 @@ class Place:
 def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -> dict[Environment, list[Place]]:
     """Every environment, with the places of these models in it, in the order of the models. Four queries."""
     now = now or timezone.now()
-    keys = array_text(model.pk for model in models)
-    routes, rollouts, health = _routes(keys), _newest(keys), readiness_of(model.pk for model in models)
+    ids = [model.pk for model in models]
+    routes, rollouts, health = splits_of(ids), _newest(array_text(ids)), readiness_of(ids)
     loaded: dict[_At, dict[int, Readiness]] = {}
     for (environment_id, _), one in health.items():
         loaded.setdefault((environment_id, one.model_id), {})[one.number] = one
@@ -124,15 +105,6 @@ def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -
     return found
 
 
-def _release(pk: UUID | None, number: int | None) -> PlaceRelease | None:
-    return None if pk is None else PlaceRelease(pk, number)
-
-
-def _route_rows(models: str) -> QuerySet[Any, tuple[Any, ...]]:
-    rows = Route.objects.filter(model_id__in=among_text(models)).order_by("pk")
-    return rows.values_list(*_AT, *_ARMS, "candidate_bp", "changed_at")
-
-
 def _rollout_rows(models: str) -> QuerySet[Any, tuple[Any, ...]]:
     """The newest of each place, and the newest there that was promoted; the oldest first."""
     mine = Rollout.objects.filter(model_id__in=among_text(models)).order_by(*_AT, "-pk")
@@ -145,27 +117,20 @@ def _rollout_rows(models: str) -> QuerySet[Any, tuple[Any, ...]]:
 _AT = ("environment_id", "model_id")
 _ARMS = ("stable_id", "stable__number", "candidate_id", "candidate__number")
 _PROMOTED = (S.PROMOTED, S.REVERTED)
-_ROUTES, _ROLLOUTS = Statement(_route_rows), Statement(_rollout_rows)
-
-
-def _routes(models: str) -> dict[_At, PlaceRoute]:
-    return {
-        (environment, model): PlaceRoute(PlaceRelease(pk, number), _release(candidate, its_number), *rest)
-        for environment, model, pk, number, candidate, its_number, *rest in _ROUTES.rows(models=models)
-    }
+_ROLLOUTS = Statement(_rollout_rows)
 
 
 def _newest(models: str) -> dict[_At, tuple[PlaceRollout, PlaceRollout | None]]:
     """The newest rollout, and the newest that was promoted (also where it was reverted since)."""
     found: dict[_At, tuple[PlaceRollout, PlaceRollout | None]] = {}
     for environment, model, stable, stable_number, candidate, number, pk, *rest in _ROLLOUTS.rows(models=models):
-        row = PlaceRollout(pk, PlaceRelease(candidate, number), _release(stable, stable_number), *rest)
+        row = PlaceRollout(pk, NamedRelease(candidate, number), named_release(stable, stable_number), *rest)
         _, before = found.get((environment, model), (None, None))
         found[environment, model] = (row, row if row.state in _PROMOTED else before)
     return found
 
 
-def _since(route: PlaceRoute | None, promoted: PlaceRollout | None) -> datetime | None:
+def _since(route: RouteSplit | None, promoted: PlaceRollout | None) -> datetime | None:
     """Since when the stable release serves: its promotion; the route's last change where it came there otherwise."""
     if route is None:
         return None
@@ -175,12 +140,12 @@ def _since(route: PlaceRoute | None, promoted: PlaceRollout | None) -> datetime 
 
 def _undo_of(
     environment: int,
-    route: PlaceRoute | None,
+    route: RouteSplit | None,
     last: PlaceRollout | None,
     promoted: PlaceRollout | None,
     health: dict[tuple[int, UUID], Readiness],
     now: datetime,
-) -> tuple[PlaceRelease | None, datetime | None]:
+) -> tuple[NamedRelease | None, datetime | None]:
     """(release, until when) that one press goes back to: the rules of `undo_window`, for what was read already."""
     if route is None or last is None:
         return None, None

@@ -42,7 +42,9 @@ def readiness_of(models: Iterable[int]) -> dict[tuple[int, UUID], Readiness]:
     """By (environment, release), for every release of these models that should run somewhere. One query."""
     return {
         (environment, release): Readiness(number or 0, model, wanted, answering, drifted, tuple(nodes))
-        for environment, release, number, model, wanted, answering, drifted, nodes in _READINESS.rows(models=array_text(models))
+        for environment, release, number, model, wanted, answering, drifted, nodes in _READINESS.rows(
+            models=array_text(models)
+        )
     }
 
 

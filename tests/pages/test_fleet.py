@@ -49,7 +49,9 @@ def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User
     node = make_node("local")
     page = page_of(admin)
     assert (
-        "unknown: its agent did not say" in page and "<dt>Disk</dt><dd>unknown</dd>" in page and "</svg> reachable" in page
+        "unknown: its agent did not say" in page
+        and "<dt>Disk</dt><dd>unknown</dd>" in page
+        and "</svg> reachable" in page
     )
     Node.objects.update(
         facts={"gpus": [], "memory_bytes": 2**30, "cpu_count": 2, "gpus_unknown": HOSTILE},

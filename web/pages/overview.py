@@ -80,8 +80,7 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
             {
                 "environment": environment,
                 "rows": [
-                    {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, hours)}
-                    for one in there
+                    {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, hours)} for one in there
                 ],
                 "more": len(places[environment]) - len(there),
             }
