@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from web.plots.axes import BELOW, MARK_ROW, Mark, label_at, marked, x_axis, y_tick
 from web.plots.markup import Point, escaped, is_known, number, path_of, runs_of, thinned
-from web.plots.plot import Frame, Key, Plot, empty, plot_of
+from web.plots.plot import Frame, Key, Plot, chosen, empty, plot_of
 from web.plots.scales import Scale, Unit, linear, logarithmic, text_of
 
 #: Of one line.
@@ -210,9 +210,10 @@ def _dots(spots: Sequence[tuple[float, float]], look: str) -> str:
 def _table(
     every: Sequence[Series], across: Scale, stack: Sequence[Panel]
 ) -> tuple[list[float], list[str], list[list[str]]]:
-    """A row for each x; a step's value holds on where it has no point of its own."""
+    """A row for each x, of many the chosen ones."""
     unit_of = {id(one): panel.y.unit for panel in stack for one in panel.series}
-    xs = sorted({x for one in every for x, _ in one.points if is_known(x)})
+    whole = sorted({x for one in every for x, _ in one.points if is_known(x)})
+    xs = [whole[index] for index in chosen(len(whole))]  # writing numbers takes long: only those that are kept
     tables = [dict(one.points) for one in every]
     rows = []
     for x in xs:
