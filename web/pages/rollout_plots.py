@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -25,7 +25,7 @@ from web.plots import Mark, Plot, Unit, text_of
 MOST_GUARDS = 4
 #: More approvals than this are not marked.
 MOST_APPROVALS = 3
-#: Drawings of ended rollouts that are kept in this process.
+#: Of so many rollouts the last drawing is kept in this process.
 MOST_DRAWN = 64
 
 
@@ -44,7 +44,8 @@ class RolloutPlots:
 
 
 _lock = threading.Lock()
-_drawn: OrderedDict[tuple[int, int, str], RolloutPlots] = OrderedDict()
+#: By rollout: what the drawing rests on, and it.
+_drawn: OrderedDict[int, tuple[Hashable, RolloutPlots]] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -62,30 +63,37 @@ class Read:
     def moments(self) -> list[Moment]:
         return moments_of(self.rollout, self.history)
 
-    @property
-    def approvals(self) -> list[tuple[datetime, str, str]]:
+    @cached_property
+    def approvals(self) -> tuple[tuple[datetime, str, str], ...]:
         """(when, who, of which stage) of the first MOST_APPROVALS."""
         if self.given is not None:
             first = self.given[:MOST_APPROVALS]
-            return [(datetime.fromisoformat(one["at"]), one["approver"], one["stage"]) for one in first]
+            return tuple((datetime.fromisoformat(one["at"]), one["approver"], one["stage"]) for one in first)
         rows = self.rollout.approvals.order_by("pk").values_list("at", "approver__username", "stage")
-        return list(rows[:MOST_APPROVALS])
+        return tuple(rows[:MOST_APPROVALS])
+
+    @property
+    def drawn_of(self) -> Hashable:
+        """What changes whenever the plots do: every tick is counted, and whatever is marked stands here."""
+        one = self.rollout
+        marked = (one.started_at, one.first_bad_at, one.decided_at, one.zero_at, one.confirmed_at, one.ended_at)
+        return one.version, one.state, one.tick, marked, self.approvals
 
 
 def plots_of(rollout: Rollout, read: Read | None = None) -> RolloutPlots:
-    """All plots of the rollout as it stands. Those of an ended one are drawn once for each of its versions."""
+    """All plots of the rollout as it stands. They are drawn anew once it has moved or ticked."""
     read = read or Read(rollout)
-    if rollout.state not in FINAL:
-        return _draw(read)
-    key = (rollout.pk, rollout.version, str(rollout.confirmed_at))
+    drawn_of = read.drawn_of
     with _lock:
-        found = _drawn.get(key)
-    if found is None:
-        found = _draw(read)
-        with _lock:
-            _drawn[key] = found
-            while len(_drawn) > MOST_DRAWN:
-                _drawn.popitem(last=False)
+        known_of, known = _drawn.get(rollout.pk, (None, None))
+    if known is not None and known_of == drawn_of:
+        return known
+    found = _draw(read)
+    with _lock:
+        _drawn[rollout.pk] = drawn_of, found
+        _drawn.move_to_end(rollout.pk)
+        while len(_drawn) > MOST_DRAWN:
+            _drawn.popitem(last=False)
     return found
 
 
