@@ -6,12 +6,38 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connection
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
+from django.db.models.query import RelatedPopulator, get_related_populators
+from django.db.models.sql.compiler import SQLCompiler
 
 #: Texts of one statement that a process remembers.
 MOST_SHAPES = 256
+
+
+#: What goes into a statement as a parameter.
+Value = int | datetime | UUID
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where an instance, those that are joined to it, and what it is annotated with lie in a row."""
+
+    model: type[Model]
+    names: list[str]
+    columns: slice
+    joined: list[RelatedPopulator]
+    annotated: dict[str, int]
+
+    def instance(self, row: tuple[Any, ...]) -> Any:
+        found = self.model.from_db(DEFAULT_DB_ALIAS, self.names, row[self.columns])
+        for one in self.joined:
+            one.populate(row, found)
+        for name, position in self.annotated.items():
+            setattr(found, name, row[position])
+        return found
 
 
 @dataclass(frozen=True)
@@ -19,6 +45,7 @@ class _Sql:
     text: str
     params: tuple[Any, ...]  # `_Slot` where a value goes
     converters: dict[int, Any]
+    layout: _Layout | None  # of instances; None of a `values_list`
 
 
 @dataclass(frozen=True)
@@ -27,18 +54,31 @@ class _Slot:
 
 
 class Statement:
-    """The rows of a `values_list`. `build(*shape, **values)` makes it: `values` are numbers and instants that go into it as
+    """The rows of a query. `build(*shape, **values)` makes it: `values` are numbers, instants and UUIDs that go into it as
     parameters and nowhere else; `shape` is all that changes its text, such as how it narrows what may be seen.
 
     It is built once for each shape; of more than MOST_SHAPES all are built anew. Raises ValueError where a value is not among the
     query's parameters.
     """
 
-    def __init__(self, build: Callable[..., QuerySet[Any, tuple[Any, ...]]]) -> None:
+    def __init__(self, build: Callable[..., QuerySet[Any, Any]]) -> None:
         self._build = build
         self._known: dict[tuple[Hashable, ...], _Sql] = {}
 
-    def rows(self, *shape: Hashable, **values: int | datetime) -> list[tuple[Any, ...]]:
+    def rows(self, *shape: Hashable, **values: Value) -> list[tuple[Any, ...]]:
+        """The tuples of a `values_list`."""
+        return self._asked(shape, values)[1]
+
+    def objects(self, *shape: Hashable, **values: Value) -> list[Any]:
+        """The instances of a query of instances, with what it selects beside them; nothing is prefetched."""
+        layout, rows = self._asked(shape, values)
+        if layout is None:
+            raise ValueError("The query has no instances, it has values.")
+        return [layout.instance(row) for row in rows]
+
+    def _asked(
+        self, shape: tuple[Hashable, ...], values: dict[str, Value]
+    ) -> tuple[_Layout | None, list[tuple[Any, ...]]]:
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= MOST_SHAPES:
@@ -48,17 +88,32 @@ class Statement:
         with connection.cursor() as cursor:
             cursor.execute(found.text, params)
             rows = cursor.fetchall()
-        return [_converted(row, found.converters) for row in rows]
+        return found.layout, [_converted(row, found.converters) for row in rows]
 
-    def _written(self, shape: tuple[Hashable, ...], values: dict[str, int | datetime]) -> _Sql:
+    def _written(self, shape: tuple[Hashable, ...], values: dict[str, Value]) -> _Sql:
         markers = {name: _marker(value, number) for number, (name, value) in enumerate(values.items(), start=1)}
-        compiler = self._build(*shape, **markers).query.get_compiler(DEFAULT_DB_ALIAS)
+        query = self._build(*shape, **markers)
+        compiler = query.query.get_compiler(DEFAULT_DB_ALIAS)
         text, params = compiler.as_sql()
         names = {(type(marker), marker): name for name, marker in markers.items()}
         slots = tuple(_Slot(name) if (name := _name_of(one, names)) else one for one in params)
         if missing := set(values) - {one.name for one in slots if isinstance(one, _Slot)}:
             raise ValueError(f"The query does not take {', '.join(sorted(missing))} as a parameter.")
-        return _Sql(text, slots, compiler.get_converters([column for column, *_ in compiler.select]))
+        converters = compiler.get_converters([column for column, *_ in compiler.select])
+        return _Sql(text, slots, converters, _layout(compiler) if query._fields is None else None)
+
+
+def _layout(compiler: SQLCompiler) -> _Layout:
+    """As Django's own queries make instances. Source: django.db.models.query.ModelIterable."""
+    info = compiler.klass_info
+    columns = slice(info["select_fields"][0], info["select_fields"][-1] + 1)
+    return _Layout(
+        info["model"],
+        [column.target.attname for column, *_ in compiler.select[columns]],
+        columns,
+        get_related_populators(info, compiler.select, DEFAULT_DB_ALIAS),
+        compiler.annotation_col_map or {},
+    )
 
 
 def _converted(row: tuple[Any, ...], converters: dict[int, Any]) -> tuple[Any, ...]:
@@ -70,10 +125,12 @@ def _converted(row: tuple[Any, ...], converters: dict[int, Any]) -> tuple[Any, .
     return tuple(values)
 
 
-def _marker(value: int | datetime, number: int) -> int | datetime:
+def _marker(value: Value, number: int) -> Value:
     """A value of the same type that nobody else uses: it shows where the real one goes."""
-    return datetime(1, 1, number, tzinfo=UTC) if isinstance(value, datetime) else -(2**62) - number
+    if isinstance(value, datetime):
+        return datetime(1, 1, number, tzinfo=UTC)
+    return UUID(int=2**128 - number) if isinstance(value, UUID) else -(2**62) - number
 
 
 def _name_of(param: Any, names: dict[tuple[type, Any], str]) -> str:
-    return names.get((type(param), param), "") if isinstance(param, int | datetime) else ""
+    return names.get((type(param), param), "") if isinstance(param, int | datetime | UUID) else ""

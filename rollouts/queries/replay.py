@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ledger.core.errors import StateChanged
+from ledger.queries.statements import Statement
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Action
 from rollouts.core.policy_schema import parse_policy, stored_policy
 from rollouts.core.replay import Walk, replay, uncounted
 from rollouts.core.tick_history import OpenSegment, Segment, rows_of
-from rollouts.models import Rollout
+from rollouts.models import Observation, Rollout
 from rollouts.queries.rollout_view import decision_row
 
 #: More changes of mind than this are not told one by one.
@@ -76,11 +77,14 @@ def history_of(rollout: Rollout) -> list[Segment]:
             tuple(one.ticks),
             Arms(Counts.from_json(one.candidate), Counts.from_json(one.stable)),
         )
-        for one in rollout.observations.order_by("first_tick")
+        for one in _BLOCKS.objects(rollout=rollout.pk)
         if one.ticks
     ]
     unstored = OpenSegment.from_json(rollout.engine_state.get("history", {}))
     return [*stored, unstored.block()] if unstored.rows else stored
+
+
+_BLOCKS = Statement(lambda rollout: Observation.objects.filter(rollout=rollout).order_by("first_tick"))
 
 
 def _turns(walks: list[Walk]) -> Iterator[Walk]:

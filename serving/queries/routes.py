@@ -11,6 +11,7 @@ from django.db.models import BooleanField, ExpressionWrapper, F, FilteredRelatio
 from django.db.models.functions import Now
 
 from ledger.queries import clock
+from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.queries.releases import these_or_numbered
 from serving.models import Environment, Gateway, Route, RouteAck
@@ -137,12 +138,18 @@ class Followed:
 
 
 def followed_route(model: int, environment: int) -> Followed | None:
-    """The model's route there, by keys, and who follows it; None before its first rollout there. Two queries."""
-    route = route_of(model, environment)
-    if route is None:
-        return None
+    """The model's route there, by keys and with nothing but its own columns, and who follows it; None before its first rollout
+    there. Two queries."""
+    route = next(iter(_ROUTE.objects(model=model, environment=environment)), None)
+    return route and Followed(route, tuple(_FOLLOWING.objects(environment=environment, route=route.pk)))
+
+
+def _following(environment: int, route: int) -> QuerySet[Gateway]:
     is_about = ExpressionWrapper(Q(seen_at__gte=Now() - timedelta(seconds=SEEN_WITHIN_S)), BooleanField())
     words = {name: F(f"word__{name}") for name in ("generation", "acked_at", "error", "taken")}
     rows = Gateway.objects.filter(environment_id=environment).order_by("name")
-    rows = rows.annotate(word=FilteredRelation("acks", condition=Q(acks__route=route)), is_about=is_about, **words)
-    return Followed(route, tuple(rows))
+    return rows.annotate(word=FilteredRelation("acks", condition=Q(acks__route=route)), is_about=is_about, **words)
+
+
+_ROUTE = Statement(lambda model, environment: Route.objects.filter(model=model, environment=environment))
+_FOLLOWING = Statement(_following)

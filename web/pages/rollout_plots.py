@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from rollouts.core.latency import EDGES_US
-from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
+from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy_schema import stored_policy
 from rollouts.core.tick_history import Segment
 from rollouts.core.timeline import Moment, Timeline
