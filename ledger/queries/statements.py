@@ -100,7 +100,7 @@ class Statement:
         if missing := set(values) - {one.name for one in slots if isinstance(one, _Slot)}:
             raise ValueError(f"The query does not take {', '.join(sorted(missing))} as a parameter.")
         converters = compiler.get_converters([column for column, *_ in compiler.select])
-        return _Sql(text, slots, converters, _layout(compiler) if query._fields is None else None)
+        return _Sql(text, slots, converters, _layout(compiler) if query._fields is None else None)  # type: ignore[attr-defined]
 
 
 def _layout(compiler: SQLCompiler) -> _Layout:
@@ -111,7 +111,7 @@ def _layout(compiler: SQLCompiler) -> _Layout:
         info["model"],
         [column.target.attname for column, *_ in compiler.select[columns]],
         columns,
-        get_related_populators(info, compiler.select, DEFAULT_DB_ALIAS),
+        get_related_populators(info, compiler.select, DEFAULT_DB_ALIAS),  # type: ignore[call-arg]  # of a later Django
         compiler.annotation_col_map or {},
     )
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from rollouts.core.latency import EDGES_US
 from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
-from rollouts.core.policy_schema import stored_policy
 from rollouts.core.tick_history import Segment
-from rollouts.core.timeline import Moment, Timeline
+from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
-from rollouts.queries.replay import history_of
+from rollouts.queries.replay import Judgement, history_of
 from rollouts.queries.timeline import bars_of, latency_of, moments_of
 from web.pages.rollout_figures import Guard, Story, evidence_plot, latency_cdf, latency_heatmap, traffic_plot
 from web.plots import Mark, Plot, Unit, text_of
@@ -159,23 +158,21 @@ def _zero_after(rollout: Rollout) -> str:
     return f"; weight 0 after {text_of((rollout.zero_at - rollout.decided_at).total_seconds(), Unit.DURATION)}"
 
 
-def replay_plot(rollout: Rollout, judged: Mapping[str, Any]) -> Plot:
-    """The guard that speaks loudest under another policy, with where that policy would have rolled back, and where it was."""
-    read = Read(rollout)
-    has_stable, plan = rollout.stable_id is not None, stored_policy(judged["policy"])
-    moments = Timeline(plan, has_stable=has_stable).extended(read.history).moments
+def replay_plot(judged: Judgement, back: Mapping[str, Any] | None) -> Plot:
+    """The guard that speaks loudest under another policy, with where that policy would have rolled back (`back`), and where it was."""
+    rollout, plan, moments = judged.rollout, judged.plan, judged.moments
     story = Story(
         rollout.candidate.name,
         rollout.stable.name if rollout.stable else "",
         began_at(rollout).timestamp(),
-        _marks(read),
+        _marks(Read(rollout)),
     )
-    if back := judged["roll_back"]:
+    if back is not None:
         at = datetime.fromisoformat(back["at"]).timestamp() - story.began
         story = replace(story, marks=(*story.marks, Mark(at, "this policy rolls back", "bad")))
     guards = [
         Guard(one.name, one.words, plan.bar_worse_of(one), plan.bar_fine, one.is_dry_run)
-        for one in plan.facing(has_stable=has_stable).guards
+        for one in plan.facing(has_stable=rollout.stable_id is not None).guards
     ]
     loudest = max(guards, key=lambda guard: _loudness(guard, moments))
     return evidence_plot(story, loudest, moments, name="replayed")
