@@ -37,7 +37,7 @@ _ENTERING = ("start", "advance", "bake", "promote_now")
 
 
 def followed_by(rollout: Rollout) -> Followed | None:
-    """The rollout's route and who follows it; None where it has no part in it any more. Two queries."""
+    """The rollout's route and who follows it; None where it has no part in it any more. One query."""
     if rollout.state in FINAL - {S.PROMOTED}:
         return None
     return followed_route(rollout.model_id, rollout.environment_id)
