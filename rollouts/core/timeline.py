@@ -74,7 +74,7 @@ class Timeline:
                 self._take(row, stored.get(row.tick, {}), "")
         return self
 
-    def told(self, rows: Iterable[TickRecord], walks: Iterable[Walk]) -> Timeline:
+    def with_walks(self, rows: Iterable[TickRecord], walks: Iterable[Walk]) -> Timeline:
         """Itself, with rows that somebody has walked already: the walk to each. It cannot be `extended` after that."""
         for row, walk in zip(rows, walks, strict=True):
             self._walked(row, walk)

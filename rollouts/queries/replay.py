@@ -35,7 +35,9 @@ class Judgement:
     @property
     def moments(self) -> list[Moment]:
         """As plots draw them."""
-        return Timeline(self.plan, has_stable=self.rollout.stable_id is not None).told(self.rows, self.walks).moments
+        return (
+            Timeline(self.plan, has_stable=self.rollout.stable_id is not None).with_walks(self.rows, self.walks).moments
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Every turn of the policy's mind and its first effect; state and weight are those that were."""

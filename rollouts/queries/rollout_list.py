@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import BooleanField, Count, F, Func, Q, QuerySet, Value
 from django.db.models.functions import TruncWeek
 
-from accounts.models import User
+from accounts.queries import users
 from ledger.queries.statements import Statement
 from rollouts.core.lifecycle import ACTIVE, FINAL, RolloutState
 from rollouts.models import Rollout
@@ -94,7 +94,7 @@ def people_of(models: Collection[int]) -> list[str]:
 
 def _people(models: tuple[int, ...]) -> QuerySet[Any, tuple[Any, ...]]:
     asked = Rollout.objects.filter(_of(models)).order_by().values("requested_by").distinct()
-    return User.objects.filter(pk__in=asked).order_by("username").values_list("username")
+    return users().filter(pk__in=asked).order_by("username").values_list("username")
 
 
 _WEEKLY, _PEOPLE = Statement(_weekly), Statement(_people)

@@ -14,12 +14,12 @@ from serving.models import RequestExample
 def examples_of(environment: int, candidate: UUID, begin: datetime, end: datetime) -> list[RequestExample]:
     """Those that were told while this candidate stood beside a stable release and began in [begin, end), the earliest first, with
     their servers. There are never many: the control plane keeps some of each arm."""
-    return _TOLD.objects(environment=environment, candidate=candidate, begin=begin, end=end)
+    return _EXAMPLES.objects(environment=environment, candidate=candidate, begin=begin, end=end)
 
 
-def _told(environment: int, candidate: UUID, begin: datetime, end: datetime) -> QuerySet[RequestExample]:
+def _examples(environment: int, candidate: UUID, begin: datetime, end: datetime) -> QuerySet[RequestExample]:
     rows = RequestExample.objects.filter(environment=environment, candidate=candidate, at__gte=begin, at__lt=end)
     return rows.select_related("server__deployment").order_by("at", "pk")
 
 
-_TOLD = Statement(_told)
+_EXAMPLES = Statement(_examples)

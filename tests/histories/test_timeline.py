@@ -76,8 +76,8 @@ def test_what_could_not_be_read_is_a_gap_in_every_line() -> None:
 def test_rows_that_were_walked_by_a_replay_make_the_same_moments() -> None:
     blocks, policy = blocks_of("short_incident", rows=150)
     rows = list(rows_in(blocks))
-    told = Timeline(policy, has_stable=True).told(rows, replay(rows, policy))
-    assert told.moments == moments_of("short_incident", rows=150)[0] and any(one.evidence for one in told.moments)
+    walked = Timeline(policy, has_stable=True).with_walks(rows, replay(rows, policy))
+    assert walked.moments == moments_of("short_incident", rows=150)[0] and any(one.evidence for one in walked.moments)
 
 
 def test_a_timeline_that_grows_is_as_one_that_was_walked_at_once() -> None:
