@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from django.core.exceptions import EmptyResultSet
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -14,7 +15,7 @@ from django.db.models import QuerySet
 
 #: Texts of one statement that a process remembers.
 MOST_SHAPES = 256
-_Value = int | datetime | str
+_Value = int | datetime | UUID | str
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class _Written:
 
 
 class Statement:
-    """The rows of a queryset, instances or tuples. `build(*shape, **values)` makes it: `values` are numbers, instants and texts that
-    go into it as parameters and nowhere else; `shape` is all that changes its text, such as how it narrows what may be seen.
+    """The rows of a queryset, instances or tuples. `build(*shape, **values)` makes it: `values` are numbers, instants, UUIDs and
+    texts that go into it as parameters and nowhere else; `shape` is all that changes its text, such as how it narrows what may be seen.
 
     It is built once for each shape; of more than MOST_SHAPES all are built anew. Raises ValueError where a value is not among the
     query's parameters.
@@ -83,6 +84,8 @@ def _marker(value: _Value, number: int) -> _Value:
     """A value of the same type that nobody else uses: it shows where the real one goes."""
     if isinstance(value, datetime):
         return datetime(1, 1, number, tzinfo=UTC)
+    if isinstance(value, UUID):
+        return UUID(int=2**128 - number)
     return f"marker {-(2**62) - number}" if isinstance(value, str) else -(2**62) - number
 
 

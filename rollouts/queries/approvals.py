@@ -15,6 +15,7 @@ from django.utils import timezone
 from accounts.core.access import MAY, Verb
 from accounts.models import User
 from accounts.queries import active_users, memberships_with
+from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core import approvals as core
 from rollouts.core.lifecycle import RolloutState
@@ -56,7 +57,7 @@ def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) ->
 def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
     """Every approval of the rollout, the oldest first, with why it does not count now, if so. One query."""
     now, found = now or timezone.now(), []
-    for row in _judgeable().filter(rollout=rollout).select_related("approver"):
+    for row in _GIVEN.rows(rollout=rollout.pk):
         _, newest_report, *columns = (getattr(row, name) for name in _COLUMNS)
         void = core.void_because(_approval(*columns), now=now, **_facts_of(rollout, newest_report))
         found.append(Given(row, void))
@@ -150,6 +151,9 @@ def _with_may_approve(team: OuterRef) -> QuerySet[Approval]:
     return Approval.objects.annotate(may_approve=ExpressionWrapper(still_may, output_field=BooleanField())).order_by(
         "pk"
     )
+
+
+_GIVEN = Statement(lambda rollout: _judgeable().filter(rollout=rollout).select_related("approver"))
 
 
 def _newest_report(rollout: str = "") -> Coalesce:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Subquery
 from django.utils import timezone
 
 from ledger.queries.statements import Statement
@@ -89,8 +89,8 @@ def _by_aa_test(model: ServedModel, environment: Environment) -> Traffic | None:
 
 def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:
     rollouts = Rollout.objects.filter(model=model, environment=environment, observations__isnull=False)
-    last = rollouts.order_by("-pk").values_list("pk", flat=True).first()
-    blocks = list(Observation.objects.filter(rollout=last).order_by("-tick")[:BLOCKS]) if last else []
+    last = Subquery(rollouts.order_by("-pk").values("pk")[:1])
+    blocks = list(Observation.objects.filter(rollout=last).order_by("-tick")[:BLOCKS])
     if not blocks:
         return None
     # The counts of the oldest block may reach back before it began, unless it spans more than one tick.
@@ -105,7 +105,7 @@ def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | 
     bad = sum(one.stable.get("bad", {}).get("errors", 0) for one in counted)
     slow = _slow([one.stable for one in counted] if stable else [one.candidate for one in counted])
     errors = round(bad / stable, 6) if stable else None
-    return Traffic(round(attempts / span_s, 3), errors, f"rollout {last}", slow, round(span_s, 1))
+    return Traffic(round(attempts / span_s, 3), errors, f"rollout {blocks[0].rollout_id}", slow, round(span_s, 1))
 
 
 def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
