@@ -46,11 +46,19 @@ def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
     return Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
 
 
-def newest_of(model: ServedModel, most: int) -> QuerySet[Rollout]:
+def newest_of(model: ServedModel, most: int) -> list[Rollout]:
     """So many rollouts of the model, the newest first, with the columns that a row of `rollouts/_rows.html` shows and no others."""
-    return rollouts_of([model]).only(
-        "state", "weight_bp", "reason", "created_at", "model__slug", "environment__title", "candidate__number", "stable__number"
-    )[:most]  # fmt: skip
+    return _NEWEST.rows(most, model=model.pk)
+
+
+_NEWEST = Statement(
+    lambda most, model: (
+        Rollout.objects.filter(model=model)
+        .select_related("model", "environment", "candidate", "stable")
+        .only("state", "weight_bp", "reason", "created_at", "model__slug", "environment__title", "candidate__number", "stable__number")
+        .order_by("-pk")[:most]
+    )
+)  # fmt: skip
 
 
 def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:

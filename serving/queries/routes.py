@@ -41,8 +41,12 @@ def all_routes() -> QuerySet[Route]:
     return Route.objects.select_related("model", "environment", "stable__model", "candidate__model").order_by("pk")
 
 
-def routes_of(model: ServedModel) -> QuerySet[Route]:
+def routes_of(model: ServedModel) -> list[Route]:
     """The model's routes with their environments and releases, without what no list shows of a release."""
+    return _OF_MODEL.rows(model=model.pk)
+
+
+def _routes_of(model: int) -> QuerySet[Route]:
     large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
     return (
         Route.objects.filter(model=model)
@@ -50,6 +54,9 @@ def routes_of(model: ServedModel) -> QuerySet[Route]:
         .defer(*large)
         .order_by("pk")
     )
+
+
+_OF_MODEL = Statement(_routes_of)
 
 
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
