@@ -65,7 +65,7 @@ def release_list(request: HttpRequest, served: ServedModel, routes: Sequence[Any
         found = filter_releases(bounded, conditions) if conditions else every if is_by_number else bounded
     except Invalid as refused:
         found, error = every, refused
-    page: Page[Any]
+    page: Any
     if found is every:  # numbers have no gap; counting a hundred thousand takes as long as the page
         page = Paginator(range(served.last_number), PER_PAGE).get_page(request.GET.get("page"))
         page.object_list = _PAGE_OF_ALL.rows(sort, PER_PAGE * (page.number - 1), model=served.pk)
