@@ -136,7 +136,7 @@ _PAGE_OF_ALL = Statement(lambda sort, begin, model: _sorted(_whole(releases_of(m
 def _rows(page: Page[Any], routes: Sequence[Any]) -> list[ReleaseRow]:
     """Each row of the page, by two queries and the page's own."""
     before = rolled_back([release.pk for release in page])
-    accuracies = accuracies_of([run for one in page if (run := one.measured_in) is not None])  # type: ignore[attr-defined]
+    accuracies = accuracies_of([run for one in page if (run := one.measured_in) is not None])
     found = []
     for one in page:
         row: Any = one
