@@ -20,7 +20,9 @@ def preview_golden_set(model: ServedModel, data: bytes) -> Preview:
     Raises Invalid: `golden_set_invalid`, with the lines in facts["errors"]; `golden_set_too_large`.
     """
     require_size(data)
-    items = parse_golden_set(data, inputs=tensors_of(model.contract, "inputs"))
+    items = parse_golden_set(
+        data, inputs=tensors_of(model.contract, "inputs"), outputs=tensors_of(model.contract, "outputs")
+    )
     return preview(items, confidence=_confidence(model), before=_before(model))
 
 
