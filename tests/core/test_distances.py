@@ -25,7 +25,11 @@ def test_an_angle_is_seen_and_a_length_is_not() -> None:
     assert cosine_distance(one, turned) == pytest.approx(1 - math.cos(0.1))
     assert cosine_distance(one, 7 * one) == 0
     assert cosine_distance(one, -one) == 2
-    assert (cosine_distance(0 * one, 0 * one), cosine_distance(0 * one, one), cosine_distance(one, 0 * one)) == (0, 1, 1)
+    assert (cosine_distance(0 * one, 0 * one), cosine_distance(0 * one, one), cosine_distance(one, 0 * one)) == (
+        0,
+        1,
+        1,
+    )
     assert cosine_distance(one, numbers(1, 0, 0)) == math.inf
 
 
@@ -37,7 +41,11 @@ def test_an_error_is_in_parts_of_the_value_its_row_or_a_hundredth_of_the_set() -
     assert largest_relative_error(numbers(0.0), numbers(0.0), 0.0) == 0
     assert largest_relative_error(numbers(0.0), numbers(0.1), 0.0) == math.inf
     assert mean_relative_error(numbers(1, 1), numbers(1, 1.2), 0.0) == pytest.approx(0.1)
-    assert largest_relative_error(numbers(1), numbers(1, 2), 0.0) == math.inf == mean_relative_error(numbers(1), numbers(1, 2), 0)
+    assert (
+        largest_relative_error(numbers(1), numbers(1, 2), 0.0)
+        == math.inf
+        == mean_relative_error(numbers(1), numbers(1, 2), 0)
+    )
     assert largest_relative_error(numbers(), numbers(), 0.0) == 0 == mean_relative_error(numbers(), numbers(), 0.0)
 
 

@@ -16,9 +16,10 @@ from typing import Any, Final
 from validators.core import compare
 from validators.core.compare import Share
 from validators.core.golden_checks import Check, are_worse, at_least, at_most_drop, slices_at_least
+from validators.core.golden_length import length_shift
 from validators.core.golden_off import off_by, worst_rows
 from validators.core.golden_set import GoldenItem
-from validators.core.ruler import LABELS, Answer, Ruler
+from validators.core.ruler import COMPARISONS, LABELS, Answer, Kind, Ruler
 from validators.core.verdict import Judgement, Verdict, worst_of
 
 
@@ -40,24 +41,31 @@ class Replay:
     ruler: Ruler = LABELS
     batched: Mapping[str, Sequence[tuple[int, Answer | None]]] = field(default_factory=dict)
 
-    def rights(self, answers: Sequence[Answer | None]) -> list[bool]:
-        """Which of these answers are right, by what is expected of each item."""
-        rows = zip(self.items, self.expected, answers, strict=True)
-        return [self.ruler.is_right(expected, answer, item.right_within) for item, expected, answer in rows]
+    def off(self, answers: Sequence[Answer | None]) -> list[float]:
+        """How far each of these answers is from what is expected; inf where there is none."""
+        return self.ruler.distances(self.expected, answers)
+
+    def rights(self, off: Sequence[float]) -> list[bool]:
+        """Which answers are right that are so far off, by each item's own limit or by the ruler's."""
+        usual = self.ruler.right_within
+        own = (item.right_within for item in self.items)
+        return [one <= (usual if limit is None else limit) for one, limit in zip(off, own, strict=True)]
 
 
 def judge_golden(replay: Replay, policy: Mapping[str, Any]) -> Judgement:
     """The verdict under a policy's golden section (see `validators.core.policy`), with all that was counted as evidence."""
-    rights = replay.rights(replay.candidate)
+    off = replay.off(replay.candidate)
+    rights = replay.rights(off)
     accuracy = compare.share_of(sum(rights), len(rights), confidence=float(policy["confidence"]))
     evidence: dict[str, Any] = {"items": len(replay.items), "accuracy": _shown(accuracy), "rule": policy["rule"]}
     evidence["slices"] = _slices(replay, rights, policy)
-    says = _off(replay, rights, evidence)
+    says = _say_off(replay, off, rights, evidence)
     checks = [
         _answered(replay),
         at_least("accuracy", policy["min_accuracy"], accuracy, policy["rule"], says),
         *slices_at_least("accuracy", policy["min_slice_accuracy"], _by_slice(replay, rights, policy), policy),
         *_flips(replay, policy, evidence),
+        _length(replay, policy, evidence),
     ]
     if replay.baseline is not None:
         checks += _against_baseline(replay, rights, policy, evidence)
@@ -93,16 +101,15 @@ def _answered(replay: Replay) -> Check:
     )
 
 
-def _off(replay: Replay, rights: Sequence[bool], evidence: dict[str, Any]) -> str:
+def _say_off(replay: Replay, off: Sequence[float], rights: Sequence[bool], evidence: dict[str, Any]) -> str:
     """How far off the answers are, into the evidence; what of that is to be said where they are not right."""
     ruler = replay.ruler
     evidence["compare"] = ruler.compare
     if ruler is LABELS:
         return ""
-    distances = ruler.distances(replay.expected, replay.candidate)
     evidence |= {"right_within": ruler.right_within, "same_within": ruler.same_within, "same_source": ruler.source}
-    evidence["off_by"] = off_by(distances)
-    evidence["worst"] = worst_rows(replay.items, rights, distances)
+    evidence["off_by"] = off_by(off)
+    evidence["worst"] = worst_rows(replay.items, rights, off)
     return (
         f" Half of the answers are off by {evidence['off_by']['p50']:.3g} or more; {ruler.right_within:.3g} is right."
     )
@@ -113,9 +120,10 @@ def _against_baseline(
 ) -> list[Check | None]:
     assert replay.baseline is not None
     confidence, ruler, name = float(policy["confidence"]), replay.ruler, replay.baseline_name
-    same = [ruler.is_same(one, other) for one, other in zip(replay.baseline, replay.candidate, strict=True)]
+    apart = ruler.distances(replay.baseline, replay.candidate)
+    same = [one <= ruler.same_within for one in apart]
     agreed = compare.share_of(sum(same), len(same), confidence=confidence)
-    before = replay.rights(replay.baseline)
+    before = replay.rights(replay.off(replay.baseline))
     paired = compare.pair(rights, before, [True] * len(rights))
     evidence |= {
         "baseline": name,
@@ -125,8 +133,9 @@ def _against_baseline(
     }
     says = ""
     if ruler is not LABELS:
-        apart = evidence["apart"] = off_by(ruler.distances(replay.baseline, replay.candidate))
-        says = f" Half of the answers are {apart['p50']:.3g} or more apart; up to {ruler.same_within:.3g} is the same."
+        evidence["apart"] = off_by(apart)
+        half = evidence["apart"]["p50"]
+        says = f" Half of the answers are {half:.3g} or more apart; up to {ruler.same_within:.3g} is the same."
     limit = policy["max_accuracy_drop"]
     checks = [
         at_least(f"agreement with {name}", policy["min_agreement"], agreed, policy["rule"], says),
@@ -173,6 +182,18 @@ def _slices(replay: Replay, rights: Sequence[bool], policy: Mapping[str, Any]) -
         name: {"items": len(values), "accuracy": round(sum(map(bool, values)) / len(values), 6)}
         for name, (values,) in cut.items()
     }
+
+
+def _length(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> Check | None:
+    """How long texts are beside those of the stable release, or else beside those that are expected."""
+    if COMPARISONS[replay.ruler.compare] is not Kind.TEXT:
+        return None
+    references, reference = replay.expected, "what is expected"
+    if replay.baseline is not None:
+        references, reference = [one or {} for one in replay.baseline], f"those of {replay.baseline_name}"
+    limit = policy["max_length_shift"]
+    evidence["length"], check = length_shift(references, replay.candidate, limit, policy, reference=reference)
+    return check
 
 
 #: How items are asked once more, and what is said of answers that change then.

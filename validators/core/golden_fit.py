@@ -10,7 +10,7 @@ from validators.core.answers import choose_output
 from validators.core.contract import Tensor
 from validators.core.golden_set import GoldenItem, kind_of
 from validators.core.rows import expected_rows, judged_outputs
-from validators.core.ruler import COMPARISONS, Kind
+from validators.core.ruler import COMPARISONS, ONLY_FOR, USUAL, Kind
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,15 @@ class Misfit:
     field: str
     message: str
     fix: str
+
+
+def fitted(stated: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """A golden section as somebody stated it, for sets of this kind: with the usual comparison and without what is for others,
+    where it compares another kind."""
+    if COMPARISONS.get(str(stated.get("compare", "label"))) is kind:
+        return dict(stated)
+    kept = {name: value for name, value in stated.items() if name not in ONLY_FOR and name != "compare"}
+    return kept if kind is Kind.LABELS else {**kept, "compare": USUAL[kind]}
 
 
 def misfit(golden: Mapping[str, Any], items: Sequence[GoldenItem], outputs: Sequence[Tensor]) -> Misfit | None:

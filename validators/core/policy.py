@@ -16,7 +16,7 @@ from ledger.core.canonical import digest_of
 from ledger.core.errors import Invalid
 from registry.core.schema import INVALID, Flag, Integer, Json, ListOf, Number, Problem, Record, SchemaType, Text, may
 from validators.core import json_shape
-from validators.core.ruler import COMPARISONS, Kind
+from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY, least_requests
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load")
@@ -248,22 +248,12 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
                 "Upload one to the model's golden-sets and write its digest here, or take golden out of gates.",
             )
         )
-    compare = golden.get("compare", "label")
-    for name, kinds in _ONLY_FOR.items():
-        if golden.get(name) is not None and COMPARISONS[compare] not in kinds:
+    compare = str(golden.get("compare"))
+    for name, kinds in ONLY_FOR.items():
+        if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:
             fix = f"Leave it out, or compare {' or '.join(kinds)}: {_comparisons_of(kinds)}."
             problems.append(Problem(f"golden.{name}", f"it means nothing for golden.compare {compare}.", fix))
     return problems
-
-
-#: Settings of the golden gate that belong to some kinds of sets.
-_ONLY_FOR = {
-    "right_within": (Kind.TENSORS, Kind.TEXT),
-    "same_within": (Kind.TENSORS, Kind.TEXT),
-    "schema": (Kind.TEXT,),
-    "max_length_shift": (Kind.TEXT,),
-    "labels": (Kind.LABELS,),
-}
 
 
 def _comparisons_of(kinds: Sequence[Kind]) -> str:

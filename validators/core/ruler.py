@@ -48,6 +48,14 @@ COMPARISONS: Final[dict[str, Kind]] = {
 }
 #: The comparison of a set of each kind whose policy names none that fits.
 USUAL: Final = {Kind.LABELS: "label", Kind.TENSORS: "largest_relative_error", Kind.TEXT: "normalised_text"}
+#: Settings of a golden section that belong to some kinds of sets alone.
+ONLY_FOR: Final[dict[str, tuple[Kind, ...]]] = {
+    "right_within": (Kind.TENSORS, Kind.TEXT),
+    "same_within": (Kind.TENSORS, Kind.TEXT),
+    "schema": (Kind.TEXT,),
+    "max_length_shift": (Kind.TEXT,),
+    "labels": (Kind.LABELS,),
+}
 #: Apart by so much two answers are the same, by the output's data type: (relative error, cosine distance). Starting values for
 #: whole networks, some thousand times what one operation may be off by: another kernel, batch or GPU stays within them.
 _ROUNDING: Final = {"FP64": (5e-3, 1e-4), "FP32": (5e-3, 1e-4), "FP16": (1e-2, 1e-3), "BF16": (3e-2, 2e-3)}
@@ -66,11 +74,6 @@ class Ruler:
     right_within: float = 0.0
     same_within: float = 0.0
     source: str = ""
-
-    def is_right(self, expected: Answer, got: Answer | None, within: float | None = None) -> bool:
-        """Whether the answer is right; `within` is the item's own limit, where it has one."""
-        limit = self.right_within if within is None else within
-        return got is not None and self.distance(expected, got) <= limit
 
     def is_same(self, one: Answer | None, other: Answer | None) -> bool:
         """Whether the two are the same answer; no answer twice is."""
