@@ -22,7 +22,7 @@ class GoldenRowOut(serializers.Serializer[Any]):
     id = serializers.CharField()
     inputs = serializers.JSONField()
     label = serializers.JSONField(  # type: ignore[assignment]
-        allow_null=True, help_text="a whole number or text; null: the item states what is expected"
+        help_text="a whole number or text; null: the item states what is expected"
     )
     expected = serializers.JSONField(
         allow_null=True, help_text="{output: numbers or a text}; null: the item has a label"

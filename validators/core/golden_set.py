@@ -138,7 +138,7 @@ def _item(line: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Gol
         raise _Mistake("id is not a text of 1 to 200 characters", "Give the item a stable id.")
     if not isinstance(values, dict) or not values:
         raise _Mistake("inputs is not an object with a value for every input", 'Write "inputs": {"text": "…"}.')
-    label, expected, right_within = _wanted(read, outputs)
+    label, expected, right_within = _right_answer(read, outputs)
     part = read.get("slice", REST)
     if not isinstance(part, str) or not 0 < len(part) <= 100:
         raise _Mistake("slice is not a text of 1 to 100 characters", "Name the slice, or leave it out.")
@@ -154,7 +154,7 @@ def _item(line: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Gol
     return GoldenItem(read["id"], values, label, part, expected, right_within)
 
 
-def _wanted(
+def _right_answer(
     read: Mapping[str, Any], outputs: Sequence[Tensor]
 ) -> tuple[Label | None, Mapping[str, Any] | None, float | None]:
     """(label, expected, right_within) of one item."""
