@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from validators.core.certify import caught
 from validators.core.golden import Replay, judge_golden
 from validators.core.golden_set import GoldenItem
 from validators.core.policy import parse_policy
-from validators.core.ruler import LABELS, NOISE_FACTOR, Ruler
+from validators.core.ruler import LABELS, ruler_of
 
 SEED, ROUNDING = 20261123, 1e-3
 Numbers = npt.NDArray[np.float64]
@@ -27,6 +28,9 @@ Run = Callable[[np.random.Generator], Replay]
 
 def section(**golden: Any) -> dict[str, Any]:
     return parse_policy({"golden": {"set": "sha256:" + "0" * 64, **golden}}).of("golden")
+
+
+LABELLED, NUMBERS = section(min_agreement=None), section(compare="largest_relative_error")
 
 
 def items_of(n: int, slices: int) -> list[GoldenItem]:
@@ -67,8 +71,7 @@ def numbers_run(
         stable, candidate = answers(), answers()
         candidate += 0.1 * ((random.random(n) < lost) & (first if in_slice else True))
         noise = float(np.abs(stable - answers())[:64].max()) if spread else 0.0
-        within = max(0.005, NOISE_FACTOR * noise)
-        ruler = Ruler("largest_relative_error", off, within, within)
+        ruler = replace(ruler_of(NUMBERS, (), {"y": "FP32"}, noise=noise), distance=off)
         before, name = (stable.tolist(), "r1") if has_stable else (None, "")
         return Replay(items, true, candidate.tolist(), before, name, ruler=ruler)
 
@@ -90,14 +93,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.golden_sets", description=__doc__)
     parser.add_argument("--runs", type=int, default=500)
     runs = parser.parse_args().runs
-    labels, numbers = section(min_agreement=None), section(compare="largest_relative_error")
     print("| a release that is as good as stable | rows | slices | failed | undecided |\n|---|---|---|---|---|")
     for at, (n, slices) in enumerate([(200, 1), (400, 4), (2000, 20)]):
         cells: list[tuple[str, Run, Mapping[str, Any]]] = [
-            ("labels, 2 % flip each way", labels_run(n, slices, flips=0.02), labels),
-            ("tensors, rounding of 1e-3", numbers_run(n, slices), numbers),
-            ("tensors, each release misses 1 % of its own", numbers_run(n, slices, both_lose=0.01), numbers),
-            ("tensors, a scatter of 1 %, seen on stable", numbers_run(n, slices, spread=0.01), numbers),
+            ("labels, 2 % flip each way", labels_run(n, slices, flips=0.02), LABELLED),
+            ("tensors, rounding of 1e-3", numbers_run(n, slices), NUMBERS),
+            ("tensors, each release misses 1 % of its own", numbers_run(n, slices, both_lose=0.01), NUMBERS),
+            ("tensors, a scatter of 1 %, seen on stable", numbers_run(n, slices, spread=0.01), NUMBERS),
         ]
         for kind, (name, run, golden) in enumerate(cells):
             print(told(name, n, slices, verdicts(run, golden, runs, (at, kind)), runs), flush=True)
@@ -105,10 +107,10 @@ def main() -> None:
     for at, (n, slices) in enumerate([(200, 1), (400, 4), (2000, 20)]):
         for kind, has_stable in enumerate([True, False]):
             for in_slice in (False, True) if slices > 1 else (False,):
-                share = share_of(n, slices, numbers, in_slice, has_stable)
+                share = share_of(n, slices, NUMBERS, in_slice, has_stable)
                 run = numbers_run(n, slices, lost=share, in_slice=in_slice, has_stable=has_stable)
                 where, beside = "one slice" if in_slice else "all rows", "against" if has_stable else "without"
-                found = verdicts(run, numbers, runs, (9, at, kind, in_slice))
+                found = verdicts(run, NUMBERS, runs, (9, at, kind, in_slice))
                 print(told(f"tensors, {where}, {beside} stable", n, slices, found, runs, f" {share:.1%} |"), flush=True)
 
 

@@ -61,6 +61,43 @@ def price_graph(*, factor: float = 1.0, is_half: bool = False) -> bytes:
     return _graph(nodes, 1, own)
 
 
+def boxes_graph(*, larger: float = 1.0, forgets: bool = False) -> bytes:
+    """Two boxes of 10 by 10, moved by x, as boxes[2, 4] beside scores[2] and classes[2]. `forgets`: the second is never sure."""
+    boxes = np.array([[0, 0, 10, 10], [50, 50, 60, 60]], np.float32)
+    scores = np.array([[0.9, 0.1 if forgets else 0.8]], np.float32)
+    parts = {"base": boxes * np.float32(larger), "score": scores, "class": np.array([[1, 2]], np.float32)}
+    nodes = [
+        helper.make_node("ReduceSum", ["x", "axis1"], ["by"], keepdims=1),
+        helper.make_node("Unsqueeze", ["by", "axis2"], ["shift"]),
+        helper.make_node("Add", ["base", "shift"], ["boxes"]),
+        helper.make_node("Mul", ["by", "zero"], ["none"]),
+        helper.make_node("Add", ["score", "none"], ["scores"]),
+        helper.make_node("Add", ["class", "none"], ["classes"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", INPUTS])
+    dims = {"boxes": ["n", 2, 4], "scores": ["n", 2], "classes": ["n", 2]}
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, own) for name, own in dims.items()]
+    axes = [numpy_helper.from_array(np.array([at]), f"axis{at}") for at in (1, 2)]
+    weights = [_weight(name, values) for name, values in parts.items()]
+    return graph_bytes(helper.make_graph(nodes, "boxes", [x], outputs, [*weights, _weight("zero", np.zeros(1)), *axes]))
+
+
+def images(count: int) -> list[GoldenItem]:
+    """Items of `boxes_graph`, with one box, one score and one class for each thing that is there."""
+    xs = np.random.default_rng(13).normal(0, 1, (count, INPUTS)).astype(np.float32)
+    shifts = xs.astype(np.float64).sum(axis=1)
+    return [
+        GoldenItem(
+            f"i{at}", {"x": x.tolist()},
+            expected={
+                "boxes": [[by, by, 10 + by, 10 + by], [50 + by, 50 + by, 60 + by, 60 + by]],
+                "scores": [0.9, 0.8], "classes": [1, 2],
+            },
+        )
+        for at, (x, by) in enumerate(zip(xs, shifts.tolist(), strict=True))
+    ]  # fmt: skip
+
+
 def text_embedding_graph(*, counts_padding: bool) -> bytes:
     """The mean over a text's tokens of what each stands for. `counts_padding`: over those, too, that only fill it up."""
     ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["n", "s"])

@@ -185,3 +185,7 @@ def test_another_value_is_like_the_first_by_types_and_keys() -> None:
     assert not fits({"a": "2", "b": {"c": "y"}, "d": [], "e": None, "f": False}, like)
     assert not fits({"a": 2, "b": {}, "d": [], "e": None, "f": False}, like)
     assert not fits({"a": 2, "b": {"c": "y"}, "d": [], "e": None, "f": 1}, like)
+    deep: Any = {}
+    for _ in range(500):
+        deep = {"a": deep}
+    assert fits(deep, schema_like(deep))

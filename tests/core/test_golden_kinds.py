@@ -132,11 +132,13 @@ def test_rounding_depends_on_the_data_type_and_what_is_stated_goes_first() -> No
         ruler = ruler_of(section("cosine", **golden), rows, {"v": "FP32"}, noise=noise)
         return ruler.right_within, ruler.same_within, ruler.source
 
-    assert limits() == (1e-4, 1e-4, "the data type")
-    assert limits(noise=1e-5) == (1e-4, 1e-4, "the data type")
-    assert limits(noise=0.01) == (0.03, 0.03, "stable's own spread")
-    assert limits(noise=0.01, right_within=0.5) == (0.5, 0.03, "stable's own spread")
+    assert limits() == (1e-4, 1e-4, "rounding") == limits(noise=1e-5)
+    assert limits(noise=2e-4)[:2] == pytest.approx((6e-4, 6e-4)) and limits(noise=2e-4)[2] == "stable's own spread"
+    assert limits(noise=2e-4, right_within=0.5)[:2] == pytest.approx((0.5, 6e-4))
+    assert limits(noise=0.5) == (1e-3, 1e-3, "stable's own spread"), "what scatters so is no standard"
     assert limits(noise=0.01, same_within=0.002) == (0.002, 0.002, "the gate policy")
+    text = ruler_of(section("exact_text"), [{"say": "x"}], {"say": "BYTES"}, noise=1.0)
+    assert (text.same_within, text.source) == (0, "rounding")
     assert ruler_of(section("label"), [], {}) is LABELS
 
 

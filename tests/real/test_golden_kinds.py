@@ -131,6 +131,25 @@ def test_a_regression_may_be_off_by_a_thousandth_and_not_by_two_hundredths(
         assert found.verdict is verdict, found.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "how", "verdict", "off"),
+    [
+        ("boxes", {}, Verdict.PASSED, 0.0),
+        ("boxes_rounded", {"larger": 1.001}, Verdict.PASSED, 0.006),
+        ("boxes_larger", {"larger": 1.02}, Verdict.FAILED, 0.19),
+        ("boxes_forgotten", {"forgets": True}, Verdict.FAILED, 1 / 3),
+    ],
+)
+def test_detections_are_matched_box_by_box(
+    start: Start, name: str, how: dict[str, Any], verdict: Verdict, off: float
+) -> None:
+    dims: dict[str, list[int]] = {"boxes": [2, 4], "scores": [2], "classes": [2]}
+    own = numbers(0) | {"outputs": [{"name": one, "data_type": "FP32", "dims": size} for one, size in dims.items()]}
+    found = judged(start(name, golden_models.boxes_graph(**how), own), golden_models.images(60), "boxes")
+    assert found.verdict is verdict, found.reason
+    assert found.evidence["off_by"]["p50"] == pytest.approx(off, abs=0.01)
+
+
 def test_true_values_may_be_missed_widely_and_a_shift_against_stable_is_still_caught(start: Start) -> None:
     """What is expected are measured prices, a tenth off what any model says: right within .25, and the same within .005."""
     items = [

@@ -19,7 +19,7 @@ from validators.core.golden_checks import Check, are_worse, at_least, at_most_dr
 from validators.core.golden_length import length_shift
 from validators.core.golden_off import off_by, worst_rows
 from validators.core.golden_set import GoldenItem
-from validators.core.ruler import COMPARISONS, LABELS, Answer, Kind, Ruler
+from validators.core.ruler import COMPARISONS, LABELS, SPREAD, Answer, Kind, Ruler
 from validators.core.verdict import Judgement, Verdict, worst_of
 
 
@@ -85,7 +85,9 @@ def _summed_up(checks: list[Check], replay: Replay, accuracy: Share, evidence: d
         if agreement
         else "there is no stable release to compare with, so only absolute limits were judged"
     )
-    return Judgement(verdict, f"{accuracy.value:.1%} of {accuracy.n} answers are right; {compared}.", evidence)
+    ruler = replay.ruler
+    widened = f"; {ruler.same_within:.3g} apart counts as the same, by {SPREAD}" if ruler.source == SPREAD else ""
+    return Judgement(verdict, f"{accuracy.value:.1%} of {accuracy.n} answers are right; {compared}{widened}.", evidence)
 
 
 def _answered(replay: Replay) -> Check:

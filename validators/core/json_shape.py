@@ -48,10 +48,15 @@ def fault_of_schema(schema: Any, at: str = "schema", depth: int = 0) -> str | No
     return next((fault for name, part in parts if (fault := fault_of_schema(part, name, depth + 1))), None)
 
 
-def schema_like(value: Any) -> dict[str, Any]:
-    """What another value must have to be like this one: the same type, and in an object the same keys, each like its own."""
+def schema_like(value: Any, depth: int = 0) -> dict[str, Any]:
+    """What another value must have to be like this one: the same type, and in an object the same keys, each like its own.
+
+    What lies deeper than 32 objects may be anything.
+    """
+    if depth > _DEEPEST:
+        return {}
     if isinstance(value, dict):
-        parts = {name: schema_like(part) for name, part in value.items()}
+        parts = {name: schema_like(part, depth + 1) for name, part in value.items()}
         return {"type": "object", "required": sorted(value), "properties": parts}
     kinds = [name for name, types in _TYPES.items() if _is_of(value, types) and name != "integer"]
     return {"type": kinds}

@@ -63,6 +63,10 @@ _ROUNDING: Final = {"FP64": (5e-3, 1e-4), "FP32": (5e-3, 1e-4), "FP16": (1e-2, 1
 _BOXES, _TOKENS = 0.1, 0.1
 #: Two answers of one release differ by no more than this many times what its answers were seen to.
 NOISE_FACTOR: Final = 3.0
+#: A stable release that scatters widely widens what is the same up to so many times rounding, and is no standard beyond that.
+MOST_WIDENED: Final = 10.0
+#: Where `same_within` is from.
+STATED, ROUNDING, SPREAD = "the gate policy", "rounding", "stable's own spread"
 
 
 @dataclass(frozen=True)
@@ -110,16 +114,17 @@ def ruler_of(
 ) -> Ruler:
     """The ruler of a golden section for what a set expects. `data_types` are those of the judged outputs, by name.
 
-    `noise` is how far stable's answers were seen apart from themselves: what is the same is at least three times that.
+    `noise` is how far stable's answers were seen apart from themselves: what is the same is at least three times that, but never
+    more than ten times what is rounding.
     """
     compare = str(policy["compare"])
     if compare == "label":
         return LABELS
-    same, source = rounding_of(compare, data_types.values()), "the data type"
+    same, source = rounding_of(compare, data_types.values()), ROUNDING
     if policy["same_within"] is not None:
-        same, source = float(policy["same_within"]), "the gate policy"
-    elif NOISE_FACTOR * noise > same:
-        same, source = NOISE_FACTOR * noise, "stable's own spread"
+        same, source = float(policy["same_within"]), STATED
+    elif same < NOISE_FACTOR * noise and same > 0:
+        same, source = min(NOISE_FACTOR * noise, MOST_WIDENED * same), SPREAD
     right = same if policy["right_within"] is None else float(policy["right_within"])
     return Ruler(compare, _distance(compare, list(expected), policy["schema"]), right, same, source)
 
