@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.core.scope import models_regex
@@ -236,13 +236,28 @@ def model_by_id(model_id: int) -> ServedModel:
 
 def visible_models(actor: Actor) -> QuerySet[ServedModel]:
     """The models of the teams in which the actor may read, as far as the scope goes; all of them for an administrator."""
-    models = ServedModel.objects.select_related("team").order_by("slug")
-    teams = teams_where(actor, Verb.READ)
+    return models_seen(*sight_of(actor))
+
+
+def sight_of(actor: Actor) -> tuple[frozenset[str] | None, str | None]:
+    """What `models_seen` narrows by: the teams in which the actor may read and a pattern of names, each None for all. Those who have
+    the same sight see the same models: it is the shape of a `Statement`."""
+    pattern = None if actor.scope.models is None else models_regex(actor.scope.models)
+    return teams_where(actor, Verb.READ), pattern
+
+
+def models_seen(teams: frozenset[str] | None, pattern: str | None) -> QuerySet[ServedModel]:
+    return ServedModel.objects.select_related("team").order_by("slug").filter(within_sight(teams, pattern))
+
+
+def within_sight(teams: frozenset[str] | None, pattern: str | None = None, *, of: str = "") -> Q:
+    """Narrows models to what is seen (`sight_of`), or rows of a model by the way `of` to it, such as `model__`."""
+    narrowed = Q()
     if teams is not None:
-        models = models.filter(team__slug__in=teams)
-    if actor.scope.models is not None:
-        models = models.filter(slug__regex=models_regex(actor.scope.models))
-    return models
+        narrowed &= Q(**{f"{of}team__slug__in": teams})
+    if pattern is not None:
+        narrowed &= Q(**{f"{of}slug__regex": pattern})
+    return narrowed
 
 
 def visible_model(actor: Actor, slug: str) -> ServedModel:

@@ -10,6 +10,7 @@ from django.db.models import Max, QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
+from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
@@ -17,9 +18,12 @@ from rollouts.models import Rollout
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "report", "requested_by")
 
 
+_ONE = Statement(lambda rollout: Rollout.objects.select_related(*_WHOLE).filter(pk=rollout))
+
+
 def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     """Raises NotFound, also where the actor may not read the model's team."""
-    rollout = Rollout.objects.select_related(*_WHOLE).filter(pk=rollout_id).first()
+    rollout = next(iter(_ONE.rows(rollout=rollout_id)), None)
     if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
         raise NotFound(
             "no_such_rollout",

@@ -141,7 +141,17 @@ def nodes() -> QuerySet[Node]:
 
 def among(ids: Iterable[object], kind: str = "bigint") -> RawSQL:
     """For `…__in=`: however many ids there are, one parameter. A list of a thousand takes longer to send than to answer."""
-    return RawSQL(f"SELECT unnest(%s::{kind}[])", [f"{{{','.join(map(str, ids))}}}"])  # noqa: S611  # kind is a constant
+    return among_text(array_text(ids), kind)
+
+
+def array_text(ids: Iterable[object]) -> str:
+    """The ids as PostgreSQL writes an array."""
+    return f"{{{','.join(map(str, ids))}}}"
+
+
+def among_text(array: str, kind: str = "bigint") -> RawSQL:
+    """`among` for ids that are written as an array already (`array_text`), as a `Statement` is given them."""
+    return RawSQL(f"SELECT unnest(%s::{kind}[])", [array])  # noqa: S611  # kind is a constant
 
 
 def log_of(release: Release, environment: Environment, until: datetime | None) -> ServerLog | None:
