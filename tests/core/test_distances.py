@@ -24,6 +24,7 @@ def test_an_angle_is_seen_and_a_length_is_not() -> None:
     one, turned = numbers(1, 0), numbers(math.cos(0.1), math.sin(0.1))
     assert cosine_distance(one, turned) == pytest.approx(1 - math.cos(0.1))
     assert cosine_distance(one, 7 * one) == 0
+    assert cosine_distance(numbers(3, 4), numbers(4, 3)) == pytest.approx(0.04)
     assert cosine_distance(one, -one) == 2
     assert (cosine_distance(0 * one, 0 * one), cosine_distance(0 * one, one), cosine_distance(one, 0 * one)) == (
         0,
@@ -46,6 +47,7 @@ def test_an_error_is_in_parts_of_the_value_its_row_or_a_hundredth_of_the_set() -
         == math.inf
         == mean_relative_error(numbers(1), numbers(1, 2), 0)
     )
+    assert rms(numbers()) == 0
     assert largest_relative_error(numbers(), numbers(), 0.0) == 0 == mean_relative_error(numbers(), numbers(), 0.0)
 
 
@@ -79,6 +81,7 @@ def test_boxes_may_be_one_output_or_several_and_only_boxes() -> None:
     apart = [numbers(SQUARE, [1, 1, 2, 2]), numbers(0.9, 0.1), numbers(3, 0)]
     assert boxes_distance(together, apart) == 0
     assert detections([numbers(SQUARE)]).tolist() == [[*SQUARE, 1, 0]]
+    assert detections([numbers([*SQUARE, 0.5], [*SQUARE, 0.499])]).tolist() == [[*SQUARE, 0.5, 0]]
     assert boxes_distance([numbers()], [np.zeros((0, 6))]) == 0
     assert boxes_distance([numbers([1, 2, 3])], together) == math.inf
     assert boxes_distance([numbers(SQUARE), numbers(1, 2)], together) == math.inf

@@ -11,10 +11,13 @@ import pytest
 
 from ledger.core.errors import Invalid
 from validators.core import batches
+from validators.core.compare import share_of
 from validators.core.contract import Tensor
 from validators.core.golden import Replay, judge_golden
+from validators.core.golden_checks import slices_at_least
 from validators.core.golden_fit import fitted, misfit
 from validators.core.golden_length import median_of
+from validators.core.golden_off import off_by, worst_rows
 from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set
 from validators.core.policy import parse_policy
 from validators.core.rows import expected_rows, judged_outputs, rows_in
@@ -110,6 +113,8 @@ def test_rows_are_read_by_name_as_numbers_or_texts() -> None:
     assert [row["price"].tolist() for row in expected_rows(items, outputs)] == [[3.5], [4.5]]
     found = rows_in({"price": np.array([[1], [np.nan]], np.float32)}, ["price"], 2)
     assert found[0] is not None and found[0]["price"].dtype == np.float64 and found[1] is None
+    both = {"price": np.array([[1], [2]], np.float32), "v": np.array([[1.0], [np.inf]])}
+    assert [row is None for row in rows_in(both, ["price", "v"], 2)] == [False, True]
     assert rows_in({"say": np.array([[b"x"], ["y"]], object)}, ["say"], 2) == [{"say": "x"}, {"say": "y"}]
     with pytest.raises(ValueError, match="for 3 items"):
         rows_in({"price": np.ones((2, 1))}, ["price"], 3)
@@ -123,6 +128,9 @@ def test_rows_are_read_by_name_as_numbers_or_texts() -> None:
 
 def test_rounding_depends_on_the_data_type_and_what_is_stated_goes_first() -> None:
     assert rounding_of("largest_relative_error", ["FP32"]) < rounding_of("largest_relative_error", ["FP32", "BF16"])
+    assert [rounding_of("mean_relative_error", [one]) for one in ("FP64", "FP16", "BF16")] == [5e-3, 1e-2, 3e-2]
+    assert [rounding_of("cosine", [one]) for one in ("FP32", "BF16")] == [1e-4, 2e-3]
+    assert (rounding_of("boxes", ["INT8"]), rounding_of("text_tokens", [])) == (0.1, 0.1)
     assert rounding_of("cosine", ["FP16"]) == 1e-3 and rounding_of("cosine", ["INT8"]) == 0 == rounding_of(
         "exact_text", []
     )
@@ -327,3 +335,37 @@ def test_batches_are_full_or_random_and_of_equal_shapes() -> None:
     assert drawn == batches.at_random(range(50), many, 8, seed=1) != batches.at_random(range(50), many, 8, seed=2)
     assert all(len({shapes[at] for at in batch}) == 1 for batch in batches.at_random(range(7), shapes, 4, seed=3))
     assert batches.at_random([4], many, 8, seed=1) == [(4,)]
+
+
+def test_how_far_off_answers_are_is_told_by_the_smallest_that_so_many_reach() -> None:
+    assert off_by([0.1 * at for at in range(10, 0, -1)]) == pytest.approx(
+        {"p50": 0.5, "p90": 0.9, "p99": 1.0, "largest": 1.0}
+    )
+    assert off_by([3.0]) == {"p50": 3.0, "p90": 3.0, "p99": 3.0, "largest": 3.0}
+    items = items_of([[0.0]] * 14, slices=2)
+    worst = worst_rows(items, [at in (0, 13) for at in range(14)], [float(at) for at in range(14)])
+    assert [(one["id"], one["off_by"]) for one in worst] == [(str(at), float(at)) for at in range(12, 2, -1)]
+    assert worst[0]["slice"] == "s0"
+
+
+def test_a_slices_share_is_proven_either_way_or_undecided() -> None:
+    def verdict(lost: int, rule: str, limit: float = 0.9) -> str:
+        share = share_of(100 - lost, 100)
+        [check] = slices_at_least("accuracy", limit, {"s": share}, {"rule": rule, "confidence": 0.95})
+        assert (
+            check is not None
+            and check.measured == share.value
+            and ("chance" in check.sentence) is (check.verdict is Verdict.UNDECIDED)
+        )
+        return check.verdict.value
+
+    assert [verdict(lost, "measured") for lost in (10, 11, 30)] == ["passed", "undecided", "failed"]
+    assert [verdict(lost, "certified") for lost in (1, 10, 30)] == ["passed", "undecided", "failed"]
+    assert verdict(5, "certified", share_of(95, 100).low) == "passed"
+
+
+def test_no_drop_at_all_may_be_certified() -> None:
+    policy = section("label", rule="certified", max_accuracy_drop=0, max_slice_drop=None, min_agreement=None)
+    items = [GoldenItem(str(at), {}, 1) for at in range(100)]
+    judged = judge_golden(Replay(items, [1] * 100, [0] * 30 + [1] * 70, [1] * 100, "r1"), policy)
+    assert judged.verdict is Verdict.FAILED
