@@ -71,6 +71,12 @@ def test_nothing_is_caught_where_nothing_is_asked_or_too_little_is_there() -> No
     assert judged_slices({"a": 20, "b": 19}, section()) == 1
 
 
+def test_where_only_the_loss_of_every_row_fails_that_is_told() -> None:
+    golden = section(min_accuracy=0.01, min_agreement=None, max_accuracy_drop=None)
+    assert caught(5, golden).without_stable == beta.quantile(POWER, 5, 1)
+    assert caught(5, section(min_accuracy=0, min_agreement=None)).without_stable is None
+
+
 def test_more_rows_catch_less_and_the_share_is_caught_in_nine_of_ten() -> None:
     shares = [caught(n, section(compare="cosine")).against_stable for n in (40, 200, 1000, 5000)]
     assert shares == sorted(shares, reverse=True)  # type: ignore[type-var]

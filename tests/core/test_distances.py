@@ -102,7 +102,7 @@ def test_tokens_are_words_and_signs_in_their_order() -> None:
     assert tokens_of("It's  fine!") == ["it", "'", "s", "fine", "!"]
     assert token_distance("the cat sat", "The cat sat") == 0 == token_distance("", " ")
     assert token_distance("a b c d", "a c d") == pytest.approx(1 - 6 / 7)
-    assert token_distance("a b", "b a") == 0.5
+    assert token_distance("a b", "b a") == 0.5 == token_distance("a b", "c b")
     assert token_distance("a", "z") == 1 == token_distance("", "a")
     assert (length_ratio("abc", "abc"), length_ratio("", "a"), length_ratio("abc", "a")) == (1, 2, 0.5)
 
@@ -168,6 +168,7 @@ def test_what_is_no_json_is_told(text: str) -> None:
         ({"$ref": "#"}, "'$ref'"),
         ({"type": "text"}, "schema.type"),
         ({"type": []}, "schema.type"),
+        ({"type": ["string", "text"]}, "schema.type"),
         ({"minimum": "1"}, "schema.minimum"),
         ({"required": [1]}, "schema.required"),
         ({"required": "a"}, "schema.required"),
@@ -188,7 +189,20 @@ def test_another_value_is_like_the_first_by_types_and_keys() -> None:
     assert not fits({"a": "2", "b": {"c": "y"}, "d": [], "e": None, "f": False}, like)
     assert not fits({"a": 2, "b": {}, "d": [], "e": None, "f": False}, like)
     assert not fits({"a": 2, "b": {"c": "y"}, "d": [], "e": None, "f": 1}, like)
-    deep: Any = {}
-    for _ in range(500):
-        deep = {"a": deep}
-    assert fits(deep, schema_like(deep))
+
+
+def nested(depth: int, leaf: Any) -> Any:
+    for _ in range(depth):
+        leaf = {"a": leaf}
+    return leaf
+
+
+def test_what_lies_deeper_than_32_objects_may_be_anything_and_a_deeper_schema_is_refused() -> None:
+    assert not fits(nested(32, 1), schema_like(nested(32, "x")))
+    assert fits(nested(33, 1), schema_like(nested(33, "x")))
+    assert fits(nested(500, {}), schema_like(nested(500, {})))
+    schema: Any = {"type": "string"}
+    for _ in range(32):
+        schema = {"properties": {"a": schema}}
+    assert fault_of_schema(schema) is None
+    assert "too deep" in str(fault_of_schema({"items": schema}))

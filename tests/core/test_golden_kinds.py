@@ -16,7 +16,7 @@ from validators.core.contract import Tensor
 from validators.core.golden import Replay, judge_golden
 from validators.core.golden_checks import slices_at_least
 from validators.core.golden_fit import fitted, misfit
-from validators.core.golden_length import median_of
+from validators.core.golden_length import length_shift, median_of
 from validators.core.golden_off import off_by, worst_rows
 from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set
 from validators.core.policy import parse_policy
@@ -61,6 +61,7 @@ def test_items_expect_numbers_or_texts_and_one_set_is_of_one_kind() -> None:
         (line(id="b", expected=[1]), "no object with numbers"),
         (line(id="b", label=1), "a label and expected"),
         (line(id="b", right_within=-1), "right_within is not a number"),
+        (line(id="b", right_within=1e999).replace("Infinity", "1e999"), "right_within is not a number"),
         (line(id="b", right_within=True), "right_within is not a number"),
         (json.dumps({"id": "b", "inputs": {"x": 1}, "label": 1, "right_within": 0.1}), "beside a label"),
         (json.dumps({"id": "b", "inputs": {"x": 1}}), "label is neither"),
@@ -282,13 +283,47 @@ def test_an_item_without_numbers_fails() -> None:
     assert judged.evidence["off_by"]["largest"] == math.inf
 
 
-def test_the_median_has_an_exact_interval() -> None:
-    found = median_of([*range(9)], confidence=0.95)
-    assert (found.value, found.low, found.high) == (4, 1, 7)
-    few = median_of([3.0, 1.0, 2.0], confidence=0.95)
-    assert (few.value, few.low, few.high) == (2, 1, 3)
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_the_median_has_the_narrowest_interval_of_two_values_that_is_sure_enough(confidence: float) -> None:
+    for n in range(1, 40):
+        found = median_of([*range(n - 1, -1, -1)], confidence=confidence)
+        sure = [
+            at for at in range((n + 1) // 2) if 1 - 2 * sum(math.comb(n, i) for i in range(at + 1)) / 2**n >= confidence
+        ]
+        out = max(sure, default=0)
+        assert (found.value, found.low, found.high, found.n) == ((n - 1) / 2, out, n - 1 - out, n)
     with pytest.raises(ValueError, match="no median"):
-        median_of([], confidence=0.95)
+        median_of([], confidence=confidence)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "measured", "certified"),
+    [
+        ([100] * 20, 0.0, "passed", "passed"),
+        ([110] * 20, 0.1, "passed", "passed"),
+        ([111] * 20, 0.1, "failed", "failed"),
+        ([89] * 20, 0.1, "failed", "failed"),
+        ([99] * 10 + [120] * 10, 0.1, "passed", "undecided"),  # the median is 1.095, its interval .99 to 1.2
+        ([120] * 11 + [100] * 9, 0.1, "undecided", "undecided"),
+        ([80] * 10 + [120] * 11, 0.1, "undecided", "undecided"),
+        ([115] * 9 + [120] * 11, 0.1, "failed", "failed"),
+        ([110] * 9 + [120] * 11, 0.1, "undecided", "undecided"),  # an end of it is just allowed
+        ([90] * 9 + [80] * 11, 0.1, "undecided", "undecided"),
+    ],
+)
+def test_a_shift_in_length_is_held_to_its_limit(
+    lengths: list[int], limit: float, measured: str, certified: str
+) -> None:
+    references = [{"a": "x" * 50, "b": "x" * 49}] * len(lengths)
+    answers = [{"a": "x" * (size - 1), "b": ""} for size in lengths]
+    for rule, verdict in (("measured", measured), ("certified", certified)):
+        policy = {"rule": rule, "confidence": 0.95}
+        evidence, check = length_shift(references, answers, limit + 1e-9, policy, reference="it")
+        assert evidence is not None and check is not None and check.verdict.value == verdict, check
+        assert evidence["n"] == len(lengths) and evidence["reference"] == "it"
+    assert length_shift(references[:1], [None], limit, policy, reference="it") == (None, None)
+    told, nothing = length_shift(references, answers, None, policy, reference="it")
+    assert told == evidence and nothing is None
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def judge_golden(replay: Replay, policy: Mapping[str, Any]) -> Judgement:
     checks = [
         _answered(replay),
         at_least("accuracy", policy["min_accuracy"], accuracy, policy["rule"], says),
-        *slices_at_least("accuracy", policy["min_slice_accuracy"], _by_slice(replay, rights, policy), policy),
+        *_slices_at_least("accuracy", "min_slice_accuracy", replay, rights, policy),
         *_flips(replay, policy, evidence),
         _length(replay, policy, evidence),
     ]
@@ -141,9 +141,7 @@ def _against_baseline(
     limit = policy["max_accuracy_drop"]
     checks = [
         at_least(f"agreement with {name}", policy["min_agreement"], agreed, policy["rule"], says),
-        *slices_at_least(
-            f"agreement with {name}", policy["min_slice_agreement"], _by_slice(replay, same, policy), policy
-        ),
+        *_slices_at_least(f"agreement with {name}", "min_slice_agreement", replay, same, policy),
         at_most_drop("accuracy drop", limit, paired, policy, is_worse=are_worse([paired], limit, policy)[0]),
     ]
     return checks + _slices_against_baseline(replay, (rights, before, same), policy, evidence["slices"])
@@ -168,14 +166,19 @@ def _slices_against_baseline(
     ]
 
 
-def _by_slice(replay: Replay, column: Sequence[bool], policy: Mapping[str, Any]) -> dict[str, Share]:
-    """The share of each slice that is large enough to be judged."""
-    cut = compare.by_slice([item.slice for item in replay.items], column)
-    return {
-        name: compare.share_of(sum(map(bool, values)), len(values), confidence=float(policy["confidence"]))
-        for name, (values,) in cut.items()
+def _slices_at_least(
+    name: str, setting: str, replay: Replay, column: Sequence[bool], policy: Mapping[str, Any]
+) -> list[Check | None]:
+    """The share of each slice that is large enough to be judged, held to the policy's setting."""
+    if policy[setting] is None:
+        return []
+    confidence = float(policy["confidence"])
+    shares = {
+        part: compare.share_of(sum(map(bool, values)), len(values), confidence=confidence)
+        for part, (values,) in compare.by_slice([item.slice for item in replay.items], column).items()
         if len(values) >= policy["min_slice_items"]
     }
+    return slices_at_least(name, policy[setting], shares, policy)
 
 
 def _slices(replay: Replay, rights: Sequence[bool], policy: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

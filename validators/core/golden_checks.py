@@ -36,11 +36,9 @@ def at_least(name: str, limit: float | None, share: Share, rule: str, says: str 
 
 
 def slices_at_least(
-    name: str, limit: float | None, shares: Mapping[str, Share], policy: Mapping[str, Any]
+    name: str, limit: float, shares: Mapping[str, Share], policy: Mapping[str, Any]
 ) -> list[Check | None]:
     """The share on each slice; one that is below its limit fails when that is more than chance, all slices taken together."""
-    if limit is None:
-        return []
     p_values = [compare.below_p(share.count, share.n, limit) for share in shares.values()]
     below = compare.holm(p_values, alpha=1 - float(policy["confidence"]))
     checks: list[Check | None] = []

@@ -24,17 +24,16 @@ class Median:
 
 
 def median_of(values: Sequence[float], *, confidence: float) -> Median:
-    """Raises ValueError for no values. With too few for the confidence the interval is all that was seen.
+    """`confidence` is at least a half. With too few values for it the interval is all that was seen. Raises ValueError for none.
 
     Source: the sign test inverted; how many values lie below the median is binomial (n, 1/2).
     """
     ordered, n = sorted(values), len(values)
     if not n:
         raise ValueError("there is no median of nothing")
-    kept = 0
-    while kept < (n - 1) // 2 and 2 * beta.incomplete(0.5, n - kept, kept + 1) <= 1 - confidence:
-        kept += 1
-    out = max(0, kept - 1)
+    out = 0
+    while out + 1 < n and 2 * beta.incomplete(0.5, n - out - 1, out + 2) <= 1 - confidence:
+        out += 1
     return Median(median(ordered), ordered[out], ordered[n - 1 - out], n)
 
 

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ def _right_answer(
             'Write "expected": {"embedding": [0.1, …]}, or {"answer": "…"}.',
         )
     own = read.get("right_within")
-    if own is not None and (isinstance(own, bool) or not isinstance(own, (int, float)) or own < 0):
+    if own is not None and (isinstance(own, bool) or not isinstance(own, (int, float)) or not 0 <= own < inf):
         raise _Mistake(
             "right_within is not a number of at least 0", "Write how far off an answer may be, or leave it out."
         )
