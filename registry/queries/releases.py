@@ -95,11 +95,14 @@ def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
     return list(releases_of(model)[:limit])
 
 
-def releases_of(model: ServedModel) -> QuerySet[Release]:
-    """All but drafts, the newest first, without what only one release by itself is asked for: a manifest may be megabytes."""
+def releases_of(model: ServedModel | int) -> QuerySet[Release]:
+    """All but drafts, the newest first, without what only one release by itself is asked for: a manifest may be megabytes.
+
+    Of a model by its key, none knows its model yet.
+    """
     # Asked of the model, each release knows it without a look, which spares a third of a long page.
-    numbered = model.releases.filter(number__isnull=False).select_related("author")
-    return numbered.defer(*LARGE).order_by("-number")
+    every = Release.objects.filter(model=model) if isinstance(model, int) else model.releases.all()
+    return every.filter(number__isnull=False).select_related("author").defer(*LARGE).order_by("-number")
 
 
 def manifest_of(release: Release) -> dict[str, Any]:

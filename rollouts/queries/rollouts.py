@@ -46,6 +46,21 @@ def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
     return Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
 
 
+def newest_of(model: ServedModel, most: int) -> list[Rollout]:
+    """So many rollouts of the model, the newest first, with the columns that a row of `rollouts/_rows.html` shows and no others."""
+    return _NEWEST.rows(most, model=model.pk)
+
+
+_NEWEST = Statement(
+    lambda most, model: (
+        Rollout.objects.filter(model=model)
+        .select_related("model", "environment", "candidate", "stable")
+        .only("state", "weight_bp", "reason", "created_at", "model__slug", "environment__title", "candidate__number", "stable__number")
+        .order_by("-pk")[:most]
+    )
+)  # fmt: skip
+
+
 def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:
     """A policy that some rollout of the model followed; None where none did."""
     row = (

@@ -16,9 +16,17 @@ from serving.core.lifecycle import LIVE, DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server, ServerLog
 
 
-def get_environment(slug: str, models: Iterable[ServedModel] | None = None) -> Environment:
-    """With its gateways and routes, those of `models` or all. Raises NotFound."""
-    found = environments(models).filter(slug=slug).first()
+def get_environment(slug: str) -> Environment:
+    """With its own columns alone. Raises NotFound."""
+    return _known(find_environment(slug), slug)
+
+
+def get_environment_with_routes(slug: str, models: Iterable[ServedModel]) -> Environment:
+    """With its gateways and the routes of these models. Raises NotFound."""
+    return _known(environments(models).filter(slug=slug).first(), slug)
+
+
+def _known(found: Environment | None, slug: str) -> Environment:
     if found is None:
         known = ", ".join(Environment.objects.order_by("slug").values_list("slug", flat=True))
         raise NotFound(

@@ -14,7 +14,7 @@ from django.db.models.functions import JSONObject, Now
 from ledger.queries import clock
 from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
-from registry.queries.releases import these_or_numbered
+from registry.queries.releases import LARGE, these_or_numbered
 from serving.models import Environment, Gateway, Route, RouteAck
 from serving.queries.deployments import among
 
@@ -41,9 +41,38 @@ def all_routes() -> QuerySet[Route]:
     return Route.objects.select_related("model", "environment", "stable__model", "candidate__model").order_by("pk")
 
 
+def routes_of(model: ServedModel) -> list[Route]:
+    """The model's routes with their environments and releases, without what no list shows of a release."""
+    return _OF_MODEL.rows(model=model.pk)
+
+
+def _routes_of(model: int) -> QuerySet[Route]:
+    large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
+    return (
+        Route.objects.filter(model=model)
+        .select_related("environment", "stable", "candidate")
+        .defer(*large)
+        .order_by("pk")
+    )
+
+
+_OF_MODEL = Statement(_routes_of)
+
+
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
     """The model's route there, by rows or keys; None before its first rollout there."""
     return all_routes().filter(model=model, environment=environment).first()
+
+
+def has_stable(model: int, environment: int) -> bool:
+    """Whether the model, by keys as the environment, has a stable release there."""
+    return Route.objects.filter(model=model, environment=environment, stable__isnull=False).exists()
+
+
+def models_routed_in(environment: int, models: QuerySet[ServedModel]) -> list[str]:
+    """The names of those of the models that have a route there, in their order."""
+    rows = Route.objects.filter(environment=environment, model__in=models)
+    return list(rows.order_by("model__slug").values_list("model__slug", flat=True))
 
 
 def served_beside(release: Release, *, or_number: int | None) -> Release | None:
