@@ -119,6 +119,10 @@ def test_rows_are_read_by_name_as_numbers_or_texts() -> None:
     assert rows_in({"say": np.array([[b"x"], ["y"]], object)}, ["say"], 2) == [{"say": "x"}, {"say": "y"}]
     with pytest.raises(ValueError, match="for 3 items"):
         rows_in({"price": np.ones((2, 1))}, ["price"], 3)
+    flat = rows_in({"price": np.ones(2)}, ["price"], 2)
+    assert [row is not None and row["price"].tolist() for row in flat] == [1.0, 1.0]
+    with pytest.raises(ValueError, match="for 1 items"):
+        rows_in({"price": np.array(1.0)}, ["price"], 1)
     with pytest.raises(ValueError, match="2 texts"):
         rows_in({"say": np.array([[b"x", b"y"]], object)}, ["say"], 1)
     with pytest.raises(KeyError):
@@ -131,6 +135,7 @@ def test_rounding_depends_on_the_data_type_and_what_is_stated_goes_first() -> No
     assert rounding_of("largest_relative_error", ["FP32"]) < rounding_of("largest_relative_error", ["FP32", "BF16"])
     assert [rounding_of("mean_relative_error", [one]) for one in ("FP64", "FP16", "BF16")] == [5e-3, 1e-2, 3e-2]
     assert [rounding_of("cosine", [one]) for one in ("FP32", "BF16")] == [1e-4, 2e-3]
+    assert rounding_of("largest_relative_error", ["INT64"]) == 0
     assert (rounding_of("boxes", ["INT8"]), rounding_of("text_tokens", [])) == (0.1, 0.1)
     assert rounding_of("cosine", ["FP16"]) == 1e-3 and rounding_of("cosine", ["INT8"]) == 0 == rounding_of(
         "exact_text", []
@@ -300,15 +305,16 @@ def test_the_median_has_the_narrowest_interval_of_two_values_that_is_sure_enough
     ("lengths", "limit", "measured", "certified"),
     [
         ([100] * 20, 0.0, "passed", "passed"),
-        ([110] * 20, 0.1, "passed", "passed"),
-        ([111] * 20, 0.1, "failed", "failed"),
-        ([89] * 20, 0.1, "failed", "failed"),
-        ([99] * 10 + [120] * 10, 0.1, "passed", "undecided"),  # the median is 1.095, its interval .99 to 1.2
-        ([120] * 11 + [100] * 9, 0.1, "undecided", "undecided"),
-        ([80] * 10 + [120] * 11, 0.1, "undecided", "undecided"),
-        ([115] * 9 + [120] * 11, 0.1, "failed", "failed"),
-        ([110] * 9 + [120] * 11, 0.1, "undecided", "undecided"),  # an end of it is just allowed
-        ([90] * 9 + [80] * 11, 0.1, "undecided", "undecided"),
+        ([125] * 20, 0.25, "passed", "passed"),
+        ([75] * 20, 0.25, "passed", "passed"),
+        ([126] * 20, 0.25, "failed", "failed"),
+        ([74] * 20, 0.25, "failed", "failed"),
+        ([99] * 10 + [150] * 10, 0.25, "passed", "undecided"),  # the median is 1.245, its interval .99 to 1.5
+        ([150] * 11 + [100] * 9, 0.25, "undecided", "undecided"),
+        ([60] * 10 + [140] * 11, 0.25, "undecided", "undecided"),
+        ([130] * 9 + [150] * 11, 0.25, "failed", "failed"),
+        ([125] * 9 + [150] * 11, 0.25, "undecided", "undecided"),  # an end of it is just allowed
+        ([75] * 9 + [50] * 11, 0.25, "undecided", "undecided"),
     ],
 )
 def test_a_shift_in_length_is_held_to_its_limit(
@@ -318,10 +324,13 @@ def test_a_shift_in_length_is_held_to_its_limit(
     answers = [{"a": "x" * (size - 1), "b": ""} for size in lengths]
     for rule, verdict in (("measured", measured), ("certified", certified)):
         policy = {"rule": rule, "confidence": 0.95}
-        evidence, check = length_shift(references, answers, limit + 1e-9, policy, reference="it")
+        evidence, check = length_shift(references, answers, limit, policy, reference="it")
         assert evidence is not None and check is not None and check.verdict.value == verdict, check
         assert evidence["n"] == len(lengths) and evidence["reference"] == "it"
+        assert check.measured == abs(evidence["value"] - 1)
     assert length_shift(references[:1], [None], limit, policy, reference="it") == (None, None)
+    third, _ = length_shift([{"a": "xx"}], [{"a": "xxx"}], None, policy, reference="it")
+    assert third is not None and third["value"] == 1.333333
     told, nothing = length_shift(references, answers, None, policy, reference="it")
     assert told == evidence and nothing is None
 

@@ -60,7 +60,7 @@ def length_shift(
     evidence = {name: round(value, 6) for name, value in asdict(found).items()} | {"reference": reference}
     if limit is None:
         return evidence, None
-    near, far = _bounds(found)
+    near, far = max(0.0, found.low - 1, 1 - found.high), max(abs(found.low - 1), abs(found.high - 1))  # of the interval
     reached = far if policy["rule"] == "certified" else abs(found.value - 1)
     verdict = Verdict.PASSED if reached <= limit else Verdict.FAILED if near > limit else Verdict.UNDECIDED
     sentence = (
@@ -68,9 +68,3 @@ def length_shift(
         f"(interval {found.low:.2f} to {found.high:.2f}); {1 - limit:.2f} to {1 + limit:.2f} is allowed."
     )
     return evidence, Check("length shift", limit, abs(found.value - 1), verdict, sentence)
-
-
-def _bounds(found: Median) -> tuple[float, float]:
-    """The least and the largest distance from 1 within the interval."""
-    ends = abs(found.low - 1), abs(found.high - 1)
-    return (0.0 if found.low <= 1 <= found.high else min(ends)), max(ends)
