@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -78,6 +78,13 @@ class Place:
 
 def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -> dict[Environment, list[Place]]:
     """Every environment, with the places of these models in it, in the order of the models. Four queries."""
+    return places_in(all_environments(), models, now=now)
+
+
+def places_in(
+    environments: Iterable[Environment], models: Collection[ServedModel], *, now: datetime | None = None
+) -> dict[Environment, list[Place]]:
+    """The same for these environments. Three queries."""
     now = now or timezone.now()
     ids = [model.pk for model in models]
     routes, rollouts, health = splits_of(ids), _newest(array_text(ids)), readiness_of(ids)
@@ -85,7 +92,7 @@ def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -
     for (environment_id, _), one in health.items():
         loaded.setdefault((environment_id, one.model_id), {})[one.number] = one
     found: dict[Environment, list[Place]] = {}
-    for environment in all_environments():
+    for environment in environments:
         found[environment] = []
         for model in models:
             at = (environment.pk, model.pk)

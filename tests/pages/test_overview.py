@@ -153,7 +153,7 @@ def test_servers_are_told_as_they_are() -> None:
     assert "drifted</span>" in page_of(manager())
 
 
-@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize("count", [1, overview.MOST_ROWS])
 def test_its_queries_do_not_grow(count: int, django_assert_max_num_queries: Any) -> None:
     team = make_team("search")
     for i in range(count):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,8 +18,9 @@ from registry.models import ServedModel
 from registry.queries import last_sealed
 from registry.queries.releases import models_seen, sight_of
 from rollouts.core.lifecycle import FINAL
-from rollouts.queries.places import Place, PlaceRollout, places_of
+from rollouts.queries.places import Place, PlaceRollout, places_in
 from serving.models import Environment
+from serving.queries import all_environments
 from web.listing import Filter, asked, sort_asked
 
 PER_PAGE: Final = 50
@@ -46,20 +47,27 @@ class ModelRow:
 @login_required
 def models(request: HttpRequest) -> HttpResponse:
     every = _MODELS.rows(*sight_of(actor_of(request)))
-    by_environment = places_of(every) if every else {}
-    rows = _rows(every, by_environment)
+    environments = all_environments()
     filters = asked(
         request,
         Filter("text", "Model, title or team", hint="part of a name"),
         Filter("team", "Team", options=[(slug, slug) for slug in sorted({model.team.slug for model in every})]),
-        Filter("live", "Live in", options=[(one.slug, one.title) for one in by_environment if one.is_routed]),
+        Filter("live", "Live in", options=[(one.slug, one.title) for one in environments if one.is_routed]),
         Filter("outcome", "Last rollout", options=[("moving", "under way"), *_outcomes()]),
     )
     chosen = {one.name: one.value for one in filters}
     sort = sort_asked(request, SORTS, "name")
-    shown = _sorted([row for row in rows if _fits(row, chosen)], sort)
-    page = Paginator(shown, PER_PAGE).get_page(request.GET.get("page"))
-    facts = {"page": page, "filters": filters, "is_filtered": any(chosen.values()), "sort": sort, "count": len(shown)}
+    named = [model for model in every if _is_named(model, chosen)]
+    number = request.GET.get("page")
+    if chosen["live"] or chosen["outcome"] or sort.endswith("activity"):  # what only the places of all of them tell
+        rows = [row for row in _rows(named, environments) if _fits(row, chosen)]
+        page = Paginator(_sorted(rows, sort, of=lambda row: row.model), PER_PAGE).get_page(number)
+    else:
+        page = Paginator(_sorted(named, sort, of=lambda model: model), PER_PAGE).get_page(number)
+        page.object_list = _rows(list(page.object_list), environments)
+    facts = {
+        "page": page, "filters": filters, "is_filtered": any(chosen.values()), "sort": sort, "count": page.paginator.count,
+    }  # fmt: skip
     return render(request, "registry/models.html", facts)
 
 
@@ -67,9 +75,9 @@ def _outcomes() -> list[tuple[str, str]]:
     return sorted((state.value, state.value.replace("_", " ")) for state in FINAL)
 
 
-def _rows(models: Sequence[ServedModel], by_environment: dict[Environment, list[Place]]) -> list[ModelRow]:
+def _rows(models: Sequence[ServedModel], environments: Sequence[Environment]) -> list[ModelRow]:
     places: dict[int, list[Place]] = {}
-    for one in (place for rows in by_environment.values() for place in rows):
+    for one in (place for there in places_in(environments, models).values() for place in there):
         places.setdefault(one.model.pk, []).append(one)
     sealed = last_sealed(models)
     found = []
@@ -85,13 +93,15 @@ def _rows(models: Sequence[ServedModel], by_environment: dict[Environment, list[
     return found
 
 
-def _fits(row: ModelRow, chosen: dict[str, str]) -> bool:
-    text, outcome = chosen["text"].casefold(), chosen["outcome"]
-    names = (row.model.slug, row.model.title, row.model.team.slug)
+def _is_named(model: ServedModel, chosen: dict[str, str]) -> bool:
+    text, names = chosen["text"].casefold(), (model.slug, model.title, model.team.slug)
     if text and not any(text in name.casefold() for name in names):
         return False
-    if chosen["team"] and row.model.team.slug != chosen["team"]:
-        return False
+    return not chosen["team"] or model.team.slug == chosen["team"]
+
+
+def _fits(row: ModelRow, chosen: dict[str, str]) -> bool:
+    outcome = chosen["outcome"]
     if chosen["live"] and chosen["live"] not in {place.environment.slug for place in row.routed}:
         return False
     if outcome == "moving":
@@ -99,12 +109,12 @@ def _fits(row: ModelRow, chosen: dict[str, str]) -> bool:
     return not outcome or (row.last is not None and row.last.state == outcome)
 
 
-def _sorted(rows: list[ModelRow], sort: str) -> list[ModelRow]:
-    """Equal ones by their names, whichever way round."""
+def _sorted(rows: list[Any], sort: str, *, of: Callable[[Any], ServedModel]) -> list[Any]:
+    """By their models; equal ones by their names, whichever way round. Only a `ModelRow` knows of its activity."""
     keys: dict[str, Any] = {
-        "name": lambda row: row.model.slug,
-        "team": lambda row: row.model.team.slug,
-        "releases": lambda row: row.model.last_number,
+        "name": lambda row: of(row).slug,
+        "team": lambda row: of(row).team.slug,
+        "releases": lambda row: of(row).last_number,
         "activity": lambda row: row.active_at or _LONG_AGO,
     }
     by_name = sorted(rows, key=keys["name"])

@@ -28,7 +28,7 @@ from web.pages.session import live
 from web.pages.traffic_cells import TrafficCell, traffic_cell
 
 #: As many rows of one environment as one looks through, the calm ones left off first; the list of models has them all.
-MOST_ROWS = 60
+MOST_ROWS = 40
 #: As many rollouts under way as have a part of their own, the stuck ones and the newest first; each row has its way back, too.
 MOST_MOVING = 12
 #: As many things that need the person as one page names; their own pages have them all.
