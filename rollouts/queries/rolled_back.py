@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
-from django.db.models import OuterRef, Q, Subquery, Window
+from django.db.models import OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
+from ledger.queries.statements import Statement
 from registry.hooks.outcomes import RolledBack
 from registry.models import Release
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import DecisionRecord, Rollout
 from serving.models import Environment
+from serving.queries.deployments import among_text, array_text
 
 S = RolloutState
 #: The decisions that send the traffic back; whichever is the latest says why.
@@ -27,26 +30,40 @@ def rolled_back(releases: Iterable[UUID], environment: Environment | None = None
     A release that was promoted there afterwards, and not reverted, has made up for what was before. A first release has
     nothing to go back to and keeps its traffic, so ending its rollout takes nothing back.
     """
-    last = DecisionRecord.objects.filter(rollout=OuterRef("pk"), action__in=_BACK).order_by("-pk")
-    back = Q(state=S.ROLLED_BACK, stable__isnull=False) | Q(state=S.REVERTED)
-    ended = Rollout.objects.filter(back | Q(state=S.PROMOTED), candidate__in=list(releases))
-    ended = ended.filter(environment=environment) if environment is not None else ended
-    age = Window(RowNumber(), partition_by=["candidate", "environment"], order_by="-pk")
-    rows = Rollout.objects.filter(pk__in=ended.annotate(age=age).filter(age__lte=MOST_TOLD).values("pk")).order_by(
-        "-pk"
-    )
+    place = {} if environment is None else {"environment": environment.pk}
     found: dict[UUID, list[RolledBack]] = {}
     made_up: set[tuple[UUID, int]] = set()
-    columns = ("pk", "state", "candidate_id", "environment_id", "environment__slug", "reason", "ended_at")
-    told = rows.annotate(back_at=Subquery(last.values("at")[:1]), back_why=Subquery(last.values("reason")[:1]))
-    for pk, state, candidate, place, slug, reason, ended_at, at, why in told.values_list(
-        *columns, "back_at", "back_why"
-    ):
+    told = _ENDED.rows(*place, releases=array_text(releases), **place)
+    for pk, state, candidate, at_place, slug, reason, ended_at, at, why in told:
         if state == S.PROMOTED:
-            made_up.add((candidate, place))
-        elif (candidate, place) not in made_up:
+            made_up.add((candidate, at_place))
+        elif (candidate, at_place) not in made_up:
             found.setdefault(candidate, []).append(RolledBack(pk, slug, at or ended_at, why or reason))
     return found
+
+
+def _ended(*_: str, releases: str, **place: int) -> QuerySet[Rollout, tuple[Any, ...]]:
+    """The rollouts that took one of the releases back or promoted it, the newest first, MOST_TOLD of each place at most."""
+    last = DecisionRecord.objects.filter(rollout=OuterRef("pk"), action__in=_BACK).order_by("-pk")
+    back = Q(state=S.ROLLED_BACK, stable__isnull=False) | Q(state=S.REVERTED)
+    ended = Rollout.objects.filter(back | Q(state=S.PROMOTED), candidate__in=among_text(releases, "uuid"), **place)
+    age = Window(RowNumber(), partition_by=["candidate", "environment"], order_by="-pk")
+    newest = Rollout.objects.filter(pk__in=ended.annotate(age=age).filter(age__lte=MOST_TOLD).values("pk"))
+    told = newest.annotate(back_at=Subquery(last.values("at")[:1]), back_why=Subquery(last.values("reason")[:1]))
+    return told.order_by("-pk").values_list(
+        "pk",
+        "state",
+        "candidate_id",
+        "environment_id",
+        "environment__slug",
+        "reason",
+        "ended_at",
+        "back_at",
+        "back_why",
+    )
+
+
+_ENDED = Statement(_ended)
 
 
 def rolled_back_before(release: Release, environment: Environment | None = None) -> list[RolledBack]:

@@ -10,6 +10,7 @@ from django.db.models import Prefetch, QuerySet
 from django.db.models.expressions import RawSQL
 
 from ledger.core.errors import NotFound
+from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE
 from serving.core.lifecycle import LIVE, DeploymentState
@@ -93,7 +94,7 @@ def live_deployments() -> QuerySet[Deployment]:
 
 def ready_server(release: Release, environment: Environment) -> Server | None:
     """The newest of the release's `answering_servers` there."""
-    return answering_servers().filter(deployment__release=release, deployment__environment=environment).first()
+    return next(iter(_READY.rows(release=release.pk, environment=environment.pk)), None)
 
 
 def answering_servers() -> QuerySet[Server]:
@@ -101,6 +102,13 @@ def answering_servers() -> QuerySet[Server]:
     return current_servers().filter(
         deployment__state=DeploymentState.READY, deployment__is_wanted=True, is_serving=True
     )
+
+
+_READY = Statement(
+    lambda release, environment: answering_servers().filter(
+        deployment__release=release, deployment__environment=environment
+    )[:1]
+)
 
 
 def current_servers() -> QuerySet[Server]:

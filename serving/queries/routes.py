@@ -61,7 +61,11 @@ _OF_MODEL = Statement(_routes_of)
 
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
     """The model's route there, by rows or keys; None before its first rollout there."""
-    return all_routes().filter(model=model, environment=environment).first()
+    keys = (one if isinstance(one, int) else one.pk for one in (model, environment))
+    return next(iter(_ONE.rows(**dict(zip(("model", "environment"), keys, strict=True)))), None)
+
+
+_ONE = Statement(lambda model, environment: all_routes().filter(model=model, environment=environment))
 
 
 def has_stable(model: int, environment: int) -> bool:
