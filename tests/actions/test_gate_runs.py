@@ -41,10 +41,9 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
         "contract": "passed",
         "cold_start": "passed",
         "golden": "passed",
-        "load": "undecided",
+        "load": "passed",
     }
     assert (gate_run.state, gate_run.verdict) == ("finished", "passed")
-    assert "load undecided, which the policy allows" in gate_run.reason
     golden = gate_run.results.get(gate="golden")
     assert "only absolute limits" in golden.reason
     assert golden.evidence["predictions"] == [i % 2 for i in range(60)]
@@ -52,14 +51,16 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
     assert not deployment.is_wanted
 
 
-def test_an_undecided_load_gate_blocks_where_the_policy_says_so(
-    stage: Stage, developer: Actor, model: ServedModel
+@pytest.mark.parametrize(("undecided", "verdict"), [({}, "undecided"), ({"undecided": "allow"}, "passed")])
+def test_an_undecided_load_gate_blocks_unless_the_policy_allows_it(
+    stage: Stage, developer: Actor, model: ServedModel, undecided: dict[str, str], verdict: str
 ) -> None:
-    model.gate_policy = {**model.gate_policy, "load": {**POLICY["load"], "undecided": "block"}}
+    model.gate_policy = {**model.gate_policy, "load": {**POLICY["load"], "max_duration_s": 0.05, **undecided}}
     model.save()
     gate_run = validated(developer, make_release(model))
-    assert gate_run.verdict == "undecided"
-    assert gate_run.report.verdict == "undecided"
+    assert verdicts(gate_run)["load"] == "undecided"
+    assert (gate_run.verdict, gate_run.report.verdict) == (verdict, verdict)
+    assert ("which the policy allows" in gate_run.reason) == bool(undecided)
 
 
 def wrong_name(tensors: Arrays) -> Arrays:
