@@ -78,7 +78,9 @@ class _Run:
         runs = list(self.gate_run.results.order_by("position"))
         facts: dict[str, Any] = {}
         if any(not run.verdict for run in runs):
-            ready = staged(self.gate_run, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse)
+            ready = staged(
+                self.gate_run, self.gate_run.release, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse
+            )
             if isinstance(ready, Judgement):
                 self._never_ready(runs, ready)
             else:
@@ -173,9 +175,34 @@ class _Run:
             timings=ready.deployment.timings,
             progress=self._progress(run, keep),
             say=partial(self._say, run),
+            stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
         )
+
+    def _stable_beside(
+        self, run: GateResult, ready: Ready, stack: contextlib.ExitStack, keep: Callable[[], None]
+    ) -> Baseline | None:
+        """The stable release on a server of its own, where no user is and on the machine of the release that is tried."""
+        stable, environment = self.gate_run.baseline, self.gate_run.environment
+        if stable is None:
+            return None
+        serving = manifest_of(stable)["serving"]
+        if serving["inputs"] != self.manifest["serving"]["inputs"]:
+            return Baseline(stable.name, absent_because=f"{stable.name} takes other inputs")
+
+        def pulse(note: str) -> None:
+            keep()
+            self._say(run, f"it missed its objective, and is compared: {note}")
+
+        there = staged(self.gate_run, stable, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=pulse)
+        if isinstance(there, Judgement):
+            return Baseline(stable.name, absent_because=there.reason)
+        if there.deployment.node_id != ready.deployment.node_id:
+            return Baseline(stable.name, absent_because=f"{stable.name} came up on {there.deployment.node_id}")
+        server = stack.enter_context(_client(ready_server(stable, environment)))
+        gone = "" if server else f"the server of {stable.name} is gone"
+        return Baseline(stable.name, server=server, serving=serving, absent_because=gone)
 
     def _baseline(self, stack: contextlib.ExitStack, items: int) -> Baseline | None:
         stable = self.gate_run.baseline

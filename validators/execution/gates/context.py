@@ -48,6 +48,9 @@ class GateContext:
     items: Sequence[GoldenItem] = ()
     baseline: Baseline | None = None
     say: Callable[[str], None] = lambda sentence: None  # what is being done, for who watches
+    stable: Callable[[], Baseline | None] = lambda: (
+        None
+    )  # brings the stable release up beside it; None where there is none
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
