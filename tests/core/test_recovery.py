@@ -88,6 +88,15 @@ def test_an_error_is_no_answer_in_time_and_what_the_burst_itself_met_does_not_co
     assert recovered_after_s(burst + broken, section()) is None
 
 
+def test_what_was_not_sent_says_nothing_of_the_server() -> None:
+    """Where an envelope declares few requests at once, some find no place at any rate; those that do are looked at."""
+    full = [Attempt(3 + at / 20, 3 + at / 20, 3 + at / 20, "8 were unanswered", is_sent=False) for at in range(200)]
+    quick = [Attempt(one.due_s, one.sent_s, one.done_s + 0.01) for one in full]
+    every_third = [quick[at] if at % 3 == 0 else full[at] for at in range(200)]
+    assert recovered_after_s(every_third, section()) == 0
+    assert recovered_after_s(full, section()) is None
+
+
 def test_a_client_that_was_late_says_nothing_of_the_server() -> None:
     late = [Attempt(3 + at / 20, 3.5 + at / 20, 3.51 + at / 20) for at in range(100)]
     found = judge_recovery(FOUND, late, section())

@@ -29,7 +29,7 @@ LATENCY_EDGES_MS = (
 class Attempt:
     """One request. Instants are seconds since the run began. `error` is empty for an answer.
 
-    `is_refused`: the error is that the server was full. `at`: its place in the schedule.
+    `is_refused`: the error is that the server was full. `at`: its place in the schedule. Not `is_sent`: too many were unanswered.
     """
 
     due_s: float
@@ -38,6 +38,7 @@ class Attempt:
     error: str = ""
     is_refused: bool = False
     at: int = 0
+    is_sent: bool = True
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ def surge(policy: Mapping[str, Any], *, seed: int) -> Floats:
 def recovered_after_s(attempts: Sequence[Attempt], policy: Mapping[str, Any]) -> float | None:
     """Seconds from the end of the burst to where the objective holds again; None where it does not. In the order of being due.
 
+    What was not sent is not looked at: a gateway would have shed it, and it says nothing of the server.
+
     Source: Page's cumulative sum (1954) of log likelihood ratios, of the allowed share over the objective against the
     share in trouble; it is back where the stretch began that reached the bar.
     """
@@ -51,7 +53,7 @@ def recovered_after_s(attempts: Sequence[Attempt], policy: Mapping[str, Any]) ->
     total, began_s = 0.0, 0.0
     for attempt in attempts:
         after_s = attempt.due_s - float(policy["burst_s"])
-        if after_s < 0:
+        if after_s < 0 or not attempt.is_sent:
             continue
         if total == 0:
             began_s = after_s

@@ -137,7 +137,9 @@ class _LoadRun:
             futures.append(pool.submit(self._attempt, at, due))
             return
         now = time.perf_counter() - self.began
-        self.attempts.append(Attempt(due, now, now, f"{self.slots} requests were unanswered already", at=at))
+        self.attempts.append(
+            Attempt(due, now, now, f"{self.slots} requests were unanswered already", at=at, is_sent=False)
+        )
 
     def _attempt(self, at: int, due: float) -> None:
         sent, error, is_refused = time.perf_counter() - self.began, "", False
