@@ -144,7 +144,8 @@ def main() -> None:
     print(f"\n| objective | {' | '.join(f'{share:.0%}' for share in shares)} |\n|---|{'---|' * len(shares)}")
     for name, policy in policies.items():
         found = (recovery(policy, share, max(1, runs // 5)) for share in shares)
-        print(f"| {name} | {' | '.join(f'{back:.1%}, {seen:.1f} s' for back, seen in found)} |", flush=True)
+        told = (f"{back:.1%}" + (f", {seen:.1f} s" if back else "") for back, seen in found)
+        print(f"| {name} | {' | '.join(told)} |", flush=True)
 
 
 if __name__ == "__main__":

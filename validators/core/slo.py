@@ -51,9 +51,8 @@ def judge_slo(
     on_pass = log_evidence(x, size, share, passing=True)
     on_fail = log_evidence(x, size, share, passing=False)
     bar = -math.log1p(-confidence)
-    verdict = (
-        Verdict.PASSED if on_pass >= bar else Verdict.FAILED if on_fail >= bar + math.log(tests) else Verdict.UNDECIDED
-    )
+    fail_bar = bar + math.log(tests)
+    verdict = Verdict.PASSED if on_pass >= bar else Verdict.FAILED if on_fail >= fail_bar else Verdict.UNDECIDED
     return SloJudgement(verdict, over, n, share, confidence, phi, on_pass, on_fail)
 
 
