@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 from django.db import models
 from django.db.models import Q
 
 from accounts.models import User
 from registry.models import Release, ServedModel
-from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.core.lifecycle import ACTIVE, RolloutState, outcome_of
 from rollouts.core.policy import Policy
-from rollouts.core.policy_schema import stored_policy
+from rollouts.core.policy_schema import followed_policy
 from serving.models import Environment
 from validators.models import Report
 
@@ -73,15 +75,11 @@ class Rollout(models.Model):
     @property
     def effective_policy(self) -> Policy:
         """The policy as it can be followed with or without a stable release."""
-        return stored_policy(self.policy).facing(has_stable=self.stable_id is not None)
+        return followed_policy(json.dumps(self.policy), has_stable=self.stable_id is not None)
 
     @property
     def outcome(self) -> str:
-        """The state as people are told it: where the model's first release was to be rolled back there was nothing to go
-        back to, so its rollout is said to be `ended` (it keeps its traffic)."""
-        if self.state == RolloutState.ROLLED_BACK and self.stable_id is None:
-            return "ended"
-        return self.state
+        return outcome_of(self.state, has_stable=self.stable_id is not None)
 
 
 class Observation(models.Model):

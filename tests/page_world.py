@@ -18,10 +18,12 @@ from accounts.actions import actor_for, issue_token
 from accounts.actions.issuers import create_issuer
 from accounts.core.access import Actor, Role
 from accounts.models import Issuer, User
+from audit.actions import check_log
 from ledger.actions import append_event
 from ledger.models import Event
 from notifications.actions.webhooks import create_webhook
 from notifications.models import Webhook
+from registry.actions import plan_storage
 from registry.actions.aliases import set_alias
 from registry.models import Release, ServedModel
 from rollouts.core.counter_deltas import Arms, Counts
@@ -108,6 +110,8 @@ def page_world(rows: int) -> PageWorld:
         admin, model, stable, rollout, ended, waiting, report.gate_run, webhook, golden_set, issuer, event
     )
     _many(world, rows - 1)
+    plan_storage()
+    check_log(asked_by=admin.username)
     return world
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 
 from django.http import HttpRequest
+from django.utils.safestring import SafeString, mark_safe
 
 #: Longer words are nobody's: they would only make the database work.
 LONGEST_WORD = 200
@@ -21,6 +23,17 @@ class Filter:
     kind: str = "text"
     hint: str = ""
     value: str = ""
+
+    @property
+    def choices(self) -> SafeString:
+        """The options as markup, the chosen one marked: a template takes long over many."""
+        options = [("", "all"), *self.options]
+        return mark_safe(  # noqa: S308
+            "".join(
+                f'<option value="{escape(value)}"{" selected" if value and value == self.value else ""}>{escape(label)}</option>'
+                for value, label in options
+            )
+        )
 
 
 def asked(request: HttpRequest, *filters: Filter) -> list[Filter]:

@@ -82,7 +82,7 @@ def _replays_of(read: Read) -> list[dict[str, Any]]:
     found = []
     for name in CHOICES:
         try:
-            one = judged_by(rollout, {"preset": name}, read.history)
+            one = judged_by(rollout, {"preset": name}, read.history).to_json()
         except DomainError:
             return []
         back = one["roll_back"]

@@ -14,6 +14,8 @@ from typing import Any
 
 #: RFC 8785 keeps to I-JSON: integers beyond this lose precision in a double.
 MAX_SAFE_INTEGER = 2**53 - 1
+#: Made once: `json.dumps` makes an encoder for every text that it writes otherwise.
+_TEXT = json.JSONEncoder(ensure_ascii=False)
 
 
 def canonical_bytes(value: Any) -> bytes:
@@ -52,21 +54,31 @@ def _pieces(value: Any, path: str) -> list[str]:
             out += [","] * (i > 0) + _pieces(item, f"{path}[{i}]")
         return [*out, "]"]
     if isinstance(value, dict):
-        out = ["{"]
-        if any(not isinstance(key, str) for key in value):
-            raise ValueError(f"{path}: member names must be strings")
-        for i, key in enumerate(sorted(value, key=lambda k: k.encode("utf-16-be", "surrogatepass"))):
-            out += [","] * (i > 0) + [_string(key, path), ":"] + _pieces(value[key], f"{path}.{key}")
-        return [*out, "}"]
+        out, comma = [], "{"
+        for key in _in_order(value, path):
+            out += (comma, _string(key, path), ":")
+            out += _pieces(value[key], f"{path}.{key}")
+            comma = ","
+        return [*out, "}"] if out else ["{}"]
     raise ValueError(f"{path}: {type(value).__name__} has no JSON form")
 
 
+def _in_order(value: dict[Any, Any], path: str) -> list[str]:
+    """The names of the members by UTF-16 code units, which are those of ASCII in the order that Python has."""
+    if not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{path}: member names must be strings")
+    if all(map(str.isascii, value)):
+        return sorted(value)
+    return sorted(value, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
+
+
 def _string(text: str, path: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError(f"{path}: a lone surrogate has no UTF-8 form") from None
-    return json.dumps(text, ensure_ascii=False)
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"{path}: a lone surrogate has no UTF-8 form") from None
+    return _TEXT.encode(text)
 
 
 def _number(value: float, path: str) -> str:

@@ -109,6 +109,7 @@ class EventVerb(StrEnum):
     ROLLOUT_STUCK = "rollout.stuck"
     # the ledger itself
     JOB_FAILED = "job.failed"
+    LOG_CHECKED = "log.checked"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_CHANGED = "webhook.changed"
     WEBHOOK_ROTATED = "webhook.rotated"

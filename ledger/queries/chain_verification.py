@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from django.db import connection, transaction
 
-from ledger.core.chain import GENESIS, ChainReport, Link, walk, walk_part
+from ledger.core.chain import GENESIS, Break, ChainReport, Link, walk, walk_part
 from ledger.models import ChainHead, Event
 
 
@@ -34,11 +35,19 @@ def verify_chain(pin: tuple[int, str] | None = None) -> ChainReport:
         return walk(_links(), head_seq=head.seq if head else 0, head_hash=head.hash if head else GENESIS, pin=pin)
 
 
-def verify_part(first: int, most: int) -> ChainReport:
-    """As `verify_chain`, of at most `most` successive events from the number `first` on: what a page can wait for."""
+def verify_part(first: int, most: int, *, noted: tuple[int, str] | None = None) -> ChainReport:
+    """As `verify_chain`, of at most `most` successive events from the number `first` on: what a page can wait for.
+
+    `noted`: (seq, hash) of the event before them as an earlier check noted it; it must still be so.
+    """
     before = Event.objects.filter(seq__lt=first).order_by("-seq").values_list("seq", "hash").first()
+    before = before or (0, GENESIS)
     rows = Event.objects.filter(seq__gte=first).order_by("seq")[:most]
-    return walk_part((link_of(row) for row in rows.iterator(chunk_size=1000)), after=before or (0, GENESIS))
+    report = walk_part((link_of(row) for row in rows.iterator(chunk_size=1000)), after=before)
+    if noted in (None, before):
+        return report
+    said = f"Event {before[0]} is not what an earlier check noted before event {first}: the log was rewritten since."
+    return replace(report, breaks=(Break(before[0], "rewritten", said), *report.breaks))
 
 
 def _links() -> Iterator[Link]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
-from django.db import DEFAULT_DB_ALIAS, connection
+from django.core.exceptions import EmptyResultSet
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import QuerySet
 
 #: Texts of one statement that a process remembers.
 MOST_SHAPES = 256
-
-
-@dataclass(frozen=True)
-class _Sql:
-    text: str
-    params: tuple[Any, ...]  # `_Slot` where a value goes
-    converters: dict[int, Any]
+_Value = int | datetime | UUID | str
 
 
 @dataclass(frozen=True)
@@ -26,54 +23,71 @@ class _Slot:
     name: str
 
 
+@dataclass(frozen=True)
+class _Written:
+    """A query with its text, and with its compiler, which knows how the columns of a row become what the query gives."""
+
+    query: QuerySet[Any, Any]
+    compiler: Any
+    text: str  # empty where no row can ever fit
+    params: tuple[Any, ...]  # `_Slot` where a value goes
+
+    def rows(self, values: dict[str, _Value]) -> list[Any]:
+        """Django's own way from the columns to rows or instances, by the text that it wrote before."""
+        if not self.text:
+            return []
+        params = tuple(values[one.name] if isinstance(one, _Slot) else one for one in self.params)
+        compiler = copy.copy(self.compiler)
+        compiler.connection = connections[DEFAULT_DB_ALIAS]  # this thread's
+        compiler.as_sql = lambda *_, **__: (self.text, params)
+        asked = self.query.all()
+        asked.query.get_compiler = lambda *_, **__: compiler  # type: ignore[method-assign]
+        return list(asked)
+
+
 class Statement:
-    """The rows of a `values_list`. `build(*shape, **values)` makes it: `values` are numbers and instants that go into it as
-    parameters and nowhere else; `shape` is all that changes its text, such as how it narrows what may be seen.
+    """The rows of a queryset, instances or tuples. `build(*shape, **values)` makes it: `values` are numbers, instants, UUIDs and
+    texts that go into it as parameters and nowhere else; `shape` is all that changes its text, such as how it narrows what may be seen.
 
     It is built once for each shape; of more than MOST_SHAPES all are built anew. Raises ValueError where a value is not among the
     query's parameters.
     """
 
-    def __init__(self, build: Callable[..., QuerySet[Any, tuple[Any, ...]]]) -> None:
+    def __init__(self, build: Callable[..., QuerySet[Any, Any]]) -> None:
         self._build = build
-        self._known: dict[tuple[Hashable, ...], _Sql] = {}
+        self._known: dict[tuple[Hashable, ...], _Written] = {}
 
-    def rows(self, *shape: Hashable, **values: int | datetime) -> list[tuple[Any, ...]]:
+    def rows(self, *shape: Hashable, **values: _Value) -> list[Any]:
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= MOST_SHAPES:
                 self._known.clear()
             found = self._known[shape] = self._written(shape, values)
-        params = [values[one.name] if isinstance(one, _Slot) else one for one in found.params]
-        with connection.cursor() as cursor:
-            cursor.execute(found.text, params)
-            rows = cursor.fetchall()
-        return [_converted(row, found.converters) for row in rows]
+        return found.rows(values)
 
-    def _written(self, shape: tuple[Hashable, ...], values: dict[str, int | datetime]) -> _Sql:
+    def _written(self, shape: tuple[Hashable, ...], values: dict[str, _Value]) -> _Written:
         markers = {name: _marker(value, number) for number, (name, value) in enumerate(values.items(), start=1)}
-        compiler = self._build(*shape, **markers).query.get_compiler(DEFAULT_DB_ALIAS)
-        text, params = compiler.as_sql()
+        query = self._build(*shape, **markers)
+        compiler = query.query.get_compiler(DEFAULT_DB_ALIAS)
+        try:
+            text, params = compiler.as_sql()
+        except EmptyResultSet:
+            return _Written(query, compiler, "", ())
         names = {(type(marker), marker): name for name, marker in markers.items()}
         slots = tuple(_Slot(name) if (name := _name_of(one, names)) else one for one in params)
         if missing := set(values) - {one.name for one in slots if isinstance(one, _Slot)}:
             raise ValueError(f"The query does not take {', '.join(sorted(missing))} as a parameter.")
-        return _Sql(text, slots, compiler.get_converters([column for column, *_ in compiler.select]))
+        return _Written(query, compiler, text, slots)
 
 
-def _converted(row: tuple[Any, ...], converters: dict[int, Any]) -> tuple[Any, ...]:
-    """The row as Django's own queries give it: JSON read, and so on."""
-    values = list(row)
-    for position, (steps, expression) in converters.items():
-        for step in steps:
-            values[position] = step(values[position], expression, connection)
-    return tuple(values)
-
-
-def _marker(value: int | datetime, number: int) -> int | datetime:
+def _marker(value: _Value, number: int) -> _Value:
     """A value of the same type that nobody else uses: it shows where the real one goes."""
-    return datetime(1, 1, number, tzinfo=UTC) if isinstance(value, datetime) else -(2**62) - number
+    if isinstance(value, datetime):
+        return datetime(1, 1, number, tzinfo=UTC)
+    if isinstance(value, UUID):
+        return UUID(int=2**128 - number)
+    return f"marker {-(2**62) - number}" if isinstance(value, str) else -(2**62) - number
 
 
 def _name_of(param: Any, names: dict[tuple[type, Any], str]) -> str:
-    return names.get((type(param), param), "") if isinstance(param, int | datetime) else ""
+    return names.get((type(param), param), "") if isinstance(param, _Value) else ""

@@ -13,6 +13,7 @@ from audit.queries import events_of_team
 from ledger.core.errors import NotFound
 from ledger.models import Event
 from ledger.queries import events
+from ledger.queries.statements import Statement
 from notifications.core.delivery import ENDED, OPEN, DeliveryState
 from notifications.models import Delivery, Webhook
 
@@ -22,23 +23,35 @@ MOST_TOLD = 50
 
 def webhooks_of(actor: Actor) -> QuerySet[Webhook]:
     """The webhooks that the actor may manage, with `waiting` (deliveries to come) and `last_state` (of the last that ended)."""
+    return _webhooks(*_sight_of(actor))
+
+
+def _sight_of(actor: Actor) -> tuple[bool, frozenset[str] | None]:
+    """Whether the webhooks of no team are among those that the actor may manage, and the teams whose webhooks are; None for every."""
+    if actor.is_admin or actor.is_system:
+        return True, None
+    is_whole = actor.scope.has_model(None)  # a webhook tells of all the team's models
+    return False, teams_where(actor, Verb.MANAGE_WEBHOOKS) if is_whole else frozenset()
+
+
+def _webhooks(has_teamless: bool, teams: frozenset[str] | None) -> QuerySet[Webhook]:
     its = Delivery.objects.filter(webhook=OuterRef("pk"))
     waiting = its.filter(state__in=OPEN).values("webhook").annotate(count=Count("pk")).values("count")
     ended = its.filter(state__in=ENDED).order_by("-created_at").values("state")[:1]
     rows = Webhook.objects.select_related("team").annotate(
         waiting=Coalesce(Subquery(waiting), 0), last_state=Coalesce(Subquery(ended), Value(""))
     )
-    if actor.is_admin or actor.is_system:
-        return rows
-    teams = teams_where(actor, Verb.MANAGE_WEBHOOKS)
-    if not actor.scope.has_model(None):  # a webhook tells of all the team's models
-        return rows.none()
-    return rows.exclude(team=None) if teams is None else rows.filter(team__slug__in=teams)
+    if teams is not None:
+        return rows.filter(team__slug__in=teams)
+    return rows if has_teamless else rows.exclude(team=None)
 
 
-def given_up_on(actor: Actor) -> QuerySet[Webhook]:
+def given_up_on(actor: Actor) -> list[Webhook]:
     """Those of the actor's webhooks that are on and whose last delivery was given up."""
-    return webhooks_of(actor).filter(Q(last_state=DeliveryState.GAVE_UP), is_active=True)
+    return _GIVEN_UP_ON.rows(*_sight_of(actor))
+
+
+_GIVEN_UP_ON = Statement(lambda *sight: _webhooks(*sight).filter(Q(last_state=DeliveryState.GAVE_UP), is_active=True))
 
 
 def get_webhook(actor: Actor, pk: int) -> Webhook:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.core.scope import models_regex
@@ -95,11 +95,14 @@ def newest_releases(model: ServedModel, limit: int = 20) -> list[Release]:
     return list(releases_of(model)[:limit])
 
 
-def releases_of(model: ServedModel) -> QuerySet[Release]:
-    """All but drafts, the newest first, without what only one release by itself is asked for: a manifest may be megabytes."""
+def releases_of(model: ServedModel | int) -> QuerySet[Release]:
+    """All but drafts, the newest first, without what only one release by itself is asked for: a manifest may be megabytes.
+
+    Of a model by its key, none knows its model yet.
+    """
     # Asked of the model, each release knows it without a look, which spares a third of a long page.
-    numbered = model.releases.filter(number__isnull=False).select_related("author")
-    return numbered.defer(*LARGE).order_by("-number")
+    every = Release.objects.filter(model=model) if isinstance(model, int) else model.releases.all()
+    return every.filter(number__isnull=False).select_related("author").defer(*LARGE).order_by("-number")
 
 
 def manifest_of(release: Release) -> dict[str, Any]:
@@ -236,13 +239,28 @@ def model_by_id(model_id: int) -> ServedModel:
 
 def visible_models(actor: Actor) -> QuerySet[ServedModel]:
     """The models of the teams in which the actor may read, as far as the scope goes; all of them for an administrator."""
-    models = ServedModel.objects.select_related("team").order_by("slug")
-    teams = teams_where(actor, Verb.READ)
+    return models_seen(*sight_of(actor))
+
+
+def sight_of(actor: Actor) -> tuple[frozenset[str] | None, str | None]:
+    """What `models_seen` narrows by: the teams in which the actor may read and a pattern of names, each None for all. Those who have
+    the same sight see the same models: it is the shape of a `Statement`."""
+    pattern = None if actor.scope.models is None else models_regex(actor.scope.models)
+    return teams_where(actor, Verb.READ), pattern
+
+
+def models_seen(teams: frozenset[str] | None, pattern: str | None) -> QuerySet[ServedModel]:
+    return ServedModel.objects.select_related("team").order_by("slug").filter(within_sight(teams, pattern))
+
+
+def within_sight(teams: frozenset[str] | None, pattern: str | None = None, *, of: str = "") -> Q:
+    """Narrows models to what is seen (`sight_of`), or rows of a model by the way `of` to it, such as `model__`."""
+    narrowed = Q()
     if teams is not None:
-        models = models.filter(team__slug__in=teams)
-    if actor.scope.models is not None:
-        models = models.filter(slug__regex=models_regex(actor.scope.models))
-    return models
+        narrowed &= Q(**{f"{of}team__slug__in": teams})
+    if pattern is not None:
+        narrowed &= Q(**{f"{of}slug__regex": pattern})
+    return narrowed
 
 
 def visible_model(actor: Actor, slug: str) -> ServedModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -10,23 +9,16 @@ from django.contrib.postgres.aggregates import ArrayAgg
 from django.db.models import F, Q, QuerySet, Value
 
 from registry.core.lifecycle import ReleaseState
-from registry.models import Release, ServedModel
+from registry.models import Release
 from registry.queries.releases import LARGE
 
 
-def code_bearing(models: QuerySet[ServedModel], since: datetime) -> QuerySet[Any]:
-    """The models' releases with code that were sealed after `since`, each with the `paths` of its files and the kinds of
-    waiver `given` for just its contents."""
-    rows = Release.objects.filter(
-        model__in=models, state=ReleaseState.SEALED, is_code_bearing=True, sealed_at__gt=since
-    )
+def code_bearing(which: Q, since: datetime) -> QuerySet[Any]:
+    """Those of `which` releases with code that were sealed after `since`, each with the `paths` of its files and the kinds of waiver
+    `given` for just its contents."""
+    rows = Release.objects.filter(which, state=ReleaseState.SEALED, is_code_bearing=True, sealed_at__gt=since)
     exact = Q(waivers__manifest_digest=F("digest"))
     return rows.defer(*LARGE).annotate(
         paths=ArrayAgg("files__path", distinct=True, default=Value([])),
         given=ArrayAgg("waivers__kind", filter=exact, distinct=True, default=Value([])),
     )
-
-
-def models_of(teams: Collection[str] | None) -> QuerySet[ServedModel]:
-    """The models of these teams; every model for None."""
-    return ServedModel.objects.all() if teams is None else ServedModel.objects.filter(team__slug__in=teams)

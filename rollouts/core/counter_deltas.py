@@ -31,12 +31,10 @@ class Counts:
     bad: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
-        names = {**self.bad, **other.bad}
-        return Counts(
-            self.attempts + other.attempts,
-            self.routed + other.routed,
-            {name: self.bad.get(name, 0) + other.bad.get(name, 0) for name in names},
-        )
+        bad = dict(self.bad)
+        for name, count in other.bad.items():
+            bad[name] = bad.get(name, 0) + count
+        return Counts(self.attempts + other.attempts, self.routed + other.routed, bad)
 
     def since(self, before: Counts) -> Counts:
         """What was added since; nothing where a counter fell, because then nobody can tell.

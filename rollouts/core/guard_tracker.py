@@ -120,14 +120,19 @@ class CounterNews:
     @classmethod
     def between(cls, before: Mapping[str, Reading], now: Mapping[str, Reading]) -> CounterNews:
         parts = {name: difference(before.get(name), reading) for name, reading in now.items()}
-        first, *others = [Arms(part.candidate, part.stable) for part in parts.values()] or [Arms()]
-        arms = sum(others, first)
-        whole = sum((Arms(*(part.whole or (part.candidate, part.stable))) for part in parts.values()), Arms())
-        settled = sum((Arms(part.candidate, part.stable) for part in parts.values() if part.is_settled), Arms())
+        arms = _summed([Arms(part.candidate, part.stable) for part in parts.values()])
+        whole = _summed([Arms(*(part.whole or (part.candidate, part.stable))) for part in parts.values()])
+        settled = _summed([Arms(part.candidate, part.stable) for part in parts.values() if part.is_settled])
         read_at = max((reading.at for reading in now.values()), default=0.0)
         return cls(
             parts, arms, whole, settled, read_at, {name: before[name].at if name in before else read_at for name in now}
         )
+
+
+def _summed(parts: Sequence[Arms]) -> Arms:
+    """Mostly there is one gateway: then nothing is added up, in every tick of every rollout."""
+    first, *others = parts or [Arms()]
+    return sum(others, first)
 
 
 def watched(watch: GuardTracker, guard: Guard, news: CounterNews, *, policy: Policy, has_stable: bool) -> GuardTracker:

@@ -61,3 +61,9 @@ ACTIVE = frozenset(set(S) - FINAL)
 WITHOUT_TRAFFIC = frozenset({S.AWAITING_APPROVAL, S.PREPARING})
 #: States in which the candidate may be serving users, or copies of their requests, so breach is checked in each of them.
 LIVE = frozenset({S.SHADOWING, S.SHIFTING, S.PAUSED, S.BAKING})
+
+
+def outcome_of(state: str, *, has_stable: bool) -> str:
+    """The state as people are told it: where the model's first release was to be rolled back there was nothing to go back to, so
+    its rollout is said to be `ended` (it keeps its traffic)."""
+    return "ended" if state == S.ROLLED_BACK and not has_stable else state

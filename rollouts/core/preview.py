@@ -6,14 +6,15 @@ medians, not promises; `benchmarks.calibration` measures their spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from rollouts.core.arrays import increments_of, mixed_of
+from rollouts.core.arrays import Floats, increments_of, mixed_of
 from rollouts.core.evidence import Side, fixed_sums
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source, Step
 
@@ -83,22 +84,29 @@ def preview(
     guard, and takes several times longer at one where a fifth of a healthy release's attempts are slow.
     """
     plan = policy.facing(has_stable=has_stable)
-    named = [(plan.stage_name(i), step) for i, step in enumerate(plan.steps)] + [("bake", plan.bake)]
-    stages = [_stage(plan, name, step, rate_per_s, error_frac, slow_frac, has_stable) for name, step in named]
+    stages = [_stage(plan, name, step, rate_per_s, error_frac, slow_frac, has_stable) for name, step in _named(plan)]
     if plan.shadow is not None:
         stages.insert(0, _shadow(plan, rate_per_s))
-    detect = (
-        [
-            _detection(plan, name, step, fail, rate_per_s, error_frac, has_stable)
-            for name, step in named
-            for fail in failures
-        ]
-        if rate_per_s
-        else []
-    )
+    detect = detections(policy, rate_per_s=rate_per_s, error_frac=error_frac, has_stable=has_stable, failures=failures)
     times = [one.expected_s for one in stages]
     total = None if None in times else sum(one for one in times if one is not None)
-    return PolicyPreview(tuple(stages), tuple(detect), total, is_thin=bool(rate_per_s) and total is None)
+    return PolicyPreview(tuple(stages), detect, total, is_thin=bool(rate_per_s) and total is None)
+
+
+def detections(
+    policy: Policy, *, rate_per_s: float | None, error_frac: float, has_stable: bool, failures: Sequence[float]
+) -> tuple[Detection, ...]:
+    """Of `preview`, how fast each share of failing attempts is found at each stage; nothing where nobody knows the rate."""
+    plan = policy.facing(has_stable=has_stable)
+    return tuple(
+        one
+        for name, step in (_named(plan) if rate_per_s else ())
+        for one in _detections(plan, name, step, failures, rate_per_s or 0.0, error_frac, has_stable)
+    )
+
+
+def _named(plan: Policy) -> list[tuple[str, Step]]:
+    return [*((plan.stage_name(i), step) for i, step in enumerate(plan.steps)), ("bake", plan.bake)]
 
 
 def _stage(
@@ -114,12 +122,14 @@ def _stage(
     if rate:
         nc, nb = _loads(step.weight_bp, rate)
         samples_s = step.min_samples / nc if nc else None
-        proof_s = _longest(
-            _until(_fine_sums(guard, nc, nb, share, has_stable), plan.bar_fine)
+        each = [
+            _fine_sums(guard, nc, nb, share, has_stable)
             for guard in plan.guards
             if guard.source is Source.GATEWAY and not guard.is_dry_run
             for share in _shares(guard, base, slow if has_stable else NO_SHARES)
-        )
+        ]
+        longest_s = float(np.max(_until(np.array(each), plan.bar_fine))) if each else 0.0
+        proof_s = longest_s if math.isfinite(longest_s) else None
         longest = None if samples_s is None or proof_s is None else max(step.min_s, samples_s, proof_s)
         expected = longest if longest is not None and longest < step.deadline_s else None
     wanted = plan.approvals.get(name, 0)
@@ -139,23 +149,25 @@ def _shadow(plan: Policy, rate: float | None) -> StagePreview:
     )
 
 
-def _detection(
-    plan: Policy, name: str, step: Step, fail: float, rate: float, base: float, has_stable: bool
-) -> Detection:
+def _detections(
+    plan: Policy, name: str, step: Step, fails: Sequence[float], rate: float, base: float, has_stable: bool
+) -> list[Detection]:
     """By the errors guard, or by the first one where errors are not guarded."""
     guard = next((one for one in plan.guards if one.name == "errors"), plan.guards[0])
     nc, nb = _loads(step.weight_bp, rate)
-    bar, bad = plan.bar_worse_of(guard), max(fail, base)
+    bads = np.maximum(np.asarray(fails, dtype=np.float64), base)
     limit = guard.roll_back_over.of(guard.max_frac)
-    ways = [_until(lambda t: fixed_sums(t * nc * bad, t * nc, limit, Side.WORSE), bar)]
+    ways = [np.array([fixed_sums(nc * bad, nc, limit, Side.WORSE) for bad in bads.tolist()])]
     if has_stable and nb:
-        each = _increments(guard, nc, nb, bad, base, Side.WORSE)
-        ways.append(_until(lambda t: t * each, bar))
-    found = min((one for one in ways if one is not None), default=None)
-    if found is None:
-        return Detection(fail, name, step.weight_bp, None, None)
-    seconds = max(found, 1.0 / (nc * bad)) + REACTION_S  # no evidence before the first bad attempt
-    return Detection(fail, name, step.weight_bp, round(seconds, 1), round(seconds * nc * bad, 1))
+        ways.append(_increments(guard, nc, nb, bads, base, Side.WORSE))
+    found = np.min(_until(np.stack(ways), plan.bar_worse_of(guard)), axis=0)
+    seconds = np.maximum(found, 1.0 / (nc * bads)) + REACTION_S  # no evidence before the first bad attempt
+    return [
+        Detection(fail, name, step.weight_bp, round(after, 1), round(after * nc * bad, 1))
+        if math.isfinite(after)
+        else Detection(fail, name, step.weight_bp, None, None)
+        for fail, bad, after in zip(fails, bads.tolist(), seconds.tolist(), strict=True)
+    ]
 
 
 def _loads(weight_bp: int, rate: float) -> tuple[float, float]:
@@ -173,36 +185,27 @@ def _shares(guard: Guard, base: float, slow: Mapping[str, float]) -> list[float]
     return [slow.get(guard.name, guard.max_frac / 2), *inner]
 
 
-def _fine_sums(guard: Guard, nc: float, nb: float, share: float, has_stable: bool) -> Callable[[float], Any]:
-    """A healthy candidate's evidence after t seconds, where both arms have this share of bad attempts."""
+def _fine_sums(guard: Guard, nc: float, nb: float, share: float, has_stable: bool) -> Floats:
+    """What a second adds to a healthy candidate's evidence, where both arms have this share of bad attempts."""
     if has_stable and nb:
-        each = _increments(guard, nc, nb, share, share, Side.FINE)
-        return lambda t: t * each
-    limit = guard.promote_within.of(guard.max_frac)
-    return lambda t: fixed_sums(t * nc * share, t * nc, limit, Side.FINE)
+        return _increments(guard, nc, nb, np.float64(share), share, Side.FINE)
+    return np.array(fixed_sums(nc * share, nc, guard.promote_within.of(guard.max_frac), Side.FINE))
 
 
-def _increments(guard: Guard, nc: float, nb: float, candidate: float, stable: float, side: Side) -> Any:
+def _increments(guard: Guard, nc: float, nb: float, candidate: Any, stable: float, side: Side) -> Floats:
+    """For each of the candidate's shares of bad attempts."""
     tolerance = guard.roll_back_over if side is Side.WORSE else guard.promote_within
-    counts = (np.float64(nc * candidate), np.float64(nc), np.float64(nb * stable), np.float64(nb))
+    counts = (nc * candidate, np.float64(nc), np.float64(nb * stable), np.float64(nb))
     return increments_of(*counts, tolerance, side)  # type: ignore[arg-type]
 
 
-def _until(sums: Callable[[float], Any], bar: float) -> float | None:
-    """Seconds until the evidence reaches the bar; None if not within FOREVER_S."""
-
-    def reached(t: float) -> bool:
-        return float(mixed_of(np.asarray(sums(t), dtype=np.float64))) >= bar
-
-    if not reached(FOREVER_S):
-        return None
-    low, high = 0.0, FOREVER_S
-    while high - low > max(0.05, low * 0.01):
+def _until(each: Floats, bar: float) -> Floats:
+    """Seconds until evidence that grows by `each` a second reaches the bar; infinite if not within FOREVER_S. The grid is the last axis."""
+    low, high = np.zeros(each.shape[:-1]), np.full(each.shape[:-1], FOREVER_S)
+    never = mixed_of(FOREVER_S * each) < bar
+    while np.any(is_wide := ~never & (high - low > np.maximum(0.05, low * 0.01))):
         middle = (low + high) / 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
-
-
-def _longest(times: Any) -> float | None:
-    found = list(times)
-    return None if None in found else max(found, default=0.0)
+        is_reached = mixed_of(middle[..., np.newaxis] * each) >= bar
+        high = np.where(is_wide & is_reached, middle, high)
+        low = np.where(is_wide & ~is_reached, middle, low)
+    return np.where(never, np.inf, high)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from rollouts.core.latency import EDGES_US, NOTHING, Classes, added
 
@@ -13,8 +13,7 @@ MINUTES: Final = 60
 _QUANTILE: Final = 0.99
 
 
-@dataclass(frozen=True)
-class Minute:
+class Minute(NamedTuple):
     """`at` counts minutes since the epoch (UTC). `requests` and `errors` are what users saw, after retries; `p99_us` is the upper edge
     of the class in which the 99th percentile of stable's first attempts lies, None without any, or above the last edge."""
 
@@ -39,7 +38,7 @@ class RecentTraffic:
             kept = tuple(one for one in self.minutes if one.at > minute - MINUTES)
             return RecentTraffic((*kept, Minute(minute, requests, errors, quantile(classes))), classes)
         last, whole = self.minutes[-1], added(self.classes, classes)
-        more = replace(last, requests=last.requests + requests, errors=last.errors + errors, p99_us=quantile(whole))
+        more = last._replace(requests=last.requests + requests, errors=last.errors + errors, p99_us=quantile(whole))
         return RecentTraffic((*self.minutes[:-1], more), whole)
 
     def to_json(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rollouts.core.evaluate import TickInput, evaluate
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.policy import Policy, Source
 from rollouts.core.snapshot import Desired, Identity, Judged, Observed, People, take_snapshot
-from rollouts.core.tick_history import OpenSegment, Segment, TickContext, TickRecord, rows_of, stage_name
+from rollouts.core.tick_history import OpenSegment, TickContext, TickRecord, stage_name
 
 #: Given the tick and the candidate's weight in basis points: what both arms counted in this tick; None ends the story.
 Feed = Callable[[int, int], Arms | None]
@@ -78,21 +78,20 @@ def walk(
 # --- stored rollouts --------------------------------------------------------------------------------------------------
 
 
-def uncounted(history: Iterable[Segment], policy: Policy) -> tuple[str, ...]:
-    """The counters that the policy's guards rest on and that were not counted in this history. Replay finds nothing bad there."""
+def uncounted(history: Iterable[TickRecord], policy: Policy) -> tuple[str, ...]:
+    """The counters that the policy's guards rest on and that were not counted in these rows. Replay finds nothing bad there."""
     wanted = {name for guard in policy.guards if guard.source is Source.GATEWAY for name in (guard.name, *guard.points)}
     wanted |= {guard.name for guard in policy.guards if guard.source is not Source.GATEWAY}
     found: set[str] = set()
-    for block in history:
-        for row in rows_of(block.first_tick, block.from_at, block.ticks):
-            found |= {*row.arms.candidate.bad, *row.arms.stable.bad, *row.external}
+    for row in history:
+        found |= {*row.arms.candidate.bad, *row.arms.stable.bad, *row.external}
     return tuple(sorted(wanted - found))
 
 
-def replay(history: Iterable[Segment], policy: Policy, *, has_stable: bool = True) -> Iterator[Walk]:
+def replay(history: Iterable[TickRecord], policy: Policy, *, has_stable: bool = True) -> Iterator[Walk]:
     """What the policy would say at each tick of a stored rollout, which goes on as it went.
 
-    `history`: its blocks, the oldest first. State and weight are those that really were: a policy that would have rolled
+    `history`: its rows, the oldest first. State and weight are those that really were: a policy that would have rolled
     back at some tick is still asked about the ticks after it. Approvals count as given. Under the rollout's own policy
     the decisions are the engine's own while every row stands for one tick. Two things are told apart no longer: the gateways,
     whose counts are added up (all are waited for while answers are on their way at one), and why a server or a contents check
@@ -100,9 +99,8 @@ def replay(history: Iterable[Segment], policy: Policy, *, has_stable: bool = Tru
     """
     policy = policy.facing(has_stable=has_stable)
     rollout = ReplayedRollout(policy, has_stable)
-    for block in history:
-        for row in rows_of(block.first_tick, block.from_at, block.ticks):
-            yield rollout.after(row)
+    for row in history:
+        yield rollout.after(row)
 
 
 class ReplayedRollout:

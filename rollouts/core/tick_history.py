@@ -181,6 +181,12 @@ def rows_of(first_tick: int, from_at: float, ticks: Iterable[Any]) -> Iterator[T
         )
 
 
+def rows_in(blocks: Iterable[Segment]) -> Iterator[TickRecord]:
+    """The rows of these blocks, in their order."""
+    for block in blocks:
+        yield from rows_of(block.first_tick, block.from_at, block.ticks)
+
+
 def _encoded(row: TickRecord, from_at: float, names: Sequence[str]) -> list[Any]:
     item: list[Any] = [
         row.ticks,
@@ -244,7 +250,7 @@ def _total(rows: Iterable[TickRecord]) -> Arms:
 
 def joined(older: Segment, newer: Segment) -> Segment:
     """One block in place of two successive ones, in about as many rows as one of them had; all sums are exact."""
-    rows = [row for block in (older, newer) for row in rows_of(block.first_tick, block.from_at, block.ticks)]
+    rows = list(rows_in((older, newer)))
     for alike in (lambda row: row.mark, _without_passing, lambda row: None):
         if len(rows) <= 2 * BLOCK_ROWS:
             break

@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 from rollouts.core.counter_deltas import COMMON, ERRORS, SAVED, Arms
 from rollouts.core.policy import FULL_BP, Policy
-from rollouts.core.replay import ReplayedRollout
+from rollouts.core.replay import ReplayedRollout, Walk
 from rollouts.core.snapshot import Judged
-from rollouts.core.tick_history import Segment, TickRecord, rows_of
+from rollouts.core.tick_history import Segment, TickRecord, rows_in
 
 #: The observed share is that of so many requests of both arms at least: of a handful it says nothing.
 LEAST_ROUTED = 50
@@ -67,14 +67,17 @@ class Timeline:
 
     def extended(self, blocks: Iterable[Segment], stored: Mapping[int, Mapping[str, EvidenceAt]] = NOTHING) -> Timeline:
         """Itself, with these blocks behind those it has. `stored` is evidence by the tick that it was stored at."""
-        for block in blocks:
-            for row in rows_of(block.first_tick, block.from_at, block.ticks):
-                if self.is_judged:
-                    walk = self._replayed.after(row)
-                    found = {one.guard.name: _evidence(one) for one in walk.judged if one.candidate}
-                    self._take(row, found, str(walk.decision.action))
-                else:
-                    self._take(row, stored.get(row.tick, {}), "")
+        for row in rows_in(blocks):
+            if self.is_judged:
+                self._walked(row, self._replayed.after(row))
+            else:
+                self._take(row, stored.get(row.tick, {}), "")
+        return self
+
+    def with_walks(self, rows: Iterable[TickRecord], walks: Iterable[Walk]) -> Timeline:
+        """Itself, with rows that somebody has walked already: the walk to each. It cannot be `extended` after that."""
+        for row, walk in zip(rows, walks, strict=True):
+            self._walked(row, walk)
         return self
 
     def copied(self) -> Timeline:
@@ -84,6 +87,10 @@ class Timeline:
         twin._replayed = copy.copy(self._replayed)
         twin._replayed.external = dict(self._replayed.external)
         return twin
+
+    def _walked(self, row: TickRecord, walk: Walk) -> None:
+        found = {one.guard.name: _evidence(one) for one in walk.judged if one.candidate}
+        self._take(row, found, str(walk.decision.action))
 
     def _take(self, row: TickRecord, evidence: Mapping[str, EvidenceAt], action: str) -> None:
         mark, candidate, stable = row.mark, row.arms.candidate, row.arms.stable

@@ -15,6 +15,7 @@ from django.utils import timezone
 from accounts.core.access import MAY, Verb
 from accounts.models import User
 from accounts.queries import active_users, memberships_with
+from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core import approvals as core
 from rollouts.core.lifecycle import RolloutState
@@ -56,7 +57,7 @@ def approvals_of(rollouts: Iterable[Rollout], *, now: datetime | None = None) ->
 def given_to(rollout: Rollout, *, now: datetime | None = None) -> list[Given]:
     """Every approval of the rollout, the oldest first, with why it does not count now, if so. One query."""
     now, found = now or timezone.now(), []
-    for row in _judgeable().filter(rollout=rollout).select_related("approver"):
+    for row in _GIVEN.rows(rollout=rollout.pk):
         _, newest_report, *columns = (getattr(row, name) for name in _COLUMNS)
         void = core.void_because(_approval(*columns), now=now, **_facts_of(rollout, newest_report))
         found.append(Given(row, void))
@@ -140,11 +141,19 @@ def _facts_of(rollout: Rollout, newest_report: str) -> dict[str, Any]:
 
 def _judgeable() -> QuerySet[Approval]:
     """Approvals with the two facts that lie elsewhere: whether the giver still may, and which report is the newest."""
-    roles = memberships_with(_ROLES, OuterRef("rollout__model__team")).filter(user=OuterRef("approver"))
+    return _with_may_approve(OuterRef("rollout__model__team")).annotate(newest_report=_newest_report("rollout__"))
+
+
+def _with_may_approve(team: OuterRef) -> QuerySet[Approval]:
+    """Approvals, the oldest first, with whether the giver may still approve for the team, named as a subquery of theirs names it."""
+    roles = memberships_with(_ROLES, team).filter(user=OuterRef("approver"))
     still_may = Q(approver__is_active=True) & (Q(approver__is_superuser=True) | Exists(roles))
-    return Approval.objects.annotate(
-        may_approve=ExpressionWrapper(still_may, output_field=BooleanField()), newest_report=_newest_report("rollout__")
-    ).order_by("pk")
+    return Approval.objects.annotate(may_approve=ExpressionWrapper(still_may, output_field=BooleanField())).order_by(
+        "pk"
+    )
+
+
+_GIVEN = Statement(lambda rollout: _judgeable().filter(rollout=rollout).select_related("approver"))
 
 
 def _newest_report(rollout: str = "") -> Coalesce:
@@ -168,7 +177,8 @@ def _newest_report(rollout: str = "") -> Coalesce:
 def with_approvals(rollouts: QuerySet[Rollout]) -> QuerySet[Rollout]:
     """The rollouts, each with `newest_report` and with its approvals as `given`: what `people_of_row` reads. No further query."""
     fact = JSONObject(name="approver__username", **{column: column for column in _COLUMNS[2:]})
-    given = ArraySubquery(_judgeable().filter(rollout=OuterRef("pk")).values(fact=fact))
+    approvals = _with_may_approve(OuterRef(OuterRef("model__team"))).filter(rollout=OuterRef("pk"))
+    given = ArraySubquery(approvals.values(fact=fact))
     return rollouts.annotate(newest_report=_newest_report(), given=given)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from registry.models import ServedModel
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy, stored_policy
-from rollouts.core.preview import preview
+from rollouts.core.preview import detections
 from rollouts.queries.traffic import Traffic, supposed, traffic_of
 from serving.models import Environment
-from serving.queries.routes import route_of
+from serving.queries.routes import has_stable
 
 #: Shares of failing attempts: close together where the time to find them changes most.
 SHARES = (0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.6, 1.0)
@@ -35,21 +35,23 @@ def detection_of(
         if policy is None
         else parse_policy(policy, model.objectives)
     )
-    route = route_of(model.pk, environment.pk)
     return curve_of(
-        plan, traffic_of(model, environment), has_stable=bool(route and route.stable_id), rate_per_s=rate_per_s
+        plan, traffic_of(model, environment), has_stable=has_stable(model.pk, environment.pk), rate_per_s=rate_per_s
     )
 
 
 def curve_of(plan: Policy, traffic: Traffic, *, has_stable: bool, rate_per_s: float | None = None) -> dict[str, Any]:
     """As `detection_of`, of a policy that was read already."""
     traffic = supposed(traffic, rate_per_s)
-    found = preview(
-        plan, rate_per_s=traffic.rate_per_s, error_frac=traffic.error_frac or 0.0, slow_frac=traffic.slow_frac, has_stable=has_stable,
+    found = detections(
+        plan,
+        rate_per_s=traffic.rate_per_s,
+        error_frac=traffic.error_frac or 0.0,
+        has_stable=has_stable,
         failures=SHARES,
-    )  # fmt: skip
+    )
     stages: dict[str, dict[str, Any]] = {}
-    for one in found.detect:
+    for one in found:
         stage = stages.setdefault(one.stage, {"stage": one.stage, "weight_bp": one.weight_bp, "found": []})
         stage["found"].append({"fail_frac": one.fail_frac, "seconds": one.seconds, "bad_requests": one.bad_requests})
     return {"rate_per_s": traffic.rate_per_s, "source": traffic.source, "stages": list(stages.values())}

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
@@ -21,10 +20,10 @@ from ledger.queries.statements import Statement
 from registry.core.change_summary import summary_of
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.models import Release
-from registry.queries import manifests_of, visible_models
-from registry.queries.releases import LARGE
+from registry.queries import manifests_of
+from registry.queries.releases import LARGE, sight_of, within_sight
 from registry.queries.reviews import CommentCount, comment_counts
-from registry.queries.waivers import code_bearing, models_of
+from registry.queries.waivers import code_bearing
 from rollouts.core import approvals as core
 from rollouts.core.decision import Code
 from rollouts.core.lifecycle import ACTIVE, RolloutState
@@ -97,9 +96,9 @@ def waiting_approvals(actor: Actor, *, now: datetime | None = None, most: int = 
     """
     now = now or timezone.now()
     found = []
-    for rollout in _asking().filter(model__in=visible_models(actor)).order_by("pk"):
+    for rollout in _ASKING.rows(*sight_of(actor)):
         plan = rollout.effective_policy
-        people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)  # type: ignore[attr-defined]
+        people = people_of_row(rollout, pinned_by(rollout), rollout.newest_report, rollout.given, now)
         stage = _lacking(rollout, plan, people)
         if stage:
             found.append((rollout, plan, stage, tuple(people.get(stage, ()))))
@@ -124,18 +123,17 @@ def approval_need(rollout_id: int, *, now: datetime | None = None) -> tuple[Wait
     return need, list(able_to_approve(rollout.model, excluded_from(rollout)).exclude(username__in=by))
 
 
-@cache
 def _asking() -> QuerySet[Rollout]:
-    """The rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait.
-
-    Made once, to be narrowed: its making takes longer than its answer.
-    """
+    """The rollouts that are active and whose policy asks for approvals, with who gave some and since when they wait."""
     held = DecisionRecord.objects.filter(rollout=OuterRef("pk"), code=Code.AWAITING_APPROVAL).order_by("-pk")
     asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES))
     related = asking.annotate(held_at=Subquery(held.values("at")[:1])).select_related(
         "model__team", "environment", "candidate", "stable", "report", "requested_by"
     )
     return related.defer(*(f"{arm}__{column}" for arm in ("candidate", "stable") for column in LARGE))
+
+
+_ASKING = Statement(lambda *sight: _asking().filter(within_sight(*sight, of="model__")).order_by("pk"))
 
 
 def _lacking(rollout: Rollout, plan: Policy, people: Mapping[str, Sequence[str]]) -> str:
@@ -257,15 +255,23 @@ def _percent(weight_bp: int) -> str:
 def waiting_waivers(actor: Actor, *, now: datetime | None = None) -> list[WaitingWaiver]:
     """Releases of the actor's teams, sealed within WAIVERS_WITHIN, that no gate and no server may run yet. One query."""
     since = (now or timezone.now()) - WAIVERS_WITHIN
-    rows = code_bearing(visible_models(actor), since).select_related("model__team", "author")
     found = []
-    for release in rows.order_by("sealed_at", "number"):
+    for release in _UNWAIVED.rows(*sight_of(actor), since=since):
         kinds = _kinds_missing(release.paths, release.given)
         if kinds:
             risky = tuple(path for path in sorted(release.paths) if waivers_for([path]))
             will = f"Its gates and servers may then run the {' and '.join(kinds)} of {release.name}, and of no other release."
             found.append(WaitingWaiver(release, kinds, risky, will, _why_no_waiver(actor, release)))
     return sorted(found, key=lambda one: bool(one.why_not))
+
+
+def _with_code(teams: frozenset[str] | None, pattern: str | None, since: datetime) -> QuerySet[Release]:
+    """The releases that the sight (`sight_of`) goes to and that `waiting_waivers` looks at, the oldest first."""
+    rows = code_bearing(within_sight(teams, pattern, of="model__"), since).select_related("model__team", "author")
+    return rows.order_by("sealed_at", "number")
+
+
+_UNWAIVED = Statement(_with_code)
 
 
 def _kinds_missing(paths: Iterable[str], given: Iterable[str]) -> tuple[str, ...]:
@@ -300,10 +306,10 @@ def count_waiting(actor: Actor, *, now: datetime | None = None) -> int:
 
 def _counting(teams: frozenset[str] | None, user: int, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
     """(rollouts, releases) that may wait for the user, as lists in one row."""
-    models = models_of(teams)
-    asking = with_approvals(Rollout.objects.filter(_ASKS, state__in=_STATES, model__in=models))
+    theirs = within_sight(teams, of="model__")
+    asking = with_approvals(Rollout.objects.filter(_ASKS, theirs, state__in=_STATES))
     asking = asking.exclude(candidate__author=user).exclude(requested_by=user)
-    code = code_bearing(models, since).exclude(author=user)
+    code = code_bearing(theirs, since).exclude(author=user)
     return user_row(user).values_list(
         ArraySubquery(asking.values(row=JSONObject(**_COUNTED))),
         ArraySubquery(code.values(row=JSONObject(paths="paths", given="given"))),

@@ -5,21 +5,44 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from registry.models import Release, ServedModel
-from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState
+from ledger.queries.statements import Statement
+from registry.models import ServedModel
+from rollouts.core.lifecycle import ACTIVE, LIVE, RolloutState, outcome_of
 from rollouts.models import Rollout
-from serving.models import Environment, Route
+from serving.models import Environment
 from serving.queries import all_environments
-from serving.queries.deployments import among
+from serving.queries.deployments import among_text, array_text
 from serving.queries.readiness import Readiness, readiness_of
-from serving.queries.routes import all_routes
+from serving.queries.route_splits import NamedRelease, RouteSplit, named_release, splits_of
 
 S = RolloutState
+_At = tuple[int, int]  # the keys of an environment and of a model
+
+
+class PlaceRollout(NamedTuple):
+    """What a place says of a rollout; see `rollouts.models.Rollout`."""
+
+    pk: int
+    candidate: NamedRelease
+    stable: NamedRelease | None
+    state: str
+    weight_bp: int
+    reason: str
+    created_at: datetime
+    step_started_at: datetime | None
+    decided_at: datetime | None
+    ended_at: datetime | None
+    undo_until: datetime | None
+
+    @property
+    def outcome(self) -> str:
+        return outcome_of(self.state, has_stable=self.stable is not None)
 
 
 @dataclass(frozen=True)
@@ -34,16 +57,16 @@ class Place:
     environment: Environment
     model: ServedModel
     number: int | None
-    route: Route | None = None
+    route: RouteSplit | None = None
     since: datetime | None = None
-    last: Rollout | None = None
-    back_to: Release | None = None
+    last: PlaceRollout | None = None
+    back_to: NamedRelease | None = None
     back_until: datetime | None = None
     health: Readiness | None = None
     others: tuple[int, ...] = ()
 
     @property
-    def moving(self) -> Rollout | None:
+    def moving(self) -> PlaceRollout | None:
         """The rollout that is under way there."""
         return self.last if self.last is not None and self.last.state in ACTIVE else None
 
@@ -56,10 +79,9 @@ class Place:
 def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -> dict[Environment, list[Place]]:
     """Every environment, with the places of these models in it, in the order of the models. Four queries."""
     now = now or timezone.now()
-    by_id = {model.pk: model for model in models}
-    routes = {(one.environment_id, one.model_id): one for one in _routes(by_id)}
-    rollouts, health = _newest(by_id), readiness_of(by_id)
-    loaded: dict[tuple[int, int], dict[int, Readiness]] = {}
+    ids = [model.pk for model in models]
+    routes, rollouts, health = splits_of(ids), _newest(array_text(ids)), readiness_of(ids)
+    loaded: dict[_At, dict[int, Readiness]] = {}
     for (environment_id, _), one in health.items():
         loaded.setdefault((environment_id, one.model_id), {})[one.number] = one
     found: dict[Environment, list[Place]] = {}
@@ -72,7 +94,7 @@ def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -
             number = route.stable.number if route is not None else max(there, default=None)
             if number is None and last is None:
                 continue
-            back_to, back_until = _undo_of(route, last, promoted, health, now)
+            back_to, back_until = _undo_of(environment.pk, route, last, promoted, health, now)
             found[environment].append(
                 Place(
                     environment, model, number, route, _since(route, promoted), last, back_to, back_until,
@@ -83,53 +105,47 @@ def places_of(models: Collection[ServedModel], *, now: datetime | None = None) -
     return found
 
 
-#: What a place says of a route and of a rollout; whole rows of hundreds of models take longer to read than all else.
-_OF_ROUTE = ("environment_id", "model_id", "candidate_bp", "changed_at", "stable__number", "candidate__number")
-_OF_ROLLOUT = (
-    "environment_id", "model_id", "state", "weight_bp", "reason", "created_at", "step_started_at", "decided_at", "ended_at",
-    "undo_until", "candidate__number", "stable__number",
-)  # fmt: skip
+def _rollout_rows(models: str) -> QuerySet[Any, tuple[Any, ...]]:
+    """The newest of each place, and the newest there that was promoted; the oldest first."""
+    mine = Rollout.objects.filter(model_id__in=among_text(models)).order_by(*_AT, "-pk")
+    newest = mine.distinct(*_AT).values("pk")
+    promoted = mine.filter(state__in=_PROMOTED).distinct(*_AT).values("pk")
+    rows = Rollout.objects.filter(Q(pk__in=newest) | Q(pk__in=promoted)).order_by("pk")
+    return rows.values_list(*_AT, *_ARMS, "pk", *PlaceRollout._fields[3:])
 
 
-def _routes(models: Collection[int]) -> list[Route]:
-    rows = all_routes().filter(model_id__in=among(models)).select_related(None)
-    return list(rows.select_related("stable", "candidate").only(*_OF_ROUTE))
+_AT = ("environment_id", "model_id")
+_ARMS = ("stable_id", "stable__number", "candidate_id", "candidate__number")
+_PROMOTED = (S.PROMOTED, S.REVERTED)
+_ROLLOUTS = Statement(_rollout_rows)
 
 
-def _newest(models: Collection[int]) -> dict[tuple[int, int], tuple[Rollout | None, Rollout | None]]:
-    """By (environment, model): the newest rollout, and the newest that was promoted (also where it was reverted since)."""
-    mine = Rollout.objects.filter(model_id__in=among(models)).order_by("environment_id", "model_id", "-pk")
-    of_place = ("environment_id", "model_id")
-    newest = mine.distinct(*of_place).values("pk")
-    promoted = mine.filter(state__in=[S.PROMOTED, S.REVERTED]).distinct(*of_place).values("pk")
-    rows = (
-        Rollout.objects.filter(Q(pk__in=newest) | Q(pk__in=promoted))
-        .select_related("candidate", "stable")
-        .order_by("pk")
-    )
-    found: dict[tuple[int, int], tuple[Rollout | None, Rollout | None]] = {}
-    for row in rows.only(*_OF_ROLLOUT):
-        at = (row.environment_id, row.model_id)
-        _, before = found.get(at, (None, None))
-        found[at] = (row, row if row.state in {S.PROMOTED, S.REVERTED} else before)
+def _newest(models: str) -> dict[_At, tuple[PlaceRollout, PlaceRollout | None]]:
+    """The newest rollout, and the newest that was promoted (also where it was reverted since)."""
+    found: dict[_At, tuple[PlaceRollout, PlaceRollout | None]] = {}
+    for environment, model, stable, stable_number, candidate, number, pk, *rest in _ROLLOUTS.rows(models=models):
+        row = PlaceRollout(pk, NamedRelease(candidate, number), named_release(stable, stable_number), *rest)
+        _, before = found.get((environment, model), (None, None))
+        found[environment, model] = (row, row if row.state in _PROMOTED else before)
     return found
 
 
-def _since(route: Route | None, promoted: Rollout | None) -> datetime | None:
+def _since(route: RouteSplit | None, promoted: PlaceRollout | None) -> datetime | None:
     """Since when the stable release serves: its promotion; the route's last change where it came there otherwise."""
     if route is None:
         return None
-    is_its = promoted is not None and promoted.state == S.PROMOTED and promoted.candidate_id == route.stable_id
+    is_its = promoted is not None and promoted.state == S.PROMOTED and promoted.candidate == route.stable
     return (promoted.ended_at if is_its and promoted is not None else None) or route.changed_at
 
 
 def _undo_of(
-    route: Route | None,
-    last: Rollout | None,
-    promoted: Rollout | None,
+    environment: int,
+    route: RouteSplit | None,
+    last: PlaceRollout | None,
+    promoted: PlaceRollout | None,
     health: dict[tuple[int, UUID], Readiness],
     now: datetime,
-) -> tuple[Release | None, datetime | None]:
+) -> tuple[NamedRelease | None, datetime | None]:
     """(release, until when) that one press goes back to: the rules of `undo_window`, for what was read already."""
     if route is None or last is None:
         return None, None
@@ -138,7 +154,7 @@ def _undo_of(
     if last.state in ACTIVE or promoted is None or promoted.state != S.PROMOTED:
         return None, None
     before, until = promoted.stable, promoted.undo_until
-    if before is None or until is None or until <= now or promoted.candidate_id != route.stable_id:
+    if before is None or until is None or until <= now or promoted.candidate != route.stable:
         return None, None
-    kept = health.get((route.environment_id, before.pk))
+    kept = health.get((environment, before.pk))
     return (before, until) if kept is not None and kept.answering else (None, None)

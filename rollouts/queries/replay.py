@@ -3,40 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from ledger.core.errors import StateChanged
+from ledger.queries.statements import Statement
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.decision import Action
+from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy, stored_policy
 from rollouts.core.replay import Walk, replay, uncounted
-from rollouts.core.tick_history import OpenSegment, Segment, rows_of
-from rollouts.models import Rollout
+from rollouts.core.tick_history import OpenSegment, Segment, TickRecord, rows_in
+from rollouts.core.timeline import Moment, Timeline
+from rollouts.models import Observation, Rollout
 from rollouts.queries.rollout_view import decision_row
 
 #: More changes of mind than this are not told one by one.
 MOST_TURNS = 500
 
 
-def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the policy would have said, as JSON: every turn of its mind, its first effect, and what really happened.
+@dataclass(frozen=True)
+class Judgement:
+    """A stored rollout as a policy judges it: each row of its history, and where it stood after that."""
 
-    Without a policy it is the model's own of today. State and weight are those that were.
+    rollout: Rollout
+    plan: Policy
+    rows: list[TickRecord]
+    walks: list[Walk]
+
+    @property
+    def moments(self) -> list[Moment]:
+        """As plots draw them."""
+        return (
+            Timeline(self.plan, has_stable=self.rollout.stable_id is not None).with_walks(self.rows, self.walks).moments
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Every turn of the policy's mind and its first effect; state and weight are those that were."""
+        at = {row.tick: row.at for row in self.rows}
+        turns = [_turn(walk, at[walk.tick]) for walk in _turns(self.walks)]
+        effects = [turn for turn in turns if turn["action"] != Action.HOLD]
+        plan, followed = self.plan.document, self.rollout.policy
+        return {
+            "rollout": self.rollout.pk,
+            "policy": plan,
+            "policy_digest": self.plan.digest,
+            # approvals count as given here, and the one that an environment asks for is not in the model's policy
+            "is_own_policy": {**plan, "approvals": {}} == {**followed, "approvals": {}},
+            "ticks": len(self.walks),
+            "turns": turns[:MOST_TURNS],
+            "first_effect": effects[0] if effects else None,
+            "roll_back": next((turn for turn in effects if turn["action"] == Action.ROLL_BACK), None),
+            "not_counted": list(uncounted(self.rows, self.plan.facing(has_stable=self.rollout.stable_id is not None))),
+        }
+
+
+def judged_by(rollout: Rollout, policy: Mapping[str, Any] | None, history: list[Segment]) -> Judgement:
+    """The rollout walked by the policy, without one by the model's own of today. `history` is what `history_of` says. No query.
+
     Raises Invalid (the policy cannot be read) and StateChanged("no_history").
     """
-    return {
-        **judged_by(rollout, policy, history_of(rollout)),
-        "happened": {
-            "state": rollout.state,
-            "reason": rollout.reason,
-            "decisions": [decision_row(one) for one in rollout.decisions.exclude(action="hold").order_by("pk")],
-        },
-    }
-
-
-def judged_by(rollout: Rollout, policy: Mapping[str, Any] | None, history: list[Segment]) -> dict[str, Any]:
-    """The same without what really happened, for somebody who has read what `history_of` says. No query."""
     model = rollout.model
     asked, read = (model.rollout_policy, stored_policy) if policy is None else (policy, parse_policy)
     plan = read(asked, model.objectives)
@@ -46,22 +73,25 @@ def judged_by(rollout: Rollout, policy: Mapping[str, Any] | None, history: list[
             f"Nothing was observed of rollout {rollout.pk} yet, so there is nothing to judge again.",
             rollout=rollout.pk,
         )
-    has_stable = rollout.stable_id is not None
-    at = {row.tick: row.at for block in history for row in rows_of(block.first_tick, block.from_at, block.ticks)}
-    walks = list(replay(history, plan, has_stable=has_stable))
-    turns = [_turn(walk, at[walk.tick]) for walk in _turns(walks)]
-    effects = [turn for turn in turns if turn["action"] != Action.HOLD]
+    rows = list(rows_in(history))
+    return Judgement(rollout, plan, rows, list(replay(rows, plan, has_stable=rollout.stable_id is not None)))
+
+
+def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the policy would have said, as JSON, beside what really happened. Raises as `judged_by` does."""
+    return beside_what_happened(judged_by(rollout, policy, history_of(rollout)))
+
+
+def beside_what_happened(judged: Judgement) -> dict[str, Any]:
+    """The same of somebody who has judged already."""
+    rollout = judged.rollout
     return {
-        "rollout": rollout.pk,
-        "policy": plan.document,
-        "policy_digest": plan.digest,
-        # approvals count as given here, and the one that an environment asks for is not in the model's policy
-        "is_own_policy": {**plan.document, "approvals": {}} == {**rollout.policy, "approvals": {}},
-        "ticks": len(walks),
-        "turns": turns[:MOST_TURNS],
-        "first_effect": effects[0] if effects else None,
-        "roll_back": next((turn for turn in effects if turn["action"] == Action.ROLL_BACK), None),
-        "not_counted": list(uncounted(history, plan.facing(has_stable=has_stable))),
+        **judged.to_json(),
+        "happened": {
+            "state": rollout.state,
+            "reason": rollout.reason,
+            "decisions": [decision_row(one) for one in rollout.decisions.exclude(action="hold").order_by("pk")],
+        },
     }
 
 
@@ -76,11 +106,14 @@ def history_of(rollout: Rollout) -> list[Segment]:
             tuple(one.ticks),
             Arms(Counts.from_json(one.candidate), Counts.from_json(one.stable)),
         )
-        for one in rollout.observations.order_by("first_tick")
+        for one in _BLOCKS.rows(rollout=rollout.pk)
         if one.ticks
     ]
     unstored = OpenSegment.from_json(rollout.engine_state.get("history", {}))
     return [*stored, unstored.block()] if unstored.rows else stored
+
+
+_BLOCKS = Statement(lambda rollout: Observation.objects.filter(rollout=rollout).order_by("first_tick"))
 
 
 def _turns(walks: list[Walk]) -> Iterator[Walk]:

@@ -37,7 +37,7 @@ def examples_by_arm(rollout: Rollout) -> list[dict[str, Any]]:
         return []
     ended = rollout.ended_at if rollout.state in FINAL else None
     end = ended + _LATER if ended else timezone.now() + _LATER
-    rows = list(examples_of(rollout.environment_id, rollout.candidate_id, rollout.created_at, end))
+    rows = examples_of(rollout.environment_id, rollout.candidate_id, rollout.created_at, end)
     found = []
     for role, release in (("candidate", rollout.candidate), ("stable", rollout.stable)):
         mine = [row for row in rows if release is not None and row.release_id == release.pk]

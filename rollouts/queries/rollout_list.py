@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import BooleanField, Count, F, Func, Q, QuerySet, Value
 from django.db.models.functions import TruncWeek
 
-from registry.models import ServedModel
+from accounts.queries import users
+from ledger.queries.statements import Statement
 from rollouts.core.lifecycle import ACTIVE, FINAL, RolloutState
 from rollouts.models import Rollout
-from rollouts.queries.rollouts import rollouts_of
 
 S = RolloutState
 #: Words for several states at once.
@@ -39,8 +40,16 @@ class ListFilter:
     until: datetime | None = None
 
 
-def found_rollouts(models: Collection[ServedModel], narrowed: ListFilter) -> QuerySet[Rollout]:
-    """The newest first, with what a list says of them."""
+#: What a list says of a rollout: a release's manifest and an engine's state are long.
+_SAID = (
+    "state", "weight_bp", "reason", "created_at", "ended_at", "model__slug", "environment__slug", "environment__title",
+    "candidate__number", "stable__number", "requested_by__username",
+)  # fmt: skip
+_JOINED = ("model", "environment", "candidate", "stable", "requested_by")
+
+
+def found_rollouts(models: Collection[int], narrowed: ListFilter) -> QuerySet[Rollout]:
+    """The rollouts of these models, by keys, the newest first, with what a list says of them and nothing else."""
     asked = Q()
     for column, value in (
         ("model__slug", narrowed.model), ("environment__slug", narrowed.environment), ("requested_by__username", narrowed.person),
@@ -49,24 +58,43 @@ def found_rollouts(models: Collection[ServedModel], narrowed: ListFilter) -> Que
         asked &= Q(**{column: value}) if value else Q()
     if narrowed.state:
         asked &= Q(state__in=sorted(GROUPS.get(narrowed.state, {narrowed.state})))
-    return rollouts_of(models).filter(asked).select_related("requested_by").order_by("-pk")
+    found = Rollout.objects.filter(_of(models), asked).select_related(*_JOINED)
+    return found.only(*_SAID).order_by("-pk")
 
 
-def weeks_of(models: Collection[ServedModel], today: date, weeks: int = 12) -> list[tuple[date, dict[str, int]]]:
+def _of(models: Collection[int]) -> Func:
+    """Of these models: however many there are, one parameter, and no join that PostgreSQL would have to plan."""
+    keys = Value(f"{{{','.join(map(str, models))}}}")
+    is_one = BooleanField()
+    return Func(F("model"), keys, template="%(expressions)s::bigint[])", arg_joiner=" = ANY(", output_field=is_one)
+
+
+def weeks_of(models: Collection[int], today: date, weeks: int = 12) -> list[tuple[date, dict[str, int]]]:
     """(Monday, how many rollouts that were asked for in its week ended how) of the last weeks, the oldest first. One query."""
     first = today - timedelta(days=today.weekday(), weeks=weeks - 1)
     counts: dict[date, Counter[str]] = {first + timedelta(weeks=i): Counter() for i in range(weeks)}
     since = datetime.combine(first, time(), UTC)
-    rows = Rollout.objects.filter(model__in=models, created_at__gte=since).order_by()
-    weekly = rows.annotate(monday=TruncWeek("created_at", tzinfo=UTC)).values_list("monday", "state")
-    for monday, state, count in weekly.annotate(count=Count("pk")):
+    for monday, state, count in _WEEKLY.rows(tuple(models), since=since):
         outcome = next((name for name, states in OUTCOMES.items() if state in states), "")
         if monday.date() in counts and outcome:
             counts[monday.date()][outcome] += count
     return [(monday, dict(found)) for monday, found in counts.items()]
 
 
-def people_of(models: Collection[ServedModel]) -> list[str]:
+def _weekly(models: tuple[int, ...], since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
+    rows = Rollout.objects.filter(_of(models), created_at__gte=since).order_by()
+    weekly = rows.annotate(monday=TruncWeek("created_at", tzinfo=UTC)).values_list("monday", "state")
+    return weekly.annotate(count=Count("pk"))
+
+
+def people_of(models: Collection[int]) -> list[str]:
     """Who asked for rollouts of these models, by name."""
-    rows = Rollout.objects.filter(model__in=models, requested_by__isnull=False).order_by("requested_by__username")
-    return list(rows.values_list("requested_by__username", flat=True).distinct())
+    return [name for (name,) in _PEOPLE.rows(tuple(models))]
+
+
+def _people(models: tuple[int, ...]) -> QuerySet[Any, tuple[Any, ...]]:
+    asked = Rollout.objects.filter(_of(models)).order_by().values("requested_by").distinct()
+    return users().filter(pk__in=asked).order_by("username").values_list("username")
+
+
+_WEEKLY, _PEOPLE = Statement(_weekly), Statement(_people)

@@ -9,10 +9,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from accounts.core.addresses import API
+from ledger.queries.statements import Statement
 from registry.models import Release
 from rollouts.core.approvals import PROMOTE, WHY, missing, stages_of
 from rollouts.core.counter_deltas import Arms, Counts
@@ -36,7 +37,7 @@ _ENTERING = ("start", "advance", "bake", "promote_now")
 
 
 def followed_by(rollout: Rollout) -> Followed | None:
-    """The rollout's route and who follows it; None where it has no part in it any more. Two queries."""
+    """The rollout's route and who follows it; None where it has no part in it any more. One query."""
     if rollout.state in FINAL - {S.PROMOTED}:
         return None
     return followed_route(rollout.model_id, rollout.environment_id)
@@ -121,9 +122,16 @@ def _where(rollout: Rollout) -> RolloutState:
 
 def _decisions(rollout: Rollout) -> list[DecisionRecord]:
     """The newest first: the DECISIONS_SHOWN newest, and then those before them that entered a stage."""
-    newest = rollout.decisions.order_by("-pk").values("pk")[:DECISIONS_SHOWN]
+    return _DECISIONS.rows(rollout=rollout.pk)
+
+
+def _shown(rollout: int) -> QuerySet[DecisionRecord]:
+    decisions = DecisionRecord.objects.filter(rollout=rollout).order_by("-pk")
     entering = Q(action__in=_ENTERING, facts__has_key="to_index")
-    return list(rollout.decisions.filter(entering | Q(pk__in=newest)).order_by("-pk"))
+    return decisions.filter(entering | Q(pk__in=decisions.values("pk")[:DECISIONS_SHOWN]))
+
+
+_DECISIONS = Statement(_shown)
 
 
 def _entered(rollout: Rollout, policy: Policy, decisions: list[DecisionRecord]) -> dict[str, datetime | None]:

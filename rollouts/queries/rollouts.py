@@ -10,6 +10,7 @@ from django.db.models import Max, QuerySet
 
 from accounts.core.access import Actor, Verb, may
 from ledger.core.errors import NotFound
+from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import ACTIVE, RolloutState
 from rollouts.models import Rollout
@@ -17,9 +18,12 @@ from rollouts.models import Rollout
 _WHOLE = ("model__team", "environment", "candidate__author", "stable", "report", "requested_by")
 
 
+_ONE = Statement(lambda rollout: Rollout.objects.select_related(*_WHOLE).filter(pk=rollout))
+
+
 def get_rollout(actor: Actor, rollout_id: int) -> Rollout:
     """Raises NotFound, also where the actor may not read the model's team."""
-    rollout = Rollout.objects.select_related(*_WHOLE).filter(pk=rollout_id).first()
+    rollout = next(iter(_ONE.rows(rollout=rollout_id)), None)
     if rollout is None or not may(actor, Verb.READ, rollout.model.team.slug, rollout.model.slug):
         raise NotFound(
             "no_such_rollout",
@@ -40,6 +44,21 @@ def find_rollout(actor: Actor, rollout_id: int) -> Rollout | None:
 def rollouts_of(models: Iterable[ServedModel]) -> QuerySet[Rollout]:
     """The rollouts of these models, the newest first, with what a list says of them."""
     return Rollout.objects.filter(model__in=models).select_related("model", "environment", "candidate", "stable")
+
+
+def newest_of(model: ServedModel, most: int) -> list[Rollout]:
+    """So many rollouts of the model, the newest first, with the columns that a row of `rollouts/_rows.html` shows and no others."""
+    return _NEWEST.rows(most, model=model.pk)
+
+
+_NEWEST = Statement(
+    lambda most, model: (
+        Rollout.objects.filter(model=model)
+        .select_related("model", "environment", "candidate", "stable")
+        .only("state", "weight_bp", "reason", "created_at", "model__slug", "environment__title", "candidate__number", "stable__number")
+        .order_by("-pk")[:most]
+    )
+)  # fmt: skip
 
 
 def policy_by_digest(model: ServedModel, digest: str) -> dict[str, Any] | None:

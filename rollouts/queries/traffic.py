@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import QuerySet, Subquery
 from django.utils import timezone
 
+from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.aa_test import RATE_MEMORY_S
 from rollouts.core.counter_deltas import TIMED
 from rollouts.core.recent_traffic import Minute, RecentTraffic
 from rollouts.models import AATestRecord, Observation, Rollout
 from serving.models import Environment
+from serving.queries.deployments import among_text, array_text
 
 #: An A/A test whose state is older than this says nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)
@@ -61,13 +64,19 @@ def supposed(traffic: Traffic, rate_per_s: float | None) -> Traffic:
 
 def last_hours(models: Collection[ServedModel], now: datetime) -> dict[tuple[int, int], list[Minute | None]]:
     """(environment's key, model's key) → each of the last 60 minutes, the oldest first; None where nobody counted. One query."""
-    rows = AATestRecord.objects.filter(model__in=models, at__gte=now - FRESH_FOR).values_list(
-        "environment_id", "model_id", "traffic"
-    )
+    rows = _HOURS.rows(models=array_text(model.pk for model in models), since=now - FRESH_FOR)
     return {
         (environment, model): RecentTraffic.from_json(traffic).hour(now.timestamp())
         for environment, model, traffic in rows
     }
+
+
+def _traffic_rows(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]]:
+    rows = AATestRecord.objects.filter(model_id__in=among_text(models), at__gte=since)
+    return rows.values_list("environment_id", "model_id", "traffic")
+
+
+_HOURS = Statement(_traffic_rows)
 
 
 def _by_aa_test(model: ServedModel, environment: Environment) -> Traffic | None:
@@ -80,8 +89,8 @@ def _by_aa_test(model: ServedModel, environment: Environment) -> Traffic | None:
 
 def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:
     rollouts = Rollout.objects.filter(model=model, environment=environment, observations__isnull=False)
-    last = rollouts.order_by("-pk").values_list("pk", flat=True).first()
-    blocks = list(Observation.objects.filter(rollout=last).order_by("-tick")[:BLOCKS]) if last else []
+    last = Subquery(rollouts.order_by("-pk").values("pk")[:1])
+    blocks = list(Observation.objects.filter(rollout=last).order_by("-tick")[:BLOCKS])
     if not blocks:
         return None
     # The counts of the oldest block may reach back before it began, unless it spans more than one tick.
@@ -96,7 +105,7 @@ def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | 
     bad = sum(one.stable.get("bad", {}).get("errors", 0) for one in counted)
     slow = _slow([one.stable for one in counted] if stable else [one.candidate for one in counted])
     errors = round(bad / stable, 6) if stable else None
-    return Traffic(round(attempts / span_s, 3), errors, f"rollout {last}", slow, round(span_s, 1))
+    return Traffic(round(attempts / span_s, 3), errors, f"rollout {blocks[0].rollout_id}", slow, round(span_s, 1))
 
 
 def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:

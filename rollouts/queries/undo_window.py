@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.utils import timezone
 
+from ledger.queries.statements import Statement
 from registry.models import ServedModel
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
@@ -17,11 +18,16 @@ def last_promoted(model: ServedModel, environment: Environment) -> Rollout | Non
 
     A reverted one hides those before it, so that a second rollback does not go back one release further.
     """
-    return (
+    return next(iter(_LAST_PROMOTED.rows(model=model.pk, environment=environment.pk)), None)
+
+
+_LAST_PROMOTED = Statement(
+    lambda model, environment: (
         Rollout.objects.select_related("candidate", "stable", "model__team", "environment")
         .filter(environment=environment, model=model, state__in=[RolloutState.PROMOTED, RolloutState.REVERTED])
-        .first()
+        .order_by("-pk")[:1]
     )
+)
 
 
 def serves(rollout: Rollout, route: Route | None = None) -> bool:

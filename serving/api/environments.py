@@ -158,7 +158,7 @@ class EnvironmentView(APIView):
     @extend_schema(operation_id="environments_retrieve", responses=EnvironmentOut)
     def get(self, request: Request, slug: str) -> Response:
         """One environment with its gateways and routes."""
-        return versioned(EnvironmentOut(queries.get_environment(slug, visible_models(actor_of(request)))))
+        return versioned(EnvironmentOut(queries.get_environment_with_routes(slug, visible_models(actor_of(request)))))
 
     @extend_schema(
         operation_id="environments_change", parameters=[IF_MATCH], request=EnvironmentChange, responses=EnvironmentOut
@@ -166,14 +166,13 @@ class EnvironmentView(APIView):
     def patch(self, request: Request, slug: str) -> Response:
         """Changes the rules for entering it. For administrators."""
         actor = actor_of(request)
-        models = visible_models(actor)
         change_environment(
             actor=actor,
-            environment=queries.get_environment(slug, models),
+            environment=queries.get_environment(slug),
             expected_version=expected_version(request),
             changes=read_body(EnvironmentChange, request),
         )
-        return versioned(EnvironmentOut(queries.get_environment(slug, models)))
+        return versioned(EnvironmentOut(queries.get_environment_with_routes(slug, visible_models(actor))))
 
 
 class ServersView(generics.ListAPIView[Server]):

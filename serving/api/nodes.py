@@ -61,7 +61,7 @@ class NodeOut(serializers.Serializer[Any]):
 
     name = serializers.CharField()
     version = serializers.IntegerField(help_text="for If-Match")
-    state = serializers.ChoiceField(choices=["about", "silent", "cordoned"])
+    state = serializers.ChoiceField(choices=["reachable", "silent", "cordoned"])
     seen_at = serializers.DateTimeField(allow_null=True)
     cordoned_at = serializers.DateTimeField(allow_null=True)
     cordoned_by = serializers.CharField(allow_blank=True)

@@ -16,9 +16,17 @@ from serving.core.lifecycle import LIVE, DeploymentState
 from serving.models import Deployment, Environment, Gateway, Node, Route, RouteAck, Server, ServerLog
 
 
-def get_environment(slug: str, models: Iterable[ServedModel] | None = None) -> Environment:
-    """With its gateways and routes, those of `models` or all. Raises NotFound."""
-    found = environments(models).filter(slug=slug).first()
+def get_environment(slug: str) -> Environment:
+    """With its own columns alone. Raises NotFound."""
+    return _known(find_environment(slug), slug)
+
+
+def get_environment_with_routes(slug: str, models: Iterable[ServedModel]) -> Environment:
+    """With its gateways and the routes of these models. Raises NotFound."""
+    return _known(environments(models).filter(slug=slug).first(), slug)
+
+
+def _known(found: Environment | None, slug: str) -> Environment:
     if found is None:
         known = ", ".join(Environment.objects.order_by("slug").values_list("slug", flat=True))
         raise NotFound(
@@ -141,7 +149,17 @@ def nodes() -> QuerySet[Node]:
 
 def among(ids: Iterable[object], kind: str = "bigint") -> RawSQL:
     """For `…__in=`: however many ids there are, one parameter. A list of a thousand takes longer to send than to answer."""
-    return RawSQL(f"SELECT unnest(%s::{kind}[])", [f"{{{','.join(map(str, ids))}}}"])  # noqa: S611  # kind is a constant
+    return among_text(array_text(ids), kind)
+
+
+def array_text(ids: Iterable[object]) -> str:
+    """The ids as PostgreSQL writes an array."""
+    return f"{{{','.join(map(str, ids))}}}"
+
+
+def among_text(array: str, kind: str = "bigint") -> RawSQL:
+    """`among` for ids that are written as an array already (`array_text`), as a `Statement` is given them."""
+    return RawSQL(f"SELECT unnest(%s::{kind}[])", [array])  # noqa: S611  # kind is a constant
 
 
 def log_of(release: Release, environment: Environment, until: datetime | None) -> ServerLog | None:

@@ -78,8 +78,8 @@ class NodeView:
 
     @property
     def state(self) -> str:
-        """cordoned, silent or about."""
-        return "cordoned" if self.node.cordoned_at else "silent" if self.is_silent else "about"
+        """cordoned, silent or reachable."""
+        return "cordoned" if self.node.cordoned_at else "silent" if self.is_silent else "reachable"
 
 
 def fleet_of(actor: Actor, *, now: datetime | None = None) -> list[NodeView]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Count, Q
+from django.db.models import Count, Q, QuerySet
 
+from ledger.queries.statements import Statement
 from serving.core.lifecycle import LIVE, DeploymentState
 from serving.models import Deployment
-from serving.queries.deployments import among
+from serving.queries.deployments import among_text, array_text
 
 
 @dataclass(frozen=True)
@@ -38,25 +40,27 @@ class Readiness:
 
 def readiness_of(models: Iterable[int]) -> dict[tuple[int, UUID], Readiness]:
     """By (environment, release), for every release of these models that should run somewhere. One query."""
+    return {
+        (environment, release): Readiness(number or 0, model, wanted, answering, drifted, tuple(nodes))
+        for environment, release, number, model, wanted, answering, drifted, nodes in _READINESS.rows(
+            models=array_text(models)
+        )
+    }
+
+
+def _readiness(models: str) -> QuerySet[Any, tuple[Any, ...]]:
     running = Q(servers__ended_at=None)
     answering = running & Q(state=DeploymentState.READY, servers__is_serving=True)
     rows = Deployment.objects.filter(
-        state__in=sorted(LIVE), is_wanted=True, release__model_id__in=among(models)
+        state__in=sorted(LIVE), is_wanted=True, release__model_id__in=among_text(models)
     ).order_by("environment_id", "release_id")
-    counted = rows.values("environment_id", "release_id", "release__number", "release__model_id").annotate(
+    of_release = rows.values_list("environment_id", "release_id", "release__number", "release__model_id")
+    return of_release.annotate(
         wanted=Count("pk", distinct=True),
         answering=Count("pk", filter=answering, distinct=True),
         drifted=Count("pk", filter=running & Q(servers__pk__isnull=False) & ~Q(servers__drift=[]), distinct=True),
         on=ArrayAgg("node_id", distinct=True, order_by="node_id"),
     )
-    return {
-        (row["environment_id"], row["release_id"]): Readiness(
-            row["release__number"] or 0,
-            row["release__model_id"],
-            row["wanted"],
-            row["answering"],
-            row["drifted"],
-            tuple(row["on"]),
-        )
-        for row in counted
-    }
+
+
+_READINESS = Statement(_readiness)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import BooleanField, ExpressionWrapper, F, FilteredRelation, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Now
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import BooleanField, ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import JSONObject, Now
 
 from ledger.queries import clock
+from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
-from registry.queries.releases import these_or_numbered
+from registry.queries.releases import LARGE, these_or_numbered
 from serving.models import Environment, Gateway, Route, RouteAck
 from serving.queries.deployments import among
 
@@ -39,9 +41,38 @@ def all_routes() -> QuerySet[Route]:
     return Route.objects.select_related("model", "environment", "stable__model", "candidate__model").order_by("pk")
 
 
+def routes_of(model: ServedModel) -> list[Route]:
+    """The model's routes with their environments and releases, without what no list shows of a release."""
+    return _OF_MODEL.rows(model=model.pk)
+
+
+def _routes_of(model: int) -> QuerySet[Route]:
+    large = [f"{arm}__{column}" for arm in ("stable", "candidate") for column in LARGE]
+    return (
+        Route.objects.filter(model=model)
+        .select_related("environment", "stable", "candidate")
+        .defer(*large)
+        .order_by("pk")
+    )
+
+
+_OF_MODEL = Statement(_routes_of)
+
+
 def route_of(model: ServedModel | int, environment: Environment | int) -> Route | None:
     """The model's route there, by rows or keys; None before its first rollout there."""
     return all_routes().filter(model=model, environment=environment).first()
+
+
+def has_stable(model: int, environment: int) -> bool:
+    """Whether the model, by keys as the environment, has a stable release there."""
+    return Route.objects.filter(model=model, environment=environment, stable__isnull=False).exists()
+
+
+def models_routed_in(environment: int, models: QuerySet[ServedModel]) -> list[str]:
+    """The names of those of the models that have a route there, in their order."""
+    rows = Route.objects.filter(environment=environment, model__in=models)
+    return list(rows.order_by("model__slug").values_list("model__slug", flat=True))
 
 
 def served_beside(release: Release, *, or_number: int | None) -> Release | None:
@@ -91,7 +122,7 @@ def acknowledgements(routes: Collection[Route], now: datetime) -> dict[int, Ack]
 _Word = tuple[int, datetime, str, int]  # generation, when, error, the generation that it routes by at least
 
 
-def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
+def _ack(route: Route, gateways: Sequence[Gateway | Follower], said: dict[int, _Word]) -> Ack:
     taken_by = frozenset(pk for pk, (_, _, _, taken) in said.items() if taken >= route.generation)
     if not gateways:
         why = f"No gateway has spoken to the control plane for {SEEN_WITHIN_S:.0f} s; start one, or the control plane."
@@ -104,20 +135,26 @@ def _ack(route: Route, gateways: list[Gateway], said: dict[int, _Word]) -> Ack:
 
 
 @dataclass(frozen=True)
+class Follower:
+    """A gateway of a route's environment: whether it is about, and what it last said of the route, if it did."""
+
+    pk: int
+    name: str
+    is_about: bool
+    word: _Word | None
+
+
+@dataclass(frozen=True)
 class Followed:
-    """A route with the gateways of its environment, each with what it last said of the route, in the order of names."""
+    """A route with the gateways of its environment, in the order of their names."""
 
     route: Route
-    gateways: tuple[Any, ...]  # each with is_about, and generation, acked_at, error and taken of its word, or None
+    gateways: tuple[Follower, ...]
 
     @property
     def ack(self) -> Ack:
         """As `acknowledged`."""
-        said = {
-            one.pk: (one.generation, one.acked_at, one.error, one.taken if one.error else one.generation)
-            for one in self.gateways
-            if one.generation is not None
-        }
+        said = {one.pk: one.word for one in self.gateways if one.word is not None}
         return _ack(self.route, [one for one in self.gateways if one.is_about], said)
 
     @property
@@ -126,23 +163,39 @@ class Followed:
 
         `{"gateway", "is_about", "is_current", "acked_at", "error"}`.
         """
-        return [
-            {
-                "gateway": one.name, "is_about": bool(one.is_about), "acked_at": one.acked_at, "error": one.error or "",
-                "is_current": one.generation is not None and not one.error and one.generation >= self.route.generation,
-            }
-            for one in self.gateways
-            if one.generation is not None or one.is_about
-        ]  # fmt: skip
+        return [_followed(one, self.route) for one in self.gateways if one.word is not None or one.is_about]
+
+
+def _followed(one: Follower, route: Route) -> dict[str, Any]:
+    generation, acked_at, error, _ = one.word or (-1, None, "", -1)
+    is_current = not error and generation >= route.generation
+    return {
+        "gateway": one.name, "is_about": one.is_about, "acked_at": acked_at, "error": error, "is_current": is_current,
+    }  # fmt: skip
 
 
 def followed_route(model: int, environment: int) -> Followed | None:
-    """The model's route there, by keys, and who follows it; None before its first rollout there. Two queries."""
-    route = route_of(model, environment)
-    if route is None:
-        return None
+    """The model's route there, by keys and with nothing but its own columns, and who follows it; None before its first rollout
+    there. One query."""
+    for route in _FOLLOWED.rows(model=model, environment=environment):
+        said = {row["gateway"]: _word(**row) for row in route.said}
+        gateways = [Follower(row["pk"], row["name"], row["is_about"], said.get(row["pk"])) for row in route.gateways]
+        return Followed(route, tuple(gateways))
+    return None
+
+
+def _word(gateway: int, generation: int, acked_at: str, error: str, taken: int) -> _Word:
+    return generation, datetime.fromisoformat(acked_at), error, taken if error else generation
+
+
+def _route_with_gateways(model: int, environment: int) -> QuerySet[Route]:
     is_about = ExpressionWrapper(Q(seen_at__gte=Now() - timedelta(seconds=SEEN_WITHIN_S)), BooleanField())
-    words = {name: F(f"word__{name}") for name in ("generation", "acked_at", "error", "taken")}
-    rows = Gateway.objects.filter(environment_id=environment).order_by("name")
-    rows = rows.annotate(word=FilteredRelation("acks", condition=Q(acks__route=route)), is_about=is_about, **words)
-    return Followed(route, tuple(rows))
+    gateways = Gateway.objects.filter(environment=OuterRef("environment")).order_by("name")
+    told = gateways.values(row=JSONObject(pk="pk", name="name", is_about=is_about))
+    columns = ("gateway", "generation", "acked_at", "error", "taken")
+    said = RouteAck.objects.filter(route=OuterRef("pk")).values(row=JSONObject(**{name: name for name in columns}))
+    rows = Route.objects.filter(model=model, environment=environment)
+    return rows.annotate(gateways=ArraySubquery(told), said=ArraySubquery(said))
+
+
+_FOLLOWED = Statement(_route_with_gateways)

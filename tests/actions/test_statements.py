@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, QuerySet
-from django.db.models.functions import JSONObject
+from django.db.models.functions import JSONObject, Upper
 
 from accounts.models import Membership, User
 from ledger.queries import statements
 from ledger.queries.statements import Statement
-from tests.factories import make_user
+from registry.models import Release
+from tests.factories import make_release, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -54,3 +55,53 @@ def test_a_value_that_the_query_does_not_take_is_refused() -> None:
     statement = Statement(lambda user: User.objects.values_list("username"))
     with pytest.raises(ValueError, match="does not take user"):
         statement.rows(user=1)
+
+
+def test_it_makes_instances_with_what_they_are_joined_to_and_annotated_with(django_assert_num_queries: Any) -> None:
+    ada = make_user("ada", team="search")
+    User.objects.update(date_joined=DAY)
+
+    def held(user: int, since: datetime) -> QuerySet[Membership]:
+        rows = Membership.objects.filter(user=user, user__date_joined__gte=since).select_related("user", "team")
+        return rows.annotate(shout=Upper("team__slug"))
+
+    statement = Statement(held)
+    for _ in range(2):
+        with django_assert_num_queries(1):
+            found = statement.rows(user=ada.pk, since=DAY)
+            seen = [(one, one.user.username, one.team and one.team.slug, one.shout, one._state.adding) for one in found]
+        assert seen == [(one, "ada", "search", "SEARCH", False) for one in held(ada.pk, DAY)] and len(seen) == 1
+    assert statement.rows(user=ada.pk + 1, since=DAY) == []
+
+
+def test_a_uuid_is_a_value_too() -> None:
+    statement = Statement(lambda release: Release.objects.filter(pk=release).values_list("number"))
+    first, second = make_release(), make_release()
+    assert [statement.rows(release=one.pk) for one in (first, second)] == [[(first.number,)], [(second.number,)]]
+
+
+def test_of_what_nothing_fits_there_is_nothing_to_ask(django_assert_num_queries: Any) -> None:
+    statement = Statement(lambda names: User.objects.filter(username__in=names))
+    with django_assert_num_queries(0):
+        assert statement.rows(frozenset()) == []
+
+
+def test_a_text_is_a_value_too_and_each_thread_asks_over_its_own_connection() -> None:
+    from threading import Thread
+
+    statement = Statement(lambda name: User.objects.filter(username=name).values_list("username"))
+    make_user("ada")
+    assert statement.rows(name="ada") == [("ada",)] and statement.rows(name="nobody") == []
+    seen: list[object] = []
+
+    def ask() -> None:
+        from django.db import connection
+
+        seen.append(statement.rows(name="nobody"))
+        seen.append(connection.connection is not None)
+        connection.close()
+
+    thread = Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert seen == [[], True]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ledger.core.errors import Invalid
 from rollouts.core.evidence import Tolerance
 from rollouts.core.policy import OnUndecided
-from rollouts.core.policy_schema import parse_policy, stored_policy
+from rollouts.core.policy_schema import followed_policy, parse_policy, stored_policy
 from rollouts.core.presets import PRESETS
 from serving.core.buckets import EDGES_US
 
@@ -213,3 +215,12 @@ def test_what_nothing_watches_is_refused_where_it_is_asked_for_and_read_where_it
     with pytest.raises(Invalid, match="cannot be read"):
         stored_policy({**document, "holdback_pct": 99})
     assert stored_policy(parse_policy({}).document) == parse_policy({})
+
+
+def test_a_policy_that_is_followed_is_read_once_for_each_text_and_each_kind_of_rollout() -> None:
+    text = json.dumps(parse_policy({"preset": "demo"}).document)
+    beside, alone = (followed_policy(text, has_stable=has_stable) for has_stable in (True, False))
+    assert followed_policy(text, has_stable=True) is beside and alone is not beside
+    assert beside == stored_policy(json.loads(text)).facing(has_stable=True) and len(alone.steps) == 1
+    other = json.dumps(parse_policy({"preset": "careful"}).document)
+    assert followed_policy(other, has_stable=True).digest != beside.digest

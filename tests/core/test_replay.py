@@ -13,7 +13,7 @@ from rollouts.core.decision import Action, Code
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.core.replay import Walk, replay, uncounted, walk
-from rollouts.core.tick_history import BLOCK_ROWS, TickContext, TickRecord, joined
+from rollouts.core.tick_history import BLOCK_ROWS, TickContext, TickRecord, joined, rows_in
 from tests.core.test_tick_history import SHIFTING, all_joined, arms, blocks_of, ticks
 
 POLICY = parse_policy(
@@ -53,7 +53,7 @@ def lived(error_frac: float, seed: int = 3, most: int = 200) -> tuple[list[Walk]
 @pytest.mark.parametrize(("error_frac", "end"), [(0.0, Action.PROMOTE), (0.3, Action.ROLL_BACK)])
 def test_a_stored_rollout_is_judged_again_as_it_was(error_frac: float, end: Action) -> None:
     walks, rows = lived(error_frac)
-    again = list(replay(blocks_of(rows), POLICY))
+    again = list(replay(rows_in(blocks_of(rows)), POLICY))
     assert [one.tick for one in again] == [one.tick for one in walks]
     assert [(one.decision.action, one.decision.code) for one in again] == [
         (one.decision.action, one.decision.code) for one in walks
@@ -66,9 +66,11 @@ def test_another_policy_judges_the_same_history_otherwise() -> None:
     _, rows = lived(0.3)
     no_shadow = {"sample_pct": 0, "min_s": 0, "min_samples": 1, "deadline_s": 1}
     strict = parse_policy({"preset": "careful", "shadow": no_shadow, "guards": [{"indicator": "errors"}]})
-    assert not any(one.decision.action in {Action.ADVANCE, Action.BAKE} for one in replay(blocks_of(rows), strict))
+    assert not any(
+        one.decision.action in {Action.ADVANCE, Action.BAKE} for one in replay(rows_in(blocks_of(rows)), strict)
+    )
     patient = replace(POLICY, alpha_roll_back=1e-300)
-    assert not any(one.decision.action is Action.ROLL_BACK for one in replay(blocks_of(rows), patient))
+    assert not any(one.decision.action is Action.ROLL_BACK for one in replay(rows_in(blocks_of(rows)), patient))
 
 
 def test_a_coarse_history_still_tells_good_from_bad() -> None:
@@ -77,7 +79,7 @@ def test_a_coarse_history_still_tells_good_from_bad() -> None:
         block, *others = blocks_of(rows)
         for other in others:
             block = joined(block, other)
-        actions = {one.decision.action for one in replay([block], POLICY)}
+        actions = {one.decision.action for one in replay(rows_in([block]), POLICY)}
         assert (Action.ROLL_BACK in actions) == is_bad
 
 
@@ -86,7 +88,7 @@ def test_a_row_that_the_engine_left_out_is_left_out_again() -> None:
     one = arms(8, 8, 30, slow_250ms=0)
     waits = [TickRecord(replace(SHIFTING, is_settling=True), n, float(n), float(n), one) for n in range(1, 13)]
     after = [TickRecord(SHIFTING, n, float(n), float(n), one) for n in range(13, 21)]
-    *walks, last = replay(blocks_of([*waits, *after]), POLICY)
+    *walks, last = replay(rows_in(blocks_of([*waits, *after])), POLICY)
     waited = [one.decision for one in walks[: len(waits)]]
     assert {one.action for one in waited} == {Action.HOLD}
     assert [one.facts["guards"]["errors"]["log_e_worse"] for one in waited if "guards" in one.facts] == [0.0] * 12
@@ -112,8 +114,8 @@ def test_what_was_never_counted_is_named() -> None:
             "guards": [{"indicator": "errors"}, {"indicator": "slow", "threshold_ms": 500}, {"indicator": "wrong"}],
         }
     )
-    assert uncounted(blocks_of(rows), POLICY) == ()
-    assert {"slow_500ms", "wrong"} <= set(uncounted(blocks_of(rows), wanted))
+    assert uncounted(rows_in(blocks_of(rows)), POLICY) == ()
+    assert {"slow_500ms", "wrong"} <= set(uncounted(rows_in(blocks_of(rows)), wanted))
 
 
 # -- edges -------------------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_a_walk_without_a_stable_takes_all_in_one_step_and_ends_with_a_pause_whe
 
 
 def replayed(rows: list[TickRecord], policy: Policy = POLICY, *, has_stable: bool = True) -> list[Walk]:
-    return list(replay(blocks_of(rows), policy, has_stable=has_stable))
+    return list(replay(rows_in(blocks_of(rows)), policy, has_stable=has_stable))
 
 
 def row(tick: int, *, at: float | None = None, counts: Arms = HEALTHY, is_read: bool = True, **mark: Any) -> TickRecord:

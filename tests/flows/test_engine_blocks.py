@@ -13,7 +13,7 @@ from rollouts.core import tick as core_tick
 from rollouts.core.decision import Action
 from rollouts.core.engine_state import EngineState
 from rollouts.core.replay import replay
-from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, rows_of
+from rollouts.core.tick_history import BLOCK_ROWS, OpenSegment, rows_in, rows_of
 from rollouts.engine.timings import EngineLimits
 from rollouts.models import DecisionRecord, Observation, Rollout
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
@@ -140,7 +140,7 @@ def test_a_stored_rollout_is_judged_again_as_the_engine_judged_it() -> None:
     }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value)
-        for walk in replay([block_of(one) for one in blocks(rollout)], rollout.effective_policy)
+        for walk in replay(rows_in([block_of(one) for one in blocks(rollout)]), rollout.effective_policy)
     }
     shared = sorted(set(told) & set(again))
     assert {tick: again[tick] for tick in shared} == {tick: told[tick] for tick in shared}

@@ -8,7 +8,7 @@ import pytest
 
 from rollouts.actions.tick_records import ENGINE
 from rollouts.core.replay import replay
-from rollouts.core.tick_history import rows_of
+from rollouts.core.tick_history import rows_in
 from rollouts.models import DecisionRecord
 from rollouts.queries.replay import history_of, replayed
 from tests.telemetry_world import SECONDS, World
@@ -32,9 +32,8 @@ def test_a_model_that_answers_slowly_is_judged_again_as_the_engine_judged_it(gat
     world.until_weight(5000)
     world.break_candidate()  # while answers to the new weight are still on their way
     rollout = world.until("rolling_back")
-    history = history_of(rollout)
-    waits = [row for block in history for row in rows_of(block.first_tick, block.from_at, block.ticks)]
-    waited = [row for row in waits if row.mark.is_settling and row.arms.candidate.bad.get("errors", 0) > 0]
+    rows = list(rows_in(history_of(rollout)))
+    waited = [row for row in rows if row.mark.is_settling and row.arms.candidate.bad.get("errors", 0) > 0]
     assert bool(waited) == (latency_ms > 500)
     told = {
         one.tick: (one.action, one.code)
@@ -42,7 +41,7 @@ def test_a_model_that_answers_slowly_is_judged_again_as_the_engine_judged_it(gat
     }
     again = {
         walk.tick: (walk.decision.action.value, walk.decision.code.value)
-        for walk in replay(history, rollout.effective_policy)
+        for walk in replay(rows, rollout.effective_policy)
     }
     shared = sorted(set(told) & set(again))
     assert {tick: again[tick] for tick in shared} == {tick: told[tick] for tick in shared}

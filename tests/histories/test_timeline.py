@@ -8,7 +8,8 @@ from pathlib import Path
 from rollouts.core.counter_deltas import Arms, Counts
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
-from rollouts.core.tick_history import OpenSegment, Segment, TickContext, TickRecord
+from rollouts.core.replay import replay
+from rollouts.core.tick_history import OpenSegment, Segment, TickContext, TickRecord, rows_in
 from rollouts.core.timeline import Moment, Timeline
 from web.pages.rollout_figures import Guard, Story, evidence_plot, traffic_plot
 from web.plots import Mark
@@ -70,6 +71,13 @@ def test_what_could_not_be_read_is_a_gap_in_every_line() -> None:
     assert (
         any(row[1] == "–" for row in evidence.rows) and "Nothing is proven" in evidence.caption
     ) or "fine" in evidence.caption
+
+
+def test_rows_that_were_walked_by_a_replay_make_the_same_moments() -> None:
+    blocks, policy = blocks_of("short_incident", rows=150)
+    rows = list(rows_in(blocks))
+    walked = Timeline(policy, has_stable=True).with_walks(rows, replay(rows, policy))
+    assert walked.moments == moments_of("short_incident", rows=150)[0] and any(one.evidence for one in walked.moments)
 
 
 def test_a_timeline_that_grows_is_as_one_that_was_walked_at_once() -> None:

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 
 import pytest
@@ -15,10 +15,13 @@ from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
+import audit.tasks  # noqa: F401 - registers the handler, as Celery does
 from accounts.core.access import Actor, Role
 from accounts.models import User
+from audit.actions import check_log
 from ledger.actions import append_event
-from ledger.models import Event
+from ledger.models import Event, Job
+from ledger.queries.chain_verification import link_of
 from registry.models import Release
 from tests.factories import make_model, make_release, make_team, make_user
 from tests.pages.markup import squeezed
@@ -163,6 +166,56 @@ def test_a_stretch_is_checked_and_what_was_checked_is_said(admin: User, release:
     for odd in ("-1", "x", "99999999999999999999", "²"):
         assert client.get(reverse("audit_verify"), {"from": odd}).status_code == 200
     assert "Nothing to check" in client.get(reverse("audit_verify"), {"from": str(count + 1)}).content.decode()
+
+
+def test_the_whole_is_checked_by_a_worker_and_the_page_goes_on_from_there(
+    admin: User, release: Release, run_jobs: Callable[[], int]
+) -> None:
+    client, count = signed_in(admin), Event.objects.count()
+    page = client.get(reverse("audit_verify")).content.decode()
+    assert "No worker has checked it yet." in page
+    assert "being checked" in client.post(reverse("audit_check"), follow=True).content.decode()
+    client.post(reverse("audit_check"))  # while it waits, it is the same
+    assert run_jobs() == 1 and not Event.objects.filter(seq__gt=count + 1).exists()
+    event = Event.objects.get(seq=count + 1)
+    noted = Event.objects.get(seq=count)
+    assert (event.verb, event.actor) == ("log.checked", "root")
+    assert event.facts == {"events": count, "head_seq": count, "head": noted.hash, "breaks": []}
+    page = squeezed(client.get(reverse("audit_verify")).content.decode())
+    assert f"1 event, {count + 1} to {count + 1}" in page and f"It goes on from event {count} with the hash" in page
+    assert f"Events 1 to {count}, to where the log was written to end," in page and f"{count}:{noted.hash}" in page
+
+
+def test_what_was_checked_and_then_rewritten_is_found_by_what_was_noted(
+    admin: User, release: Release, run_jobs: Callable[[], int]
+) -> None:
+    client, count = signed_in(admin), Event.objects.count()
+    check_log(asked_by="root")
+    _rewrite(count)  # in itself right: its own hash is that of what it says
+    page = client.get(reverse("audit_verify")).content.decode()
+    assert "Broken" in page and f"Event {count} is not what an earlier check noted" in page
+    told = [one["kind"] for one in check_log(asked_by="root").facts["breaks"]]
+    assert told == ["rewritten", "reordered"]
+    page = client.get(reverse("audit_verify")).content.decode()
+    assert "another hash than was noted" in page.partition("The whole log")[2] and "goes on from" not in page
+
+
+def test_only_administrators_have_the_whole_checked(release: Release) -> None:
+    manager = make_user("mia", team="search", role=Role.RELEASE_MANAGER)
+    assert signed_in(manager).post(reverse("audit_check")).status_code == 403
+    assert not Job.objects.exists()
+
+
+def _rewrite(seq: int) -> None:
+    event = Event.objects.get(seq=seq)
+    event.reason = "other"
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE ledger_event DISABLE TRIGGER USER")
+        cursor.execute(
+            "UPDATE ledger_event SET reason = %s, hash = %s WHERE seq = %s",
+            [event.reason, link_of(event).expected_hash(), seq],
+        )
+        cursor.execute("ALTER TABLE ledger_event ENABLE TRIGGER USER")
 
 
 def test_checking_is_for_administrators_as_it_is_over_rest(admin: User, release: Release) -> None:

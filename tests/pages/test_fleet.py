@@ -49,7 +49,9 @@ def test_what_nobody_told_is_unknown_and_a_silent_node_is_said_to_be(admin: User
     node = make_node("local")
     page = page_of(admin)
     assert (
-        "unknown: its agent did not say" in page and "<dt>Disk</dt><dd>unknown</dd>" in page and "</svg> about" in page
+        "unknown: its agent did not say" in page
+        and "<dt>Disk</dt><dd>unknown</dd>" in page
+        and "</svg> reachable" in page
     )
     Node.objects.update(
         facts={"gpus": [], "memory_bytes": 2**30, "cpu_count": 2, "gpus_unknown": HOSTILE},
@@ -136,7 +138,7 @@ def test_the_api_lists_and_cordons(admin: User) -> None:
     make_server(make_deployment(state="ready"))
     client: Client = signed_in(admin)
     (node,) = client.get("/api/v1/nodes").json()["results"]
-    assert node["gpus"] is None and node["state"] == "about" and node["deployments"][0]["drifted_files"] is None
+    assert node["gpus"] is None and node["state"] == "reachable" and node["deployments"][0]["drifted_files"] is None
     kind = "application/json"
     done = client.post(
         "/api/v1/nodes/local/cordon", {"reason": "x"}, content_type=kind, headers={"If-Match": "*"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.urls import reverse
 from playwright.sync_api import Page
 
@@ -67,7 +68,8 @@ def is_asked(text: str) -> bool:
 def world_of(name: str) -> tuple[User, list[str], Gallery | None]:
     """(who looks, the pages' addresses, what faults need)."""
     if name == "many":
-        many = page_world(MANY)
+        with transaction.atomic():
+            many = page_world(MANY)
         return many.admin, [address for page, address in addresses_of_many(many) if page not in NO_PAGES], None
     if name in {"empty", "one"}:
         world = made() if name == "one" else None

@@ -17,6 +17,7 @@ from tests.factories import make_model, make_release, make_user
 from tests.pages.markup import squeezed
 from tests.rollout_setup import OBJECTIVES, production
 from tests.rollout_story import Story
+from web.listing import Filter
 from web.pages.rollout_list import MOST_ROWS
 
 pytestmark = pytest.mark.django_db
@@ -107,3 +108,13 @@ def test_a_story_is_judged_again_by_a_json_policy_with_a_plot() -> None:
     assert "Evidence: errors" in page and "It would have rolled back" in page and "this policy rolls back" in page
     for broken in ("{", "[]", "[" * 3000):
         assert "policy_not_json" in client.get(address, {"preset": "json", "policy_json": broken}).content.decode()
+
+
+def test_the_options_of_a_filter_are_text_and_the_chosen_one_is_marked() -> None:
+    options = [("a", "A & B"), ('"><b>', "<b>")]
+    drawn = Filter("state", "State", options, value='"><b>').choices
+    quoted = "&quot;&gt;&lt;b&gt;"
+    assert drawn == (
+        '<option value="">all</option><option value="a">A &amp; B</option>'
+        f'<option value="{quoted}" selected>&lt;b&gt;</option>'
+    )

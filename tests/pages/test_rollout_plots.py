@@ -7,19 +7,21 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from accounts.models import User
-from rollouts.models import LatencyWindow, Rollout
+from rollouts.core.replay import ReplayedRollout
+from rollouts.models import Approval, LatencyWindow, Rollout
 from rollouts.queries.timeline import MOST_RECOMPUTED, moments_of
 from tests.factories import make_user
 from tests.pages.markup import squeezed
 from tests.rollout_setup import with_stable
 from tests.rollout_story import Story
 from web.pages.rollout_log import after, log_of
-from web.pages.rollout_plots import plots_of
+from web.pages.rollout_plots import RolloutPlots, plots_of
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +83,36 @@ def test_a_history_that_grows_costs_its_news_and_says_the_same(story: Story, mon
     coarse = moments_of(story.rollout)
     assert [one.tick for one in coarse] == [one.tick for one in whole] and {one.action for one in coarse} == {""}
     assert any(one.evidence for one in coarse) and MOST_RECOMPUTED > 100
+
+
+def test_a_drawing_is_kept_until_the_rollout_ticks_or_somebody_approves(story: Story) -> None:
+    def drawn() -> RolloutPlots:
+        return plots_of(Rollout.objects.get(pk=story.rollout.pk))
+
+    first = drawn()
+    assert drawn() is first
+    Rollout.objects.filter(pk=story.rollout.pk).update(tick=F("tick") + 1)
+    second = drawn()
+    assert second is not first and second == first and drawn() is second
+    Approval.objects.create(
+        rollout=story.rollout, approver_id=story.admin.user_id, stage="step 2", step_index=0, expires_at=timezone.now(),
+        manifest_digest="m", report_digest="r", policy_digest="p",
+    )  # fmt: skip
+    assert "approved step 2" in drawn().traffic.svg and "approved step 2" not in second.traffic.svg
+
+
+def test_only_the_latest_drawings_are_kept(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.pages.rollout_plots.MOST_DRAWN", 1)
+    first, (other, _) = plots_of(story.rollout), with_stable()
+    assert plots_of(other) is plots_of(other)
+    assert plots_of(story.rollout) is not first
+
+
+def test_a_rollout_is_walked_once_to_be_judged_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, walked, after = [one.tick for one in moments_of(story.rollout)], [], ReplayedRollout.after
+    monkeypatch.setattr(ReplayedRollout, "after", lambda self, row: walked.append(row.tick) or after(self, row))
+    page = client_of(story).get(reverse("rollout_replay", args=[story.rollout.pk])).content.decode()
+    assert 'id="plot-replayed"' in page and walked == ticks and len(ticks) > 5
 
 
 def test_the_page_shows_the_plots_and_their_numbers_without_a_script(story: Story) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +14,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+import registry.tasks  # noqa: F401 - registers the handler, as Celery does
 from audit.adapters.reachability import Answer, Latest, ask_all
 from audit.queries import process_status as status
 from audit.queries.process_status import Health, overall, process_status
 from ledger.models import Event, Job, Lease
-from registry.models import Attestation, Blob
+from registry.models import Attestation, Blob, StoragePlan
 from registry.signing import installation_keys
 from registry.storage import adapter
 from serving.models import Gateway, Node, Route, RouteAck
@@ -128,8 +130,28 @@ class TestStorage:
         assert ann.post("/settings/storage/run/", {"confirmed": "yes"}).status_code == 403
 
     def test_empty(self, root: Client) -> None:
+        assert "No worker has planned a collection yet." in text(root, "/settings/storage/")
+        assert b"there is nothing to delete" in root.post("/settings/storage/run/").content
+
+    def test_a_worker_plans_and_the_page_shows_what_it_planned_and_when(
+        self, root: Client, ann: Client, run_jobs: Callable[[], int]
+    ) -> None:
+        make_release(make_model("ranker", team=make_team("search")))
+        assert ann.post("/settings/storage/plan/").status_code == 403 and not Job.objects.exists()
+        assert "A plan is being made since" in root.post("/settings/storage/plan/", follow=True).content.decode()
+        assert run_jobs() == 1
+        kept = StoragePlan.objects.get()
         html = text(root, "/settings/storage/")
-        assert "There is nothing to delete" in html and "disabled" in html
+        assert kept.planned_at.isoformat(timespec="seconds")[:16] in html and "There was nothing to delete" in html
+        stray = self.blob(b"nobody needs this")
+        assert {one: total["blobs"] for one, _, total in root.get("/settings/storage/").context["fates"]}[
+            "mark"
+        ] == 0  # as it was planned
+        html = text(root, f"/settings/storage/?why={stray.pk[:12]}")
+        assert stray.pk in html and "There was nothing to delete" not in html  # what is asked is planned at once
+        root.post("/settings/storage/run/", {"confirmed": "yes"})
+        assert run_jobs() == 1  # what was collected is planned anew
+        assert StoragePlan.objects.get().totals["wait"]["blobs"] == 1
 
     def test_why_and_a_run(self, root: Client) -> None:
         release = make_release(make_model("ranker", team=make_team("search")))

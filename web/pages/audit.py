@@ -14,17 +14,22 @@ from django.utils.http import urlencode
 from accounts.api.requests import actor_of
 from accounts.core.access import EVERY_TEAM, Verb, may, require
 from accounts.core.instants import EXAMPLES, read_instant
+from audit.actions import request_check
 from audit.queries import visible_events
 from audit.queries.event_search import SUBJECT_TYPES, Found, Search, search_events, search_from
+from audit.queries.log_checks import CHECK, last_check
+from ledger.core.chain import GENESIS
 from ledger.core.errors import Invalid, NotFound
 from ledger.core.verbs import EventVerb
 from ledger.queries.chain_verification import link_of, verify_part
+from ledger.queries.jobs import unfinished_job
 from serving.queries import environment_titles
 from web.listing import Filter, asked
 from web.pages.events import cursor_page, with_subjects
+from web.pages.forms import act
 
 #: Events that one press of a button checks.
-VERIFIED_AT_ONCE = 10_000
+VERIFIED_AT_ONCE = 300
 
 
 def _filters(request: HttpRequest) -> list[Filter]:
@@ -112,16 +117,28 @@ def _may_verify(request: HttpRequest) -> bool:
 
 @login_required
 def verify(request: HttpRequest) -> HttpResponse:
-    """Whether a stretch of the log is as it was written, from `?from=SEQ` on; only numbers and hashes are told. For administrators, as
-    is the check over REST."""
+    """Whether a stretch of the log is as it was written, from `?from=SEQ` on, else from where the last check of the whole ended; and
+    what that found. Only numbers and hashes are told. For administrators, as is the check over REST."""
     require(actor_of(request), Verb.ADMINISTER, EVERY_TEAM)
-    text = request.GET.get("from", "")
-    first = max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 19 else 1
-    report = verify_part(first, VERIFIED_AT_ONCE)
+    text, last = request.GET.get("from", ""), last_check()
+    noted = (last.seq, last.hash) if last and last.is_whole else (0, GENESIS)
+    first = max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 19 else noted[0] + 1
+    goes_on = first == noted[0] + 1
+    report = verify_part(first, VERIFIED_AT_ONCE, noted=noted if goes_on else None)
     facts = {
-        "report": report,
-        "first": first,
-        "is_more": report.events == VERIFIED_AT_ONCE,
-        "next": report.head_seq + 1,
-    }
+        "report": report, "first": first, "is_more": report.events == VERIFIED_AT_ONCE, "next": report.head_seq + 1,
+        "last": last, "goes_on": goes_on and first > 1, "under_way": unfinished_job(CHECK),
+    }  # fmt: skip
     return render(request, "audit/verified.html", facts)
+
+
+@login_required
+def check(request: HttpRequest) -> HttpResponse:
+    """Has a worker check the whole log."""
+    return act(
+        request,
+        lambda: request_check(actor=actor_of(request)),
+        done="The whole log is being checked. What is found stands here, and in the log, once it is done.",
+        then=reverse("audit_verify"),
+        page=lambda: verify(request),
+    )

@@ -16,6 +16,7 @@ from serving import queries
 from serving.actions.environments import change_environment, create_environment
 from serving.models import Environment
 from serving.queries.gateways import gateway_states
+from serving.queries.routes import models_routed_in
 from web.pages.forms import version_in
 from web.pages.settings_frame import act_confirmed, render_settings
 
@@ -40,8 +41,10 @@ def environments(request: HttpRequest) -> HttpResponse:
 @login_required
 def environment(request: HttpRequest, slug: str) -> HttpResponse:
     """One environment with its form."""
+    row = queries.get_environment(slug)
     facts = {
-        "row": queries.get_environment(slug, visible_models(actor_of(request))),
+        "row": row,
+        "routed": models_routed_in(row.pk, visible_models(actor_of(request))),
         "gateways": [one for one in gateway_states() if one.environment == slug],
         "form": request.POST,
     }
@@ -70,7 +73,7 @@ def create(request: HttpRequest) -> HttpResponse:
 @login_required
 def change(request: HttpRequest, slug: str) -> HttpResponse:
     actor = actor_of(request)
-    row = queries.get_environment(slug, visible_models(actor))
+    row = queries.get_environment(slug)
     changed: list[Environment] = []
 
     def verb() -> None:

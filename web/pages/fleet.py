@@ -27,7 +27,7 @@ def _page(request: HttpRequest) -> HttpResponse:
     filters = asked(
         request,
         Filter("node", "Node"),
-        Filter("state", "State", [(one, one) for one in ("about", "silent", "cordoned")]),
+        Filter("state", "State", [(one, one) for one in ("reachable", "silent", "cordoned")]),
         Filter("fit", "Where would it fit?", hint="my-model/r6"),
     )
     given = {one.name: one.value for one in filters}

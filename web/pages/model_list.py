@@ -13,17 +13,19 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from accounts.api.requests import actor_of
+from ledger.queries.statements import Statement
 from registry.models import ServedModel
-from registry.queries import last_sealed, visible_models
+from registry.queries import last_sealed
+from registry.queries.releases import models_seen, sight_of
 from rollouts.core.lifecycle import FINAL
-from rollouts.models import Rollout
-from rollouts.queries.places import Place, places_of
+from rollouts.queries.places import Place, PlaceRollout, places_of
 from serving.models import Environment
 from web.listing import Filter, asked, sort_asked
 
 PER_PAGE: Final = 50
 SORTS: Final = ("name", "team", "releases", "activity")
 _OF_MODEL: Final = ("slug", "title", "last_number", "created_at", "team__slug")  # what a row says of its model
+_MODELS: Final = Statement(lambda *sight: models_seen(*sight).only(*_OF_MODEL))
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,7 +35,7 @@ class ModelRow:
 
     model: ServedModel
     places: Sequence[Place]
-    last: Rollout | None
+    last: PlaceRollout | None
     active_at: datetime | None
 
     @property
@@ -43,7 +45,7 @@ class ModelRow:
 
 @login_required
 def models(request: HttpRequest) -> HttpResponse:
-    every = list(visible_models(actor_of(request)).only(*_OF_MODEL))
+    every = _MODELS.rows(*sight_of(actor_of(request)))
     by_environment = places_of(every) if every else {}
     rows = _rows(every, by_environment)
     filters = asked(

@@ -13,7 +13,7 @@ from django.utils import timezone
 from accounts.api.requests import actor_of
 from audit.queries import visible_events
 from audit.queries.event_search import about_model
-from rollouts.queries.rollouts import rollouts_of
+from rollouts.queries.rollouts import newest_of
 from rollouts.queries.serving_history import ServedChange, changes_of_moves, moves_of
 from web.pages.events import cursor_page, with_subjects
 from web.pages.history import who_served
@@ -39,7 +39,7 @@ def serving(request: HttpRequest, slug: str) -> HttpResponse:
         begin = found[-1].at if found else end
         plot = who_served(served, route.environment, found[::-1], begin, end)
         changes.append((route.environment, found, replace(plot, name=f"served-{route.environment.slug}")))
-    facts = {**live, "changes": changes, "roles": ("stable", "candidate"), "rollouts": rollouts_of([served])[:5]}
+    facts = {**live, "changes": changes, "roles": ("stable", "candidate"), "rollouts": newest_of(served, 5)}
     return render(request, "registry/model_serving.html", {**frame(served, "model_serving"), **facts})
 
 

@@ -16,10 +16,10 @@ from accounts.core.access import Verb, may
 from ledger.core.errors import Invalid
 from registry.models import ServedModel
 from rollouts import actions
-from rollouts.queries.rollouts import rollouts_of
+from rollouts.queries.rollouts import newest_of
 from rollouts.queries.undo_window import is_closed, is_open, last_promoted
 from serving.queries import find_environment
-from serving.queries.routes import all_routes
+from serving.queries.routes import routes_of
 from web.pages.forms import NO_REASON, act, optional_reason_in
 from web.pages.model_frame import frame, readable_model
 from web.pages.release_list import release_list
@@ -32,7 +32,7 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
     facts = live_facts(request, served)
     listed = release_list(request, served, facts["routes"])
     may_push = may(actor_of(request), Verb.PUSH_RELEASE, served.team.slug, served.slug)
-    more = {**listed, "rollouts": rollouts_of([served])[:5], "may_push": may_push}
+    more = {**listed, "rollouts": newest_of(served, 5), "may_push": may_push}
     status = listed["error"].status if listed["error"] else 200
     return render(request, "registry/model.html", {**frame(served, "model"), **facts, **more}, status=status)
 
@@ -45,7 +45,7 @@ def model_live(request: HttpRequest, slug: str) -> HttpResponse:
 def live_facts(request: HttpRequest, served: ServedModel) -> dict[str, Any]:
     """What serves the model where, and the ways back: (route, promoted rollout, is its undo window open, has it closed)."""
     found = []
-    for route in all_routes().filter(model=served):
+    for route in routes_of(served):
         last = last_promoted(served, route.environment)
         is_undone = last is not None and is_open(last, route)
         is_over = last is not None and is_closed(last, route, known_open=is_undone)

@@ -15,12 +15,12 @@ from django.utils import timezone
 
 from accounts.api.requests import actor_of
 from accounts.core.access import Actor, Verb, may
+from ledger.queries.statements import Statement
 from notifications.queries import given_up_on
 from registry.core.ownership import Contact, contacts_of
-from registry.queries import visible_models
+from registry.queries.releases import models_seen, sight_of
 from rollouts.core.lifecycle import RolloutState
 from rollouts.core.recent_traffic import Minute
-from rollouts.models import Rollout
 from rollouts.queries.inbox import waiting_approvals, waiting_waivers
 from rollouts.queries.places import Place, places_of
 from rollouts.queries.traffic import last_hours
@@ -36,7 +36,7 @@ MOST_NEEDS = 10
 
 
 #: What the page says of a model.
-_OF_MODEL = ("slug", "title", "objectives", "ownership", "team__slug")
+_MODELS = Statement(lambda *sight: models_seen(*sight).only("slug", "objectives", "ownership", "team__slug"))
 #: Of the event stream: what the page shows.
 _TOPICS = ("rollouts", "approvals", "deployments", "models")
 
@@ -56,10 +56,11 @@ class Need:
 
 def _facts(request: HttpRequest) -> dict[str, Any]:
     actor = actor_of(request)
-    models = list(visible_models(actor).only(*_OF_MODEL))
+    models = _MODELS.rows(*sight_of(actor))
     places = places_of(models) if models else {}
-    hours = last_hours(models, timezone.now()) if models else {}
-    every = [place for rows in places.values() for place in rows]
+    every = [place for there in places.values() for place in there]
+    rows = {environment: _rows_of(there) for environment, there in places.items()}
+    hours = last_hours({place.model for there in rows.values() for place in there}, timezone.now()) if models else {}
     mine = [one for one in waiting_approvals(actor) if not one.why_not] if models else []
     waivers = [one for one in waiting_waivers(actor) if not one.why_not] if models else []
     moving = sorted((place for place in every if place.moving is not None), key=_first_to_look_at)
@@ -79,12 +80,11 @@ def _facts(request: HttpRequest) -> dict[str, Any]:
             {
                 "environment": environment,
                 "rows": [
-                    {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, hours)}
-                    for one in _rows_of(there)
+                    {**_row(actor, one), "is_above": one.key in above, "traffic": _traffic(one, hours)} for one in there
                 ],
-                "more": max(0, len(there) - MOST_ROWS),
+                "more": len(places[environment]) - len(there),
             }
-            for environment, there in places.items()
+            for environment, there in rows.items()
         ],
     }
 
@@ -113,8 +113,9 @@ def _first_to_look_at(place: Place) -> tuple[bool, int]:
     return place.moving.state != RolloutState.STUCK, -place.moving.pk
 
 
-def _last_ended(places: list[Place]) -> Rollout | None:
-    ended = [(one.ended_at, one.pk, one) for place in places if (one := place.last) is not None and one.ended_at]
+def _last_ended(places: list[Place]) -> Place | None:
+    """Where the rollout that ended last was the last one."""
+    ended = [(one.ended_at, one.pk, place) for place in places if (one := place.last) is not None and one.ended_at]
     return max(ended)[-1] if ended else None
 
 

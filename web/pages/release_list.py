@@ -12,6 +12,7 @@ from django.db.models import F, OuterRef, Prefetch, QuerySet, Subquery
 from django.http import HttpRequest
 
 from ledger.core.errors import Invalid
+from ledger.queries.statements import Statement
 from registry.core.lifecycle import ReleaseState
 from registry.models import Release, ServedModel
 from registry.queries import releases_of
@@ -64,10 +65,14 @@ def release_list(request: HttpRequest, served: ServedModel, routes: Sequence[Any
         found = filter_releases(bounded, conditions) if conditions else every if is_by_number else bounded
     except Invalid as refused:
         found, error = every, refused
-    pages = Paginator(_sorted(_whole(found), sort), PER_PAGE)
-    if found is every:
-        pages.count = served.last_number  # numbers have no gap; counting a hundred thousand takes as long as the page
-    page = pages.get_page(request.GET.get("page"))
+    page: Any
+    if found is every:  # numbers have no gap; counting a hundred thousand takes as long as the page
+        page = Paginator(range(served.last_number), PER_PAGE).get_page(request.GET.get("page"))
+        page.object_list = _PAGE_OF_ALL.rows(sort, PER_PAGE * (page.number - 1), model=served.pk)
+        for release in page.object_list:
+            release.model = served
+    else:
+        page = Paginator(_sorted(_whole(found), sort), PER_PAGE).get_page(request.GET.get("page"))
     return {
         "page": page, "rows": _rows(page, routes), "filters": filters, "is_filtered": bool(conditions), "sort": sort,
         "error": error, "command": _command(served, conditions),
@@ -106,7 +111,6 @@ def _whole(releases: QuerySet[Release]) -> QuerySet[Release]:
         with_last_rollout(with_tags(with_alias_names(releases)))
         .annotate(
             p95=measured("load", "latency p95"),
-            accuracy=measured("golden", "accuracy"),
             measured_in=Subquery(reports_of(OuterRef("pk")).values("gate_run")[:1]),
             sealed_labels=F("spec__provenance__labels"),
             size=size_of_files(),
@@ -118,16 +122,21 @@ def _whole(releases: QuerySet[Release]) -> QuerySet[Release]:
 def _sorted(releases: QuerySet[Release], sort: str) -> QuerySet[Release]:
     """Those that have no such number are last, whichever way round; equal ones the newest first."""
     key, is_down = sort.removeprefix("-"), sort.startswith("-")
+    if key == "accuracy":
+        releases = releases.annotate(accuracy=measured("golden", "accuracy"))  # its rows read it with its interval
     if key in SORTS[:2]:
         return releases.order_by("-number" if is_down else "number")
     order = F(key).desc(nulls_last=True) if is_down else F(key).asc(nulls_last=True)
     return releases.order_by(order, "-number")
 
 
-def _rows(page: Page[Release], routes: Sequence[Any]) -> list[ReleaseRow]:
+_PAGE_OF_ALL = Statement(lambda sort, begin, model: _sorted(_whole(releases_of(model)), sort)[begin : begin + PER_PAGE])
+
+
+def _rows(page: Page[Any], routes: Sequence[Any]) -> list[ReleaseRow]:
     """Each row of the page, by two queries and the page's own."""
     before = rolled_back([release.pk for release in page])
-    accuracies = accuracies_of([run for one in page if (run := one.measured_in) is not None])  # type: ignore[attr-defined]
+    accuracies = accuracies_of([run for one in page if (run := one.measured_in) is not None])
     found = []
     for one in page:
         row: Any = one

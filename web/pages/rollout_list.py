@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from django.contrib.auth.decorators import login_required
@@ -16,7 +16,6 @@ from django.utils import timezone
 from accounts.api.requests import actor_of
 from accounts.core.instants import EXAMPLES, read_instant
 from ledger.core.errors import Invalid
-from registry.models import ServedModel
 from registry.queries import visible_models
 from rollouts.core.lifecycle import RolloutState
 from rollouts.models import Rollout
@@ -36,8 +35,8 @@ _LOOKS = {"promoted": "ok", "rolled back": "bad", "dropped": "idle", "going on":
 @login_required
 def rollouts(request: HttpRequest) -> HttpResponse:
     """The newest first; `?format=csv` is the same list as a file."""
-    models = list(visible_models(actor_of(request)).only("slug", "team__slug"))
-    filters = _filters(request, models)
+    slugs = dict(visible_models(actor_of(request)).values_list("pk", "slug"))
+    filters, models = _filters(request, slugs), tuple(slugs)
     try:
         rows, error = found_rollouts(models, _narrowed(filters)), None
     except Invalid as refused:
@@ -54,15 +53,14 @@ def rollouts(request: HttpRequest) -> HttpResponse:
     return render(request, "rollouts/rollouts.html", facts, status=error.status if error else 200)
 
 
-def _filters(request: HttpRequest, models: Iterable[ServedModel]) -> list[Filter]:
+def _filters(request: HttpRequest, slugs: Mapping[int, str]) -> list[Filter]:
     states = [*((name, name) for name in GROUPS), *((one.value, one.value.replace("_", " ")) for one in RolloutState)]
-    models = list(models)
     return asked(
         request,
-        Filter("model", "Model", [(one.slug, one.slug) for one in models]),
+        Filter("model", "Model", [(slug, slug) for slug in slugs.values()]),
         Filter("state", "State", states),
         Filter("environment", "Environment", environment_titles()),
-        Filter("person", "Asked for by", [(name, name) for name in people_of(models)]),
+        Filter("person", "Asked for by", [(name, name) for name in people_of(tuple(slugs))]),
         Filter("since", "Since", kind="search", hint="2026-11-22 or 2 h"),
         Filter("until", "Until", kind="search", hint="now"),
     )
@@ -87,7 +85,7 @@ def _instant(text: str) -> datetime | None:
         raise Invalid("not_an_instant", f"“{text[:40]}” is no instant. Write {EXAMPLES}.") from None
 
 
-def _weeks(models: list[ServedModel]) -> Plot:
+def _weeks(models: Collection[int]) -> Plot:
     weeks = weeks_of(models, timezone.now().date())
     total = {name: sum(found.get(name, 0) for _, found in weeks) for name in OUTCOMES}
     ended = total["promoted"] + total["rolled back"]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from rollouts.core.latency import EDGES_US
-from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
-from rollouts.core.policy_schema import stored_policy
+from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.tick_history import Segment
-from rollouts.core.timeline import Moment, Timeline
+from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
-from rollouts.queries.replay import history_of
+from rollouts.queries.replay import Judgement, history_of
 from rollouts.queries.timeline import bars_of, latency_of, moments_of
 from web.pages.rollout_figures import Guard, Story, evidence_plot, latency_cdf, latency_heatmap, traffic_plot
 from web.plots import Mark, Plot, Unit, text_of
@@ -25,7 +24,7 @@ from web.plots import Mark, Plot, Unit, text_of
 MOST_GUARDS = 4
 #: More approvals than this are not marked.
 MOST_APPROVALS = 3
-#: Drawings of ended rollouts that are kept in this process.
+#: Of so many rollouts the last drawing is kept in this process.
 MOST_DRAWN = 64
 
 
@@ -44,7 +43,8 @@ class RolloutPlots:
 
 
 _lock = threading.Lock()
-_drawn: OrderedDict[tuple[int, int, str], RolloutPlots] = OrderedDict()
+#: By rollout: what the drawing rests on, and it.
+_drawn: OrderedDict[int, tuple[Hashable, RolloutPlots]] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -62,30 +62,37 @@ class Read:
     def moments(self) -> list[Moment]:
         return moments_of(self.rollout, self.history)
 
-    @property
-    def approvals(self) -> list[tuple[datetime, str, str]]:
+    @cached_property
+    def approvals(self) -> tuple[tuple[datetime, str, str], ...]:
         """(when, who, of which stage) of the first MOST_APPROVALS."""
         if self.given is not None:
             first = self.given[:MOST_APPROVALS]
-            return [(datetime.fromisoformat(one["at"]), one["approver"], one["stage"]) for one in first]
+            return tuple((datetime.fromisoformat(one["at"]), one["approver"], one["stage"]) for one in first)
         rows = self.rollout.approvals.order_by("pk").values_list("at", "approver__username", "stage")
-        return list(rows[:MOST_APPROVALS])
+        return tuple(rows[:MOST_APPROVALS])
+
+    @property
+    def drawn_of(self) -> Hashable:
+        """What changes whenever the plots do: every tick is counted, and whatever is marked stands here."""
+        one = self.rollout
+        marked = (one.started_at, one.first_bad_at, one.decided_at, one.zero_at, one.confirmed_at, one.ended_at)
+        return one.version, one.state, one.tick, marked, self.approvals
 
 
 def plots_of(rollout: Rollout, read: Read | None = None) -> RolloutPlots:
-    """All plots of the rollout as it stands. Those of an ended one are drawn once for each of its versions."""
+    """All plots of the rollout as it stands. They are drawn anew once it has moved or ticked."""
     read = read or Read(rollout)
-    if rollout.state not in FINAL:
-        return _draw(read)
-    key = (rollout.pk, rollout.version, str(rollout.confirmed_at))
+    drawn_of = read.drawn_of
     with _lock:
-        found = _drawn.get(key)
-    if found is None:
-        found = _draw(read)
-        with _lock:
-            _drawn[key] = found
-            while len(_drawn) > MOST_DRAWN:
-                _drawn.popitem(last=False)
+        known_of, known = _drawn.get(rollout.pk, (None, None))
+    if known is not None and known_of == drawn_of:
+        return known
+    found = _draw(read)
+    with _lock:
+        _drawn[rollout.pk] = drawn_of, found
+        _drawn.move_to_end(rollout.pk)
+        while len(_drawn) > MOST_DRAWN:
+            _drawn.popitem(last=False)
     return found
 
 
@@ -151,23 +158,21 @@ def _zero_after(rollout: Rollout) -> str:
     return f"; weight 0 after {text_of((rollout.zero_at - rollout.decided_at).total_seconds(), Unit.DURATION)}"
 
 
-def replay_plot(rollout: Rollout, judged: Mapping[str, Any]) -> Plot:
-    """The guard that speaks loudest under another policy, with where that policy would have rolled back, and where it was."""
-    read = Read(rollout)
-    has_stable, plan = rollout.stable_id is not None, stored_policy(judged["policy"])
-    moments = Timeline(plan, has_stable=has_stable).extended(read.history).moments
+def replay_plot(judged: Judgement, back: Mapping[str, Any] | None) -> Plot:
+    """The guard that speaks loudest under another policy, with where that policy would have rolled back (`back`), and where it was."""
+    rollout, plan, moments = judged.rollout, judged.plan, judged.moments
     story = Story(
         rollout.candidate.name,
         rollout.stable.name if rollout.stable else "",
         began_at(rollout).timestamp(),
-        _marks(read),
+        _marks(Read(rollout)),
     )
-    if back := judged["roll_back"]:
+    if back is not None:
         at = datetime.fromisoformat(back["at"]).timestamp() - story.began
         story = replace(story, marks=(*story.marks, Mark(at, "this policy rolls back", "bad")))
     guards = [
         Guard(one.name, one.words, plan.bar_worse_of(one), plan.bar_fine, one.is_dry_run)
-        for one in plan.facing(has_stable=has_stable).guards
+        for one in plan.facing(has_stable=rollout.stable_id is not None).guards
     ]
     loudest = max(guards, key=lambda guard: _loudness(guard, moments))
     return evidence_plot(story, loudest, moments, name="replayed")

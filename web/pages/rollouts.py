@@ -22,7 +22,7 @@ from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
 from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
 from rollouts.queries import get_rollout
-from rollouts.queries.replay import replayed
+from rollouts.queries.replay import beside_what_happened, history_of, judged_by
 from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.rollout_view import followed_by, view_with
 from rollouts.queries.timeline import to_go_ranges
@@ -165,9 +165,10 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
     facts: dict[str, Any] = {"rollout": found, "presets": CHOICES, "preset": preset, "policy_json": text}
     try:
         asked = {"policy": JSON, "policy_json": text} if preset == JSON else {"preset": preset}
-        facts["replayed"] = judged = replayed(found, policy_in(asked, found.model))
+        judged = judged_by(found, policy_in(asked, found.model), history_of(found))
     except DomainError as error:
         facts["error"] = error
     else:
-        facts["plot"] = replay_plot(found, judged)
+        facts["replayed"] = told = beside_what_happened(judged)
+        facts["plot"] = replay_plot(judged, told["roll_back"])
     return render(request, "rollouts/replay.html", facts)

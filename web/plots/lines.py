@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 
 from web.plots.axes import BELOW, MARK_ROW, Mark, label_at, marked, x_axis, y_tick
-from web.plots.markup import Point, escaped, is_known, number, path_of, runs_of, thinned
-from web.plots.plot import Frame, Key, Plot, empty, plot_of
+from web.plots.markup import Point, escaped, number, path_of, runs_of, thinned
+from web.plots.plot import Frame, Key, Plot, chosen, empty, plot_of
 from web.plots.scales import Scale, Unit, linear, logarithmic, text_of
 
 #: Of one line.
@@ -59,7 +60,7 @@ class Axis:
     hi: float | None = None
 
     def scale(self, values: Iterable[float | None], *, from_zero: bool) -> Scale:
-        known = [one for one in values if one is not None and is_known(one)]
+        known = [one for one in values if one is not None and isfinite(one)]
         if self.is_log:
             return logarithmic(known, unit=self.unit, lo=self.lo, hi=self.hi)
         lo = self.lo if self.lo is not None else min([0.0, *known]) if from_zero else None
@@ -108,7 +109,7 @@ def panels(
     `most`: so many points of a line are drawn in wide places, half as many in narrow ones.
     """
     every = [one for panel in stack for one in panel.series]
-    known = [px for one in every for px, py in one.points if is_known(px) and is_known(py)]
+    known = [px for one in every for px, py in one.points if py is not None and isfinite(py) and isfinite(px)]
     if not known:
         return empty(title, "Nothing to draw yet.", name=name)
     across = x.scale([*known, *(mark.x for mark in marks)], from_zero=False)
@@ -170,9 +171,11 @@ def _panel(frame: Frame, panel: Panel, scale: Scale, across: Scale, y0: float, m
 def _series(frame: Frame, one: Series, scale: Scale, across: Scale, y0: float, height: float, most: int) -> str:
     look = escaped(one.look)
 
+    left, span, bottom = frame.left, frame.span, y0 + height  # a drawing has thousands of points
+
     def place(point: Point) -> tuple[float, float] | None:
         x, y = across.at(point[0]), scale.at(point[1])
-        return None if x is None or y is None else (frame.x(x), y0 + height - y * height)
+        return None if x is None or y is None else (left + x * span, bottom - y * height)
 
     points = thinned(one.points, most)
     if one.kind in {Kind.LINE, Kind.STEP}:
@@ -210,9 +213,10 @@ def _dots(spots: Sequence[tuple[float, float]], look: str) -> str:
 def _table(
     every: Sequence[Series], across: Scale, stack: Sequence[Panel]
 ) -> tuple[list[float], list[str], list[list[str]]]:
-    """A row for each x; a step's value holds on where it has no point of its own."""
+    """A row for each x, of many the chosen ones."""
     unit_of = {id(one): panel.y.unit for panel in stack for one in panel.series}
-    xs = sorted({x for one in every for x, _ in one.points if is_known(x)})
+    whole = sorted({x for one in every for x, _ in one.points if isfinite(x)})
+    xs = [whole[index] for index in chosen(len(whole))]  # writing numbers takes long: only those that are kept
     tables = [dict(one.points) for one in every]
     rows = []
     for x in xs:

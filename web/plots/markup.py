@@ -67,7 +67,7 @@ def runs_of(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
     """Points without a gap between them, run by run."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
-        if y is not None and is_known(y) and is_known(x):
+        if y is not None and math.isfinite(y) and math.isfinite(x):
             runs[-1].append((x, y))
         elif runs[-1]:
             runs.append([])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from web.plots.markup import Markup, escaped, number
 
@@ -41,11 +43,17 @@ class Plot:
     name: str = "plot"
     is_empty: bool = False
 
-    @property
-    def table(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Each row as its place (empty without one), its heading and its other cells."""
-        for index, row in enumerate(self.rows):
-            yield (f"{self.at[index]:.4f}" if self.at else ""), row[0], row[1:]
+    @cached_property
+    def table(self) -> Markup:
+        """The rows as markup of a table's body: a template would take longer for its cells than all else of a page takes."""
+        at = [f' data-at="{one:.4f}"' for one in self.at] or [""] * len(self.rows)
+        cells = [[html.escape(cell) for cell in row] for row in self.rows]
+        return Markup(
+            "\n".join(
+                f'<tr><th scope="row"{place}>{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
+                for place, row in zip(at, cells, strict=True)
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ def plot_of(
             is_read=bool(at),
         ),
     ]
-    kept = _chosen(len(rows))
+    kept = chosen(len(rows))
     return Plot(
         title=title,
         caption=caption,
@@ -122,7 +130,8 @@ def plot_of(
     )
 
 
-def _chosen(count: int) -> list[int]:
+def chosen(count: int) -> list[int]:
+    """Which of so many rows the table keeps."""
     if count <= MOST_ROWS:
         return list(range(count))
     return sorted({round(i * (count - 1) / (MOST_ROWS - 1)) for i in range(MOST_ROWS)})

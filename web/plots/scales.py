@@ -43,7 +43,7 @@ class Scale:
             found = (math.log(value) - math.log(self.lo)) / span
         else:
             found = (value - self.lo) / (self.hi - self.lo)
-        return min(1.0, max(0.0, found))
+        return 0.0 if found <= 0.0 else min(found, 1.0)
 
     def ticks(self, most: int = 6) -> list[Tick]:
         """At most so many, none outside of the scale."""
