@@ -178,7 +178,7 @@ def test_the_least_capacity_is_what_the_first_release_needs() -> None:
     least = Machine(LEAST_CAPACITY_PER_S)
     verdicts = [least.gate(seed) for seed in range(40)]
     assert Verdict.FAILED not in verdicts
-    assert verdicts.count(Verdict.PASSED) > 28, "gates that should pass run once more"
+    assert verdicts.count(Verdict.PASSED) > 24, "gates that should pass run once more"
     assert least.slow_frac() < 0.75 * most
     too_small = Machine(LEAST_CAPACITY_PER_S * 2 / 3)
     assert sum(too_small.gate(seed) is Verdict.FAILED for seed in range(40)) > 20
