@@ -35,7 +35,7 @@ from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.detection import curve_of
 from rollouts.queries.prometheus_guards import query_problems
-from rollouts.queries.rolled_back import rolled_back_before
+from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, supposed, traffic_of
 from serving.models import Environment, Node, Route
@@ -182,7 +182,8 @@ def _of_former(asked: _Asked) -> Iterator[Warned]:
         return
     last = before[0]
     at = f" at {last.at:%Y-%m-%d %H:%M} UTC" if last.at else ""
-    more = f" It was rolled back {len(before)} times in all." if len(before) > 1 else ""
+    times = f"{MOST_TOLD} times or more" if len(before) >= MOST_TOLD else f"{len(before)} times in all"
+    more = f" It was rolled back {times}." if len(before) > 1 else ""
     said = f"Rollout {last.rollout} rolled {asked.candidate.name} back in {last.environment}{at}: {last.why}{more}"
     yield Warned("rolled_back_before", "warning", f"{said} A release never changes; say what is different now.")
 

@@ -6,10 +6,14 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any
 
+import numpy.typing as npt
 import structlog
 from django.db import connections
 
@@ -21,8 +25,11 @@ from rollouts.prober.targets import Arm, Profile, Target, model_of
 from serving.ports import InferenceError, InferenceServer
 from validators.core.answers import answers_in, choose_output, in_words
 from validators.core.contract import Tensor, tensors_of
+from validators.core.golden_fit import misfit
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.inputs import item_arrays, stack
+from validators.core.rows import expected_rows, judged_outputs, rows_in
+from validators.core.ruler import ruler_of
 from validators.queries import golden_items
 
 log = structlog.get_logger(__name__)
@@ -38,16 +45,20 @@ class _Way:
     """How one release is asked."""
 
     inputs: tuple[Tensor, ...]
-    output: Tensor
+    outputs: tuple[str, ...]
     has_batch_axis: bool
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """An item that a release did not answer rightly."""
+    """An item that a release did not answer rightly; `answer` is its label, where it gave one."""
 
     words: str
     answer: Label | None
+
+
+#: What is wrong with the outputs of one item, which have a batch axis; None for a right answer.
+_Judge = Callable[[Mapping[str, npt.NDArray[Any]], GoldenItem], Wrong | None]
 
 
 class GoldenProbe:
@@ -56,10 +67,10 @@ class GoldenProbe:
     def __init__(self, profile: Profile, items: Sequence[GoldenItem]) -> None:
         golden = profile.gates.of("golden")
         self.model, self.items = profile.model, items
-        self.labels: Sequence[str] | None = golden["labels"]
         self.timeout_s = min(MOST_S, float(golden["timeout_s"]))
         arms = [arm for arm in (profile.candidate, profile.stable) if arm is not None]
-        self._ways = {arm.name: _way(arm, golden["output"]) for arm in arms}
+        self._ways = {arm.name: _way(arm, golden, items) for arm in arms}
+        self._judge = _judge_of(golden, items, tensors_of(profile.candidate.serving, "outputs"))
         self._order = random.Random(profile.rollout_id).sample(range(len(items)), len(items))
         self._at = 0
 
@@ -83,21 +94,51 @@ class GoldenProbe:
         """None for a right answer. Raises InferenceError, and ValueError for an answer or item of the wrong shape."""
         way = self._ways[arm.name]
         arrays = stack([item_arrays(way.inputs, item.inputs)], has_batch_axis=way.has_batch_axis)
-        found = server.infer(self.model, arrays, timeout_s=self.timeout_s, outputs=[way.output.name]).outputs
-        if way.output.name not in found:
-            raise ValueError(f"output {way.output.name} is missing")
-        array = found[way.output.name]
-        answer = in_words(answers_in(array if way.has_batch_axis else array[None], 1)[0], self.labels)
-        expected = in_words(item.label, self.labels)
-        return None if answer == expected else Wrong(f"answers {answer!r}, expected {expected!r}", answer)
+        found = server.infer(self.model, arrays, timeout_s=self.timeout_s, outputs=list(way.outputs)).outputs
+        for name in way.outputs:
+            if name not in found:
+                raise ValueError(f"output {name} is missing")
+        return self._judge(found if way.has_batch_axis else {name: array[None] for name, array in found.items()}, item)
 
 
-def _way(arm: Arm, output: str | None) -> _Way:
-    return _Way(
-        tensors_of(arm.serving, "inputs"),
-        choose_output(tensors_of(arm.serving, "outputs"), output),
-        int(arm.serving["max_batch_size"]) > 0,
+def _way(arm: Arm, golden: Mapping[str, Any], items: Sequence[GoldenItem]) -> _Way:
+    """Raises ValueError for a set that does not fit the release."""
+    outputs = tensors_of(arm.serving, "outputs")
+    wrong = misfit(golden, items, outputs)
+    if wrong:
+        raise ValueError(wrong.message)
+    asked = (
+        (choose_output(outputs, golden["output"]),)
+        if golden["compare"] == "label"
+        else judged_outputs(items, outputs, golden["output"])
     )
+    inputs, names = tensors_of(arm.serving, "inputs"), tuple(tensor.name for tensor in asked)
+    return _Way(inputs, names, int(arm.serving["max_batch_size"]) > 0)
+
+
+def _judge_of(golden: Mapping[str, Any], items: Sequence[GoldenItem], outputs: Sequence[Tensor]) -> _Judge:
+    """By the label, or by how far the outputs are from what is expected; the limit is the policy's, or rounding alone."""
+    if golden["compare"] == "label":
+        return partial(_wrong_label, choose_output(outputs, golden["output"]).name, golden["labels"])
+    judged = judged_outputs(items, outputs, golden["output"])
+    rows = expected_rows(items, judged)
+    ruler = ruler_of(golden, rows, {tensor.name: tensor.data_type for tensor in judged})
+    expected = {item.id: row for item, row in zip(items, rows, strict=True)}
+
+    def wrong(found: Mapping[str, npt.NDArray[Any]], item: GoldenItem) -> Wrong | None:
+        [row] = rows_in(found, [tensor.name for tensor in judged], 1)
+        limit = ruler.right_within if item.right_within is None else item.right_within
+        off = inf if row is None else ruler.distance(expected[item.id], row)
+        return None if off <= limit else Wrong(f"is off by {off:.3g} ({ruler.compare}), right is {limit:.3g}", None)
+
+    return wrong
+
+
+def _wrong_label(
+    output: str, names: Sequence[str] | None, found: Mapping[str, npt.NDArray[Any]], item: GoldenItem
+) -> Wrong | None:
+    answer, expected = in_words(answers_in(found[output], 1)[0], names), in_words(item.label, names)
+    return None if answer == expected else Wrong(f"answers {answer!r}, expected {expected!r}", answer)
 
 
 class GoldenProbes:

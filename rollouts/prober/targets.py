@@ -141,9 +141,9 @@ def _arm(release: Release) -> Arm:
 
 
 def rule_of(gates: Policy, serving: Mapping[str, Any]) -> Rule:
-    """By the answer's class where the golden policy says what the answer is (a set, or the classes' names); else by values."""
+    """By the answer's class where the golden policy says what the answer is (a set of labels, or their names); else by values."""
     golden, outputs = gates.of("golden"), tensors_of(serving, "outputs")
-    says_so = bool(golden["set"] or golden["labels"])
+    says_so = golden["compare"] == "label" and bool(golden["set"] or golden["labels"])
     named = [tensor.name for tensor in outputs if tensor.name == golden["output"]]
     alone = [outputs[0].name] if len(outputs) == 1 and golden["output"] is None else []
     return Rule(

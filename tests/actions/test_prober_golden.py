@@ -76,6 +76,27 @@ def test_wrong_golden_answers_are_counted_for_whoever_gave_them(golden: Callable
 
 
 @committed
+def test_expected_numbers_are_asked_by_how_far_off_they_are(
+    monkeypatch: pytest.MonkeyPatch, make_world: Callable[..., World]
+) -> None:
+    """Both are a thousandth off, which is right; the candidate misses what is not zero by two hundredths more on odd items."""
+    from validators.core.golden_set import GoldenItem
+
+    items = tuple(GoldenItem(name, {"x": x}, expected={"y": [2 * one for one in x]}) for name, x, _ in ITEMS)
+    monkeypatch.setattr("rollouts.prober.golden.golden_items", lambda *_: items)
+    policy = {**GOLDEN, "golden": {**GOLDEN["golden"], "compare": "largest_relative_error"}}  # type: ignore[dict-item]
+    world = make_world(gate_policy=policy)
+    world.stable_model.compute = lambda arrays: {"y": double(arrays)["y"] * np.float32(1.001)}
+    world.candidate_model.compute = lambda arrays: {
+        "y": double(arrays)["y"] * np.float32(1.02 if arrays["x"][0, 1] or arrays["x"][0, 3] else 1.001)
+    }
+    assert probe(world, len(ITEMS)) == (8, 4, 8, 0)
+    assert "r2: golden item item-1: is off by 0.02 (largest_relative_error), right is 0.005" in {
+        one.summary for one in Mismatch.objects.all()
+    }
+
+
+@committed
 def test_a_candidate_that_fails_golden_items_is_wrong_and_a_failing_stable_counts_for_nobody(
     golden: Callable[..., World],
 ) -> None:
@@ -138,6 +159,7 @@ def test_items_come_in_an_order_of_their_own_and_all_of_them(golden: Callable[..
         ({"set": f"sha256:{'5' * 64}"}, "y"),
         ({"labels": ["a", "b"]}, "y"),
         ({"labels": ["a", "b"], "output": "y"}, "y"),
+        ({"set": f"sha256:{'5' * 64}", "compare": "cosine"}, ""),
         ({"labels": ["a", "b"], "output": "z"}, ""),
     ],
 )

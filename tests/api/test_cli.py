@@ -27,9 +27,11 @@ from registry.models import Release, ServedModel
 from sluicegate.cli import exits, session
 from sluicegate.cli.errors import Unreachable
 from sluicegate.cli.main import main
+from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
 from tests.model_files import onnx_file
 from tests.rollout_setup import report_for
+from validators.models import GoldenSet
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 GRAPH = onnx_file("graph one")
@@ -187,6 +189,33 @@ def test_diff_tells_files_from_configuration(run: Run, model: None, tmp_path: Pa
         ("files", "artifact/model.onnx", "changed"),
         ("provenance", "notes", "added"),
     ]
+
+
+def test_a_golden_set_is_checked_before_it_is_added(run: Run, model: None, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"i{at}", "inputs": {"text": "x"}, "expected": {"probabilities": [0.5, 0.5]}, "slice": "ab"[at % 2]}
+        for at in range(60)
+    ]
+    file = tmp_path / "golden.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    code, told = run("ada", "model", "golden", "sentiment", str(file), "--check")
+    assert (code, told["kind"], told["compare"]) == (0, "tensors", "largest_relative_error")
+    assert not GoldenSet.objects.exists()
+    lines = proof_lines(told)
+    assert lines[0] == (
+        "60 examples of the kind tensors, compared by largest_relative_error, right within 0.005. Nothing was added."
+    )
+    assert lines[2].startswith("all  60 rows  against stable ") and lines[3].startswith(
+        "slice a  30 rows  against stable "
+    )
+    caught = told["slices"][0]["caught"]
+    assert f"{caught['against_stable']:.1%}  without one {caught['without_stable']:.1%}" in lines[3]
+    assert "none" in proof_lines({**told, "caught": {"against_stable": None, "without_stable": None}})[2]
+    file.write_text("{")
+    assert run("ada", "model", "golden", "sentiment", str(file), "--check")[0] == exits.REFUSED
+    file.write_text("\n".join(map(json.dumps, rows)))
+    code, added = run("ada", "model", "golden", "sentiment", str(file))
+    assert (code, added["items"], added["digest"]) == (0, 60, GoldenSet.objects.get().digest)
 
 
 def test_a_wrong_release_yaml_names_every_mistake_and_leaves_nothing(run: Run, model: None, tmp_path: Path) -> None:

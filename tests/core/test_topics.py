@@ -37,12 +37,12 @@ BY_KIND = {
     "environment": ("environment", ["deployments", "models"]),
     "node": ("node", ["nodes"]),
     "gateway": ("gateway", ["nodes"]),
-    **{kind: (kind, []) for kind in ("blob", "registry", "key", "job")},
+    **{kind: (kind, []) for kind in ("blob", "registry", "key", "job", "log")},
 }
 #: Subjects that no model owns.
 WITHOUT_MODEL = {
     "environment",
-    "issuer", "token_rule", "role_rule", "team", "user", "model", "blob", "registry", "key", "node", "gateway", "job", "webhook",
+    "issuer", "token_rule", "role_rule", "team", "user", "model", "blob", "registry", "key", "node", "gateway", "job", "log", "webhook",
 }  # fmt: skip
 
 

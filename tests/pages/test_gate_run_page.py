@@ -104,6 +104,18 @@ def test_a_running_gate_says_how_far_it_is_and_how_long_it_will_take(member: Cli
     assert left_of(result, began + timedelta(seconds=10)) == "about 20 s left"
 
 
+def test_answers_that_are_no_labels_tell_how_far_off_they_are(member: Client, running: GateRun) -> None:
+    far = {"p50": 0.02, "p90": 0.021, "p99": 0.5, "largest": "inf"}
+    own = {name: value for name, value in GOLDEN.items() if name != "predictions"}
+    kind = {"compare": "cosine", "right_within": 0.01, "same_within": 0.0001, "same_source": "stable's own spread"}
+    worst = [{"id": "<i>7", "slice": "long", "off_by": 0.5}]
+    judge(running, "golden", {**own, **kind, "off_by": far, "apart": {**far, "p50": 0.003}, "worst": worst}, "failed")
+    page = shown(member, "gate_run", running)
+    assert "by <code>cosine</code>; right within 0.01, the same within 0.0001 (from stable&#x27;s own spread)" in page
+    assert "no answer, or another shape" in page and ">0.003<" in page and "&lt;i&gt;7" in page
+    assert "against=r1#golden" not in page, "there are no labels to compare item by item"
+
+
 def test_evidence_appears_by_itself_and_only_when_there_is_more(member: Client, running: GateRun) -> None:
     address = reverse("gate_run_evidence", args=[running.pk])
     assert member.get(address, {"judged": "0"}).status_code == 204

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from accounts.actions import actor_for
 from accounts.core.access import Role
 from registry.models import Blob, ServedModel
 from tests.factories import make_user
+from tests.pages.markup import squeezed
 from tests.registry_samples import person, served_model
+from validators.core.certify import caught
 from validators.core.compare import share_of
+from validators.core.policy import parse_policy
 from validators.models import GoldenSet
 
 pytestmark = pytest.mark.django_db
@@ -116,3 +120,41 @@ def test_who_may(dev: Any) -> None:
         == 404
         == post(eve, lines(), verb="preview").status_code
     )
+
+
+def expecting(count: int, value: Any = (0.25, 0.75), **more: Any) -> bytes:
+    rows = [
+        {
+            "id": f"i{i}",
+            "inputs": {"text": f"words {i}"},
+            "expected": {"probabilities": list(value)},
+            "slice": "ab"[i % 2],
+        }
+        for i in range(count)
+    ]
+    return "\n".join(json.dumps(row | more) for row in rows).encode()
+
+
+def test_a_set_of_numbers_tells_what_it_would_catch_and_is_used_with_a_comparison_for_it(
+    dev: Any, api: Callable[..., Any]
+) -> None:
+    client = signed_in(dev)
+    text = squeezed(post(client, expecting(80, right_within=0.125), verb="preview").text)
+    assert "They are of the kind <strong>tensors</strong>, compared by <code>largest_relative_error</code>" in text
+    assert "An answer is right within 0.005, save for 80 items with another limit" in text and "[0.25, 0.75]" in text
+    answer = api(dev).post(
+        "/api/v1/models/sentiment/golden-sets:check", expecting(80), content_type="application/jsonl"
+    )
+    told = answer.json()
+    golden = parse_policy({"golden": {"compare": "largest_relative_error"}}).of("golden")
+    assert told["caught"] == asdict(caught(80, golden))
+    assert [one["caught"] for one in told["slices"]] == [asdict(caught(40, golden, slices=2))] * 2
+    assert (told["kind"], told["right_within"], told["labels"], told["own_limits"]) == ("tensors", 0.005, [], 0)
+    assert told["rows"][0]["expected"] == {"probabilities": [0.25, 0.75]} and told["rows"][0]["label"] is None
+    wrong = post(client, expecting(2, (1, 2, 3)), verb="preview")
+    assert wrong.status_code == 422 and "2 mistakes" in wrong.text and "shape" in wrong.text
+    post(client, expecting(80), verb="add", use="1")
+    assert ServedModel.objects.get().gate_policy["golden"]["compare"] == "largest_relative_error"
+    post(client, lines(), verb="add", use="1", version=2)
+    policy = ServedModel.objects.get().gate_policy["golden"]
+    assert "compare" not in policy and policy["set"] == GoldenSet.objects.order_by("-pk")[0].digest

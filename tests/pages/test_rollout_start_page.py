@@ -12,6 +12,7 @@ from django.urls import reverse
 from registry.models import Release
 from rollouts.models import Rollout
 from tests.factories import make_model, make_release, make_user
+from tests.page_world import copies
 from tests.pages.markup import squeezed
 from tests.rollout_setup import OBJECTIVES, production, put, serves, started
 from web.pages.policy_form import from_fields
@@ -103,6 +104,18 @@ def test_a_release_that_was_rolled_back_here_says_so_where_one_confirms(candidat
     put(started(candidate=candidate), "rolled_back", stable=Release.objects.get(number=1), reason="Errors are worse.")
     shown = page(candidate, environment="production", policy="fast")
     assert shown.count("rolled r2 back in production") == 2 and "rolled_back_before" in shown
+
+
+@pytest.mark.parametrize(
+    ("times", "said"), [(2, "It was rolled back 3 times in all."), (25, "It was rolled back 20 times or more.")]
+)
+def test_of_many_times_it_says_how_many_up_to_a_bound(candidate: Release, times: int, said: str) -> None:
+    last = put(
+        started(candidate=candidate), "rolled_back", stable=Release.objects.get(number=1), reason="Errors are worse."
+    )
+    newest = copies(last, times, lambda _: {})[-1]
+    shown = page(candidate, environment="production", policy="fast")
+    assert said in shown and f"Rollout {newest.pk} rolled r2 back" in shown
 
 
 def test_a_preview_asks_what_a_start_asks_and_no_more(

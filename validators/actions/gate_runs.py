@@ -23,11 +23,11 @@ from registry.signing import installation_keys
 from serving.models import Environment
 from serving.queries import get_environment
 from validators import queries
-from validators.core.answers import choose_output
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
 from validators.core.evidence import plain
 from validators.core.gate_diff import metrics_of
+from validators.core.golden_fit import misfit
 from validators.core.golden_set import parse_golden_set, slices_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
@@ -52,7 +52,9 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> tuple[Go
         Invalid: `golden_set_invalid`, with the lines in facts["errors"]; values are checked against the model's contract.
     """
     require(actor, Verb.EDIT_MODEL, model.team.slug, model.slug)
-    items = parse_golden_set(data, inputs=tensors_of(model.contract, "inputs"))
+    items = parse_golden_set(
+        data, inputs=tensors_of(model.contract, "inputs"), outputs=tensors_of(model.contract, "outputs")
+    )
     blob = put_blob(data)
     with transaction.atomic():
         found, is_new = GoldenSet.objects.get_or_create(
@@ -259,17 +261,14 @@ def _checked_policy(release: Release) -> Policy:
     """The model's policy, checked against what the release has."""
     policy = parse_policy(release.model.gate_policy, release.model.objectives)
     if "golden" in policy.gates and policy.golden_set:
-        queries.golden_items(release.model, policy.golden_set)
-        try:
-            choose_output(tensors_of(manifest_of(release)["serving"], "outputs"), policy.of("golden")["output"])
-        except ValueError as error:
+        items = queries.golden_items(release.model, policy.golden_set)
+        found = misfit(policy.of("golden"), items, tensors_of(manifest_of(release)["serving"], "outputs"))
+        if found:
             raise Invalid(
                 "gate_policy_invalid",
-                f"The gate policy does not fit {release.name}: {error}.",
-                errors=[
-                    {"field": "golden.output", "message": f"{error}.", "fix": "Name one of the release's outputs."}
-                ],
-            ) from None
+                f"The gate policy does not fit {release.name}: {found.message}.",
+                errors=[{"field": found.field, "message": f"{found.message}.", "fix": found.fix}],
+            )
     return policy
 
 

@@ -14,13 +14,19 @@ from rest_framework.views import APIView
 from accounts.api.requests import actor_of
 from registry.queries import visible_model
 from validators.core.golden_preview import as_json
+from validators.core.ruler import Kind
 from validators.queries.golden_preview import MAX_GOLDEN_SET_BYTES, preview_golden_set
 
 
 class GoldenRowOut(serializers.Serializer[Any]):
     id = serializers.CharField()
     inputs = serializers.JSONField()
-    label = serializers.JSONField(help_text="a whole number or text")  # type: ignore[assignment]
+    label = serializers.JSONField(  # type: ignore[assignment]
+        help_text="a whole number or text; null: the item states what is expected"
+    )
+    expected = serializers.JSONField(
+        allow_null=True, help_text="{output: numbers or a text}; null: the item has a label"
+    )
     slice = serializers.CharField()
 
 
@@ -29,11 +35,21 @@ class GoldenLabelOut(serializers.Serializer[Any]):
     items = serializers.IntegerField()
 
 
+class CaughtOut(serializers.Serializer[Any]):
+    """The least share of rows that, once a release loses them, fails the golden gate in nine runs of ten; null: none does."""
+
+    against_stable = serializers.FloatField(allow_null=True)
+    without_stable = serializers.FloatField(
+        allow_null=True, help_text="by absolute limits alone, as for a first release"
+    )
+
+
 class GoldenSliceOut(serializers.Serializer[Any]):
     slice = serializers.CharField()
     items = serializers.IntegerField()
     low = serializers.FloatField(help_text="of the interval of an accuracy of 0.9 measured on it")
     high = serializers.FloatField()
+    caught = CaughtOut(help_text="beside the other slices that are judged")
 
 
 class CertainOut(serializers.Serializer[Any]):
@@ -60,6 +76,13 @@ class GoldenCheckOut(serializers.Serializer[Any]):
     """A golden set that nobody added: what it holds, and what it can prove."""
 
     items = serializers.IntegerField()
+    kind = serializers.ChoiceField(choices=[kind.value for kind in Kind])
+    compare = serializers.CharField(help_text="the model's golden.compare, or the usual one of this kind")
+    right_within = serializers.FloatField(
+        allow_null=True, help_text="how far off a right answer may be by that; null for labels"
+    )
+    own_limits = serializers.IntegerField(help_text="items that state a right_within of their own")
+    caught = CaughtOut(help_text="over all items")
     rows = GoldenRowOut(many=True, help_text="the first 20")
     labels = GoldenLabelOut(many=True)
     slices = GoldenSliceOut(many=True)

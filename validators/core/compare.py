@@ -94,6 +94,11 @@ def worse_p(paired: Paired, margin: float) -> float:
     return NormalDist().cdf(tango_z(paired, margin))
 
 
+def below_p(count: int, n: int, limit: float) -> float:
+    """The p-value, one-sided and exact, of "the share is at least `limit`": the smaller, the more surely it is below."""
+    return 1.0 if count >= n or limit <= 0 else beta.incomplete(1 - limit, n - count, count + 1)
+
+
 def holm(p_values: Sequence[float], *, alpha: float) -> list[bool]:
     """Which hypotheses are rejected such that any of them is rejected wrongly with a chance of `alpha` at most.
 

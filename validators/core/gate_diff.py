@@ -111,7 +111,12 @@ def metrics_of(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
-    under = (("golden set", evidence.get("golden_set")), ("output", evidence.get("output")))
+    under = (
+        ("golden set", evidence.get("golden_set")),
+        ("output", evidence.get("output")),
+        ("comparison", evidence.get("compare", "label")),
+        ("limit", evidence.get("right_within")),
+    )
     accuracy, flips = evidence.get("accuracy") or {}, evidence.get("batch_invariance") or {}
     if isinstance(accuracy.get("value"), int | float):
         interval = accuracy.get("low"), accuracy.get("high"), accuracy.get("n")

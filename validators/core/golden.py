@@ -1,5 +1,7 @@
 """The golden gate's judgement: accuracy, agreement with the baseline, and what happened to each slice.
 
+Whatever the answers are, a row is right or it is not, and two answers are the same or they are not: a `Ruler` says which.
+
 Two rules. `measured`: the golden set itself is the standard, and its measured values decide; a drop beyond the limit that
 chance explains is undecided. `certified`: a limit holds only when the confidence bound is beyond it.
 """
@@ -9,11 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from validators.core import compare
-from validators.core.compare import Paired, Share
-from validators.core.golden_set import GoldenItem, Label
+from validators.core.compare import Share
+from validators.core.golden_checks import Check, are_worse, at_least, at_most_drop, slices_at_least
+from validators.core.golden_length import length_shift
+from validators.core.golden_off import off_by, worst_rows
+from validators.core.golden_set import GoldenItem
+from validators.core.ruler import COMPARISONS, LABELS, SPREAD, Answer, Kind, Ruler
 from validators.core.verdict import Judgement, Verdict, worst_of
 
 
@@ -21,42 +27,50 @@ from validators.core.verdict import Judgement, Verdict, worst_of
 class Replay:
     """What releases answered to the items, in the items' order; None for an item without a usable answer.
 
-    `alone` holds answers of a sample, {position: answer}, asked one at a time.
+    `alone` holds answers of a sample, {position: answer}, asked one at a time; `batched` those of the same sample in other
+    batches, {how: [(position, answer)]}.
     """
 
     items: Sequence[GoldenItem]
-    labels: Sequence[Label]
-    candidate: Sequence[Label | None]
-    baseline: Sequence[Label | None] | None = None
+    expected: Sequence[Answer]
+    candidate: Sequence[Answer | None]
+    baseline: Sequence[Answer | None] | None = None
     baseline_name: str = ""
-    alone: Mapping[int, Label | None] = field(default_factory=dict)
+    alone: Mapping[int, Answer | None] = field(default_factory=dict)
     problem: str = ""  # the first reason why an item has no answer
+    ruler: Ruler = LABELS
+    batched: Mapping[str, Sequence[tuple[int, Answer | None]]] = field(default_factory=dict)
 
+    def off(self, answers: Sequence[Answer | None]) -> list[float]:
+        """How far each of these answers is from what is expected; inf where there is none."""
+        return self.ruler.distances(self.expected, answers)
 
-@dataclass(frozen=True)
-class Check:
-    """One limit of the policy, and how it came out."""
-
-    name: str
-    limit: float
-    measured: float
-    verdict: Verdict
-    sentence: str
+    def rights(self, off: Sequence[float]) -> list[bool]:
+        """Which answers are right that are so far off, by each item's own limit or by the ruler's."""
+        usual = self.ruler.right_within
+        own = (item.right_within for item in self.items)
+        return [one <= (usual if limit is None else limit) for one, limit in zip(off, own, strict=True)]
 
 
 def judge_golden(replay: Replay, policy: Mapping[str, Any]) -> Judgement:
     """The verdict under a policy's golden section (see `validators.core.policy`), with all that was counted as evidence."""
-    confidence = float(policy["confidence"])
-    rights = sum(a == b for a, b in zip(replay.candidate, replay.labels, strict=True))
-    accuracy = compare.share_of(rights, len(replay.items), confidence=confidence)
+    off = replay.off(replay.candidate)
+    rights = replay.rights(off)
+    accuracy = compare.share_of(sum(rights), len(rights), confidence=float(policy["confidence"]))
     evidence: dict[str, Any] = {"items": len(replay.items), "accuracy": _shown(accuracy), "rule": policy["rule"]}
-    checks = [_answered(replay), _at_least("accuracy", policy["min_accuracy"], accuracy, policy["rule"])]
-    checks.append(_flips(replay, policy, evidence))
+    evidence["slices"] = _slices(replay, rights, policy)
+    says = _say_off(replay, off, rights, evidence)
+    checks = [
+        _answered(replay),
+        at_least("accuracy", policy["min_accuracy"], accuracy, policy["rule"], says),
+        *_slices_at_least("accuracy", "min_slice_accuracy", replay, rights, policy),
+        *_flips(replay, policy, evidence),
+        _length(replay, policy, evidence),
+    ]
     if replay.baseline is not None:
-        checks += _against_baseline(replay, policy, evidence)
+        checks += _against_baseline(replay, rights, policy, evidence)
     else:
         evidence["baseline"] = None
-    evidence["slices"] = _slices(replay, evidence.get("slices", {}))
     return _summed_up([check for check in checks if check], replay, accuracy, evidence)
 
 
@@ -71,7 +85,9 @@ def _summed_up(checks: list[Check], replay: Replay, accuracy: Share, evidence: d
         if agreement
         else "there is no stable release to compare with, so only absolute limits were judged"
     )
-    return Judgement(verdict, f"{accuracy.value:.1%} of {accuracy.n} answers are right; {compared}.", evidence)
+    ruler = replay.ruler
+    widened = f"; {ruler.same_within:.3g} apart counts as the same, by {SPREAD}" if ruler.source == SPREAD else ""
+    return Judgement(verdict, f"{accuracy.value:.1%} of {accuracy.n} answers are right; {compared}{widened}.", evidence)
 
 
 def _answered(replay: Replay) -> Check:
@@ -87,139 +103,149 @@ def _answered(replay: Replay) -> Check:
     )
 
 
-def _at_least(name: str, limit: float | None, share: Share, rule: str) -> Check | None:
-    if limit is None:
-        return None
-    if rule == "certified":
-        verdict = Verdict.PASSED if share.low >= limit else Verdict.FAILED if share.high < limit else Verdict.UNDECIDED
-    else:
-        verdict = Verdict.PASSED if share.value >= limit else Verdict.FAILED
-    return Check(
-        name,
-        limit,
-        share.value,
-        verdict,
-        f"The {name} is {share.value:.2%} (interval {share.low:.2%} to {share.high:.2%}) of {share.n} items; "
-        f"{limit:.2%} is asked.",
+def _say_off(replay: Replay, off: Sequence[float], rights: Sequence[bool], evidence: dict[str, Any]) -> str:
+    """How far off the answers are, into the evidence; what of that is to be said where they are not right."""
+    ruler = replay.ruler
+    evidence["compare"] = ruler.compare
+    if ruler is LABELS:
+        return ""
+    evidence |= {"right_within": ruler.right_within, "same_within": ruler.same_within, "same_source": ruler.source}
+    evidence["off_by"] = off_by(off)
+    evidence["worst"] = worst_rows(replay.items, rights, off)
+    return (
+        f" Half of the answers are off by {evidence['off_by']['p50']:.3g} or more; {ruler.right_within:.3g} is right."
     )
 
 
-def _at_most_drop(
-    name: str, limit: float | None, paired: Paired, policy: Mapping[str, Any], *, is_worse: bool
-) -> Check | None:
-    """`is_worse`: see `_are_worse`."""
-    if limit is None:
-        return None
-    if policy["rule"] == "certified":
-        passed = compare.is_not_worse(paired, limit, confidence=float(policy["confidence"]))
-    else:
-        passed = paired.drop <= limit + 1e-12
-    verdict = Verdict.PASSED if passed else Verdict.FAILED if is_worse else Verdict.UNDECIDED
-    doubt = "" if verdict is not Verdict.UNDECIDED else " That may be chance: add items to tell."
-    return Check(
-        name,
-        limit,
-        paired.drop,
-        verdict,
-        f"The {name} is {paired.drop * 100:.1f} points ({paired.lost} answers lost, {paired.won} won, of {paired.n}); "
-        f"{limit * 100:.1f} are allowed.{doubt}",
-    )
-
-
-def _are_worse(parts: Sequence[Paired], limit: float | None, policy: Mapping[str, Any]) -> list[bool]:
-    """Which drops are shown to exceed the limit (`certified`), or to be more than chance (`measured`), all of them taken together.
-
-    One slice in twenty would fail by chance alone at a confidence of .95; so the confidence holds for all slices at once.
-    """
-    margin = (limit or 0.0) if policy["rule"] == "certified" else 0.0
-    return compare.holm([compare.worse_p(one, margin) for one in parts], alpha=1 - float(policy["confidence"]))
-
-
-def _against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> list[Check | None]:
+def _against_baseline(
+    replay: Replay, rights: Sequence[bool], policy: Mapping[str, Any], evidence: dict[str, Any]
+) -> list[Check | None]:
     assert replay.baseline is not None
-    confidence = float(policy["confidence"])
-    agreed = compare.agreement(replay.candidate, replay.baseline, confidence=confidence)
-    paired = compare.pair(replay.candidate, replay.baseline, replay.labels)
-    margin = compare.certifiable_margin(paired, confidence=confidence)
+    confidence, ruler, name = float(policy["confidence"]), replay.ruler, replay.baseline_name
+    apart = ruler.distances(replay.baseline, replay.candidate)
+    same = [one <= ruler.same_within for one in apart]
+    agreed = compare.share_of(sum(same), len(same), confidence=confidence)
+    before = replay.rights(replay.off(replay.baseline))
+    paired = compare.pair(rights, before, [True] * len(rights))
     evidence |= {
-        "baseline": replay.baseline_name,
+        "baseline": name,
         "agreement": _shown(agreed),
         "paired": {**asdict(paired), "drop": round(paired.drop, 6)},
-        "smallest_certifiable_drop": margin,
+        "smallest_certifiable_drop": compare.certifiable_margin(paired, confidence=confidence),
     }
+    says = ""
+    if ruler is not LABELS:
+        evidence["apart"] = off_by(apart)
+        half = evidence["apart"]["p50"]
+        says = f" Half of the answers are {half:.3g} or more apart; up to {ruler.same_within:.3g} is the same."
+    limit = policy["max_accuracy_drop"]
     checks = [
-        _at_least(f"agreement with {replay.baseline_name}", policy["min_agreement"], agreed, policy["rule"]),
-        _at_most_drop(
-            "accuracy drop",
-            policy["max_accuracy_drop"],
-            paired,
-            policy,
-            is_worse=_are_worse([paired], policy["max_accuracy_drop"], policy)[0],
-        ),
+        at_least(f"agreement with {name}", policy["min_agreement"], agreed, policy["rule"], says),
+        *_slices_at_least(f"agreement with {name}", "min_slice_agreement", replay, same, policy),
+        at_most_drop("accuracy drop", limit, paired, policy, is_worse=are_worse([paired], limit, policy)[0]),
     ]
-    return checks + _slices_against_baseline(replay, policy, evidence)
+    return checks + _slices_against_baseline(replay, (rights, before, same), policy, evidence["slices"])
 
 
-def _slices_against_baseline(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> list[Check | None]:
-    assert replay.baseline is not None
-    slices, judged = {}, {}
-    for name, (candidate, baseline, labels) in compare.by_slice(
-        [item.slice for item in replay.items], replay.candidate, replay.baseline, replay.labels
-    ).items():
-        part = compare.pair(candidate, baseline, labels)
-        is_judged = part.n >= policy["min_slice_items"]
-        slices[name] = {
-            "drop": round(part.drop, 6),
-            "lost": part.lost,
-            "won": part.won,
-            "is_judged": is_judged,
-            "agreement": round(compare.agreement(candidate, baseline).value, 6),
-        }
-        if is_judged:
+def _slices_against_baseline(
+    replay: Replay, columns: Sequence[Sequence[bool]], policy: Mapping[str, Any], slices: dict[str, dict[str, Any]]
+) -> list[Check | None]:
+    """`columns`: whether this release and the baseline are right, and whether their answers are the same."""
+    judged = {}
+    for name, (rights, before, same) in compare.by_slice([item.slice for item in replay.items], *columns).items():
+        part = compare.pair(rights, before, [True] * len(rights))
+        agreement = round(sum(map(bool, same)) / len(same), 6)
+        slices[name] |= {"drop": round(part.drop, 6), "lost": part.lost, "won": part.won}
+        slices[name] |= {"is_judged": part.n >= policy["min_slice_items"], "agreement": agreement}
+        if slices[name]["is_judged"]:
             judged[name] = part
-    evidence["slices"] = slices
     limit = policy["max_slice_drop"]
     return [
-        _at_most_drop(f"accuracy drop on slice {name}", limit, part, policy, is_worse=is_worse)
-        for (name, part), is_worse in zip(judged.items(), _are_worse(list(judged.values()), limit, policy), strict=True)
+        at_most_drop(f"accuracy drop on slice {name}", limit, part, policy, is_worse=is_worse)
+        for (name, part), is_worse in zip(judged.items(), are_worse(list(judged.values()), limit, policy), strict=True)
     ]
 
 
-def _slices(replay: Replay, so_far: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    cut = compare.by_slice([item.slice for item in replay.items], replay.candidate, replay.labels)
+def _slices_at_least(
+    name: str, setting: str, replay: Replay, column: Sequence[bool], policy: Mapping[str, Any]
+) -> list[Check | None]:
+    """The share of each slice that is large enough to be judged, held to the policy's setting."""
+    if policy[setting] is None:
+        return []
+    confidence = float(policy["confidence"])
+    shares = {
+        part: compare.share_of(sum(map(bool, values)), len(values), confidence=confidence)
+        for part, (values,) in compare.by_slice([item.slice for item in replay.items], column).items()
+        if len(values) >= policy["min_slice_items"]
+    }
+    return slices_at_least(name, policy[setting], shares, policy)
+
+
+def _slices(replay: Replay, rights: Sequence[bool], policy: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    cut = compare.by_slice([item.slice for item in replay.items], rights)
     return {
-        name: {
-            "items": len(labels),
-            "accuracy": round(sum(a == b for a, b in zip(answers, labels, strict=True)) / len(labels), 6),
-            **so_far.get(name, {}),
-        }
-        for name, (answers, labels) in cut.items()
+        name: {"items": len(values), "accuracy": round(sum(map(bool, values)) / len(values), 6)}
+        for name, (values,) in cut.items()
     }
 
 
-def _flips(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> Check | None:
-    """Batch invariance: how many answers change when the item is asked alone. Quantised models do change some."""
-    if not replay.alone:
-        evidence["batch_invariance"] = None
+def _length(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> Check | None:
+    """How long texts are beside those of the stable release, or else beside those that are expected."""
+    if COMPARISONS[replay.ruler.compare] is not Kind.TEXT:
         return None
-    flipped = sum(replay.candidate[at] != answer for at, answer in replay.alone.items())
-    share = compare.share_of(flipped, len(replay.alone), confidence=float(policy["confidence"]))
-    evidence["batch_invariance"] = {
-        "flipped": flipped,
-        "asked_alone": share.n,
-        "low": round(share.low, 6),
-        "high": round(share.high, 6),
+    references, reference = replay.expected, "what is expected"
+    if replay.baseline is not None:
+        references, reference = [one or {} for one in replay.baseline], f"those of {replay.baseline_name}"
+    limit = policy["max_length_shift"]
+    evidence["length"], check = length_shift(references, replay.candidate, limit, policy, reference=reference)
+    return check
+
+
+#: How items are asked once more, and what is said of answers that change then.
+_AGAIN: Final = {
+    "alone": "when the item is asked alone",
+    "full": "when the batch is full",
+    "random": "in batches of random size and company",
+}
+
+
+def _flips(replay: Replay, policy: Mapping[str, Any], evidence: dict[str, Any]) -> list[Check | None]:
+    """Batch invariance: how many answers change with the batch. Quantised models do change some."""
+    asked: dict[str, Sequence[tuple[int, Answer | None]]] = {"alone": list(replay.alone.items()), **replay.batched}
+    counted = {how: _flipped(replay, answers) for how, answers in asked.items() if answers}
+    if "alone" not in counted:
+        evidence["batch_invariance"] = None
+        return []
+    shares = {
+        how: compare.share_of(flipped, n, confidence=float(policy["confidence"]))
+        for how, (flipped, n) in counted.items()
     }
+    told = {
+        how: {"flipped": share.count, "asked": share.n, "low": round(share.low, 6), "high": round(share.high, 6)}
+        for how, share in shares.items()
+    }
+    alone = told.pop("alone")
+    evidence["batch_invariance"] = {"asked_alone": alone.pop("asked"), **alone, **told}
     limit = policy["max_batch_flips"]
     if limit is None:
-        return None
-    return Check(
-        "batch flips",
-        limit,
-        share.value,
-        Verdict.PASSED if share.value <= limit else Verdict.FAILED,
-        f"{flipped} of {share.n} answers change when the item is asked alone; {limit:.2%} are allowed.",
-    )
+        return []
+    return [
+        Check(
+            "batch flips" if how == "alone" else f"batch flips, {how}",
+            limit,
+            share.value,
+            Verdict.PASSED if share.value <= limit else Verdict.FAILED,
+            f"{share.count} of {share.n} answers change {_AGAIN[how]}; {limit:.2%} are allowed.",
+        )
+        for how, share in shares.items()
+    ]
+
+
+def _flipped(replay: Replay, answers: Sequence[tuple[int, Answer | None]]) -> tuple[int, int]:
+    """(items that were answered otherwise at least once, items)."""
+    asked = {at for at, _ in answers}
+    changed = {at for at, answer in answers if not replay.ruler.is_same(replay.candidate[at], answer)}
+    return len(changed), len(asked)
 
 
 def _shown(share: Share) -> dict[str, Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from validators.core import compare
+from validators.core.certify import Caught, caught, judged_slices
 from validators.core.compare import Paired, Share
-from validators.core.golden_set import GoldenItem
+from validators.core.contract import Tensor
+from validators.core.golden_set import GoldenItem, kind_of, slices_of
+from validators.core.ruler import Kind, rounding_of
 
 ROWS: Final = 20
 #: Accuracies that the intervals are told for, and shares of answers that flip each way between two releases.
@@ -21,11 +24,12 @@ MOST_GROUPS: Final = 50
 
 @dataclass(frozen=True)
 class SliceFacts:
-    """One slice: how many items, and the interval of an accuracy of 90 % on it."""
+    """One slice: how many items, the interval of an accuracy of 90 % on it, and the least regression that is caught there."""
 
     name: str
     items: int
     at_90: Share
+    caught: Caught
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,17 @@ class Changes:
 
 @dataclass(frozen=True)
 class Preview:
-    """`certain`: (accuracy measured, its interval); `drops`: (share of answers that flip each way, smallest drop ruled out)."""
+    """`certain`: (accuracy measured, its interval); `drops`: (share of answers that flip each way, smallest drop ruled out).
+
+    `right_within` is how far off a right answer may be by `compare`; None for labels. `own_limits`: items with one of their own.
+    """
 
     items: int
+    kind: Kind
+    compare: str
+    right_within: float | None
+    own_limits: int
+    caught: Caught
     rows: tuple[GoldenItem, ...]
     labels: tuple[tuple[str, int], ...]
     slices: tuple[SliceFacts, ...]
@@ -54,16 +66,34 @@ class Preview:
     changes: Changes | None = None
 
 
-def preview(items: Sequence[GoldenItem], *, confidence: float, before: Sequence[GoldenItem] | None = None) -> Preview:
-    """What can be told of these items. `before`: the set that they would replace. Statistics are those of the golden gate."""
-    n = len(items)
-    labels = Counter(str(item.label) for item in items).most_common(MOST_GROUPS)
-    slices = Counter(item.slice for item in items).most_common(MOST_GROUPS)
+def preview(
+    items: Sequence[GoldenItem],
+    golden: Mapping[str, Any],
+    *,
+    outputs: Sequence[Tensor] = (),
+    before: Sequence[GoldenItem] | None = None,
+) -> Preview:
+    """What can be told of these items under a policy's golden section, by the statistics of the golden gate.
+
+    `outputs` are the model's, by whose data types rounding is judged; `before` is the set that they would replace.
+    """
+    n, confidence = len(items), float(golden["confidence"])
+    labels = Counter(str(item.label) for item in items if item.expected is None).most_common(MOST_GROUPS)
+    sizes = slices_of(items)
+    judged = judged_slices(sizes, golden)
     return Preview(
         items=n,
+        kind=kind_of(items),
+        compare=golden["compare"],
+        right_within=_right_within(items, golden, outputs),
+        own_limits=sum(item.right_within is not None for item in items),
+        caught=caught(n, golden),
         rows=tuple(items[:ROWS]),
         labels=tuple(labels),
-        slices=tuple(SliceFacts(name, count, _at(0.9, count, confidence)) for name, count in slices),
+        slices=tuple(
+            SliceFacts(name, count, _at(0.9, count, confidence), caught(count, golden, slices=max(1, judged)))
+            for name, count in Counter(sizes).most_common(MOST_GROUPS)
+        ),
         certain=tuple((accuracy, _at(accuracy, n, confidence)) for accuracy in ACCURACIES),
         drops=tuple((flips, _smallest_drop(flips, n, confidence)) for flips in FLIPS),
         confidence=confidence,
@@ -75,7 +105,7 @@ def changes(items: Sequence[GoldenItem], before: Sequence[GoldenItem]) -> Change
     """By id, in time that grows with the number of items."""
     old: Mapping[str, GoldenItem] = {item.id: item for item in before}
     shared = [(item, old[item.id]) for item in items if item.id in old]
-    relabelled = sum(item.label != other.label for item, other in shared)
+    relabelled = sum(item.shown != other.shown for item, other in shared)
     reworded = sum(item.inputs != other.inputs for item, other in shared)
     moved = sum(item.slice != other.slice for item, other in shared)
     same = sum(item == other for item, other in shared)
@@ -87,10 +117,24 @@ def as_json(found: Preview) -> dict[str, Any]:
     told = found.changes
     return {
         "items": found.items,
-        "rows": [{"id": i.id, "inputs": dict(i.inputs), "label": i.label, "slice": i.slice} for i in found.rows],
+        "kind": found.kind.value,
+        "compare": found.compare,
+        "right_within": found.right_within,
+        "own_limits": found.own_limits,
+        "caught": asdict(found.caught),
+        "rows": [
+            {"id": i.id, "inputs": dict(i.inputs), "label": i.label, "expected": i.expected, "slice": i.slice}
+            for i in found.rows
+        ],
         "labels": [{"label": label, "items": count} for label, count in found.labels],
         "slices": [
-            {"slice": one.name, "items": one.items, "low": round(one.at_90.low, 6), "high": round(one.at_90.high, 6)}
+            {
+                "slice": one.name,
+                "items": one.items,
+                "low": round(one.at_90.low, 6),
+                "high": round(one.at_90.high, 6),
+                "caught": asdict(one.caught),
+            }
             for one in found.slices
         ],
         "confidence": found.confidence,
@@ -103,6 +147,16 @@ def as_json(found: Preview) -> dict[str, Any]:
         if told is None
         else {name: getattr(told, name) for name in ("added", "removed", "relabelled", "reworded", "moved", "same")},
     }
+
+
+def _right_within(items: Sequence[GoldenItem], golden: Mapping[str, Any], outputs: Sequence[Tensor]) -> float | None:
+    """The limit that is stated, else what rounding does to the expected outputs; stable's own spread can only widen it."""
+    if kind_of(items) is Kind.LABELS:
+        return None
+    if golden["right_within"] is not None or golden["same_within"] is not None:
+        return float(golden["same_within"] if golden["right_within"] is None else golden["right_within"])
+    types = [tensor.data_type for tensor in outputs if tensor.name in (items[0].expected or {})]
+    return rounding_of(golden["compare"], types or ["FP32"])
 
 
 def _at(accuracy: float, n: int, confidence: float) -> Share:

@@ -1,24 +1,27 @@
 """The gate policy of a model: which gates run, in which order, and what each of them demands.
 
 A policy is plain JSON. Reading fills in every default, so that its digest names what was really demanded; what the load
-gate is not told, it takes from the model's objectives.
+gate is not told, it takes from the model's objectives, and what the golden gate is not told depends on what it compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ledger.core.canonical import digest_of
 from ledger.core.errors import Invalid
-from registry.core.schema import Flag, Integer, ListOf, Number, Problem, Record, SchemaType, Text, may
+from registry.core.schema import INVALID, Flag, Integer, Json, ListOf, Number, Problem, Record, SchemaType, Text, may
+from validators.core import json_shape
 from validators.core.proof import sizing
+from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load")
 
 _FRACTION = Number(0, 1)
+_DISTANCE = Number(0, 1_000_000)
 _SECONDS = Number(0, 86_400, above=True, unit="seconds")
 _MILLISECONDS = Number(0, 86_400_000, above=True, unit="milliseconds")
 _CONFIDENCE = Number(0.5, 0.9999)
@@ -27,6 +30,8 @@ _DURATION = Number(0, 3600, above=True, unit="seconds")
 _ERRORS_ONLY_S = 8.0
 _QUANTILE, _MAX_ERROR_FRAC = 0.99, 0.001
 _LEAST_QUANTILE, _MOST_QUANTILE = 0.0001, 0.9999
+#: What is asked where answers are compared that are no labels, and the policy does not say: outputs that are expected are met.
+_OF_ROWS = {"min_accuracy": 0.95, "min_slice_accuracy": 0.9, "min_slice_agreement": 0.9, "max_batch_flips": 0.05}
 
 
 class _BatchSize:
@@ -44,6 +49,17 @@ class _OrNone:
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
         return None if value is None else self.kind.read(value, at, problems)
+
+
+class _Schema:
+    """A JSON Schema of the words that `validators.core.json_shape` knows."""
+
+    def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
+        read = Json().read(value, at, problems)
+        fault = None if read is INVALID else json_shape.fault_of_schema(read, "it")
+        if fault:
+            problems.append(Problem(at, f"{fault}.", "Write a JSON Schema of these words alone."))
+        return INVALID if fault else read
 
 
 _CONTRACT = Record(
@@ -67,13 +83,20 @@ _GOLDEN = Record(
             Text(71, pattern="sha256:[0-9a-f]{64}", like="sha256:<64 hex digits>", says="a golden set's digest"), None
         ),
         "output": may(Text(200), None),
+        "compare": may(Text(one_of=tuple(COMPARISONS), says="a comparison"), "label"),
+        "right_within": may(_OrNone(_DISTANCE), None),
+        "same_within": may(_OrNone(_DISTANCE), None),
+        "schema": may(_OrNone(_Schema()), None),
         "labels": may(ListOf(Text(200), least=1, most=10_000), None),
-        "min_accuracy": may(_FRACTION, None),
+        "min_accuracy": may(_OrNone(_FRACTION), None),
+        "min_slice_accuracy": may(_OrNone(_FRACTION), None),
         "min_agreement": may(_OrNone(_FRACTION), 0.95),
+        "min_slice_agreement": may(_OrNone(_FRACTION), None),
         "max_accuracy_drop": may(_OrNone(_FRACTION), 0.02),
         "max_slice_drop": may(_OrNone(_FRACTION), 0.05),
         "min_slice_items": may(Integer(1, 1_000_000, unit="items"), 20),
-        "max_batch_flips": may(_FRACTION, None),
+        "max_batch_flips": may(_OrNone(_FRACTION), None),
+        "max_length_shift": may(_OrNone(Number(0, 100)), None),
         "rule": may(Text(one_of=("measured", "certified"), says="a rule"), "measured"),
         "confidence": may(_CONFIDENCE, 0.95),
         "batch_size": may(Integer(1, 65_536, unit="items"), 16),
@@ -163,8 +186,16 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
         )
     if read["gates"] is None:
         read["gates"] = [name for name in GATE_NAMES if name != "golden" or read["golden"]["set"]]
+    read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
     read["load"] = _inherited(read["load"], objectives or {})
     return Policy(read, digest_of(read))
+
+
+def _of_its_kind(golden: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The golden section with the limits of what it compares; a stated null asks for nothing."""
+    if golden["compare"] == "label":
+        return dict(golden)
+    return {**golden, **{name: limit for name, limit in _OF_ROWS.items() if name not in stated}}
 
 
 def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,4 +237,13 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
                 "Upload one to the model's golden-sets and write its digest here, or take golden out of gates.",
             )
         )
+    compare = str(golden.get("compare"))
+    for name, kinds in ONLY_FOR.items():
+        if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:
+            fix = f"Leave it out, or compare {' or '.join(kinds)}: {_comparisons_of(kinds)}."
+            problems.append(Problem(f"golden.{name}", f"it means nothing for golden.compare {compare}.", fix))
     return problems
+
+
+def _comparisons_of(kinds: Sequence[Kind]) -> str:
+    return ", ".join(name for name, kind in COMPARISONS.items() if kind in kinds)

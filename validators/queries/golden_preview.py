@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ledger.core.errors import Invalid, NotFound
 from registry.models import ServedModel
 from validators.core.contract import tensors_of
+from validators.core.golden_fit import fitted
 from validators.core.golden_preview import Preview, preview
-from validators.core.golden_set import GoldenItem, parse_golden_set
+from validators.core.golden_set import GoldenItem, kind_of, parse_golden_set
 from validators.core.policy import parse_policy
+from validators.core.ruler import Kind
 from validators.queries.gate_runs import golden_items, golden_sets_of
 
 #: Of one file.
@@ -20,8 +24,11 @@ def preview_golden_set(model: ServedModel, data: bytes) -> Preview:
     Raises Invalid: `golden_set_invalid`, with the lines in facts["errors"]; `golden_set_too_large`.
     """
     require_size(data)
-    items = parse_golden_set(data, inputs=tensors_of(model.contract, "inputs"))
-    return preview(items, confidence=_confidence(model), before=_before(model))
+    items = parse_golden_set(
+        data, inputs=tensors_of(model.contract, "inputs"), outputs=tensors_of(model.contract, "outputs")
+    )
+    golden = _golden_for(model, kind_of(items))
+    return preview(items, golden, outputs=tensors_of(model.contract, "outputs"), before=_before(model))
 
 
 def require_size(data: bytes) -> None:
@@ -48,9 +55,11 @@ def _before(model: ServedModel) -> tuple[GoldenItem, ...] | None:
         return None
 
 
-def _confidence(model: ServedModel) -> float:
-    """That of the model's golden gate."""
+def _golden_for(model: ServedModel, kind: Kind) -> dict[str, Any]:
+    """The model's golden section as it would judge a set of this kind; the default one where it cannot be read."""
+    stated = model.gate_policy.get("golden")
     try:
-        return float(parse_policy(model.gate_policy, model.objectives).document["golden"]["confidence"])
+        section = fitted(stated if isinstance(stated, dict) else {}, kind)
+        return parse_policy({**model.gate_policy, "golden": section}, model.objectives).of("golden")
     except Invalid:
-        return float(parse_policy({}).document["golden"]["confidence"])
+        return parse_policy({"golden": fitted({}, kind)}).of("golden")

@@ -16,8 +16,10 @@ from ledger.core.errors import DomainError, Invalid, NotFound
 from registry.actions import change_model
 from registry.models import ServedModel
 from validators.actions import add_golden_set
+from validators.core.golden_fit import fitted
 from validators.core.golden_preview import Preview
-from validators.queries import golden_sets_of
+from validators.core.golden_set import kind_of
+from validators.queries import golden_items, golden_sets_of
 from validators.queries.golden_preview import preview_golden_set, require_size, set_in_policy
 from web.pages.forms import act, refused, version_in
 from web.pages.model_frame import frame, readable_model
@@ -71,9 +73,10 @@ def use(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _put_into_policy(request: HttpRequest, served: ServedModel, digest: str, version: int) -> None:
+    """With the usual comparison of a set of this kind, where the policy names one for another."""
     policy: dict[str, Any] = dict(served.gate_policy)
-    golden = policy.get("golden")
-    policy["golden"] = {**(golden if isinstance(golden, dict) else {}), "set": digest}
+    golden, kind = policy.get("golden"), kind_of(golden_items(served, digest))
+    policy["golden"] = {**fitted(golden if isinstance(golden, dict) else {}, kind), "set": digest}
     if isinstance(policy.get("gates"), list) and "golden" not in policy["gates"]:
         policy["gates"] = [*policy["gates"], "golden"]
     change_model(actor=actor_of(request), model=served, expected_version=version, changes={"gate_policy": policy})

@@ -35,6 +35,8 @@ _WORDS: Final = {
         ("stop_at_first_failure", "Stop at the first failure", "yes or no", _FLAG),
         ("cold_start.max_s", "Cold start at most", "seconds", _NUMBER),
         ("golden.set", "Golden set", "its digest", _TEXT),
+        ("golden.compare", "Answers are compared by", "label, cosine, largest_relative_error, …", _TEXT),
+        ("golden.right_within", "Right within", "of what is expected, or none", _NUMBER),
         ("golden.min_accuracy", "Accuracy at least", "share from 0 to 1", _NUMBER),
         ("golden.min_agreement", "Agreement at least", "share, or none", _NUMBER),
         ("golden.max_accuracy_drop", "Accuracy may drop by", "share, or none", _NUMBER),

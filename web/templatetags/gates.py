@@ -25,6 +25,12 @@ def both_wrong(result: GateResult) -> int:
     return int(paired["n"]) - int(paired["both_right"]) - int(paired["won"]) - int(paired["lost"])
 
 
+@register.filter
+def off(distance: float | str) -> str:
+    """How far off an answer is, in three figures; evidence holds what is not finite by its name."""
+    return "no answer, or another shape" if isinstance(distance, str) else f"{distance:.3g}"
+
+
 register.filter("share", share_text)
 
 
