@@ -65,7 +65,7 @@ class GateResult(models.Model):
     gate = models.CharField(max_length=30)
     position = models.PositiveIntegerField()
     verdict = models.CharField(max_length=10, blank=True)  # empty: not judged yet
-    reason = models.TextField(blank=True)  # one sentence
+    reason = models.TextField(blank=True)  # one sentence; until there is a verdict, what it does or waits for
     evidence = models.JSONField(default=dict)
     progress_done = models.PositiveIntegerField(default=0)
     progress_total = models.PositiveIntegerField(default=0)

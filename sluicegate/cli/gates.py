@@ -73,7 +73,9 @@ def _say_progress(gate_run: dict[str, Any], said: set[str], meter: Any, output: 
     note = ""
     if current:
         total = current.get("progress_total") or 0
-        note = current["gate"] + (f" {current.get('progress_done', 0)}/{total}" if total else "")
+        counted = f" {current.get('progress_done', 0)}/{total}" if total else ""
+        does = f": {current['reason']}" if current.get("reason") else ""  # such as for whom it waits
+        note = f"{current['gate']}{counted}{does}"
     meter(len(said), len(runs), note)
 
 

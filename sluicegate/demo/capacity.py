@@ -30,9 +30,9 @@ from sluicegate.stack.machine import BASE_DIR
 #: else a machine does have to find room beside them.
 MOST_PER_S, SHARE = 22.0, 1 / 3
 #: What r1 needs to be released at all. Its load gate asks for 8 requests a second, one in eight of them 128 tokens long, and
-#: fails where more than one in twenty clearly takes over 250 ms; a rollout goes back where more than 3.5 % of the users' do.
-#: A machine of 12/s needs a quarter of a second for each long text, without any queue, and fails the gate mostly; one
-#: of 16/s passes, but its users are at the edge of 3.5 %; at 18/s they are at about 2 %.
+#: fails where clearly more than one in ten takes over 250 ms; a rollout goes back where more than 3.5 % of the users' do.
+#: A machine of 12/s needs a quarter of a second for each long text, without any queue, and fails the gate; one of 16/s
+#: proves it in one run of three, and its users are at the edge of 3.5 %; one of 18/s in three of four, its users at about 2 %.
 #: Source: the gate and the users as a queue of texts of 2 ms + .26 ms a token, slowed down as a whole; the tests repeat it.
 LEAST_CAPACITY_PER_S = 18.0
 LEAST_PER_S = LEAST_CAPACITY_PER_S * SHARE

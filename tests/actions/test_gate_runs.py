@@ -31,6 +31,8 @@ from tests.gate_setup import (  # noqa: F401
     validated,
     verdicts,
 )
+from validators.core.verdict import Judgement, Verdict
+from validators.execution.gates import GateContext
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole runs of four gates
 
@@ -41,10 +43,9 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
         "contract": "passed",
         "cold_start": "passed",
         "golden": "passed",
-        "load": "undecided",
+        "load": "passed",
     }
     assert (gate_run.state, gate_run.verdict) == ("finished", "passed")
-    assert "load undecided, which the policy allows" in gate_run.reason
     golden = gate_run.results.get(gate="golden")
     assert "only absolute limits" in golden.reason
     assert golden.evidence["predictions"] == [i % 2 for i in range(60)]
@@ -52,14 +53,16 @@ def test_a_good_first_release_passes_by_absolute_limits(stage: Stage, developer:
     assert not deployment.is_wanted
 
 
-def test_an_undecided_load_gate_blocks_where_the_policy_says_so(
-    stage: Stage, developer: Actor, model: ServedModel
+@pytest.mark.parametrize(("undecided", "verdict"), [({}, "undecided"), ({"undecided": "allow"}, "passed")])
+def test_an_undecided_load_gate_blocks_unless_the_policy_allows_it(
+    stage: Stage, developer: Actor, model: ServedModel, undecided: dict[str, str], verdict: str
 ) -> None:
-    model.gate_policy = {**model.gate_policy, "load": {**POLICY["load"], "undecided": "block"}}
+    model.gate_policy = {**model.gate_policy, "load": {**POLICY["load"], "max_duration_s": 0.05, **undecided}}
     model.save()
     gate_run = validated(developer, make_release(model))
-    assert gate_run.verdict == "undecided"
-    assert gate_run.report.verdict == "undecided"
+    assert verdicts(gate_run)["load"] == "undecided"
+    assert (gate_run.verdict, gate_run.report.verdict) == (verdict, verdict)
+    assert ("which the policy allows" in gate_run.reason) == bool(undecided)
 
 
 def wrong_name(tensors: Arrays) -> Arrays:
@@ -261,3 +264,47 @@ def test_a_gate_that_takes_too_long_is_errored(
     gate_run = validated(developer, release)
     assert gate_run.results.get(gate="load").verdict == "errored"
     assert "not done after 1 s" in gate_run.results.get(gate="load").reason
+
+
+def test_stable_comes_up_beside_a_slow_release_and_goes_with_it(
+    stage: Stage, developer: Actor, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In staging, where no user is: the server of production is left alone."""
+    stable = make_release(model)
+    promote(stable)
+    candidate = make_release(model)
+    found: list[tuple[str, bool, list[str]]] = []
+
+    def slow(name: str, context: GateContext) -> Judgement:
+        if name == "load":
+            beside = context.stable()
+            assert beside is not None
+            wanted = Deployment.objects.filter(environment__slug="staging", is_wanted=True)
+            found.append((beside.name, beside.server is not None, sorted(one.release.name for one in wanted)))
+        return Judgement(Verdict.PASSED, "Fine.")
+
+    monkeypatch.setattr(validators.execution.run, "run_gate", slow)
+    validated(developer, candidate)
+    assert found == [("r1", True, ["r1", "r2"])]
+    assert not Deployment.objects.filter(environment__slug="staging", is_wanted=True).exists()
+
+
+def test_a_stable_release_that_does_not_come_up_is_told(
+    stage: Stage, developer: Actor, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stable = make_release(model)
+    promote(stable)
+    told: list[str] = []
+
+    def slow(name: str, context: GateContext) -> Judgement:
+        if name == "load":
+            beside = context.stable()
+            assert beside is not None and beside.server is None
+            told.append(beside.absent_because)
+        elif name == "golden":
+            stage.fate = stage.fail("load_failed: out of memory")
+        return Judgement(Verdict.PASSED, "Fine.")
+
+    monkeypatch.setattr(validators.execution.run, "run_gate", slow)
+    validated(developer, make_release(model))
+    assert told == ["r1 did not become ready: load_failed: out of memory"]

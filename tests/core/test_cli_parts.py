@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicegate.cli import diff, exits, preview, replay, session
+from sluicegate.cli import diff, exits, gates, preview, replay, session
 from sluicegate.cli.errors import Problem, exit_code_of
 from sluicegate.cli.main import main
 from sluicegate.cli.output import Output
@@ -434,3 +434,15 @@ def test_a_replay_is_told_beside_what_happened() -> None:
     assert told[1].endswith("Holding. It would still have held when the rollout went on.") and "promote" in told[2]
     held = replay.lines({**found, "turns": [hold], "not_counted": [], "is_own_policy": True})
     assert held[:2] == ["Rollout 7 under its own policy, 60 ticks:", "  it would have held throughout. Holding."]
+
+
+def test_what_a_running_gate_does_stands_behind_its_progress() -> None:
+    told: list[tuple[int, int, str]] = []
+    waiting = {"gate": "load", "verdict": "", "started_at": "2026-01-01T00:00:00Z", "progress_total": 0}
+    run: dict[str, Any] = {"gates": [{"gate": "contract", "verdict": "passed", "reason": "It fits."}, waiting]}
+    says = {"reason": "waits for gate run 7 of search r2 on n1"}
+    for current in (waiting, {**waiting, **says}, {**waiting, **says, "progress_done": 3, "progress_total": 9}):
+        run["gates"][1] = current
+        gates._say_progress(run, {"contract"}, lambda *args: told.append(args), Output(as_json=True))
+    sentence = "waits for gate run 7 of search r2 on n1"
+    assert told == [(1, 2, "load"), (1, 2, f"load: {sentence}"), (1, 2, f"load 3/9: {sentence}")]

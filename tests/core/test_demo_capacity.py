@@ -44,6 +44,7 @@ from sluicegate.demo.traffic_process import TrafficProcess
 from sluicegate.stack import child
 from validators.core.load import Attempt, arrivals, judge_load, summarise
 from validators.core.policy import parse_policy as parse_gates
+from validators.core.recovery import judge_recovery, surge
 from validators.core.verdict import Verdict
 
 pytestmark = pytest.mark.slow  # measures for as long as the demo does
@@ -142,16 +143,24 @@ class Machine:
         """What r1's load gate says of it, by the gate's own rule."""
         model = yaml.safe_load(releases.MODEL_FILE.read_text(encoding="utf-8"))
         policy = parse_gates({"load": model["gate_policy"]["load"]}, model["objectives"]).of("load")
-        due = arrivals(policy["rate_per_s"], policy["duration_s"], seed=seed)
-        longest, chance = round(1 / policy["longest_frac"]), random.Random(seed)
+        self.chance = random.Random(seed)
+        due = arrivals(policy["rate_per_s"], policy["max_duration_s"], seed=seed)
+        found = judge_load(
+            summarise(self.answers(due, policy), duration_s=policy["max_duration_s"], slo_ms=policy["slo_ms"]), policy
+        )
+        if found.verdict is not Verdict.PASSED:
+            return found.verdict
+        return judge_recovery(found, self.answers(surge(policy, seed=seed), policy), policy).verdict
+
+    def answers(self, due: Any, policy: dict[str, Any]) -> list[Attempt]:
+        """To sentences of the golden set, and to texts of the most tokens."""
+        longest = round(1 / policy["longest_frac"])
         costs = [
-            COST_MS + TOKEN_MS * MOST_TOKENS if at % longest == 0 else cost_ms(chance.choice(self.sentences))
+            COST_MS + TOKEN_MS * MOST_TOKENS if at % longest == 0 else cost_ms(self.chance.choice(self.sentences))
             for at in range(len(due))
         ]
-        chance.shuffle(costs)
-        attempts = one_by_one(due.tolist(), [self.s_per_ms * ms for ms in costs])
-        summary = summarise(attempts, duration_s=policy["duration_s"], slo_ms=policy["slo_ms"])
-        return judge_load(summary, policy).verdict
+        self.chance.shuffle(costs)
+        return one_by_one(due.tolist(), [self.s_per_ms * ms for ms in costs])
 
     def slow_frac(self) -> float:
         """The share of users over the objective while they ask a third of what it serves."""
@@ -167,7 +176,9 @@ def test_the_least_capacity_is_what_the_first_release_needs() -> None:
     tolerated = ROLL_BACK_OVER["demo"]["slow"]
     most = tolerated["ratio"] * OBJECTIVES["slow"]["max_frac"] + tolerated["plus_frac"]
     least = Machine(LEAST_CAPACITY_PER_S)
-    assert Verdict.FAILED not in {least.gate(seed) for seed in range(40)}
+    verdicts = [least.gate(seed) for seed in range(40)]
+    assert Verdict.FAILED not in verdicts
+    assert verdicts.count(Verdict.PASSED) > 24, "gates that should pass run once more"
     assert least.slow_frac() < 0.75 * most
     too_small = Machine(LEAST_CAPACITY_PER_S * 2 / 3)
     assert sum(too_small.gate(seed) is Verdict.FAILED for seed in range(40)) > 20

@@ -49,11 +49,11 @@ def test_every_field_is_documented_with_its_default() -> None:
 def test_what_the_document_says_in_words() -> None:
     plain = parse_policy({}).document
     assert plain["load"]["slo_quantile"] == 0.99 and plain["load"]["max_error_frac"] == 0.001
-    assert plain["load"]["duration_s"] == 8
+    assert (plain["load"]["duration_s"], plain["load"]["max_duration_s"]) == (8, 109.4)
     assert (plain["gate_timeout_s"], plain["stop_at_first_failure"]) == (900, True)
     assert parse_policy({}).gate_timeout_s == 900.0
     p99 = parse_policy({"load": {"slo_ms": 250}}).of("load")
-    assert p99["duration_s"] == 34.2  # a quarter more than 547 requests, in whole requests, at 20/s
+    assert (p99["duration_s"], p99["max_duration_s"]) == (None, 109.4)  # four times 547 requests at 20/s
 
 
 #: (field, the least and the most that are taken, values beyond them)
@@ -77,6 +77,10 @@ LIMITS: list[tuple[str, Any, Any, list[Any]]] = [
     ("load.rate_per_s", 1e-3, 10_000, [0, 10_000.1]),
     ("load.duration_s", 1e-3, 3600, [0, 3600.1]),
     ("load.max_duration_s", 1e-3, 3600, [0, 3600.1]),
+    ("load.least_dispersion", 1, 100, [0.99, 100.1]),
+    ("load.burst_factor", 1, 100, [0.99, 100.1]),
+    ("load.burst_s", 0, 600, [-1, 600.1]),
+    ("load.recovery_s", 1e-3, 3600, [0, 3600.1]),
     ("load.slo_quantile", 0.0001, 0.9999, [0.00009, 0.99991]),
     ("load.seed", 0, 2**53 - 1, [-1, 2**53]),
 ]
@@ -128,17 +132,19 @@ def test_what_is_no_object_is_refused_with_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "load", "lasts_s"),
+    ("rate", "load", "deadline_s"),
     [
-        (20, {"slo_quantile": 0.95}, 8.0),  # 108 requests can prove a p95; a quarter more are 135, done in 6.75 s
-        (13.5, {"slo_quantile": 0.95}, 10.0),
-        (10, {"slo_quantile": 0.95, "max_duration_s": 13.4}, 13.4),
-        (7, {"slo_quantile": 0.95}, 19.286),  # whole milliseconds
-        (20, {"slo_quantile": 0.95, "duration_s": 0.5}, 0.5),
+        (20, {"slo_quantile": 0.95}, 60.0),  # 108 requests can prove a p95; a minute at least
+        (7, {"slo_quantile": 0.95}, 61.714),  # whole milliseconds
+        (0.5, {"slo_quantile": 0.95}, 600.0),
+        (20, {"slo_quantile": 0.95, "max_duration_s": 13.4}, 13.4),
+        (20, {"slo_quantile": 0.95, "least_dispersion": 15}, 214.2),
     ],
 )
-def test_a_run_lasts_as_long_as_its_verdict_takes(rate: float, load: dict[str, Any], lasts_s: float) -> None:
-    assert parse_policy({"load": {"rate_per_s": rate, "slo_ms": 100, **load}}).of("load")["duration_s"] == lasts_s
+def test_a_run_ends_four_times_as_late_as_it_could_pass(rate: float, load: dict[str, Any], deadline_s: float) -> None:
+    section = parse_policy({"load": {"rate_per_s": rate, "slo_ms": 100, **load}}).of("load")
+    assert section["max_duration_s"] == pytest.approx(deadline_s, abs=1e-3)
+    assert section["duration_s"] is None
 
 
 @pytest.mark.parametrize(

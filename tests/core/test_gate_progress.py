@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.ports import FakeInferenceServer, FakeModel
+from validators.core.full_server import Burst
 from validators.core.golden_set import GoldenItem
-from validators.core.load import Attempt, Burst
+from validators.core.load import Attempt
 from validators.core.policy import parse_policy
 from validators.core.verdict import Verdict
 from validators.execution import gates
@@ -37,10 +38,10 @@ def context(told: list[tuple[int, int]], **over: Any) -> gates.GateContext:
 def runs(monkeypatch: pytest.MonkeyPatch, lags_s: list[float]) -> None:
     """Load runs in turn, each with a generator that is so late."""
 
-    def drive(*args: Any, progress: Callable[[int, int], None], **_: Any) -> list[Attempt]:
-        schedule, lag_s = args[3], lags_s.pop(0)
+    def drive(*args: Any, progress: Callable[[int], None], **_: Any) -> list[Attempt]:
+        schedule, lag_s = args[3], lags_s.pop(0) if lags_s else 0.0
         for done in (13, 119, len(schedule)):
-            progress(done, len(schedule))
+            progress(done)
         return [Attempt(due, due + lag_s, due + lag_s + 0.01) for due in schedule.tolist()]
 
     def all_at_once(_: Any, __: Any, ___: Any, burst: Burst, *, beat: Callable[[], None]) -> list[Attempt]:
@@ -53,11 +54,15 @@ def runs(monkeypatch: pytest.MonkeyPatch, lags_s: list[float]) -> None:
 
 
 def test_a_load_that_is_measured_again_goes_on_counting_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a burst that takes long let it fall."""
+    """Nor does the traffic after a burst let it fall, nor a burst that takes long."""
     told: list[tuple[int, int]] = []
     runs(monkeypatch, [0.5, 0.0])
     found = load_module.load_gate(context(told))
-    assert told == [(13, 160), (119, 160), (160, 160), (173, 320), (279, 320), (320, 320), (320, 320), (320, 320)]
+    assert told[:4] == [(13, 160), (119, 160), (160, 160), (160, 160)]
+    assert told[4:8] == [(173, 320), (279, 320), (320, 320), (320, 320)]
+    surge, end = told[8:12], told[-1]
+    assert surge[0] == (333, end[1]) and surge[-1] == end == (end[1], end[1])
+    assert told[12:] == [end, end]
     assert found.verdict is not Verdict.ERRORED
     assert found.reason.endswith(" (measured 2 times, as this machine sent too late before).")
     assert found.evidence["tries"] == 2
@@ -104,13 +109,14 @@ def test_a_load_holds_inputs_of_the_longest_declared(
         return [Attempt(due, due, due + 0.01) for due in schedule.tolist()]
 
     monkeypatch.setattr(load_module.load_runner, "drive", drive)
-    monkeypatch.setattr(load_module, "_when_full", lambda context, batches, found, beat: found)
+    monkeypatch.setattr(load_module.load_runner, "all_at_once", lambda *args, **_: [Attempt(0, 0, 0.01)] * 16)
     items = tuple(GoldenItem(str(i), {"text": f"short text {i}"}, i % 2) for i in range(10))
-    policy = parse_policy({"load": {"rate_per_s": 24, "duration_s": 8, "slo_ms": 100, **load}})
+    policy = parse_policy({"load": {"rate_per_s": 24, "duration_s": 8, "slo_ms": 100, "burst_s": 0, **load}})
     found = load_module.load_gate(
         context([], serving=TEXT, envelope={"limits": limits}, items=items, policy=policy),
     )
     assert (sum(words > 100 for words in sent), sum(words == 3 for words in sent)) == (longest, 192 - longest)
     is_declared = "max_input_tokens" in limits
     assert found.evidence["longest_of"] == ({"max_input_tokens": 128} if is_declared else {})
+    assert ("longest" in {one["name"] for one in found.evidence["classes"]}) == bool(longest)
     assert found.evidence["longest_frac"] == (load.get("longest_frac", 0.125) if is_declared else 0)

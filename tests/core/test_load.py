@@ -20,6 +20,7 @@ from validators.core.load import (
     summarise,
 )
 from validators.core.policy import parse_policy
+from validators.core.proof import Sizing, sizing
 from validators.core.verdict import Judgement, Verdict
 
 
@@ -149,21 +150,27 @@ def test_another_objective_is_another_demand_unless_the_policy_states_it() -> No
     assert parse_policy(stated, OBJECTIVES).digest == parse_policy(stated).digest
 
 
-def test_a_load_lasts_as_long_as_a_verdict_takes() -> None:
-    def lasts(rate: float, **load: Any) -> float:
-        section = parse_policy({"load": {"rate_per_s": rate, **load}}, OBJECTIVES).of("load")
-        return float(section["duration_s"])
+def test_a_load_needs_what_a_verdict_takes_and_says_so() -> None:
+    def of(rate: float, **load: Any) -> Sizing:
+        return sizing(parse_policy({"load": {"rate_per_s": rate, **load}}, OBJECTIVES).of("load"))
 
-    assert lasts(10) == pytest.approx(13.5)  # 108 requests can prove a p95; a quarter more
-    assert lasts(100) == 8
-    assert lasts(1) == 60
-    assert lasts(1, max_duration_s=15) == 15
-    assert lasts(20, slo_quantile=0.99) == pytest.approx(34.2)
-    assert lasts(1, duration_s=2) == 2
-    clean = _run(135, 13.5)
+    assert of(10) == Sizing(108, 10.8, 60)  # 108 requests can prove a p95
+    assert of(100) == Sizing(108, 8, 60)
+    assert of(1) == Sizing(108, 108, 432)
+    assert of(20, slo_quantile=0.99) == Sizing(547, 27.35, 109.4)
+    assert of(1, max_duration_s=15) == Sizing(108, 108, 15)
+    assert of(1, duration_s=2) == Sizing(108, 108, 2)
+    assert of(1, slo_quantile=0.99).deadline_s == 600
+    assert of(10).sentence == "needs 108 requests to pass, about 11 s; ends after 60 s at the latest"
+    assert of(1, max_duration_s=15).sentence.endswith("108 s, and ends after 15 s: it can fail, and cannot pass")
+    assert parse_policy({}).of("load")["duration_s"] == 8  # nothing to prove
+
+
+def test_a_run_with_as_many_requests_as_it_needs_passes_and_one_with_fewer_does_not() -> None:
     section = parse_policy({"load": {"rate_per_s": 10}}, OBJECTIVES).of("load")
-    assert judge_load(summarise(clean, duration_s=13.5, slo_ms=250), section).verdict is Verdict.PASSED
-    assert parse_policy({}).of("load")["duration_s"] == 8
+    for requests, verdict in ((110, Verdict.PASSED), (100, Verdict.UNDECIDED)):
+        clean = _run(requests, requests / 10)
+        assert judge_load(summarise(clean, duration_s=requests / 10, slo_ms=250), section).verdict is verdict
 
 
 def test_an_objective_that_lets_most_requests_be_slow_is_asked_as_it_stands() -> None:
@@ -272,7 +279,7 @@ def test_whose_fault_a_failed_deployment_is(reason: str, last_state: str, verdic
 def test_an_empty_policy_is_the_default_and_leaves_golden_out() -> None:
     policy = parse_policy({})
     assert policy.gates == ("contract", "cold_start", "load")
-    assert policy.of("load")["undecided"] == "allow"
+    assert policy.of("load")["undecided"] == "block"
     assert policy.of("cold_start")["max_s"] == 60
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from serving.ports import Inference, InferenceError, InferenceServer
 from tests.core.test_gate_progress import context
-from validators.core.load import Attempt, Burst, burst_of, judge_full
+from validators.core.full_server import Burst, burst_of, judge_full
+from validators.core.load import Attempt
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates import load
@@ -113,7 +114,7 @@ def test_a_burst_fills_every_instance_several_times_and_whatever_is_in_flight_at
     assert sizes == [64, 128, 16, 256]
     assert burst(200, 0.1).requests == 80
     assert burst(1000, 1.0).requests == 256
-    assert burst(1, batch=64).requests == 60  # as many as the rate asks for in max_duration_s
+    assert burst(1, batch=64, load={"max_duration_s": 60}).requests == 60  # as many as the rate asks for in that time
     assert burst(1, batch=64, load={"max_duration_s": 5}).requests == 16
 
 

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from validators.core.full_server import Burst, burst_of, judge_full
 from validators.core.load import (
     Attempt,
-    Burst,
     LoadSummary,
     arrivals,
-    burst_of,
     generator_limit,
-    judge_full,
     judge_load,
     max_lag_ms,
     proven_all_the_same,
@@ -94,7 +92,14 @@ def test_three_kinds_of_errors_are_told_each_once() -> None:
 
 
 def summary(**changes: Any) -> LoadSummary:
-    return replace(summarise(took(*[10.0] * 20), duration_s=2, slo_ms=250), **changes)
+    """Of two windows; `requests` and `over` are spread over both, unless the windows are given."""
+    changes = {"requests": 20, "over": 0, **changes}
+    spread = {f"{name}_per_window": _halves(changes[count]) for name, count in (("sent", "requests"), ("over", "over"))}
+    return replace(summarise(took(*[10.0] * 20), duration_s=2, slo_ms=250), **{**spread, **changes})
+
+
+def _halves(count: int) -> tuple[int, int]:
+    return count - count // 2, count // 2
 
 
 def test_a_generator_may_be_as_late_as_the_limit_and_send_99_percent_of_its_rate() -> None:
@@ -157,8 +162,9 @@ def test_the_objectives_evidence_is_that_of_its_test() -> None:
     expected = judge_slo(1, 20, quantile=0.9, confidence=0.8, phi=1.5)
     needed = least_requests(quantile=0.9, confidence=0.8, phi=1.5)
     assert judged.evidence["slo_test"] == {
-        "log_e_pass": round(expected.log_e_pass, 6), "log_e_fail": round(expected.log_e_fail, 6), "confidence": 0.8,
-        "least_requests_to_pass": needed,
+        "over": 1, "requests": 20, "seconds": 2, "phi": 1.5, "log_e_pass": round(expected.log_e_pass, 6),
+        "log_e_fail": round(expected.log_e_fail, 6), "confidence": 0.8, "least_requests_to_pass": needed,
+        "least_seconds_to_pass": 8, "deadline_s": 60,
     }  # fmt: skip
     assert judged.reason == (
         "1 of 20 requests were over 250 ms and at most 10.00% may be: not enough evidence either way; "

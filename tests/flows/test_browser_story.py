@@ -209,7 +209,7 @@ def seal_and_see_the_gates_pass(page: Page, stack: Stack) -> str:
         expect(run.locator("tbody tr")).to_have_count(3)
         expect(run.locator("tbody")).not_to_contain_text("passed")
         opened = page.evaluate("window.opened = performance.timeOrigin")
-    expect(run.locator("> p").first).to_contain_text("2 of 3 gates passed; load undecided", timeout=PATIENCE_MS)
+    expect(run.locator("> p").first).to_contain_text("3 of 3 gates passed", timeout=PATIENCE_MS)
     for gate in ("contract", "cold_start", "load"):
         expect(page.locator("#evidence-live").get_by_role("heading", name=gate)).to_be_visible()
     expect(page.locator("#evidence-live")).to_contain_text("Signed with key")

@@ -69,7 +69,10 @@ def model_document(step_s: float) -> dict[str, Any]:
     return {
         "slug": MODEL, "team": "flow", "title": "Twice the number", "contract": tensors,
         "objectives": {"errors_max_frac": 0.01, "slow": {"threshold_ms": 5000, "max_frac": 0.05}},
-        "gate_policy": {"gates": ["contract", "cold_start", "load"], "load": {"rate_per_s": 20, "duration_s": 3, "slo_ms": 5000}},
+        "gate_policy": {
+            "gates": ["contract", "cold_start", "load"],
+            "load": {"rate_per_s": 20, "duration_s": 3, "slo_ms": 5000, "slo_quantile": 0.9, "burst_s": 0},
+        },
         "rollout_policy": {"preset": "demo", "steps": [{"weight_pct": 50, **stage}], "bake": stage},
     }  # fmt: skip
 

@@ -38,6 +38,12 @@ LOAD = {
         "total_ms": 12.5, "queue_ms": 2.25, "input_ms": 0.01, "infer_ms": 10.0, "output_ms": 0.01, "overhead_ms": 0.23,
         "mean_batch": 1.5, "busy_frac": 0.312,
     },
+    "classes": [
+        {
+            "name": "longest", "requests": 25, "errors": 0, "over": 3, "goodput_per_s": 2.2, "over_frac_at_most": 0.3125,
+            "latency_ms": {"p50": 70.0, "p95": 280.5, "p99": 300.0},
+        },
+    ],
     "latency_edges_ms": list(LATENCY_EDGES_MS), "latency_counts": [0] * 9 + [150, 40, 5, 0, 2, 0, 0, 0, 0, 3] + [0] * 9,
 }  # fmt: skip
 GOLDEN = {
@@ -145,6 +151,25 @@ def test_the_load_gate_says_where_the_time_went(member: Client, running: GateRun
     assert "<dd>19.7/s of 20/s</dd>" in page
     assert "<dd>12.5 ms: 2.25 waiting, 10 in the model, 0.23 elsewhere; in batches of 1.5</dd>" in page
     assert "<dd>31.2 % of the time</dd>" in page
+
+
+@pytest.mark.parametrize(
+    ("after_s", "says"), [(1.2, "back within the objective after 1.2 s"), (None, "not back within the objective")]
+)
+def test_the_load_gate_shows_each_class_and_how_soon_it_was_back_after_a_burst(
+    member: Client, running: GateRun, after_s: float | None, says: str
+) -> None:
+    recovery = {"burst_per_s": 60, "burst_s": 3, "recovered_after_s": after_s, "allowed_s": 10, "lag_p99_ms": 1.0}
+    judge(running, "load", {**LOAD, "recovery": recovery})
+    page = shown(member, "gate_run", running)
+    assert '<th scope="row">longest</th>' in page and '<td class="num">280.5 ms</td>' in page
+    assert '<td class="num">31.2 %</td>' in page
+    assert "<dt>after 3 s at 60/s</dt>" in page and says in page
+
+
+def test_a_gate_that_waits_says_for_whom(member: Client, running: GateRun) -> None:
+    GateResult.objects.filter(gate_run=running, gate="golden").update(reason="waits for gate run 7 of search r2 on n1")
+    assert "waits for gate run 7 of search r2 on n1" in shown(member, "gate_run_live", running)
 
 
 def test_of_a_server_without_counters_it_does_not_say_where_the_time_went(member: Client, running: GateRun) -> None:

@@ -28,7 +28,9 @@ class GateResultOut(serializers.Serializer[Any]):
 
     gate = serializers.CharField()
     verdict = serializers.CharField(help_text="passed, failed, undecided, errored, skipped, or empty")
-    reason = serializers.CharField()
+    reason = serializers.CharField(
+        help_text="One sentence; until it is judged, what the gate does now or for whom it waits."
+    )
     evidence = serializers.JSONField()
     progress_done = serializers.IntegerField()
     progress_total = serializers.IntegerField()

@@ -6,18 +6,17 @@ gate is not told, it takes from the model's objectives, and what the golden gate
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from ledger.core.canonical import digest_of
 from ledger.core.errors import Invalid
 from registry.core.schema import INVALID, Flag, Integer, Json, ListOf, Number, Problem, Record, SchemaType, Text, may
 from validators.core import json_shape
+from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
-from validators.core.slo import DISPERSION_SAFETY, least_requests
+from validators.core.slo import DISPERSION_SAFETY
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load")
 
@@ -27,14 +26,12 @@ _SECONDS = Number(0, 86_400, above=True, unit="seconds")
 _MILLISECONDS = Number(0, 86_400_000, above=True, unit="milliseconds")
 _CONFIDENCE = Number(0.5, 0.9999)
 _DURATION = Number(0, 3600, above=True, unit="seconds")
-#: The shortest run that a policy without a `duration_s` asks for, and the objective where nobody states one.
-_LEAST_DURATION_S = 8.0
+#: How long errors are counted where there is no objective to prove, and the objective where nobody states one.
+_ERRORS_ONLY_S = 8.0
 _QUANTILE, _MAX_ERROR_FRAC = 0.99, 0.001
 _LEAST_QUANTILE, _MOST_QUANTILE = 0.0001, 0.9999
 #: What is asked where answers are compared that are no labels, and the policy does not say: outputs that are expected are met.
 _OF_ROWS = {"min_accuracy": 0.95, "min_slice_accuracy": 0.9, "min_slice_agreement": 0.9, "max_batch_flips": 0.05}
-#: A run is longer than the least that could pass by this, so that a slow request or two leave a verdict.
-_MARGIN = 1.25
 
 
 class _BatchSize:
@@ -112,14 +109,18 @@ _LOAD = Record(
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "arrivals_cv": may(Number(0.1, 20), 1),
         "duration_s": may(_OrNone(_DURATION), None),
-        "max_duration_s": may(_DURATION, 60),
+        "max_duration_s": may(_OrNone(_DURATION), None),
+        "least_dispersion": may(Number(1, 100), DISPERSION_SAFETY),
         "longest_frac": may(_FRACTION, 0.125),
         "slo_ms": may(_OrNone(_MILLISECONDS), None),
         "slo_quantile": may(_OrNone(Number(_LEAST_QUANTILE, _MOST_QUANTILE)), None),
         "confidence": may(_CONFIDENCE, 0.95),
         "max_error_frac": may(_OrNone(_FRACTION), None),
         "max_lag_ms": may(_MILLISECONDS, None),
-        "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "allow"),
+        "burst_factor": may(Number(1, 100), 3),
+        "burst_s": may(Number(0, 600, unit="seconds"), 3),
+        "recovery_s": may(_DURATION, 10),
+        "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
         "seed": may(Integer(0), 1),
         "timeout_s": may(_SECONDS, 10),
     }
@@ -210,28 +211,16 @@ def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[s
         "max_error_frac": objectives.get("errors_max_frac", _MAX_ERROR_FRAC),
     }
     out = {**load, **{name: value for name, value in own.items() if load[name] is None}}
-    if out["duration_s"] is None:
-        out["duration_s"] = _long_enough(out)
+    if out["max_duration_s"] is None:
+        out["max_duration_s"] = sizing({**out, "duration_s": None}).deadline_s
+    if out["slo_ms"] is None and out["duration_s"] is None:
+        out["duration_s"] = min(_ERRORS_ONLY_S, out["max_duration_s"])
     return out
 
 
 def _quantile(max_frac: Any) -> float:
     """The quantile of which an objective on slow requests speaks, within what a load gate can test."""
     return _QUANTILE if max_frac is None else round(min(_MOST_QUANTILE, max(_LEAST_QUANTILE, 1 - float(max_frac))), 9)
-
-
-def _long_enough(load: Mapping[str, Any]) -> float:
-    """Seconds in which a good release can be proven, at most `max_duration_s`; the least duration without an objective."""
-    needed_s = 0.0
-    if load["slo_ms"] is not None:
-        least = _least_requests(float(load["slo_quantile"]), float(load["confidence"]))
-        needed_s = math.ceil(_MARGIN * least) / float(load["rate_per_s"])
-    return round(min(float(load["max_duration_s"]), max(_LEAST_DURATION_S, needed_s)), 3)
-
-
-@lru_cache(maxsize=64)
-def _least_requests(quantile: float, confidence: float) -> int:
-    return least_requests(quantile=quantile, confidence=confidence, phi=DISPERSION_SAFETY)
 
 
 def _contradictions(read: Mapping[str, Any]) -> list[Problem]:

@@ -16,6 +16,7 @@ from validators.core.verdict import Verdict
 #: The mixture's first parameter, and its second one times p0 for either side. At p0 = .01 these are Beta(.5, 60) and Beta(.5, 10).
 #: Source: chosen for power at p0 = .01 by simulation (tests/core/test_slo.py repeats it), kept in shape for other p0.
 _A, _PASS_B, _FAIL_B = 0.5, 0.6, 0.1
+_BISECTIONS = 30
 #: A dispersion estimated from the run itself is multiplied by this. Source: measured false alarms fall below nominal at 1.5.
 DISPERSION_SAFETY = 1.5
 
@@ -34,21 +35,43 @@ class SloJudgement:
     log_e_fail: float
 
 
-def judge_slo(over: int, n: int, *, quantile: float, confidence: float, phi: float = 1.0) -> SloJudgement:
+def judge_slo(
+    over: int, n: int, *, quantile: float, confidence: float, phi: float = 1.0, tests: int = 1
+) -> SloJudgement:
     """`over` of `n` requests were slower than the objective (or failed). Passed, failed, or undecided.
 
     Args:
         quantile: in (0, 1), such as .99: at most 1 % may be over.
         confidence: in (0, 1); a side is taken when its evidence reaches 1 / (1 - confidence).
         phi: at least 1; clustered requests weigh less by this factor.
+        tests: at least 1; of so many, each needs that much more evidence to fail (Bonferroni).
     """
     share = 1 - quantile
     x, size = over / phi, n / phi
     on_pass = log_evidence(x, size, share, passing=True)
     on_fail = log_evidence(x, size, share, passing=False)
     bar = -math.log1p(-confidence)
-    verdict = Verdict.PASSED if on_pass >= bar else Verdict.FAILED if on_fail >= bar else Verdict.UNDECIDED
+    fail_bar = bar + math.log(tests)
+    verdict = Verdict.PASSED if on_pass >= bar else Verdict.FAILED if on_fail >= fail_bar else Verdict.UNDECIDED
     return SloJudgement(verdict, over, n, share, confidence, phi, on_pass, on_fail)
+
+
+def most_over(over: int, n: int, *, confidence: float, phi: float = 1.0) -> float:
+    """The largest share that may be over, for all that this run tells, however it was stopped; 1 where it tells nothing.
+
+    Source: the smallest share whose own test passes (`log_evidence`, inverted by bisection).
+    """
+    bar = -math.log1p(-confidence)
+    if over >= n:
+        return 1.0
+    low, high = over / n, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if log_evidence(over / phi, n / phi, middle, passing=True) >= bar:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def log_evidence(x: float, n: float, share: float, *, passing: bool) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import django.db
@@ -27,6 +28,7 @@ from validators import actions, queries
 from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
+from validators.execution.exclusive import Disturbed, alone_on
 from validators.execution.gates import Baseline, GateContext, run_gate
 from validators.execution.staging import Ready, staged, withdraw
 from validators.models import GateResult, GateRun
@@ -76,7 +78,9 @@ class _Run:
         runs = list(self.gate_run.results.order_by("position"))
         facts: dict[str, Any] = {}
         if any(not run.verdict for run in runs):
-            ready = staged(self.gate_run, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse)
+            ready = staged(
+                self.gate_run, self.gate_run.release, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=self._pulse
+            )
             if isinstance(ready, Judgement):
                 self._never_ready(runs, ready)
             else:
@@ -118,7 +122,7 @@ class _Run:
         """The gate's judgement. An exception inside a gate is `errored`; only a lost database or job is raised."""
         run.started_at = timezone.now()
         GateResult.objects.filter(pk=run.pk, verdict="").update(
-            started_at=run.started_at, progress_done=0, progress_total=0
+            started_at=run.started_at, progress_done=0, progress_total=0, reason=""
         )
         try:
             with contextlib.ExitStack() as stack:
@@ -127,7 +131,10 @@ class _Run:
                     return Judgement(
                         Verdict.ERRORED, f"The server of {self.gate_run.release.name} is not serving any more."
                     )
-                return run_gate(run.gate, self._context(run, ready, server, stack))
+                keep = stack.enter_context(self._machine(run, ready)) if run.gate == "load" else None
+                return run_gate(run.gate, self._context(run, ready, server, stack, keep))
+        except Disturbed as other:
+            return Judgement(Verdict.ERRORED, f"The load was not alone: {other}.")
         except _GateTimedOut:
             return Judgement(
                 Verdict.ERRORED, f"The gate was not done after {self.policy.gate_timeout_s:g} s, its time limit."
@@ -140,8 +147,19 @@ class _Run:
             log.exception("gate_broke", gate_run=self.gate_run.pk, gate=run.gate)
             return Judgement(Verdict.ERRORED, redacted(f"The gate itself broke: {type(error).__name__}: {error}"))
 
+    def _machine(self, run: GateResult, ready: Ready) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """The machine of the release's server, for this run alone. The wait is no part of the gate's time."""
+        release = self.gate_run.release
+        owner = f"gate run {self.gate_run.pk} of {release.model.slug} {release.name}"
+        return alone_on(ready.deployment.node_id, owner=owner, say=partial(self._say, run))
+
     def _context(
-        self, run: GateResult, ready: Ready, server: InferenceServer, stack: contextlib.ExitStack
+        self,
+        run: GateResult,
+        ready: Ready,
+        server: InferenceServer,
+        stack: contextlib.ExitStack,
+        keep: Callable[[], None] | None,
     ) -> GateContext:
         release = self.gate_run.release
         digest = self.policy.golden_set if "golden" in self.policy.gates else None
@@ -155,10 +173,36 @@ class _Run:
             policy=self.policy,
             server=server,
             timings=ready.deployment.timings,
-            progress=self._progress(run),
+            progress=self._progress(run, keep),
+            say=partial(self._say, run),
+            stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
         )
+
+    def _stable_beside(
+        self, run: GateResult, ready: Ready, stack: contextlib.ExitStack, keep: Callable[[], None]
+    ) -> Baseline | None:
+        """The stable release on a server of its own, where no user is and on the machine of the release that is tried."""
+        stable, environment = self.gate_run.baseline, self.gate_run.environment
+        if stable is None:
+            return None
+        serving = manifest_of(stable)["serving"]
+        if serving["inputs"] != self.manifest["serving"]["inputs"]:
+            return Baseline(stable.name, absent_because=f"{stable.name} takes other inputs")
+
+        def pulse(note: str) -> None:
+            keep()
+            self._say(run, f"it missed its objective, and is compared: {note}")
+
+        there = staged(self.gate_run, stable, actor=ACTOR, max_wait_s=self._max_wait_s(), pulse=pulse)
+        if isinstance(there, Judgement):
+            return Baseline(stable.name, absent_because=there.reason)
+        if there.deployment.node_id != ready.deployment.node_id:
+            return Baseline(stable.name, absent_because=f"{stable.name} came up on {there.deployment.node_id}")
+        server = stack.enter_context(_client(ready_server(stable, environment)))
+        gone = "" if server else f"the server of {stable.name} is gone"
+        return Baseline(stable.name, server=server, serving=serving, absent_because=gone)
 
     def _baseline(self, stack: contextlib.ExitStack, items: int) -> Baseline | None:
         stable = self.gate_run.baseline
@@ -176,17 +220,24 @@ class _Run:
             return Baseline(stable.name, absent_because=f"{stable.name} has no answers on record and no server to ask")
         return Baseline(stable.name, server=stack.enter_context(_client(row)), serving=manifest_of(stable)["serving"])
 
-    def _progress(self, run: GateResult) -> Callable[[int, int], None]:
+    def _progress(self, run: GateResult, keep: Callable[[], None] | None) -> Callable[[int, int], None]:
         deadline = time.monotonic() + self.policy.gate_timeout_s
 
         def progress(done: int, total: int) -> None:
             if time.monotonic() > deadline:
                 raise _GateTimedOut
+            if keep is not None:
+                keep()
             if done == total or time.monotonic() - self._told_at >= _TELL_EVERY_S:
                 GateResult.objects.filter(pk=run.pk, verdict="").update(progress_done=done, progress_total=total)
                 self._pulse(f"{run.gate}: {done} of {total}")
 
         return progress
+
+    def _say(self, run: GateResult, sentence: str) -> None:
+        """What the gate does or waits for, where its reason will stand; a heartbeat too."""
+        GateResult.objects.filter(pk=run.pk, verdict="").exclude(reason=sentence).update(reason=sentence)
+        self._pulse(f"{run.gate}: {sentence}")
 
     def _pulse(self, note: str) -> None:
         """Sends a heartbeat. Raises Interrupted when the run should stop."""

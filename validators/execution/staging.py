@@ -10,6 +10,7 @@ import structlog
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError, StateChanged
+from registry.models import Release
 from serving.actions import ensure_deployment, release_deployment
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment
@@ -33,14 +34,16 @@ class Ready:
     deployment: Deployment
 
 
-def staged(gate_run: GateRun, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]) -> Ready | Judgement:
-    """The ready deployment of the gate run's release in its environment; a judgement where there will be none.
+def staged(
+    gate_run: GateRun, release: Release, *, actor: Actor, max_wait_s: float, pulse: Callable[[str], None]
+) -> Ready | Judgement:
+    """The ready deployment of a release in the gate run's environment; a judgement where there will be none.
 
     `pulse` is told the state now and then, and may raise to end the wait.
     """
-    name = gate_run.release.name
+    name = release.name
     try:
-        deployment = _ensured(gate_run, actor=actor, pulse=pulse)
+        deployment = _ensured(gate_run, release, actor=actor, pulse=pulse)
     except DomainError as error:
         return Judgement(
             Verdict.ERRORED, f"{name} could not be deployed: {error.message}", {"code": error.code, **error.facts}
@@ -49,7 +52,7 @@ def staged(gate_run: GateRun, *, actor: Actor, max_wait_s: float, pulse: Callabl
     last_state = DeploymentState.FETCHING.value
     while True:
         deployment.refresh_from_db()
-        if deployment.state == DeploymentState.READY and ready_server(gate_run.release, gate_run.environment):
+        if deployment.state == DeploymentState.READY and ready_server(release, gate_run.environment):
             return Ready(deployment)
         evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
         if deployment.state == DeploymentState.FAILED:
@@ -72,29 +75,34 @@ def staged(gate_run: GateRun, *, actor: Actor, max_wait_s: float, pulse: Callabl
 
 
 def withdraw(gate_run: GateRun, *, actor: Actor) -> None:
-    """Gives the server back, unless another gate run needs it. Not in an environment with a gateway: there users may."""
-    if gate_run.environment.is_routed or queries.is_needed_by_another(gate_run):
+    """Gives its servers back, unless another gate run needs them. Not in an environment with a gateway: there users may."""
+    environment = gate_run.environment
+    if environment.is_routed:
         return
-    release, reason = gate_run.release, f"gate run {gate_run.pk} is over"
-    try:
-        release_deployment(actor=actor, release=release, environment=gate_run.environment, reason=reason)
-    except DomainError as error:
-        log.warning("not_drained", release=release.name, code=error.code)
+    for release in filter(None, (gate_run.release, gate_run.baseline)):
+        if queries.is_needed_by_another(gate_run, release):
+            continue
+        try:
+            release_deployment(
+                actor=actor, release=release, environment=environment, reason=f"gate run {gate_run.pk} is over"
+            )
+        except DomainError as error:
+            log.warning("not_drained", release=release.name, code=error.code)
 
 
-def _ensured(gate_run: GateRun, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:
+def _ensured(gate_run: GateRun, release: Release, *, actor: Actor, pulse: Callable[[str], None]) -> Deployment:
     """Raises DomainError."""
     deadline = monotonic() + _DRAIN_WAIT_S
     while True:
         try:
             return ensure_deployment(
                 actor=actor,
-                release=gate_run.release,
+                release=release,
                 environment=gate_run.environment,
                 reason=f"for gate run {gate_run.pk}",
             )
         except StateChanged:
             if monotonic() > deadline:
                 raise
-            pulse(f"waiting for the last deployment of {gate_run.release.name} to go")
+            pulse(f"waiting for the last deployment of {release.name} to go")
             sleep(_POLL_S * 2)

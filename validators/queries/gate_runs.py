@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Count, Max, Min, OuterRef, QuerySet, Sum
+from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from accounts.core.access import Actor, Verb, may
@@ -58,10 +58,10 @@ def gate_runs() -> QuerySet[GateRun]:
     return GateRun.objects.select_related("release__model__team", "environment", "baseline").prefetch_related("results")
 
 
-def is_needed_by_another(gate_run: GateRun) -> bool:
-    """Whether another gate run that has not ended tries the same release in the same environment."""
+def is_needed_by_another(gate_run: GateRun, release: Release) -> bool:
+    """Whether another gate run that has not ended tries the release, or compares with it, in the same environment."""
     others = GateRun.objects.exclude(pk=gate_run.pk).filter(state__in=[s.value for s in UNFINISHED])
-    return others.filter(release=gate_run.release_id, environment=gate_run.environment_id).exists()
+    return others.filter(Q(release=release) | Q(baseline=release), environment=gate_run.environment_id).exists()
 
 
 def visible_gate_run(actor: Actor, pk: int) -> GateRun:

@@ -11,6 +11,7 @@ from validators.core.contract import Tensor, tensors_of
 from validators.core.golden_set import GoldenItem, Label
 from validators.core.inputs import Arrays, item_arrays, made_up_item
 from validators.core.policy import Policy
+from validators.core.sample import sample_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class GateContext:
     progress: Callable[[int, int], None]
     items: Sequence[GoldenItem] = ()
     baseline: Baseline | None = None
+    say: Callable[[str], None] = lambda sentence: None  # what is being done, for who watches
+    stable: Callable[[], Baseline | None] = lambda: (
+        None
+    )  # brings the stable release up beside it; None where there is none
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -65,9 +70,10 @@ class GateContext:
 
 
 def example_items(context: GateContext, most: int) -> list[Arrays]:
-    """Up to `most` real items: golden ones, else the release's own warm-up, else one that is made up. At least one."""
+    """Up to `most` real items: golden ones of the whole set, else the release's own warm-up, else a made-up one. At least one."""
     if context.items:
-        return [item_arrays(context.inputs, item.inputs) for item in context.items[:most]]
+        chosen = sample_of(len(context.items), most)
+        return [item_arrays(context.inputs, context.items[at].inputs) for at in chosen]
     for declared in context.serving.get("warmup") or ():
         try:
             return [item_arrays(context.inputs, declared["inputs"])]

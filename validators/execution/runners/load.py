@@ -11,9 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from serving.ports import InferenceError, InferenceServer
+from validators.core.full_server import Burst
 from validators.core.inputs import Arrays
-from validators.core.load import Attempt, Burst, Floats
+from validators.core.load import Attempt, Floats
 
+#: Whether enough was sent, of the attempts that ended so far and the seconds since the run began.
+IsEnough = Callable[[Sequence[Attempt], float], bool]
 _MOST_THREADS = 256
 _PROGRESS_EVERY_S = 0.5
 #: From the first look at the clock to the first request: time for the threads and the connection to be there.
@@ -27,16 +30,27 @@ def drive(
     schedule: Floats,
     *,
     timeout_s: float,
-    progress: Callable[[int, int], None],
+    progress: Callable[[int], None],
+    is_enough: IsEnough = lambda attempts, now_s: False,
+    most_at_once: int | None = None,
 ) -> list[Attempt]:
     """One attempt for each instant of `schedule` (seconds), payloads in turn; returns when all are answered or timed out.
 
-    `progress` runs on the caller's thread, so that a slow one delays no request; what it raises ends the run.
+    Nothing more is sent once `is_enough` says so, of the attempts that ended so far and the seconds since the run began. Where
+    `most_at_once` are unanswered, the next is not sent and counts as failed. `progress` is told how many were sent; both run
+    on the caller's thread, so that they delay no request, and what they raise ends the run.
     """
-    run = _LoadRun(server, model, batches, schedule, timeout_s, slots=_slots(schedule, timeout_s))
-    progress(0, len(schedule))
-    attempts = _all_of(run, lambda: progress(run.sent, len(schedule)))
-    progress(len(schedule), len(schedule))
+    slots = min(_slots(schedule, timeout_s), most_at_once or _MOST_THREADS)
+    run = _LoadRun(server, model, batches, schedule, timeout_s, slots=slots)
+
+    def look() -> None:
+        progress(run.sent)
+        if is_enough(run.attempts, run.now_s):
+            run.stopped.set()
+
+    progress(0)
+    attempts = _all_of(run, look)
+    progress(len(attempts))
     return attempts
 
 
@@ -67,7 +81,7 @@ def _all_of(run: _LoadRun, beat: Callable[[], None]) -> list[Attempt]:
         sender.join()
     if run.failure is not None:
         raise run.failure
-    return sorted(run.attempts, key=lambda attempt: attempt.due_s)
+    return sorted(run.attempts, key=lambda attempt: attempt.at)
 
 
 class _LoadRun:
@@ -91,7 +105,12 @@ class _LoadRun:
         self.stopped = threading.Event()
         self.failure: BaseException | None = None
         self.free = threading.Semaphore(slots)
-        self.began = 0.0
+        self.began = math.inf
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began; none before it did."""
+        return max(0.0, time.perf_counter() - self.began)
 
     def send_all(self) -> None:
         try:
@@ -100,7 +119,7 @@ class _LoadRun:
             self.failure = failure
 
     def _send_all(self) -> None:
-        futures: list[Future[Attempt]] = []
+        futures: list[Future[None]] = []
         with ThreadPoolExecutor(self.slots, thread_name_prefix="load") as pool:
             pool.submit(self.server.is_live)
             self.began = time.perf_counter() + _RUN_UP_S
@@ -109,25 +128,29 @@ class _LoadRun:
                     break
                 self._send(pool, futures, at, float(due))
                 self.sent = at + 1
-            self.attempts += [future.result() for future in futures]
+            for future in futures:
+                future.result()
 
-    def _send(self, pool: ThreadPoolExecutor, futures: list[Future[Attempt]], at: int, due: float) -> None:
+    def _send(self, pool: ThreadPoolExecutor, futures: list[Future[None]], at: int, due: float) -> None:
         """In open loop, a request that finds every slot taken is not sent and counts as failed: to wait would close the loop."""
         if self.free.acquire(blocking=self.waits):
-            futures.append(pool.submit(self._attempt, self.batches[at % len(self.batches)], due))
+            futures.append(pool.submit(self._attempt, at, due))
             return
         now = time.perf_counter() - self.began
-        self.attempts.append(Attempt(due, now, now, f"{self.slots} requests were unanswered already"))
+        self.attempts.append(
+            Attempt(due, now, now, f"{self.slots} requests were unanswered already", at=at, is_sent=False)
+        )
 
-    def _attempt(self, batch: Arrays, due: float) -> Attempt:
+    def _attempt(self, at: int, due: float) -> None:
         sent, error, is_refused = time.perf_counter() - self.began, "", False
         try:
-            self.server.infer(self.model, batch, timeout_s=self.timeout_s)
+            self.server.infer(self.model, self.batches[at % len(self.batches)], timeout_s=self.timeout_s)
         except InferenceError as failure:
             error, is_refused = f"{failure.message} [{failure.reason}]", failure.reason == "full"
         finally:
             self.free.release()
-        return Attempt(due, sent, time.perf_counter() - self.began, error, is_refused)
+        # One at a time, and in the order in which they ended: appending to a list is atomic.
+        self.attempts.append(Attempt(due, sent, time.perf_counter() - self.began, error, is_refused, at))
 
 
 def _slots(schedule: Floats, timeout_s: float) -> int:

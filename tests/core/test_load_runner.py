@@ -1,0 +1,61 @@
+"""The load's runner: it ends when enough was sent, and lets no more in flight than it was told."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.ports import Inference, InferenceServer
+from validators.core.load import Attempt
+from validators.execution.runners import load
+
+
+class Gate(InferenceServer):
+    """Answers once the gate is open."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+
+    def is_live(self) -> bool:
+        return True
+
+    def infer(self, model: str, inputs: Any, *, timeout_s: float, outputs: Any = ()) -> Inference:
+        assert self.is_open.wait(30)
+        return Inference({}, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.01)
+
+
+def test_nothing_more_is_sent_once_it_is_enough() -> None:
+    server = Gate()
+    server.is_open.set()
+    schedule = np.concatenate([np.zeros(5), np.full(5, 3600.0)])
+    told: list[int] = []
+
+    def five(attempts: Any, now_s: float) -> bool:
+        return len(attempts) >= 5
+
+    found = load.drive(server, "m", [{}], schedule, timeout_s=9, progress=told.append, is_enough=five)
+    assert [one.at for one in found] == [0, 1, 2, 3, 4] and not any(one.error for one in found)
+    assert told[0] == 0 and told[-1] == 5
+
+
+def test_beyond_the_most_at_once_nothing_is_sent() -> None:
+    server = Gate()
+
+    def looked(attempts: list[Attempt], now_s: float) -> bool:
+        if len(attempts) == 3:
+            server.is_open.set()
+        return False
+
+    found = load.drive(
+        server, "m", [{}], np.zeros(5), timeout_s=9, progress=lambda done: None, is_enough=looked, most_at_once=2
+    )
+    assert [one.is_sent for one in found] == [True, True, False, False, False]
+    assert [bool(one.error) for one in found] == [False, False, True, True, True]
