@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import signal
+import socket
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -179,11 +180,16 @@ def test_hostile_requests_at_half_the_traffic_take_no_release_back_and_kill_nobo
     assert Route.objects.get().stable_id == story.candidate.pk
 
 
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(world: Servers, both: Tritons) -> None:
     world.split(10_000, limits=Limits(60.0, 60.0))
     slow = tensor(data=[6.5, 2, 3, 4])
     grpc_slow = message(MODEL, packed(1, 4)) + raw(struct.pack("<4f", 6.5, 2, 3, 4))
-    before = world.processes()["r1"]
+    before, ports = world.processes()["r1"], (both.running["r2"].http_port, both.running["r2"].grpc_port)
     with ThreadPoolExecutor(6) as pool, world.parts.envoy.channel() as channel:
         over_http = [pool.submit(world.http, OverHttp(slow)) for _ in range(3)]
         over_grpc = [pool.submit(told, channel, grpc_slow) for _ in range(3)]
@@ -194,6 +200,7 @@ def test_what_was_in_flight_when_a_real_server_was_killed_is_handed_to_nobody(wo
         assert [one.result()[0] for one in over_http] == [503] * 3
         assert [one.result().name for one in over_grpc] == ["UNAVAILABLE"] * 3
         assert world.asked(Rig.STABLE) == 0
+        wait_until(lambda: not any(accepts(port) for port in ports), "nobody to accept connections")  # ends after them
         assert world.is_well(channel)  # what comes later never reaches the dead one
     assert world.asked(Rig.STABLE) == 2
     assert world.processes()["r1"] == before
