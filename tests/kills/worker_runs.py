@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
+import validators.execution.exclusive
 import validators.execution.run
 import validators.tasks
 from ledger.core.lifecycle import JobState
@@ -36,6 +37,12 @@ POLICY = {
     "gates": ["contract", "cold_start", "golden"],
     "golden": {"min_accuracy": 0.7, "alone_items": 4, "batch_size": 8},
     "cold_start": {"inferences": 5},
+}
+#: So short a load proves nothing; what counts is that it is asked once and for all, and that its machine is given back.
+LOAD = {
+    "gates": ["contract", "load"],
+    "golden": {},
+    "load": {"rate_per_s": 100, "duration_s": 0.5, "burst_s": 0.5, "undecided": "allow"},
 }
 
 
@@ -82,6 +89,7 @@ def worker(trace: Path, at: Point | None, job_id: str) -> None:
     """What a Celery worker does when it is handed the job's id."""
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S = LEASE_S
+    validators.execution.exclusive._TERM_S, validators.execution.exclusive._RENEW_EVERY_S = LEASE_S, LEASE_S / 4
     databases.let_go_after(0.8)
     validators.execution.run.inference_server = client
     run_job(job_id)
@@ -95,6 +103,7 @@ class WorkerVictim:
     verdict: str
     agent: Callable[[Deployment], None] = comes_up
     beforehand: Callable[[], object] = lambda: None
+    policy: Mapping[str, Any] = field(default_factory=lambda: POLICY)
     kind: str = "worker"
     can_freeze: bool = True
 
@@ -112,9 +121,9 @@ class WorkerVictim:
         admin = make_admin(ADMIN)
         make_node()
         make_environment("staging", is_routed=False)
-        model = make_model("sentiment", gate_policy=POLICY)
+        model = make_model("sentiment", gate_policy=self.policy)
         golden, _ = actions.add_golden_set(actor=admin, model=model, data=golden_lines())
-        model.gate_policy = {**POLICY, "golden": {**POLICY["golden"], "set": golden.digest}}  # type: ignore[dict-item]
+        model.gate_policy = {**self.policy, "golden": {**self.policy["golden"], "set": golden.digest}}
         model.save()
         actions.request_gate_run(actor=admin, release=make_release(model))
         self.beforehand()
@@ -179,6 +188,7 @@ class Validating(Stage):
 
 GATE_RUNS = [
     WorkerVictim("gates pass", "passed"),
+    WorkerVictim("load passes", "passed", policy=LOAD),
     WorkerVictim("never ready", "errored", agent=fails),
     WorkerVictim("died too often", "errored", beforehand=has_died_too_often),
 ]
