@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,3 +61,37 @@ def test_beyond_the_most_at_once_nothing_is_sent() -> None:
     )
     assert [one.is_sent for one in found] == [True, True, False, False, False]
     assert [bool(one.error) for one in found] == [False, False, True, True, True]
+
+
+class Asked(InferenceServer):
+    """Does something whenever it is asked."""
+
+    def __init__(self, does: Callable[[], object]) -> None:
+        self.does = does
+
+    def is_live(self) -> bool:
+        return True
+
+    def infer(self, model: str, inputs: Any, *, timeout_s: float, outputs: Any = ()) -> Inference:
+        self.does()
+        return Inference({}, 0.0)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_is_there_already_is_not_looked_through_while_requests_fall_due(is_frozen: bool) -> None:
+    counts: list[int] = []
+    server = Asked(lambda: counts.append(gc.get_freeze_count()))
+    gc.unfreeze()
+    if is_frozen:
+        gc.freeze()
+    try:
+        load.drive(server, "m", [{}], np.zeros(2), timeout_s=1, progress=lambda sent: None)
+        assert min(counts) > 1000 and (gc.get_freeze_count() > 0) is is_frozen
+    finally:
+        gc.freeze()  # as it was: tests run in a process that has done so
+
+
+def test_what_the_client_itself_raises_ends_the_run() -> None:
+    far = np.array([0.0, 3600.0])
+    with pytest.raises(ZeroDivisionError):
+        load.drive(Asked(lambda: 1 // 0), "m", [{}], far, timeout_s=1, progress=lambda sent: None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -119,22 +121,20 @@ class _LoadRun:
             self.failure = failure
 
     def _send_all(self) -> None:
-        futures: list[Future[None]] = []
-        with ThreadPoolExecutor(self.slots, thread_name_prefix="load") as pool:
+        with ThreadPoolExecutor(self.slots, thread_name_prefix="load") as pool, _little_to_collect():
             pool.submit(self.server.is_live)
             self.began = time.perf_counter() + _RUN_UP_S
-            for at, due in enumerate(self.schedule):
-                if self.stopped.wait(max(0.0, self.began + due - time.perf_counter())):
+            for at, due in enumerate(self.schedule.tolist()):
+                wait_s = self.began + due - time.perf_counter()
+                if self.stopped.wait(wait_s) if wait_s > 0 else self.stopped.is_set():
                     break
-                self._send(pool, futures, at, float(due))
+                self._send(pool, at, due)
                 self.sent = at + 1
-            for future in futures:
-                future.result()
 
-    def _send(self, pool: ThreadPoolExecutor, futures: list[Future[None]], at: int, due: float) -> None:
+    def _send(self, pool: ThreadPoolExecutor, at: int, due: float) -> None:
         """In open loop, a request that finds every slot taken is not sent and counts as failed: to wait would close the loop."""
         if self.free.acquire(blocking=self.waits):
-            futures.append(pool.submit(self._attempt, at, due))
+            pool.submit(self._attempt, at, due)
             return
         now = time.perf_counter() - self.began
         self.attempts.append(
@@ -147,10 +147,27 @@ class _LoadRun:
             self.server.infer(self.model, self.batches[at % len(self.batches)], timeout_s=self.timeout_s)
         except InferenceError as failure:
             error, is_refused = f"{failure.message} [{failure.reason}]", failure.reason == "full"
+        except BaseException as failure:  # of the client itself; carried to the caller's thread
+            self.failure = failure
+            self.stopped.set()
+            return
         finally:
             self.free.release()
         # One at a time, and in the order in which they ended: appending to a list is atomic.
         self.attempts.append(Attempt(due, sent, time.perf_counter() - self.began, error, is_refused, at))
+
+
+@contextmanager
+def _little_to_collect() -> Iterator[None]:
+    """What is there already is not looked through for garbage meanwhile: that would hold up whatever is due for a tenth of a second."""
+    is_frozen = gc.get_freeze_count() > 0  # by the process itself, for good
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def _slots(schedule: Floats, timeout_s: float) -> int:
