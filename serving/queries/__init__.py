@@ -23,6 +23,7 @@ from serving.queries.deployments import (
     ready_server,
     server_of,
 )
+from serving.queries.readings import last_reading, measured_servers, readings_of
 
 __all__ = [
     "all_environments",
@@ -39,9 +40,12 @@ __all__ = [
     "get_environment_with_routes",
     "get_node",
     "is_last_of_stable",
+    "last_reading",
     "live_deployments",
+    "measured_servers",
     "node_facts",
     "nodes",
+    "readings_of",
     "ready_server",
     "server_of",
 ]
