@@ -21,6 +21,7 @@ from serving.queries.deployments import (
     node_facts,
     nodes,
     ready_server,
+    server_before,
     server_of,
 )
 from serving.queries.readings import last_reading, measured_servers, readings_of
@@ -47,5 +48,6 @@ __all__ = [
     "nodes",
     "readings_of",
     "ready_server",
+    "server_before",
     "server_of",
 ]

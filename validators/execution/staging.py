@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 
 import structlog
+from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError, StateChanged
@@ -14,10 +15,11 @@ from registry.models import Release
 from serving.actions import ensure_deployment, release_deployment
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment
-from serving.queries import ready_server
+from serving.queries import ready_server, server_before
 from validators import queries
 from validators.core.fault import verdict_of_failure
 from validators.core.verdict import Judgement, Verdict
+from validators.execution.last_words import of_server
 from validators.models import GateRun
 
 _POLL_S = 0.25
@@ -57,9 +59,9 @@ def staged(
         evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
         if deployment.state == DeploymentState.FAILED:
             verdict = verdict_of_failure(deployment.reason, last_state)
-            return Judgement(
-                verdict, f"{name} did not become ready: {deployment.reason}", {**evidence, "last_state": last_state}
-            )
+            server = server_before(deployment, timezone.now())
+            evidence |= {"last_state": last_state, "server": of_server(server) if server else None}
+            return Judgement(verdict, f"{name} did not become ready: {deployment.reason}", evidence)
         if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
             return Judgement(
                 Verdict.ERRORED,
