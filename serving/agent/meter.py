@@ -11,7 +11,9 @@ from serving import actions, queries
 from serving.agent.process_use import use_of
 from serving.core.use import Reading
 
-READ_EVERY_S = 0.5
+_READ_EVERY_S = 0.25
+#: Of one core that reading may take: the kernel walks all pages of a server, and there may be many.
+_MOST_SHARE = 0.1
 
 #: Bytes of GPU memory by the process ids of servers; those that it cannot tell of are left out, and unknown.
 GpuMemory = Callable[[Collection[int]], Mapping[int, int]]
@@ -22,8 +24,9 @@ def gpu_memory_unknown(pids: Collection[int]) -> Mapping[int, int]:
     return {}
 
 
-def read_servers(*, actor: Actor, node: str, gpu_memory: GpuMemory = gpu_memory_unknown) -> int:
-    """Reads every server of the node that is up or coming up, once; how many there were."""
+def read_servers(*, actor: Actor, node: str, gpu_memory: GpuMemory = gpu_memory_unknown) -> float:
+    """Reads every server of the node that is up or coming up, once; in how many seconds that is to be done again."""
+    began = time.thread_time()
     servers = dict(queries.measured_servers(node).values_list("pid", "pk"))
     uses = use_of(servers) if servers else {}
     if uses:
@@ -35,4 +38,4 @@ def read_servers(*, actor: Actor, node: str, gpu_memory: GpuMemory = gpu_memory_
                 for pid, use in uses.items()
             },
         )
-    return len(servers)
+    return max(_READ_EVERY_S, (time.thread_time() - began) / _MOST_SHARE)

@@ -26,7 +26,7 @@ from serving.actions.draining import continue_draining
 from serving.agent import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.hardware import hardware
-from serving.agent.meter import READ_EVERY_S, read_servers
+from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
 from serving.agent.process_use import use_of
 from serving.agent.reconciler import AgentTimings, DeploymentReconciler
@@ -137,9 +137,10 @@ class Agent:
             log.info("removed the leftover server %s", folder.name)
 
     def _read_servers(self) -> None:
-        while not self._stop.wait(READ_EVERY_S):
+        again_in_s = 1.0
+        while not self._stop.wait(again_in_s):
             try:
-                read_servers(actor=self._actor, node=self._node)
+                again_in_s = read_servers(actor=self._actor, node=self._node)
             except _STORE_TROUBLE as error:
                 _wait_for_store(error)
             except Exception:
