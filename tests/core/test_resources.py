@@ -19,7 +19,7 @@ ANSWERED = Answered(1000.0, (20,) * 60)
 
 
 def policy(**over: Any) -> dict[str, Any]:
-    return parse_policy({"resources": over}).of("resources")
+    return parse_policy({"resources": {"min_requests": 1000, **over}}).of("resources")
 
 
 def readings(per_request: float = 0.0, *, use: Use = PLAIN, files: float = 0.0) -> list[Reading]:
@@ -139,8 +139,20 @@ def test_the_evidence_of_a_long_run_is_bounded() -> None:
 
 
 def test_a_soak_is_asked_for_where_it_may_prove_something() -> None:
-    passed, undecided, failed = (Judgement(one, "") for one in (Verdict.PASSED, Verdict.UNDECIDED, Verdict.FAILED))
-    few, many = policy(min_requests=1201), policy(min_requests=1200)
-    assert needs_more(passed, ANSWERED, few) and not needs_more(passed, ANSWERED, many)
-    assert needs_more(undecided, ANSWERED, many) and needs_more(undecided, None, many)
-    assert not needs_more(failed, ANSWERED, few)
+    assert needs_more(judged(readings(), min_requests=1201)) and not needs_more(judged(readings(), min_requests=1200))
+    assert needs_more(judged(readings(2**20 / 100), min_requests=1201)), "a leak is not blamed on too few, either"
+    assert needs_more(judge_resources([], None, policy(), {}))
+    assert not needs_more(judge_resources([], ANSWERED, policy(), {})), "nobody looks at its processes"
+    assert not needs_more(judged([replace(one, use=Use(one.use.memory_bytes)) for one in readings()]))
+    over = {"host": {"memory_mib_min": 1}}
+    assert not needs_more(judged(readings(), over, min_requests=1201)), "it failed anyhow"
+    on_gpu = {"accelerator": {"vendor": "nvidia", "memory_mib_min": 1}}
+    assert not needs_more(judged(readings(), on_gpu)), "more requests tell nothing of a GPU that is not read"
+
+
+def test_fewer_requests_than_are_asked_for_prove_nothing() -> None:
+    found = judged(readings(), min_requests=1201)
+    assert (found.verdict, found.reason) == (
+        Verdict.UNDECIDED,
+        "Whether it leaks is not proven: it answered 1200 requests, and 1201 are asked for.",
+    )

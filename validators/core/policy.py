@@ -132,8 +132,8 @@ _RESOURCES = Record(
         "max_growth_bytes": may(Number(0, 2**40), 4096),
         "max_growth_files": may(_FRACTION, 0.02),
         "max_cpu_ms": may(_OrNone(_MILLISECONDS), None),
-        "min_requests": may(Integer(0, 10_000_000, unit="requests"), 1000),
-        "max_soak_s": may(Number(0, 3600, unit="seconds"), 60),
+        "min_requests": may(Integer(0, 10_000_000, unit="requests"), 2000),
+        "max_soak_s": may(Number(0, 3600, unit="seconds"), 90),
         "confidence": may(_CONFIDENCE, 0.95),
         "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
     }

@@ -12,6 +12,7 @@ from validators.core.growth import LEAST_READINGS, Growth, growth_of
 from validators.core.verdict import Judgement, Verdict, worst_of
 
 _MIB = 2**20
+_UNKNOWN = "unknown"
 #: The evidence is looked at after the load gate's run, and once more after a soak; both share the chance of error.
 _LOOKS = 2
 #: Points of the plot: evidence is bounded, however long the soak.
@@ -19,7 +20,9 @@ _MOST_POINTS = 240
 
 
 @dataclass(frozen=True)
-class _Check:
+class Check:
+    """One thing that was judged."""
+
     verdict: Verdict
     sentence: str
 
@@ -28,9 +31,14 @@ def judge_resources(
     readings: Sequence[Reading], answered: Answered | None, policy: Mapping[str, Any], envelope: Mapping[str, Any]
 ) -> Judgement:
     """The worst of what was checked. `readings` in their order; `policy` is the gate's section. What was not read is undecided."""
-    if not readings or answered is None:
-        why = "its processes could not be looked at" if answered else "it was under no load"
-        return Judgement(Verdict.UNDECIDED, f"What it uses is unknown: {why}.", {"readings": 0})
+    if answered is None:
+        return Judgement(
+            Verdict.UNDECIDED, "What it uses is unknown: it was under no load.", {"leak": Verdict.UNDECIDED}
+        )
+    if not readings:
+        return Judgement(
+            Verdict.UNDECIDED, "What it uses is unknown: its processes were not looked at.", {"leak": _UNKNOWN}
+        )
     requests = answered.until([one.at_s for one in readings])
     own = [
         (x, float(one.use.own_bytes))
@@ -45,15 +53,17 @@ def judge_resources(
     confidence = 1 - (1 - float(policy["confidence"])) / _LOOKS
     memory, opened = (growth_of(points, confidence=confidence) if points else None for points in (own, files))
     cpu_ms = _cpu_ms(readings, requests)
+    leak = grows(memory, len(own), answered.requests, policy)
     checks = [
         *_peaks(readings, envelope),
-        _grows(memory, len(own), answered.requests, policy),
+        leak,
         *_opens(opened, policy),
         *_computes(cpu_ms, policy),
     ]
     verdict = worst_of(check.verdict for check in checks)
     evidence = {
         "checks": [{"verdict": check.verdict.value, "sentence": check.sentence} for check in checks],
+        "leak": leak.verdict.value if own else _UNKNOWN,
         "peaks": {name: _peak(readings, name) for name in ("memory_bytes", "own_bytes", "shared_bytes", "open_files")},
         "gpu_memory_bytes": _peak(readings, "gpu_memory_bytes"),
         "declared": _declared(envelope),
@@ -68,11 +78,9 @@ def judge_resources(
     return Judgement(verdict, " ".join(said), evidence)
 
 
-def needs_more(found: Judgement, answered: Answered | None, policy: Mapping[str, Any]) -> bool:
-    """Whether a soak could prove what these readings do not: too few requests were looked at, or nothing is proven."""
-    if found.verdict is Verdict.FAILED:
-        return False
-    return answered is None or answered.requests < policy["min_requests"] or found.verdict is Verdict.UNDECIDED
+def needs_more(found: Judgement) -> bool:
+    """Whether more requests could prove what these do not: where it is open whether it leaks, and not for want of readings."""
+    return found.verdict is not Verdict.FAILED and found.evidence["leak"] == Verdict.UNDECIDED
 
 
 def _declared(envelope: Mapping[str, Any]) -> dict[str, int | None]:
@@ -90,7 +98,7 @@ def _declared(envelope: Mapping[str, Any]) -> dict[str, int | None]:
 _WORDS = {"memory_bytes": "memory", "shared_bytes": "shared memory", "gpu_memory_bytes": "GPU memory"}
 
 
-def _peaks(readings: Sequence[Reading], envelope: Mapping[str, Any]) -> list[_Check]:
+def _peaks(readings: Sequence[Reading], envelope: Mapping[str, Any]) -> list[Check]:
     """What it held at most against what it declares that it needs: nodes are filled by that."""
     checks = []
     for name, declared in _declared(envelope).items():
@@ -99,53 +107,56 @@ def _peaks(readings: Sequence[Reading], envelope: Mapping[str, Any]) -> list[_Ch
         peak, what = _peak(readings, name), _WORDS[name]
         if peak is None:
             checks.append(
-                _Check(Verdict.UNDECIDED, f"How much {what} it holds is unknown; it declares {_mib(declared)}.")
+                Check(Verdict.UNDECIDED, f"How much {what} it holds is unknown; it declares {_mib(declared)}.")
             )
         elif peak > declared:
             sentence = f"It held {_mib(peak)} of {what}; its envelope declares {_mib(declared)}."
-            checks.append(_Check(Verdict.FAILED, sentence))
+            checks.append(Check(Verdict.FAILED, sentence))
         else:
             checks.append(
-                _Check(Verdict.PASSED, f"It held at most {_mib(peak)} of the {_mib(declared)} of {what} declared.")
+                Check(Verdict.PASSED, f"It held at most {_mib(peak)} of the {_mib(declared)} of {what} declared.")
             )
     return checks
 
 
-def _grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[str, Any]) -> _Check:
+def grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[str, Any]) -> Check:
+    """Whether it leaks, of `requests` in all; before `min_requests` of them nothing is proven, as what was free before hides a leak."""
     most = float(policy["max_growth_bytes"])
     if growth is None:
         why = f"{readings} readings over {requests} requests are too few, and {LEAST_READINGS} beyond the warm-up are needed"
-        return _Check(Verdict.UNDECIDED, f"Whether it leaks is unknown: {why}.")
+        return Check(Verdict.UNDECIDED, f"Whether it leaks is unknown: {why}.")
     over = f"over {growth.requests} requests; {most:g} are allowed"
-    if growth.low > most and not growth.is_slowing:
+    is_leak, is_none = growth.low > most and not growth.is_slowing, growth.high <= most
+    if (is_leak or is_none) and requests < policy["min_requests"]:
+        asked = f"it answered {requests} requests, and {policy['min_requests']} are asked for"
+        return Check(Verdict.UNDECIDED, f"Whether it leaks is not proven: {asked}.")
+    if is_leak:
         stretches = f"in nearly all of {growth.stretches} stretches by {growth.low:.0f} or more"
-        return _Check(
-            Verdict.FAILED,
-            f"It leaks: its memory grew by {growth.per_request:.0f} bytes a request, {stretches}, {over}.",
-        )
-    if growth.high <= most:
-        return _Check(Verdict.PASSED, f"Its memory grew by at most {max(0.0, growth.high):.0f} bytes a request {over}.")
+        grew = f"its memory grew by {growth.per_request:.0f} bytes a request, {stretches}, {over}"
+        return Check(Verdict.FAILED, f"It leaks: {grew}.")
+    if is_none:
+        return Check(Verdict.PASSED, f"Its memory grew by at most {max(0.0, growth.high):.0f} bytes a request {over}.")
     slowing = ", ever more slowly" if growth.is_slowing else ""
     between = f"between {growth.low:.0f} and {growth.high:.0f} bytes a request{slowing}"
-    return _Check(Verdict.UNDECIDED, f"Whether it leaks is not proven: its memory grew by {between}, {over}.")
+    return Check(Verdict.UNDECIDED, f"Whether it leaks is not proven: its memory grew by {between}, {over}.")
 
 
-def _opens(growth: Growth | None, policy: Mapping[str, Any]) -> list[_Check]:
+def _opens(growth: Growth | None, policy: Mapping[str, Any]) -> list[Check]:
     """Connections come and go with the load, so that only proven growth speaks."""
     if growth is None or growth.low <= policy["max_growth_files"] or growth.is_slowing:
         return []
     allowed = f"over {growth.requests} requests; {policy['max_growth_files']:g} are allowed"
-    return [_Check(Verdict.FAILED, f"It leaves {growth.per_request:.2f} files open for each request, {allowed}.")]
+    return [Check(Verdict.FAILED, f"It leaves {growth.per_request:.2f} files open for each request, {allowed}.")]
 
 
-def _computes(cpu_ms: float | None, policy: Mapping[str, Any]) -> list[_Check]:
+def _computes(cpu_ms: float | None, policy: Mapping[str, Any]) -> list[Check]:
     most = policy["max_cpu_ms"]
     if most is None:
         return []
     if cpu_ms is None:
-        return [_Check(Verdict.UNDECIDED, f"How much CPU time a request takes is unknown; {most:g} ms are allowed.")]
+        return [Check(Verdict.UNDECIDED, f"How much CPU time a request takes is unknown; {most:g} ms are allowed.")]
     verdict = Verdict.FAILED if cpu_ms > most else Verdict.PASSED
-    return [_Check(verdict, f"A request took {cpu_ms:.1f} ms of CPU time; {most:g} ms are allowed.")]
+    return [Check(verdict, f"A request took {cpu_ms:.1f} ms of CPU time; {most:g} ms are allowed.")]
 
 
 def _cpu_ms(readings: Sequence[Reading], requests: Sequence[float]) -> float | None:

@@ -18,7 +18,7 @@ def resources_gate(context: GateContext) -> Judgement:
     policy = context.policy.of("resources")
     answered = answered_of(context.loaded)
     found = _judged(context, answered)
-    if policy["max_soak_s"] > 0 and needs_more(found, answered, policy):
+    if policy["max_soak_s"] > 0 and needs_more(found):
         found = _judged(context, joined(answered, _soak(context, answered)))
     return found
 
