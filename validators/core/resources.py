@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from serving.core.use import Reading
@@ -17,14 +16,6 @@ _UNKNOWN = "unknown"
 _LOOKS = 2
 #: Points of the plot: evidence is bounded, however long the soak.
 _MOST_POINTS = 240
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was judged."""
-
-    verdict: Verdict
-    sentence: str
 
 
 def judge_resources(
@@ -62,7 +53,7 @@ def judge_resources(
     ]
     verdict = worst_of(check.verdict for check in checks)
     evidence = {
-        "checks": [{"verdict": check.verdict.value, "sentence": check.sentence} for check in checks],
+        "checks": [{"verdict": check.verdict.value, "sentence": check.reason} for check in checks],
         "leak": leak.verdict.value if own else _UNKNOWN,
         "peaks": {name: _peak(readings, name) for name in ("memory_bytes", "own_bytes", "shared_bytes", "open_files")},
         "gpu_memory_bytes": _peak(readings, "gpu_memory_bytes"),
@@ -74,7 +65,7 @@ def judge_resources(
         "readings": len(readings),
         "points": _points(requests, readings),
     }
-    said = [check.sentence for check in checks if check.verdict is verdict]
+    said = [check.reason for check in checks if check.verdict is verdict]
     return Judgement(verdict, " ".join(said), evidence)
 
 
@@ -98,7 +89,7 @@ def _declared(envelope: Mapping[str, Any]) -> dict[str, int | None]:
 _WORDS = {"memory_bytes": "memory", "shared_bytes": "shared memory", "gpu_memory_bytes": "GPU memory"}
 
 
-def _peaks(readings: Sequence[Reading], envelope: Mapping[str, Any]) -> list[Check]:
+def _peaks(readings: Sequence[Reading], envelope: Mapping[str, Any]) -> list[Judgement]:
     """What it held at most against what it declares that it needs: nodes are filled by that."""
     checks = []
     for name, declared in _declared(envelope).items():
@@ -107,56 +98,58 @@ def _peaks(readings: Sequence[Reading], envelope: Mapping[str, Any]) -> list[Che
         peak, what = _peak(readings, name), _WORDS[name]
         if peak is None:
             checks.append(
-                Check(Verdict.UNDECIDED, f"How much {what} it holds is unknown; it declares {_mib(declared)}.")
+                Judgement(Verdict.UNDECIDED, f"How much {what} it holds is unknown; it declares {_mib(declared)}.")
             )
         elif peak > declared:
             sentence = f"It held {_mib(peak)} of {what}; its envelope declares {_mib(declared)}."
-            checks.append(Check(Verdict.FAILED, sentence))
+            checks.append(Judgement(Verdict.FAILED, sentence))
         else:
             checks.append(
-                Check(Verdict.PASSED, f"It held at most {_mib(peak)} of the {_mib(declared)} of {what} declared.")
+                Judgement(Verdict.PASSED, f"It held at most {_mib(peak)} of the {_mib(declared)} of {what} declared.")
             )
     return checks
 
 
-def grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[str, Any]) -> Check:
+def grows(growth: Growth | None, readings: int, requests: int, policy: Mapping[str, Any]) -> Judgement:
     """Whether it leaks, of `requests` in all; before `min_requests` of them nothing is proven, as what was free before hides a leak."""
     most = float(policy["max_growth_bytes"])
     if growth is None:
         why = f"{readings} readings over {requests} requests are too few, and {LEAST_READINGS} beyond the warm-up are needed"
-        return Check(Verdict.UNDECIDED, f"Whether it leaks is unknown: {why}.")
+        return Judgement(Verdict.UNDECIDED, f"Whether it leaks is unknown: {why}.")
     over = f"over {growth.requests} requests; {most:g} are allowed"
     is_leak, is_none = growth.low > most and not growth.is_slowing, growth.high <= most
     if (is_leak or is_none) and requests < policy["min_requests"]:
         asked = f"it answered {requests} requests, and {policy['min_requests']} are asked for"
-        return Check(Verdict.UNDECIDED, f"Whether it leaks is not proven: {asked}.")
+        return Judgement(Verdict.UNDECIDED, f"Whether it leaks is not proven: {asked}.")
     if is_leak:
         stretches = f"in nearly all of {growth.stretches} stretches by {growth.low:.0f} or more"
         grew = f"its memory grew by {growth.per_request:.0f} bytes a request, {stretches}, {over}"
-        return Check(Verdict.FAILED, f"It leaks: {grew}.")
+        return Judgement(Verdict.FAILED, f"It leaks: {grew}.")
     if is_none:
-        return Check(Verdict.PASSED, f"Its memory grew by at most {max(0.0, growth.high):.0f} bytes a request {over}.")
+        return Judgement(
+            Verdict.PASSED, f"Its memory grew by at most {max(0.0, growth.high):.0f} bytes a request {over}."
+        )
     slowing = ", ever more slowly" if growth.is_slowing else ""
     between = f"between {growth.low:.0f} and {growth.high:.0f} bytes a request{slowing}"
-    return Check(Verdict.UNDECIDED, f"Whether it leaks is not proven: its memory grew by {between}, {over}.")
+    return Judgement(Verdict.UNDECIDED, f"Whether it leaks is not proven: its memory grew by {between}, {over}.")
 
 
-def _opens(growth: Growth | None, policy: Mapping[str, Any]) -> list[Check]:
+def _opens(growth: Growth | None, policy: Mapping[str, Any]) -> list[Judgement]:
     """Connections come and go with the load, so that only proven growth speaks."""
     if growth is None or growth.low <= policy["max_growth_files"] or growth.is_slowing:
         return []
     allowed = f"over {growth.requests} requests; {policy['max_growth_files']:g} are allowed"
-    return [Check(Verdict.FAILED, f"It leaves {growth.per_request:.2f} files open for each request, {allowed}.")]
+    return [Judgement(Verdict.FAILED, f"It leaves {growth.per_request:.2f} files open for each request, {allowed}.")]
 
 
-def _computes(cpu_ms: float | None, policy: Mapping[str, Any]) -> list[Check]:
+def _computes(cpu_ms: float | None, policy: Mapping[str, Any]) -> list[Judgement]:
     most = policy["max_cpu_ms"]
     if most is None:
         return []
     if cpu_ms is None:
-        return [Check(Verdict.UNDECIDED, f"How much CPU time a request takes is unknown; {most:g} ms are allowed.")]
+        return [Judgement(Verdict.UNDECIDED, f"How much CPU time a request takes is unknown; {most:g} ms are allowed.")]
     verdict = Verdict.FAILED if cpu_ms > most else Verdict.PASSED
-    return [Check(verdict, f"A request took {cpu_ms:.1f} ms of CPU time; {most:g} ms are allowed.")]
+    return [Judgement(verdict, f"A request took {cpu_ms:.1f} ms of CPU time; {most:g} ms are allowed.")]
 
 
 def _cpu_ms(readings: Sequence[Reading], requests: Sequence[float]) -> float | None:
