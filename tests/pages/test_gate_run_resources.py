@@ -37,7 +37,8 @@ def test_it_shows_what_was_held_what_is_declared_and_how_it_grew(member: Client,
     assert '<th scope="row">memory</th><td class="num">300 MiB</td><td class="num">512 MiB</td>' in page
     assert '<th scope="row">GPU memory</th><td class="num">unknown</td><td class="num">nothing</td>' in page
     assert "It leaks: its memory grew by 10486 bytes a request" in page
-    assert "by 10486 bytes a request <span" in page and "5 ms" in page
+    assert "Memory grew by 10486 bytes a request <span" in page
+    assert "<dt>most memory</dt>" in page and "<dt>cpu time per request</dt>" in page and "5.00 ms" in page
     assert 'id="plot-memory"' in page and "512 MiB are declared" in page
 
 
