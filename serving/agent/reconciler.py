@@ -219,9 +219,9 @@ class DeploymentReconciler:
     def _keep_end(self, deployment: Deployment) -> None:
         """The last words of a server that failed, and how its process ended. Its folder goes with the next try."""
         self._keep_log(deployment, at_once=True)
-        if self._server is None or self._running is None or deployment.environment.is_routed:
+        if self._server is None or deployment.environment.is_routed:
             return
-        if (exit_code := self._launcher.exit_code(self._running)) is not None:
+        if (exit_code := self._launcher.exit_code(_as_running(self._server))) is not None:
             actions.record_exit(actor=self._actor, server=self._server, exit_code=exit_code)
 
     def _examine(self, deployment: Deployment) -> str:
