@@ -17,7 +17,7 @@ from serving.ports import InferenceError, InferenceServer
 from serving.queries import last_reading
 from validators.core.verdict import Judgement
 
-#: In UTF-8, of each; all together stay under 16 KiB.
+#: Of each, in UTF-8.
 MOST_LOG_BYTES, MOST_STATISTICS_BYTES, MOST_REASON_BYTES = 8_192, 4_096, 2_048
 #: How often is looked, and how long between, until the agent has noted how a server that does not answer ended.
 _LOOKS, _LOOK_EVERY_S = 20, 0.25
