@@ -77,7 +77,7 @@ def launcher(tmp_path: Path, blobs: MemoryBlobs) -> Iterator[LocalLauncher]:
 def judged(
     launcher: LocalLauncher, blobs: MemoryBlobs, *, leak: int, memory_mib: int = 2048, requests: int = 2000
 ) -> Judgement:
-    soak = {"min_requests": requests, "max_soak_s": requests / 200}
+    soak = {"min_requests": requests, "max_soak_s": 2 * requests / 200}
     policy = parse_policy({"gates": ["resources"], "load": {"rate_per_s": 200}, "resources": soak})
     own = made.serving(parameters={"leak": str(leak)})
     manifest = made.manifest(blobs, "keeping", {"artifact/model.py": KEEPING.encode()}, own, backend="python")
