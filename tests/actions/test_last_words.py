@@ -3,6 +3,7 @@
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import validators.execution.last_words
+import validators.execution.staging
 from accounts.core.access import Actor
 from registry.models import Release
 from serving.actions import end_server, keep_log, record_exit, record_readings
@@ -131,3 +133,18 @@ def test_readings_are_kept_for_an_hour_and_read_by_their_time(stage: Stage, rele
     assert ServerReading.objects.count() == 2
     (one,) = readings_of(server, since_s=now - 11, until_s=now - 5)
     assert one.use == use and one.at_s == pytest.approx(now - 10, abs=0.001)
+
+
+def test_so_does_one_that_was_still_coming_up(
+    stage: Stage, developer: Actor, release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fate(deployment: Deployment) -> None:
+        Deployment.objects.filter(pk=deployment.pk).update(state="loading")
+        noted(make_server(deployment), exit_code=None)
+
+    stage.fate = fate
+    monkeypatch.setattr(
+        validators.execution.staging, "monotonic", itertools.count(step=30.0).__next__
+    )  # one look is 30 s
+    found = evidence_in_report(developer, release, "cold_start")["server"]
+    assert found["log"].endswith("line 4999 ünd so weiter\n") and found["exit_code"] is None

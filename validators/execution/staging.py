@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Any
 
 import structlog
 from django.utils import timezone
@@ -59,8 +60,7 @@ def staged(
         evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
         if deployment.state == DeploymentState.FAILED:
             verdict = verdict_of_failure(deployment.reason, last_state)
-            server = server_before(deployment, timezone.now())
-            evidence |= {"last_state": last_state, "server": of_server(server) if server else None}
+            evidence |= {"last_state": last_state, **_last_words(deployment)}
             return Judgement(verdict, f"{name} did not become ready: {deployment.reason}", evidence)
         if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
             return Judgement(
@@ -70,10 +70,17 @@ def staged(
             )
         if monotonic() > deadline:
             verdict = verdict_of_failure("", deployment.state)
+            evidence |= _last_words(deployment)
             return Judgement(verdict, f"{name} was still {deployment.state} after {max_wait_s:g} s.", evidence)
         last_state = deployment.state
         pulse(f"{name} is {deployment.state} in {gate_run.environment.slug}")
         sleep(_POLL_S)
+
+
+def _last_words(deployment: Deployment) -> dict[str, Any]:
+    """Of its newest server; nothing where there was none."""
+    server = server_before(deployment, timezone.now())
+    return {"server": of_server(server)} if server else {}
 
 
 def withdraw(gate_run: GateRun, *, actor: Actor) -> None:
