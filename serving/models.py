@@ -104,6 +104,7 @@ class Server(models.Model):
     digest = models.CharField(max_length=71, blank=True)  # of the manifest whose files were verified as it was started
     memory_bytes = models.BigIntegerField(null=True)  # of all its processes, measured by its agent; null: not yet
     memory_at = models.DateTimeField(null=True)
+    exit_code = models.SmallIntegerField(null=True)  # of a process that ended by itself; -9: a signal; null: not known
     ended_at = models.DateTimeField(null=True)
     end_reason = models.TextField(blank=True)
 
@@ -114,6 +115,25 @@ class ServerLog(models.Model):
     server = models.OneToOneField(Server, on_delete=models.CASCADE, related_name="log")
     text = models.TextField()
     at = models.DateTimeField()
+
+
+class ServerReading(models.Model):
+    """What a server that no user reaches used at one instant, as `serving.core.use.Use` has it. Kept for an hour."""
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="readings")
+    at = models.DateTimeField()
+    memory_bytes = models.BigIntegerField()
+    own_bytes = models.BigIntegerField(null=True)
+    shared_bytes = models.BigIntegerField(null=True)
+    cpu_s = models.FloatField(null=True)
+    open_files = models.PositiveIntegerField(null=True)
+    gpu_memory_bytes = models.BigIntegerField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["server", "at"], name="server_reading_of_server"),  # a gate's, and the last one
+            models.Index(fields=["at"], name="server_reading_by_age"),  # what is kept no longer
+        ]
 
 
 class Route(models.Model):

@@ -103,7 +103,7 @@ class Measurement(models.Model):
     report = models.ForeignKey(Report, on_delete=models.CASCADE, related_name="measurements")
     gate = models.CharField(max_length=30)
     name = models.CharField(max_length=60)
-    unit = models.CharField(max_length=10)  # frac, ms, s
+    unit = models.CharField(max_length=10)  # frac, ms, s, MiB
     value = models.FloatField()
 
     class Meta:

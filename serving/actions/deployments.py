@@ -8,6 +8,8 @@ an endpoint sends `NOTIFY sluicegate_routes`, which PostgreSQL delivers when the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -24,7 +26,8 @@ from serving.actions.routes import lock_routes, notify_routes
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.drift import Drift
 from serving.core.lifecycle import MOVES, DeploymentState
-from serving.models import Deployment, Environment, Node, Route, Server, ServerLog
+from serving.core.use import Reading
+from serving.models import Deployment, Environment, Node, Route, Server, ServerLog, ServerReading
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of, deployments_in
 from serving.queries.node_fit import nodes_for
@@ -37,6 +40,8 @@ _VERBS = {
 }
 #: Files that are named of a server whose files differ.
 MOST_DRIFT = 50
+#: How long what servers were seen to use is kept: a gate that judges it takes no longer.
+READINGS_KEPT = timedelta(hours=1)
 _VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: "deployment.gone"}
 
 
@@ -187,6 +192,23 @@ def record_memory(*, actor: Actor, measured: Mapping[int, int]) -> None:
     require(actor, Verb.ADMINISTER, "")
     rows = [Server(pk=pk, memory_bytes=size, memory_at=timezone.now()) for pk, size in measured.items()]
     Server.objects.bulk_update(rows, ["memory_bytes", "memory_at"])
+
+
+def record_readings(*, actor: Actor, readings: Mapping[int, Reading]) -> None:
+    """Keeps what each of these servers, by its key, was seen to use, and lets go of what is older than an hour. Raises Refused."""
+    require(actor, Verb.ADMINISTER, "")
+    rows = [
+        ServerReading(server_id=pk, at=datetime.fromtimestamp(one.at_s, UTC), **asdict(one.use))
+        for pk, one in readings.items()
+    ]
+    ServerReading.objects.bulk_create(rows)
+    ServerReading.objects.filter(at__lt=timezone.now() - READINGS_KEPT).delete()
+
+
+def record_exit(*, actor: Actor, server: Server, exit_code: int) -> None:
+    """How the server's process ended by itself: its exit status, or less than 0 for the signal that ended it. Raises Refused."""
+    require(actor, Verb.ADMINISTER, server.deployment.release.model.team.slug, server.deployment.release.model.slug)
+    Server.objects.filter(pk=server.pk).update(exit_code=exit_code)
 
 
 def note_trouble(*, actor: Actor, deployment: Deployment, trouble: str) -> None:

@@ -22,7 +22,7 @@ from ledger.adapters.linux_processes import is_running
 from ledger.adapters.local_ports import CHOICES
 from registry.core.file_rules import waivers_needed
 from serving.adapters.triton import TritonServer, control_restrictions, redacted
-from serving.agent import containment, model_repository, runtime_image, scratch, server_shim
+from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
 from serving.agent.sandbox.spec import EDITION, Spec
 from serving.core.containment import NOT_FOUND_OUT, not_contained
 from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
@@ -134,7 +134,9 @@ class LocalLauncher:
             time.sleep(_LOOK_EVERY_S)
         client = TritonServer(server.host, server.http_port, server.grpc_port)
         try:
-            why = client.why_not_loaded(model, control_secret=_read(server.folder / server_shim.LAUNCH_FILE)["secret"])
+            why = client.why_not_loaded(
+                model, control_secret=shim_record.read(server.folder / server_shim.LAUNCH_FILE)["secret"]
+            )
         except (InferenceError, KeyError) as error:  # it ended just now, or another listens where it should
             raise LaunchError(
                 "not_ready",
@@ -146,15 +148,20 @@ class LocalLauncher:
             raise LaunchError("load_failed", why)
 
     def is_alive(self, server: RunningServer) -> bool:
-        record = _record(server.folder)
-        return bool(record) and is_running(record["server_pid"], record["server_ticks"])
+        return shim_record.is_alive(shim_record.record_of(server.folder))
+
+    def exit_code(self, server: RunningServer) -> int | None:
+        return shim_record.exit_code_of(server.folder)
 
     def adopt(self, folder: Path) -> RunningServer | None:
         """The server that an earlier agent started in this folder, if it still lives and is shut in as it would be today."""
         return self._find(folder) if self._is_shut_in_as_today(folder) else None
 
     def _is_shut_in_as_today(self, folder: Path) -> bool:
-        launch, layers = _read(folder / server_shim.LAUNCH_FILE), _read(folder / server_shim.SANDBOX_FILE).get("layers")
+        launch, layers = (
+            shim_record.read(folder / server_shim.LAUNCH_FILE),
+            shim_record.read(folder / server_shim.SANDBOX_FILE).get("layers"),
+        )
         if not launch.get("secret") or int(launch.get("sandbox") or 0) < EDITION or layers is None:
             return False
         try:
@@ -163,8 +170,8 @@ class LocalLauncher:
             return bool(layers)  # a server that is shut in is not given up for a question without an answer
 
     def _find(self, folder: Path) -> RunningServer | None:
-        record = _record(folder)
-        if not record or not is_running(record["server_pid"], record["server_ticks"]):
+        record = shim_record.record_of(folder)
+        if not shim_record.is_alive(record):
             return None
         ports = record["ports"]
         return RunningServer(
@@ -320,7 +327,7 @@ class LocalLauncher:
 
     def _end(self, folder: Path, grace_s: float) -> None:
         """Asks the shim to stop the server, and kills both if it does not answer."""
-        record = _record(folder)
+        record = shim_record.record_of(folder)
         if record:
             if is_running(record["pid"], record["ticks"]):
                 os.kill(record["pid"], signal.SIGTERM)
@@ -373,16 +380,3 @@ def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
         return True
     return False
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    """What the shim wrote, or {} when there is none."""
-    return _read(folder / server_shim.SHIM_FILE)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        read: dict[str, Any] = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return read

@@ -42,10 +42,10 @@ class LogTail:
     def __init__(self) -> None:
         self._looked_at, self._seen = -LOOK_EVERY_S, ("", -1)
 
-    def changed(self, folder: Path, *, now_s: float | None = None) -> str | None:
-        """The end of the log in the server's folder, if it is time to look and the log has grown; else None."""
+    def changed(self, folder: Path, *, now_s: float | None = None, at_once: bool = False) -> str | None:
+        """The end of the log in the server's folder, if it is time to look, or `at_once`, and the log has grown; else None."""
         now_s = time.monotonic() if now_s is None else now_s
-        if now_s - self._looked_at < LOOK_EVERY_S:
+        if not at_once and now_s - self._looked_at < LOOK_EVERY_S:
             return None
         self._looked_at = now_s
         with contextlib.suppress(OSError):

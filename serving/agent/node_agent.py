@@ -26,8 +26,10 @@ from serving.actions.draining import continue_draining
 from serving.agent import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.hardware import hardware
-from serving.agent.memory_use import memory_of
-from serving.agent.reconciler import AgentTimings, Connect, DeploymentReconciler, NodeLauncher
+from serving.agent.meter import read_servers
+from serving.agent.node_launcher import Connect, NodeLauncher
+from serving.agent.process_use import use_of
+from serving.agent.reconciler import AgentTimings, DeploymentReconciler
 from serving.core.lifecycle import DeploymentState
 from serving.models import Server
 from serving.ports import LaunchError
@@ -75,6 +77,7 @@ class Agent:
                 return
             if self._drift_check_every_s:
                 threading.Thread(target=self._check_drift_of_all, name="drift", daemon=True).start()
+            threading.Thread(target=self._read_servers, name="meter", daemon=True).start()
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
                 try:
@@ -121,8 +124,9 @@ class Agent:
     def _measure(self) -> None:
         """Writes down how much memory each living server of this node holds."""
         servers = {one.pid: one.pk for one in queries.current_servers().filter(deployment__node=self._node)}
-        measured = memory_of(servers) if servers else {}
-        actions.record_memory(actor=self._actor, measured={servers[pid]: size for pid, size in measured.items()})
+        measured = use_of(servers) if servers else {}
+        sizes = {servers[pid]: use.memory_bytes for pid, use in measured.items()}
+        actions.record_memory(actor=self._actor, measured=sizes)
 
     def _sweep(self) -> None:
         """Garbage-collects servers of earlier agents that no deployment needs."""
@@ -131,6 +135,17 @@ class Agent:
         )
         for folder in self._launcher.sweep({Path(server.folder) for server in wanted}):
             log.info("removed the leftover server %s", folder.name)
+
+    def _read_servers(self) -> None:
+        again_in_s = 1.0
+        while not self._stop.wait(again_in_s):
+            try:
+                again_in_s = read_servers(actor=self._actor, node=self._node)
+            except _STORE_TROUBLE as error:
+                _wait_for_store(error)
+            except Exception:
+                log.exception("what servers use could not be read; it is tried again")
+        connection.close()
 
     def _check_drift_of_all(self) -> None:
         """Compares each server's files with what was sealed, one server after the other, again and again."""

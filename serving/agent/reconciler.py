@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -24,6 +23,7 @@ from registry.queries import manifest_of
 from serving import actions, queries
 from serving.agent import health_check, warmup
 from serving.agent.log_tail import LogTail
+from serving.agent.node_launcher import ClosableServer, Connect, NodeLauncher
 from serving.core.health import (
     HUNG_AFTER_LAST_STABLE_S,
     HUNG_AFTER_S,
@@ -35,31 +35,10 @@ from serving.core.health import (
 )
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Server
-from serving.ports import InferenceError, InferenceServer, Launcher, LaunchError, LaunchSpec, RunningServer
+from serving.ports import InferenceError, LaunchError, LaunchSpec, RunningServer
 
 S = DeploymentState
 log = logging.getLogger(__name__)
-
-
-class NodeLauncher(Launcher, Protocol):
-    """A launcher that can also find again what an earlier agent started."""
-
-    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path: ...
-
-    def adopt(self, folder: Path) -> RunningServer | None: ...
-
-    def sweep(self, keep: set[Path]) -> list[Path]: ...
-
-    def missing(self) -> str: ...
-
-    def containment(self) -> dict[str, Any]: ...
-
-
-class ClosableServer(InferenceServer, Protocol):
-    def close(self) -> None: ...
-
-
-Connect = Callable[[RunningServer], ClosableServer]
 
 
 @dataclass(frozen=True)
@@ -130,7 +109,7 @@ class DeploymentReconciler:
             self._begin(deployment)
             deployment = self._load_and_warm(deployment)
         except (LaunchError, InferenceError) as error:
-            self._keep_log(deployment)
+            self._keep_end(deployment)
             return self._setback(error.reason, error.message)
         self._since = time.monotonic()
         return self._pace.probe_every
@@ -230,12 +209,20 @@ class DeploymentReconciler:
             self._setbacks = 0
         return max(0.05, self._pace.probe_every - (time.monotonic() - began))
 
-    def _keep_log(self, deployment: Deployment) -> None:
+    def _keep_log(self, deployment: Deployment, *, at_once: bool = False) -> None:
         """The end of the log, for those who wait for gates. Users' words may be in the logs of servers that users reach."""
         if self._server is not None and not deployment.environment.is_routed:
             self._server.deployment = deployment
-            if (text := self._log.changed(Path(self._server.folder))) is not None:
+            if (text := self._log.changed(Path(self._server.folder), at_once=at_once)) is not None:
                 actions.keep_log(actor=self._actor, server=self._server, text=text)
+
+    def _keep_end(self, deployment: Deployment) -> None:
+        """The last words of a server that failed, and how its process ended. Its folder goes with the next try."""
+        self._keep_log(deployment, at_once=True)
+        if self._server is None or deployment.environment.is_routed:
+            return
+        if (exit_code := self._launcher.exit_code(_as_running(self._server))) is not None:
+            actions.record_exit(actor=self._actor, server=self._server, exit_code=exit_code)
 
     def _examine(self, deployment: Deployment) -> str:
         """Why the server is lost, or an empty string."""
@@ -279,6 +266,7 @@ class DeploymentReconciler:
             self._move(deployment, S.LOADING, why, recoveries=F("recoveries") + 1)
             if self._server is not None:
                 actions.mark_serving(actor=self._actor, server=self._server, is_serving=False, reason=why)
+        self._keep_end(deployment)
         self._seen, self._setbacks = HealthTracker(), self._setbacks + 1
         if self._setbacks > len(self._pace.backoff) and not _is_indispensable(deployment):
             return self._give_up(deployment, why)

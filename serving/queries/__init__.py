@@ -21,8 +21,10 @@ from serving.queries.deployments import (
     node_facts,
     nodes,
     ready_server,
+    server_before,
     server_of,
 )
+from serving.queries.readings import last_reading, measured_servers, readings_of
 
 __all__ = [
     "all_environments",
@@ -39,9 +41,13 @@ __all__ = [
     "get_environment_with_routes",
     "get_node",
     "is_last_of_stable",
+    "last_reading",
     "live_deployments",
+    "measured_servers",
     "node_facts",
     "nodes",
+    "readings_of",
     "ready_server",
+    "server_before",
     "server_of",
 ]

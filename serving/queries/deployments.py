@@ -175,6 +175,11 @@ def among_text(array: str, kind: str = "bigint") -> RawSQL:
     return RawSQL(f"SELECT unnest(%s::{kind}[])", [array])  # noqa: S611  # kind is a constant
 
 
+def server_before(deployment: Deployment, until: datetime) -> Server | None:
+    """The newest server that the deployment had begun by the instant, also one that ended."""
+    return Server.objects.filter(deployment=deployment, started_at__lte=until).order_by("-pk").first()
+
+
 def log_of(release: Release, environment: Environment, until: datetime | None) -> ServerLog | None:
     """The log of the newest server that the release had there before the instant; of all times where there is none."""
     rows = ServerLog.objects.filter(server__deployment__release=release, server__deployment__environment=environment)

@@ -14,7 +14,7 @@ from serving import actions, queries
 from serving.agent.reconciler import load_timeout_of
 from serving.agent.warmup import array
 from serving.core.lifecycle import DeploymentState
-from serving.models import Deployment, Environment, Node
+from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError, LaunchError, LaunchSpec
 from tests.deployment_setup import (  # noqa: F401
     QUICK,
@@ -26,6 +26,7 @@ from tests.deployment_setup import (  # noqa: F401
     ensure,
     model,
     node,
+    production,
     release,
     sealed,
     staging,
@@ -71,6 +72,40 @@ def test_it_warms_up_with_the_releases_own_requests(
     world.behaviour.compute = lambda arrays: (seen.append(arrays["x"].tolist()), {"y": arrays["x"]})[1]
     world.until(S.READY)
     assert seen == [[[1, 2, 3, 4], [1, 2, 3, 4]], [[7, 7, 7, 7]]]
+
+
+def test_how_a_server_under_trial_ended_is_kept_also_of_one_that_never_came_up(
+    world: World, release: Release, staging: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = world.launcher.start
+
+    def dies_as_it_loads(spec: LaunchSpec) -> Any:
+        running = started(spec)
+        world.launcher.running[spec.folder][1].is_down = True
+        return running
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.launcher, "start", dies_as_it_loads)
+        world.reconciler.step()
+    assert world.state == S.LOADING and Server.objects.get().exit_code == -9
+    world.until(S.READY)
+    server = queries.ready_server(release, staging)
+    assert server and server.exit_code is None
+    world.server.is_down = True
+    world.reconciler.step()
+    server.refresh_from_db()
+    assert server.exit_code == -9
+
+
+def test_of_a_server_that_users_reach_nothing_is_waited_for(
+    release: Release, production: Environment, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(release, production, clock)
+    world.until(S.READY)
+    monkeypatch.setattr(world.launcher, "exit_code", lambda server: pytest.fail("it would hold its recovery up"))
+    world.server.is_down = True
+    world.reconciler.step()
+    assert world.state == S.LOADING and Server.objects.get().exit_code is None
 
 
 @pytest.mark.parametrize(

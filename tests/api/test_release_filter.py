@@ -124,6 +124,7 @@ def test_every_metric_that_gates_yield_is_listed() -> None:
         "golden": {**GOLDEN, "batch_invariance": {"asked_alone": 10, "flipped": 1, "low": 0.0, "high": 0.4}},
         "load": {"requests": 10, "errors": 1, "over": 1, "latency_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}},
         "cold_start": {"total_s": 1.0, "first_ms": 2.0, "steady_ms": 3.0},
+        "resources": {"requests": 10, "peaks": {"memory_bytes": 1 << 20}, "cpu_ms_per_request": 1.5},
     }
     found = {(one.gate, one.name) for gate, one_evidence in evidence.items() for one in metrics_of(gate, one_evidence)}
     assert found == set(METRICS)

@@ -214,12 +214,14 @@ def test_a_server_that_fills_the_disk_is_ended_and_says_so(
 def test_a_killed_server_is_noticed_and_its_memory_cleared(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
     running = start(launcher, made.doubling(blobs))
     double(launcher, running)
+    assert launcher.exit_code(running) is None
     os.kill(running.pid, signal.SIGKILL)
     assert eventually(lambda: not launcher.is_alive(running))
+    assert launcher.exit_code(running) == -signal.SIGKILL  # its shim is given the time to note it
     assert eventually(lambda: processes_of(running.folder) == [] and shared_memory_of(running) == [])
     assert json.loads((running.folder / server_shim.SHIM_FILE).read_text())["exit_code"] == -signal.SIGKILL
     launcher.stop(running, grace_s=5)
-    assert not running.folder.exists()
+    assert not running.folder.exists() and launcher.exit_code(running) is None
 
 
 def test_a_killed_shim_takes_its_server_along_and_a_sweep_clears_up(
@@ -229,6 +231,7 @@ def test_a_killed_shim_takes_its_server_along_and_a_sweep_clears_up(
     double(launcher, running)
     os.kill(json.loads((running.folder / server_shim.SHIM_FILE).read_text())["pid"], signal.SIGKILL)
     assert eventually(lambda: processes_of(running.folder) == [])
+    assert launcher.exit_code(running) is None  # nobody was left to note it
     other = LocalLauncher(servers=launcher.servers, venv=VENV, blobs=BlobCache(launcher.servers / "../cache", blobs))
     assert other.adopt(running.folder) is None
     assert other.sweep(set()) == [running.folder]

@@ -85,6 +85,8 @@ def test_stable_is_asked_in_turn_with_a_release_that_missed_its_objective(monkey
     found, asked = gate(monkeypatch, stable_s=0.01)
     assert (found.verdict, asked) == (Verdict.FAILED, ["r2"] + ["r2", "r1"] * 4)
     assert found.evidence["beside_stable"]["stable_over"] == {"over": 0, "requests": 320}
+    own = found.evidence["requests"] + found.evidence["beside_stable"]["candidate_over"]["requests"]
+    assert sum(found.evidence["answered"]["per_s"]) == own, "what stable answered, the candidate did not"
     found, _ = gate(monkeypatch, stable_s=1.0)
     assert found.verdict is Verdict.UNDECIDED and "the machine may be to blame" in found.reason
 

@@ -111,7 +111,7 @@ def test_a_gate_may_last_from_a_second_to_a_day() -> None:
 def test_gates_are_named_once_each_in_any_order() -> None:
     document = {"gates": list(reversed(GATE_NAMES)), "golden": {"set": SET}}
     assert parse_policy(document).gates == tuple(reversed(GATE_NAMES))
-    with pytest.raises(Invalid, match="the list has 5 items"):
+    with pytest.raises(Invalid, match="the list has 6 items"):
         parse_policy({"gates": [*GATE_NAMES, "load"], "golden": {"set": SET}})
     with pytest.raises(Invalid) as caught:
         parse_policy({"gates": ["load", "contract", "load", "contract"]})

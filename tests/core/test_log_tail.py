@@ -57,6 +57,9 @@ def test_it_is_looked_at_now_and_then_and_told_when_it_grew(tmp_path: Path) -> N
     assert tail.changed(tmp_path, now_s=2 * LOOK_EVERY_S) is None
     log.write_text("one\ntwo\n")
     assert tail.changed(tmp_path, now_s=3 * LOOK_EVERY_S) == "one\ntwo\n"
+    log.write_text("one\ntwo\nlast\n")
+    assert tail.changed(tmp_path, now_s=3 * LOOK_EVERY_S) is None
+    assert tail.changed(tmp_path, now_s=3 * LOOK_EVERY_S, at_once=True) == "one\ntwo\nlast\n"
 
 
 def test_a_runs_histogram_counts_every_answer_once_and_takes_the_same_room() -> None:

@@ -317,6 +317,9 @@ class FakeLauncher:
     def is_alive(self, server: RunningServer) -> bool:
         return server.folder in self.running and not self.running[server.folder][1].is_down
 
+    def exit_code(self, server: RunningServer) -> int | None:
+        return None if self.is_alive(server) else -9
+
     def adopt(self, folder: Path) -> RunningServer | None:
         found = self.running.get(folder)
         return found[0] if found and not found[1].is_down else None

@@ -29,7 +29,8 @@ from serving.adapters.triton import TritonServer
 from serving.agent import health_check, reconciler
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
-from serving.agent.reconciler import AgentTimings, ClosableServer, Connect, DeploymentReconciler
+from serving.agent.node_launcher import ClosableServer, Connect
+from serving.agent.reconciler import AgentTimings, DeploymentReconciler
 from serving.models import Deployment, Environment, Node, Route
 from serving.ports import Inference, InferenceError, RunningServer
 from tests.contracts import serving_models as made

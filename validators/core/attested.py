@@ -80,4 +80,6 @@ def _thresholds(gate: str, policy: Mapping[str, Any]) -> dict[str, float | None]
         return {"errors": policy.get("max_error_frac"), "over the objective": over, **asked}
     if gate == "cold_start":
         return {"total": policy.get("max_s")}
+    if gate == "resources":
+        return {"cpu time per request": policy.get("max_cpu_ms")}
     return {}

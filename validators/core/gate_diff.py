@@ -19,7 +19,7 @@ class Metric:
 
     gate: str
     name: str
-    unit: str  # frac, ms, s
+    unit: str  # frac, ms, s, MiB
     higher_is_better: bool
     value: float
     low: float | None = None
@@ -40,6 +40,8 @@ METRICS: Final = (
     ("cold_start", "total"),
     ("cold_start", "first"),
     ("cold_start", "steady"),
+    ("resources", "most memory"),
+    ("resources", "cpu time per request"),
 )
 
 
@@ -86,7 +88,7 @@ def _verdict(gate: Mapping[str, Any] | None) -> str | None:
 def _metrics(report: Mapping[str, Any] | None) -> dict[tuple[str, str], Metric]:
     found = (metric for gate in _gates(report).values() for metric in metrics_of(gate["gate"], gate["evidence"]))
     hardware = _hardware(report)
-    under = {"load": (("hardware", hardware),), "cold_start": (("hardware", hardware),)}
+    under = dict.fromkeys(("load", "cold_start", "resources"), (("hardware", hardware),))
     named = [Metric(**{**asdict(one), "under": (*one.under, *under.get(one.gate, ()))}) for one in found]
     return {(metric.gate, metric.name): metric for metric in named}
 
@@ -108,6 +110,11 @@ def metrics_of(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
         for name in ("total_s", "first_ms", "steady_ms"):
             if isinstance(value := evidence.get(name), int | float):
                 yield Metric(gate, name.rpartition("_")[0], name.rpartition("_")[2], False, value)
+    elif gate == "resources":
+        if isinstance(held := (evidence.get("peaks") or {}).get("memory_bytes"), int):
+            yield Metric(gate, "most memory", "MiB", False, held / 2**20)
+        if isinstance(value := evidence.get("cpu_ms_per_request"), int | float):
+            yield Metric(gate, "cpu time per request", "ms", False, value, n=evidence.get("requests"))
 
 
 def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:

@@ -18,7 +18,9 @@ from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
 
-GATE_NAMES = ("contract", "cold_start", "golden", "load")
+GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources")
+#: Run where a policy names it: what it proves beyond the load gate's own run takes time.
+_ON_DEMAND = ("resources",)
 
 _FRACTION = Number(0, 1)
 _DISTANCE = Number(0, 1_000_000)
@@ -125,7 +127,24 @@ _LOAD = Record(
         "timeout_s": may(_SECONDS, 10),
     }
 )
-_SECTIONS: dict[str, SchemaType] = {"contract": _CONTRACT, "cold_start": _COLD_START, "golden": _GOLDEN, "load": _LOAD}
+_RESOURCES = Record(
+    {
+        "max_growth_bytes": may(Number(0, 2**40), 4096),
+        "max_growth_files": may(_FRACTION, 0.02),
+        "max_cpu_ms": may(_OrNone(_MILLISECONDS), None),
+        "min_requests": may(Integer(0, 10_000_000, unit="requests"), 2000),
+        "max_soak_s": may(Number(0, 3600, unit="seconds"), 90),
+        "confidence": may(_CONFIDENCE, 0.95),
+        "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
+    }
+)
+_SECTIONS: dict[str, SchemaType] = {
+    "contract": _CONTRACT,
+    "cold_start": _COLD_START,
+    "golden": _GOLDEN,
+    "load": _LOAD,
+    "resources": _RESOURCES,
+}
 _POLICY = Record(
     {
         "gates": may(ListOf(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),
@@ -185,7 +204,8 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
             errors=[problem.as_json() for problem in problems],
         )
     if read["gates"] is None:
-        read["gates"] = [name for name in GATE_NAMES if name != "golden" or read["golden"]["set"]]
+        left_out = (*_ON_DEMAND, *(() if read["golden"]["set"] else ("golden",)))
+        read["gates"] = [name for name in GATE_NAMES if name not in left_out]
     read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
     read["load"] = _inherited(read["load"], objectives or {})
     return Policy(read, digest_of(read))

@@ -22,7 +22,7 @@ from ledger.hooks.job_handlers import Beat
 from registry.queries import manifest_of
 from serving.adapters.triton import redacted
 from serving.ports import InferenceServer
-from serving.queries import ready_server
+from serving.queries import readings_of, ready_server, server_before
 from serving.wiring import inference_server
 from validators import actions, queries
 from validators.core.lifecycle import UNFINISHED, GateRunState
@@ -30,6 +30,7 @@ from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.exclusive import Disturbed, alone_on
 from validators.execution.gates import Baseline, GateContext, run_gate
+from validators.execution.last_words import with_last_words
 from validators.execution.staging import Ready, staged, withdraw
 from validators.models import GateResult, GateRun
 from validators.queries.report_facts import report_facts
@@ -37,6 +38,8 @@ from validators.queries.report_facts import report_facts
 ACTOR = Actor.system("validator")
 _TELL_EVERY_S = 0.5
 _STOPS = (Verdict.FAILED, Verdict.ERRORED)
+#: Gates that need their machine to themselves.
+_LOADS = ("load", "resources")
 
 log = structlog.get_logger(__name__)
 
@@ -119,11 +122,21 @@ class _Run:
                 actions.record_judgement(actor=ACTOR, gate_result=run, judgement=own)
 
     def _judge(self, run: GateResult, ready: Ready) -> Judgement:
-        """The gate's judgement. An exception inside a gate is `errored`; only a lost database or job is raised."""
+        """The gate's judgement, with what is known of the server where it is bad."""
         run.started_at = timezone.now()
         GateResult.objects.filter(pk=run.pk, verdict="").update(
             started_at=run.started_at, progress_done=0, progress_total=0, reason=""
         )
+        judgement = self._measured(run, ready)
+        row = server_before(ready.deployment, run.started_at)
+        if judgement.verdict not in _STOPS or row is None:
+            return judgement
+        with _client(row) as client:
+            slug = self.gate_run.release.model.slug
+            return with_last_words(judgement, row, client, slug, pulse=self._pulse) if client else judgement
+
+    def _measured(self, run: GateResult, ready: Ready) -> Judgement:
+        """An exception inside a gate is `errored`; only a lost database or job is raised."""
         try:
             with contextlib.ExitStack() as stack:
                 server = stack.enter_context(_client(ready_server(self.gate_run.release, self.gate_run.environment)))
@@ -131,7 +144,7 @@ class _Run:
                     return Judgement(
                         Verdict.ERRORED, f"The server of {self.gate_run.release.name} is not serving any more."
                     )
-                keep = stack.enter_context(self._machine(run, ready)) if run.gate == "load" else None
+                keep = stack.enter_context(self._machine(run, ready)) if run.gate in _LOADS else None
                 return run_gate(run.gate, self._context(run, ready, server, stack, keep))
         except Disturbed as other:
             return Judgement(Verdict.ERRORED, f"The load was not alone: {other}.")
@@ -178,7 +191,17 @@ class _Run:
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
+            **(self._use_under_load() if run.gate == "resources" else {}),
         )
+
+    def _use_under_load(self) -> dict[str, Any]:
+        """What the load gate asked of this very server, and what its agent saw it use; nothing of an earlier one."""
+        row = ready_server(self.gate_run.release, self.gate_run.environment)
+        load = self.gate_run.results.filter(gate="load", started_at__gte=row.started_at).first() if row else None
+        return {
+            "loaded": load.evidence if load else {},
+            "readings": lambda since_s, until_s: readings_of(row, since_s=since_s, until_s=until_s) if row else (),
+        }
 
     def _stable_beside(
         self, run: GateResult, ready: Ready, stack: contextlib.ExitStack, keep: Callable[[], None]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Any
 
 import structlog
+from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import DomainError, StateChanged
@@ -14,10 +16,11 @@ from registry.models import Release
 from serving.actions import ensure_deployment, release_deployment
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment
-from serving.queries import ready_server
+from serving.queries import ready_server, server_before
 from validators import queries
 from validators.core.fault import verdict_of_failure
 from validators.core.verdict import Judgement, Verdict
+from validators.execution.last_words import of_server
 from validators.models import GateRun
 
 _POLL_S = 0.25
@@ -57,9 +60,8 @@ def staged(
         evidence = {"state": deployment.state, "timings": deployment.timings, "deployment": deployment.pk}
         if deployment.state == DeploymentState.FAILED:
             verdict = verdict_of_failure(deployment.reason, last_state)
-            return Judgement(
-                verdict, f"{name} did not become ready: {deployment.reason}", {**evidence, "last_state": last_state}
-            )
+            evidence |= {"last_state": last_state, **_last_words(deployment)}
+            return Judgement(verdict, f"{name} did not become ready: {deployment.reason}", evidence)
         if deployment.state in (DeploymentState.DRAINING, DeploymentState.GONE) or not deployment.is_wanted:
             return Judgement(
                 Verdict.ERRORED,
@@ -68,10 +70,17 @@ def staged(
             )
         if monotonic() > deadline:
             verdict = verdict_of_failure("", deployment.state)
+            evidence |= _last_words(deployment)
             return Judgement(verdict, f"{name} was still {deployment.state} after {max_wait_s:g} s.", evidence)
         last_state = deployment.state
         pulse(f"{name} is {deployment.state} in {gate_run.environment.slug}")
         sleep(_POLL_S)
+
+
+def _last_words(deployment: Deployment) -> dict[str, Any]:
+    """Of its newest server; nothing where there was none."""
+    server = server_before(deployment, timezone.now())
+    return {"server": of_server(server)} if server else {}
 
 
 def withdraw(gate_run: GateRun, *, actor: Actor) -> None:

@@ -1,4 +1,4 @@
-"""The plots of a gate run: latency against its objective, rate and capacity, and the golden set's slices."""
+"""The plots of a gate run: latency against its objective, rate and capacity, the golden set's slices, and memory by requests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from validators.core.compare import Paired, drop_interval
 from web.plots import Axis, Estimate, Kind, Limit, LoadPoint, Mark, Plot, Series, Unit, forest, lines, rate_latency
 
 Evidence = Mapping[str, Any]
+_MIB = 2**20
 
 
 def plots_of(gate: str, evidence: Evidence, policy: Mapping[str, Any], others: Sequence[Evidence] = ()) -> list[Plot]:
@@ -18,6 +19,8 @@ def plots_of(gate: str, evidence: Evidence, policy: Mapping[str, Any], others: S
         found = [latency_plot(evidence), rate_plot(evidence, others)]
     elif gate == "golden":
         found = [slice_plot(evidence, policy)]
+    elif gate == "resources":
+        found = [memory_plot(evidence)]
     else:
         return []
     return [plot for plot in found if plot is not None]
@@ -96,6 +99,28 @@ def slice_plot(evidence: Evidence, policy: Mapping[str, Any]) -> Plot | None:
         limit_label="limit over all",
         name="slices",
     )
+
+
+def memory_plot(evidence: Evidence) -> Plot | None:
+    """What the server held after so many requests, with what it declares and how it grew."""
+    points = evidence.get("points") or ()
+    if not points:
+        return None
+    growth, declared = evidence.get("growth"), (evidence.get("declared") or {}).get("memory_bytes")
+    series = [
+        Series("all memory", [(x, _mib(whole)) for x, whole, _ in points], "stable"),
+        Series("what it allocated", [(x, _mib(own)) for x, _, own in points], "candidate"),
+    ]
+    if growth:
+        series.append(Series("its growth", [(x, _mib(y)) for x, y in growth["line"]], "worse"))
+    limits = [Limit(declared / _MIB, f"{declared / _MIB:.0f} MiB are declared")] if declared else []
+    caption = f"Read {evidence['readings']} times while it answered {evidence['requests']} requests."
+    y = Axis("MiB", lo=0.0)
+    return lines("Memory", caption, series, x=Axis("requests answered"), y=y, limits=limits, name="memory")
+
+
+def _mib(size: float | None) -> float | None:
+    return None if size is None else round(size / _MIB, 2)
 
 
 def _estimate(name: str, n: int, lost: int, won: int, note: str) -> Estimate:

@@ -31,7 +31,7 @@ _WORDS: Final = {
         ("wrong.max_frac", "Wrong answers at most", "share from 0 to 1", _NUMBER),
     ),
     "gate_policy": (
-        ("gates", "Gates, in their order", "contract, cold_start, golden, load", _LIST),
+        ("gates", "Gates, in their order", "contract, cold_start, golden, load, resources", _LIST),
         ("stop_at_first_failure", "Stop at the first failure", "yes or no", _FLAG),
         ("cold_start.max_s", "Cold start at most", "seconds", _NUMBER),
         ("golden.set", "Golden set", "its digest", _TEXT),
@@ -49,6 +49,10 @@ _WORDS: Final = {
         ("load.max_error_frac", "Errors under load at most", "share from 0 to 1", _NUMBER),
         ("load.recovery_s", "Over a burst within", "seconds", _NUMBER),
         ("load.undecided", "An undecided load", "block or allow", _TEXT),
+        ("resources.max_growth_bytes", "A request may leave behind", "bytes of memory", _NUMBER),
+        ("resources.max_cpu_ms", "A request may compute", "milliseconds of CPU time, or none", _NUMBER),
+        ("resources.min_requests", "Memory is watched for", "requests at least", _NUMBER),
+        ("resources.max_soak_s", "With a soak of at most", "seconds", _NUMBER),
     ),
     "rollout_policy": (
         ("holdback_pct", "Held back while it bakes", "percent", _NUMBER),

@@ -35,6 +35,12 @@ register.filter("share", share_text)
 
 
 @register.filter
+def mib(size: int | None, otherwise: str = "unknown") -> str:
+    """Bytes as MiB."""
+    return otherwise if size is None else f"{size / 2**20:.4g} MiB"
+
+
+@register.filter
 def in_stages(stages: dict[str, float]) -> str:
     """Where a request's time went on the server, in words and ms, as `8.1 ms: 2 waiting, 6 in the model`."""
     names = {

@@ -11,6 +11,7 @@ from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.contract import contract_gate
 from validators.execution.gates.golden import golden_gate
 from validators.execution.gates.load import load_gate
+from validators.execution.gates.resources import resources_gate
 
 __all__ = ["GATES", "Baseline", "GateContext", "run_gate"]
 
@@ -20,6 +21,7 @@ GATES: dict[str, Callable[[GateContext], Judgement]] = {
     "cold_start": cold_start_gate,
     "golden": golden_gate,
     "load": load_gate,
+    "resources": resources_gate,
 }
 
 

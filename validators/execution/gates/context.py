@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from serving.core.use import Reading
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
 from validators.core.golden_set import GoldenItem, Label
@@ -51,6 +52,10 @@ class GateContext:
     stable: Callable[[], Baseline | None] = lambda: (
         None
     )  # brings the stable release up beside it; None where there is none
+    loaded: Mapping[str, Any] = field(default_factory=dict)  # the load gate's evidence, where it asked this very server
+    readings: Callable[[float, float], Sequence[Reading]] = (
+        lambda since_s, until_s: ()
+    )  # of the server, by the Unix clock
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

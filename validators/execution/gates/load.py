@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.ports import InferenceError, InferenceServer
+from validators.core.answered import answered_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
 from validators.core.full_server import burst_of, judge_full
 from validators.core.load import (
@@ -44,7 +45,7 @@ def load_gate(context: GateContext) -> Judgement:
         if found.verdict in _STOPS or "beside_stable" in found.evidence:
             break  # a machine that may be to blame for one miss may be for the others
         found = check(found)
-    return found
+    return Judgement(found.verdict, found.reason, {**found.evidence, **run.answered()})
 
 
 class _LoadGate:
@@ -55,6 +56,12 @@ class _LoadGate:
         self.payloads: Payloads = payloads_of(context)
         self.slo_ms = float(self.policy["slo_ms"] or float("inf"))
         self.sent = 0
+        self._ended_at: list[float] = []  # of the release's own requests, by the Unix clock
+
+    def answered(self) -> dict[str, Any]:
+        """What the resources gate counts what the server used against."""
+        found = answered_at(self._ended_at)
+        return {"answered": found.as_evidence()} if found else {}
 
     def at_the_rate(self) -> Judgement:
         """The objective, measured again where the generator itself was late."""
@@ -139,6 +146,7 @@ class _LoadGate:
             max_concurrency=(context.envelope.get("limits") or {}).get("max_concurrency"),
         )
         for _ in range(_BURST_TRIES):
+            began_s = time.time()
             attempts = load_runner.all_at_once(
                 context.server,
                 context.model,
@@ -146,6 +154,7 @@ class _LoadGate:
                 burst,
                 beat=lambda: context.progress(self.sent, self.sent),
             )
+            self._note(began_s, attempts)
             judgement = judge_full(found, attempts, burst, policy, p50_s=p50_s)
             if judgement.verdict is found.verdict or judgement.evidence["full_errors"]:
                 break
@@ -165,6 +174,7 @@ class _LoadGate:
         def progress(done: int) -> None:
             self.context.progress(self.sent + done, self.sent + (expected if done <= expected else len(schedule)))
 
+        began_s = time.time()
         attempts = load_runner.drive(
             server or self.context.server,
             self.context.model,
@@ -175,9 +185,14 @@ class _LoadGate:
             is_enough=is_enough,
             most_at_once=most_at_once,
         )
+        if server is None or server is self.context.server:
+            self._note(began_s, attempts)
         self.sent += len(attempts)
         self.context.progress(self.sent, self.sent)
         return attempts
+
+    def _note(self, began_s: float, attempts: Sequence[Attempt]) -> None:
+        self._ended_at += [began_s + attempt.done_s for attempt in attempts if attempt.is_sent]
 
     def _statistics(self) -> Mapping[str, Any]:
         """The server's counters; none where it does not tell, which is for the requests to judge."""

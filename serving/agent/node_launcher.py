@@ -1,0 +1,34 @@
+"""What an agent asks of its node's launcher beyond the port, and of the servers that it started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from serving.ports import InferenceServer, Launcher, RunningServer
+
+
+class NodeLauncher(Launcher, Protocol):
+    """A launcher that can also find again what an earlier agent started."""
+
+    def folder_for(self, deployment_id: int, model: str, release_name: str) -> Path: ...
+
+    def adopt(self, folder: Path) -> RunningServer | None: ...
+
+    def sweep(self, keep: set[Path]) -> list[Path]: ...
+
+    def missing(self) -> str: ...
+
+    def exit_code(self, server: RunningServer) -> int | None:
+        """How a server ended by itself: its exit status, less than 0 for a signal. None while it lives, or where nobody knows."""
+        ...
+
+    def containment(self) -> dict[str, Any]: ...
+
+
+class ClosableServer(InferenceServer, Protocol):
+    def close(self) -> None: ...
+
+
+Connect = Callable[[RunningServer], ClosableServer]

@@ -1,0 +1,49 @@
+"""What a server's shim wrote down of it, in the server's folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ledger.adapters.linux_processes import is_running
+from serving.agent import server_shim
+
+_LOOK_EVERY_S = 0.03
+#: Longer than a shim ends for what a server left running.
+_NOTED_WITHIN_S = 4.0
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The JSON object in the file; {} where there is none."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """{"pid", "server_pid", …, and "exit_code" once the server ended by itself}; {} when nothing was written."""
+    return read(folder / server_shim.SHIM_FILE)
+
+
+def is_alive(record: dict[str, Any]) -> bool:
+    return bool(record) and is_running(record["server_pid"], record["server_ticks"])
+
+
+def exit_code_of(folder: Path) -> int | None:
+    """How a server ended by itself: its exit status, less than 0 for a signal. None while it lives, or where nobody knows.
+
+    A shim notes it once it has ended what the server left; that is waited for, some seconds at most.
+    """
+    deadline = time.monotonic() + _NOTED_WITHIN_S
+    record = record_of(folder)
+    while record and "exit_code" not in record and not is_alive(record):
+        may_come = is_running(record["pid"], record["ticks"]) and time.monotonic() < deadline
+        record = record_of(folder)  # after the shim was looked at: it writes, and is gone
+        if not may_come:
+            break
+        time.sleep(_LOOK_EVERY_S)
+    return int(record["exit_code"]) if "exit_code" in record else None

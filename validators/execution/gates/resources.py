@@ -1,0 +1,47 @@
+"""The resources gate: what the server held and used while the load gate asked it, and in a soak where that proves too little."""
+
+from __future__ import annotations
+
+import time
+
+from validators.core.answered import Answered, answered_at, answered_of, joined
+from validators.core.load import arrivals
+from validators.core.resources import judge_resources, needs_more
+from validators.core.verdict import Judgement
+from validators.execution.gates.context import GateContext
+from validators.execution.gates.load_payloads import payloads_of
+from validators.execution.runners import load as load_runner
+
+
+def resources_gate(context: GateContext) -> Judgement:
+    """Does it keep to its envelope under load, and does it keep to it: what does each request leave behind?"""
+    policy = context.policy.of("resources")
+    answered = answered_of(context.loaded)
+    found = _judged(context, answered)
+    if policy["max_soak_s"] > 0 and needs_more(found):
+        found = _judged(context, joined(answered, _soak(context, answered)))
+    return found
+
+
+def _judged(context: GateContext, answered: Answered | None) -> Judgement:
+    readings = context.readings(answered.began_s, answered.ended_s) if answered else ()
+    return judge_resources(readings, answered, context.policy.of("resources"), context.envelope)
+
+
+def _soak(context: GateContext, before: Answered | None) -> Answered | None:
+    """More of the load gate's requests, at its rate: until there are enough, or as many again as there were, within `max_soak_s`."""
+    policy, load = context.policy.of("resources"), context.policy.of("load")
+    rate_per_s, had = float(load["rate_per_s"]), before.requests if before else 0
+    seconds = min(float(policy["max_soak_s"]), max(policy["min_requests"] - had, had) / rate_per_s)
+    context.say(f"asks it for {seconds:.0f} s more at {rate_per_s:g}/s, as {had} requests prove too little")
+    schedule = arrivals(rate_per_s, seconds, seed=load["seed"])
+    began_s = time.time()
+    attempts = load_runner.drive(
+        context.server,
+        context.model,
+        payloads_of(context).batches,
+        schedule,
+        timeout_s=load["timeout_s"],
+        progress=lambda done: context.progress(done, len(schedule)),
+    )
+    return answered_at([began_s + one.done_s for one in attempts if one.is_sent])
