@@ -18,7 +18,9 @@ from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
 
-GATE_NAMES = ("contract", "cold_start", "golden", "load")
+GATE_NAMES = ("contract", "cold_start", "golden", "load", "capacity")
+#: Gates that run only where a policy names them, whose section only such a policy has.
+ON_DEMAND = ("capacity",)
 
 _FRACTION = Number(0, 1)
 _DISTANCE = Number(0, 1_000_000)
@@ -125,7 +127,22 @@ _LOAD = Record(
         "timeout_s": may(_SECONDS, 10),
     }
 )
-_SECTIONS: dict[str, SchemaType] = {"contract": _CONTRACT, "cold_start": _COLD_START, "golden": _GOLDEN, "load": _LOAD}
+_CAPACITY = Record(
+    {
+        "first_per_s": may(_OrNone(Number(0.1, 10_000, unit="requests per second")), None),
+        "most_per_s": may(Number(0.1, 10_000, unit="requests per second"), 1000),
+        "budget_s": may(Number(20, 3600, unit="seconds"), 600),
+        "confidence": may(_CONFIDENCE, 0.9),
+        "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
+    }
+)
+_SECTIONS: dict[str, SchemaType] = {
+    "contract": _CONTRACT,
+    "cold_start": _COLD_START,
+    "golden": _GOLDEN,
+    "load": _LOAD,
+    "capacity": _CAPACITY,
+}
 _POLICY = Record(
     {
         "gates": may(ListOf(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),
@@ -185,9 +202,14 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
             errors=[problem.as_json() for problem in problems],
         )
     if read["gates"] is None:
-        read["gates"] = [name for name in GATE_NAMES if name != "golden" or read["golden"]["set"]]
+        usual = [name for name in GATE_NAMES if name not in ON_DEMAND]
+        read["gates"] = [name for name in usual if name != "golden" or read["golden"]["set"]]
     read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
     read["load"] = _inherited(read["load"], objectives or {})
+    if "capacity" not in read["gates"]:
+        del read["capacity"]
+    elif read["capacity"]["first_per_s"] is None:
+        read["capacity"]["first_per_s"] = read["load"]["rate_per_s"]
     return Policy(read, digest_of(read))
 
 
@@ -237,6 +259,10 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
                 "Upload one to the model's golden-sets and write its digest here, or take golden out of gates.",
             )
         )
+    capacity = read.get("capacity") or {}
+    if "capacity" in gates and capacity.get("budget_s", 0) > read.get("gate_timeout_s", 0):
+        fix = "Raise gate_timeout_s to more than that, or search for a shorter time."
+        problems.append(Problem("capacity.budget_s", "it is longer than any gate may take, gate_timeout_s.", fix))
     compare = str(golden.get("compare"))
     for name, kinds in ONLY_FOR.items():
         if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:
