@@ -36,7 +36,8 @@ def declared_for(envelope: Mapping[str, Any], hardware: str) -> Declared | None:
     found = [
         Declared(float(entry["throughput"]["value"]), at)
         for at, entry in entries
-        if (entry.get("throughput") or {}).get("unit") == "requests_per_s" and _same(entry["hardware"], hardware)
+        if (entry.get("throughput") or {}).get("unit") == "requests_per_s"
+        and same_hardware(entry["hardware"], hardware)
     ]
     return max(found, key=lambda one: one.per_s, default=None)
 
@@ -47,7 +48,7 @@ def hardware_name(facts: Mapping[str, Any]) -> str:
     return next((str(one) for one in named if one), "")
 
 
-def _same(one: str, other: str) -> bool:
+def same_hardware(one: str, other: str) -> bool:
     """GPU Feature Discovery writes dashes where the driver writes spaces."""
     return bool(other) and one.casefold().replace(" ", "-") == other.casefold().replace(" ", "-")
 
