@@ -68,7 +68,17 @@ def test_a_forged_report_proves_nothing(dev: Client, release: Release) -> None:
     assert dev.get(f"{RELEASE}/measured-envelope").status_code == 404
 
 
-@pytest.mark.parametrize("wrong", [{"peak_per_s": 0}, {"burst_factor": 0.9}, {"spare": -1}, {"peaks": 1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"peak_per_s": 0},
+        {"peak_per_s": "nan"},
+        {"prices_per_hour": {"L4": "inf"}},
+        {"burst_factor": 0.9},
+        {"spare": -1},
+        {"peaks": 1},
+    ],
+)
 def test_a_forecast_that_cannot_be_is_refused(dev: Client, release: Release, wrong: dict[str, Any]) -> None:
     answer = dev.post(f"{RELEASE}/capacity-plan", {"peak_per_s": 100, **wrong}, "application/json")
     assert answer.status_code == 422
