@@ -71,6 +71,14 @@ def test_an_envelope_that_promises_more_than_was_refuted_fails(monkeypatch: pyte
     assert judged.evidence["declared_per_s"] == 500
 
 
+def test_a_confirmation_that_will_not_pass_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated(monkeypatch)
+    section = {"most_per_s": 80, "first_per_s": 80, "budget_s": 600}
+    judged = found(policy={**POLICY, "load": {**LOAD, "slo_quantile": 0.9}, "capacity": section})
+    given_up = [one for one in judged.evidence["points"] if one["purpose"] == "confirm" and one["found"] != "proven"]
+    assert given_up and all(60 <= one["seconds"] < 90 for one in given_up), judged.evidence["points"]
+
+
 def test_a_generator_that_asks_for_less_claims_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     simulated(monkeypatch, sent_frac=0.9)
     judged = found(policy={**POLICY, "load": {**LOAD, "slo_ms": 60_000}, "capacity": {"most_per_s": 20}})

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from validators.core.capacity import declared_for, judge_capacity, plan_of
-from validators.core.capacity_search import Ended, Run, Step, is_hopeless, next_step
+from validators.core.capacity_search import Ended, Purpose, Run, Step, is_hopeless, next_step
 from validators.core.load import Attempt, Floats, LoadSummary, arrivals, generator_limit, max_lag_ms, summarise
 from validators.core.proof import WINDOW_S
 from validators.core.verdict import Judgement, Verdict
@@ -14,6 +14,9 @@ from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import settled
 from validators.execution.gates.load_payloads import payloads_of
 from validators.execution.runners import load as load_runner
+
+#: A look reads every attempt so far, on a core that the sender needs too.
+_LOOK_EVERY_S = 15.0
 
 
 def capacity_gate(context: GateContext) -> Judgement:
@@ -57,8 +60,14 @@ class _CapacityGate:
         spent_s = sum(len(run.over_per_window) for run, _ in self.measured)
         total_s = math.ceil(self.plan.budget_s)
 
+        looked_s = 0.0
+
         def is_enough(attempts: Sequence[Attempt], now_s: float) -> bool:
+            nonlocal looked_s
             self.context.progress(min(total_s, spent_s + int(now_s)), total_s)
+            if step.purpose is not Purpose.CONFIRM or now_s < looked_s + _LOOK_EVERY_S:
+                return False
+            looked_s = now_s
             known = settled(schedule, attempts, now_s, self.slo_ms)
             seconds = int(known[-1].due_s / WINDOW_S) if known else 0
             return seconds > 0 and is_hopeless(self._run_of(step, known, seconds), self.plan)
