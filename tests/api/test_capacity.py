@@ -11,7 +11,7 @@ from accounts.actions import actor_for, issue_token
 from registry.models import Release
 from sluicegate.cli.capacity import lines, prices
 from sluicegate.cli.errors import CommandError
-from tests.api.test_cli import Run, run, tokens  # noqa: F401
+from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
 from tests.factories import make_model, make_release, make_user
 from tests.rollout_setup import report_for
