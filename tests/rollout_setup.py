@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -59,6 +60,7 @@ def report_for(
     manifest: str = "",
     policy: str = "",
     forged: dict[str, str] | None = None,
+    gates: Sequence[Mapping[str, Any]] = (),
 ) -> Report:
     """A report signed here; `forged` columns are changed after that."""
     policy_digest = policy or parse_gate_policy(release.model.gate_policy, release.model.objectives).digest
@@ -72,7 +74,7 @@ def report_for(
         requested_by="test",
     )
     named = {"manifest_digest": manifest or release.digest or "", "policy_digest": policy_digest, "verdict": verdict}
-    body = canonical_bytes({**named, "gate_run": gate_run.pk, "gates": []})
+    body = canonical_bytes({**named, "gate_run": gate_run.pk, "gates": list(gates)})
     signature, key_id = installation_keys.sign(sha256_of(body))
     signed = {"body": body.decode(), "digest": sha256_of(body), "signature": signature, "key_id": key_id}
     return Report.objects.create(gate_run=gate_run, release=release, **{**named, **signed, **(forged or {})})

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from validators.api import comparisons, gate_runs, golden_check
+from validators.api import capacity, comparisons, gate_runs, golden_check
 
 urlpatterns = [
     path("models/<slug:slug>/golden-sets:check", golden_check.GoldenCheckView.as_view()),
@@ -10,6 +10,8 @@ urlpatterns = [
     path("models/<slug:slug>/releases/<str:name>/gate-runs", gate_runs.ReleaseGateRunsView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/diff", gate_runs.DiffView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/disagreements", comparisons.DisagreementsView.as_view()),
+    path("models/<slug:slug>/releases/<str:name>/capacity-plan", capacity.CapacityPlanView.as_view()),
+    path("models/<slug:slug>/releases/<str:name>/measured-envelope", capacity.MeasuredEnvelopeView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/mlbom", gate_runs.MlBomView.as_view()),
     path("gate-runs/<int:pk>", gate_runs.GateRunView.as_view()),
     path("gate-runs/<int:pk>/wait", gate_runs.GateRunWaitView.as_view()),

@@ -12,6 +12,7 @@ from web.pages import (
     approvals,
     audit,
     audit_export,
+    capacity,
     diffs,
     drafts,
     draining,
@@ -110,6 +111,7 @@ urlpatterns = [
     path("models/<slug:slug>/r/<int:number>/files/", require_GET(release_files.files), name="release_files"),
     path("models/<slug:slug>/r/<int:number>/files/<path:path>", require_GET(release_files.file), name="release_file"),
     path("models/<slug:slug>/r/<int:number>/gates/", release_tabs.gates, name="release_gates"),
+    path("models/<slug:slug>/r/<int:number>/capacity/", require_GET(capacity.capacity), name="release_capacity"),
     path(
         "models/<slug:slug>/r/<int:number>/deployments/",
         require_GET(release_tabs.deployments),

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "approvals": Command("approvals", "List what waits for an approval"),
     "registry": Command("collection", "Look after the registry's bytes"),
     "gates": Command("gates", "Run a release's gates"),
+    "plan": Command("capacity", "Replicas and cost for a forecast, from what was measured"),
     "rollout": Command("rollout", "Start, watch and steer rollouts"),
     "rollback": Command("rollout", "Send a model's traffic back now"),
     "diagnose": Command("diagnose", "Explain a rollout"),

@@ -14,8 +14,9 @@ import pytest
 import validators.execution.run
 import validators.execution.staging
 from accounts.core.access import Actor
+from ledger.actions import leases
 from registry.models import Release, ServedModel
-from serving.models import Deployment
+from serving.models import Deployment, Node
 from serving.ports import InferenceError
 from tests.factories import make_node, make_release, make_server
 from tests.gate_setup import (  # noqa: F401
@@ -32,7 +33,7 @@ from tests.gate_setup import (  # noqa: F401
     verdicts,
 )
 from validators.core.verdict import Judgement, Verdict
-from validators.execution.gates import GateContext
+from validators.execution.gates import GATES, GateContext
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole runs of four gates
 
@@ -308,3 +309,22 @@ def test_a_stable_release_that_does_not_come_up_is_told(
     monkeypatch.setattr(validators.execution.run, "run_gate", slow)
     validated(developer, make_release(model))
     assert told == ["r1 did not become ready: load_failed: out of memory"]
+
+
+@pytest.mark.parametrize(("undecided", "verdict"), [("block", "undecided"), ("allow", "passed")])
+def test_a_search_for_the_capacity_has_the_machine_to_itself_and_may_be_let_go(
+    stage: Stage, developer: Actor, model: ServedModel, monkeypatch: pytest.MonkeyPatch, undecided: str, verdict: str
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def search(context: GateContext) -> Judgement:
+        seen.append((context.hardware, leases.holder(f"load:{Deployment.objects.get().node_id}")))
+        return Judgement(Verdict.UNDECIDED, "Too short.")
+
+    monkeypatch.setitem(GATES, "capacity", search)
+    Node.objects.update(facts={"cpu_model": "Xeon"})
+    model.gate_policy = {"gates": ["contract", "capacity"], "capacity": {"undecided": undecided}}
+    model.save()
+    gate_run = validated(developer, make_release(model))
+    assert (gate_run.verdict, gate_run.report.verdict) == (verdict, verdict)
+    assert seen == [("Xeon", f"gate run {gate_run.pk} of {model.slug} {gate_run.release.name}")]

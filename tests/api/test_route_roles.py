@@ -111,6 +111,8 @@ ASKS: dict[str, Ask] = {
     f"GET {RELEASE}/gate-runs": Ask(V.READ),
     f"POST {RELEASE}/gate-runs": Ask(V.RUN_GATES, lambda w: {}),
     f"GET {RELEASE}/headers": Ask(V.READ),
+    f"POST {RELEASE}/capacity-plan": Ask(V.READ, lambda w: {"peak_per_s": 10}),
+    f"GET {RELEASE}/measured-envelope": Ask(V.READ, also=frozenset({404})),  # nothing was measured
     f"GET {RELEASE}/mlbom": Ask(V.READ),
     f"GET {RELEASE}/disagreements": Ask(V.READ, query="against=r1"),
     f"GET {RELEASE}/notes": Ask(V.READ),

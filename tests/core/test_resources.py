@@ -19,7 +19,7 @@ ANSWERED = Answered(1000.0, (20,) * 60)
 
 
 def policy(**over: Any) -> dict[str, Any]:
-    return parse_policy({"resources": {"min_requests": 1000, **over}}).of("resources")
+    return parse_policy({"gates": ["load", "resources"], "resources": {"min_requests": 1000, **over}}).of("resources")
 
 
 def readings(per_request: float = 0.0, *, use: Use = PLAIN, files: float = 0.0) -> list[Reading]:

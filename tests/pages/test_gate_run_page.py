@@ -27,7 +27,7 @@ from tests.factories import (
 from tests.pages.markup import squeezed
 from validators.core.load import LATENCY_EDGES_MS
 from validators.models import GateResult, GateRun
-from web.pages.gate_plots import latency_plot
+from web.pages.gate_plots import capacity_plot, latency_plot
 from web.progress import left_of
 
 pytestmark = pytest.mark.django_db
@@ -143,6 +143,22 @@ def test_the_load_gate_is_drawn_with_its_objective_and_capacity(member: Client, 
     assert "Of 2 runs of this release." in shown(member, "gate_run", running)
     before = {name: value for name, value in LOAD.items() if name != "latency_counts"}
     assert latency_plot(before) is None and latency_plot(LOAD) is not None  # a run of before kept no histogram
+
+
+def test_the_search_for_the_capacity_is_drawn_with_what_was_proven_and_declared(
+    member: Client, running: GateRun
+) -> None:
+    point = {"latency_ms": {"p50": 12.0, "p99": 300.0}, "goodput_per_s": 9.5}
+    evidence = {
+        "slo_ms": 250.0, "capacity_per_s": 31.4, "declared_per_s": 40.0,
+        "points": [{**point, "rate_per_s": 10.0}, {**point, "rate_per_s": 32.0}],
+    }  # fmt: skip
+    GateResult.objects.create(gate_run=running, gate="capacity", position=9, verdict="undecided", evidence=evidence)
+    page = squeezed(member.get(reverse("gate_run", args=[running.pk])).content.decode())
+    assert "Proven: 31.4 requests a second; the envelope declares 40. Of 2 rates" in page
+    assert "capacity 31.4/s" in page and "objective 250 ms" in page
+    assert capacity_plot({}) is None
+    assert capacity_plot({"slo_ms": 1, "points": evidence["points"]}).caption.startswith("No rate is proven.")
 
 
 def test_the_load_gate_says_where_the_time_went(member: Client, running: GateRun) -> None:

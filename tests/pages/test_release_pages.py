@@ -20,7 +20,7 @@ from tests.rollout_setup import put, report_for, serves, started
 from validators.models import GateResult
 
 pytestmark = pytest.mark.django_db
-TABS = ("release", "release_files", "release_gates", "release_deployments", "release_provenance")
+TABS = ("release", "release_files", "release_gates", "release_capacity", "release_deployments", "release_provenance")
 HOSTILE = (
     b"import os\n# \xe2\x80\xae trojan \xe2\x81\xa6\n\tx = '<script>alert(1)</script>'\n" + b"y = " + b"1" * 700 + b"\n"
 )

@@ -120,6 +120,31 @@ def test_a_good_release_meets_every_gate(
     assert run_gate("golden", paired).evidence["agreement"]["value"] == 1.0
 
 
+def test_a_capacity_is_found_and_more_than_was_refuted_may_not_be_declared(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
+) -> None:
+    policy = parse_policy(
+        {
+            "gates": ["capacity"],
+            "load": {"rate_per_s": 20, "slo_quantile": 0.9, "slo_ms": 1000},
+            "capacity": {"most_per_s": 20, "budget_s": 20},
+        }
+    )
+    found = context(launcher, clients, made.doubling(blobs), policy=policy, hardware="Xeon")
+    capacity = run_gate("capacity", found)
+    assert capacity.verdict is Verdict.PASSED, capacity.reason
+    assert capacity.evidence["capacity_per_s"] == 20  # no more was asked
+    assert [one["purpose"] for one in capacity.evidence["points"]] == ["probe", "confirm"]
+    assert capacity.evidence["points"][1]["latency_ms"]["p50"] > 0
+
+    hasty = parse_policy({**policy.document, "load": {**policy.of("load"), "slo_ms": 1e-3, "max_lag_ms": 60_000}})
+    entry = {"hardware": "Xeon", "throughput": {"value": 20, "unit": "requests_per_s"}}
+    values = {**found.__dict__, "policy": hasty, "envelope": {"performance": [entry]}}
+    missed = run_gate("capacity", GateContext(**values))
+    assert missed.verdict is Verdict.FAILED, missed.reason
+    assert "Its envelope declares 20 requests/s, and at 2.5/s 8 of 8 were over" in missed.reason
+
+
 @pytest.mark.parametrize("kind", sorted(SPOILT))
 def test_what_the_server_lets_pass_the_contract_gate_does_not(
     launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs, kind: str

@@ -178,9 +178,8 @@ def finish_gate_run(*, actor: Actor, gate_run: GateRun, facts: dict[str, Any]) -
         raise StateChanged(
             "gates_unfinished", f"Gate run {gate_run.pk} has gates without a verdict.", gate_run=gate_run.pk
         )
-    allowed = frozenset(
-        name for name in ("load", "resources") if (gate_run.policy.get(name) or {}).get("undecided") == "allow"
-    )
+    asking = (gate for gate in ("load", "resources", "capacity") if gate in gate_run.policy)
+    allowed = frozenset(gate for gate in asking if gate_run.policy[gate]["undecided"] == "allow")
     verdict, reason = combine([(run.gate, Verdict(run.verdict)) for run in runs], undecided_allowed=allowed)
     body = canonical_bytes(plain(_report_body(gate_run, runs, verdict, reason, facts)))
     digest = sha256_of(body)

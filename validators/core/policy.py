@@ -18,9 +18,9 @@ from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
 
-GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources")
-#: Run where a policy names it: what it proves beyond the load gate's own run takes time.
-_ON_DEMAND = ("resources",)
+GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources", "capacity")
+#: Gates that run only where a policy names them, since they take time; only such a policy has their section.
+ON_DEMAND = ("resources", "capacity")
 
 _FRACTION = Number(0, 1)
 _DISTANCE = Number(0, 1_000_000)
@@ -138,12 +138,22 @@ _RESOURCES = Record(
         "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
     }
 )
+_CAPACITY = Record(
+    {
+        "first_per_s": may(_OrNone(Number(0.1, 10_000, unit="requests per second")), None),
+        "most_per_s": may(Number(0.1, 10_000, unit="requests per second"), 1000),
+        "budget_s": may(Number(20, 3600, unit="seconds"), 600),
+        "confidence": may(_CONFIDENCE, 0.9),
+        "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
+    }
+)
 _SECTIONS: dict[str, SchemaType] = {
     "contract": _CONTRACT,
     "cold_start": _COLD_START,
     "golden": _GOLDEN,
     "load": _LOAD,
     "resources": _RESOURCES,
+    "capacity": _CAPACITY,
 }
 _POLICY = Record(
     {
@@ -195,7 +205,7 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
         for name, kind in _SECTIONS.items():
             if read.get(name) == {}:
                 read[name] = kind.read({}, name, problems)
-        problems += _contradictions(read)
+        problems += [*_contradictions(read), *_not_named(document, read)]
     if problems or not isinstance(read, dict):
         first = problems[0]
         raise Invalid(
@@ -204,11 +214,26 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
             errors=[problem.as_json() for problem in problems],
         )
     if read["gates"] is None:
-        left_out = (*_ON_DEMAND, *(() if read["golden"]["set"] else ("golden",)))
-        read["gates"] = [name for name in GATE_NAMES if name not in left_out]
+        usual = [name for name in GATE_NAMES if name not in ON_DEMAND]
+        read["gates"] = [name for name in usual if name != "golden" or read["golden"]["set"]]
     read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
     read["load"] = _inherited(read["load"], objectives or {})
+    for gate in ON_DEMAND:
+        if gate not in read["gates"]:
+            del read[gate]
+    if "capacity" in read and read["capacity"]["first_per_s"] is None:
+        read["capacity"]["first_per_s"] = read["load"]["rate_per_s"]
     return Policy(read, digest_of(read))
+
+
+def _not_named(stated: Mapping[str, Any], read: Mapping[str, Any]) -> list[Problem]:
+    """Sections of gates that would not run."""
+    named = read.get("gates") or ()
+    return [
+        Problem(gate, "the policy does not name this gate.", f"Add {gate} to `gates`, or leave this section out.")
+        for gate in ON_DEMAND
+        if gate in stated and gate not in named
+    ]
 
 
 def _of_its_kind(golden: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,6 +282,10 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
                 "Upload one to the model's golden-sets and write its digest here, or take golden out of gates.",
             )
         )
+    capacity = read.get("capacity") or {}
+    if "capacity" in gates and capacity.get("budget_s", 0) > read.get("gate_timeout_s", 0):
+        fix = "Raise gate_timeout_s to more than that, or search for a shorter time."
+        problems.append(Problem("capacity.budget_s", "it is longer than any gate may take, gate_timeout_s.", fix))
     compare = str(golden.get("compare"))
     for name, kinds in ONLY_FOR.items():
         if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from validators.core.beta import log_beta, log_incomplete
+from validators.core.beta import incomplete, log_beta, log_incomplete
 from validators.core.verdict import Verdict
 
 #: The mixture's first parameter, and its second one times p0 for either side. At p0 = .01 these are Beta(.5, 60) and Beta(.5, 10).
@@ -116,3 +116,13 @@ def least_requests(*, quantile: float, confidence: float, phi: float = 1.0) -> i
         else:
             low = middle + 1
     return low
+
+
+def proven_at_once(over: float, n: float, *, quantile: float, chance: float, phi: float = 1.0) -> bool:
+    """Whether `over` of `n` requests prove that fewer than 1 - `quantile` are over, in a run whose length was settled before it.
+
+    A single look asks for less than `judge_slo`, which may be looked at always. `chance`: of being wrong, in (0, 1).
+    Source: the lower tail of the binomial distribution, of counts divided by their dispersion `phi`.
+    """
+    x, size = over / phi, n / phi
+    return size > x and incomplete(quantile, size - x, x + 1) <= chance

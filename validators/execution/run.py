@@ -25,6 +25,7 @@ from serving.ports import InferenceServer
 from serving.queries import readings_of, ready_server, server_before
 from serving.wiring import inference_server
 from validators import actions, queries
+from validators.core.capacity import hardware_name
 from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -38,8 +39,8 @@ from validators.queries.report_facts import report_facts
 ACTOR = Actor.system("validator")
 _TELL_EVERY_S = 0.5
 _STOPS = (Verdict.FAILED, Verdict.ERRORED)
-#: Gates that need their machine to themselves.
-_LOADS = ("load", "resources")
+#: Gates that need their machine to themselves: they measure it too.
+_ALONE = ("load", "resources", "capacity")
 
 log = structlog.get_logger(__name__)
 
@@ -144,7 +145,7 @@ class _Run:
                     return Judgement(
                         Verdict.ERRORED, f"The server of {self.gate_run.release.name} is not serving any more."
                     )
-                keep = stack.enter_context(self._machine(run, ready)) if run.gate in _LOADS else None
+                keep = stack.enter_context(self._machine(run, ready)) if run.gate in _ALONE else None
                 return run_gate(run.gate, self._context(run, ready, server, stack, keep))
         except Disturbed as other:
             return Judgement(Verdict.ERRORED, f"The load was not alone: {other}.")
@@ -186,6 +187,7 @@ class _Run:
             policy=self.policy,
             server=server,
             timings=ready.deployment.timings,
+            hardware=hardware_name(ready.deployment.node.facts),
             progress=self._progress(run, keep),
             say=partial(self._say, run),
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),

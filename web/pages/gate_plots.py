@@ -1,4 +1,4 @@
-"""The plots of a gate run: latency against its objective, rate and capacity, the golden set's slices, and memory by requests."""
+"""The plots of a gate run: latency against its objective, rates and the search for capacity, memory, and the golden set's slices."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def plots_of(gate: str, evidence: Evidence, policy: Mapping[str, Any], others: S
     """What can be drawn of the gate's evidence. `others`: the same gate's, of other runs of the release."""
     if gate == "load":
         found = [latency_plot(evidence), rate_plot(evidence, others)]
+    elif gate == "capacity":
+        found = [capacity_plot(evidence)]
     elif gate == "golden":
         found = [slice_plot(evidence, policy)]
     elif gate == "resources":
@@ -66,6 +68,27 @@ def rate_plot(evidence: Evidence, others: Sequence[Evidence] = ()) -> Plot | Non
     return rate_latency(
         "Rate and capacity", f"{many}{does}", points, limit_s=slo_ms / 1000 if slo_ms else None, capacity_per_s=full, name="rate"
     )  # fmt: skip
+
+
+def capacity_plot(evidence: Evidence) -> Plot | None:
+    """Latency and answers in time over every rate that the search measured, with the rate that was proven; None without any."""
+    points = [
+        LoadPoint(one["rate_per_s"], {name: ms / 1000 for name, ms in one["latency_ms"].items()}, one["goodput_per_s"])
+        for one in evidence.get("points") or ()
+    ]
+    if not points:
+        return None
+    proven, declared = evidence.get("capacity_per_s"), evidence.get("declared_per_s")
+    says = f"Proven: {proven:g} requests a second" if proven else "No rate is proven"
+    declares = f"; the envelope declares {declared:g}" if declared else ""
+    return rate_latency(
+        "Capacity",
+        f"{says}{declares}. Of {len(points)} rates; served are the answers within the objective.",
+        points,
+        limit_s=evidence["slo_ms"] / 1000,
+        capacity_per_s=proven,
+        name="capacity",
+    )
 
 
 def _point(evidence: Evidence) -> LoadPoint | None:

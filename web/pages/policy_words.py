@@ -31,7 +31,12 @@ _WORDS: Final = {
         ("wrong.max_frac", "Wrong answers at most", "share from 0 to 1", _NUMBER),
     ),
     "gate_policy": (
-        ("gates", "Gates, in their order", "contract, cold_start, golden, load, resources", _LIST),
+        (
+            "gates",
+            "Gates, in their order",
+            "contract, cold_start, golden, load; also resources, and capacity, which takes minutes",
+            _LIST,
+        ),
         ("stop_at_first_failure", "Stop at the first failure", "yes or no", _FLAG),
         ("cold_start.max_s", "Cold start at most", "seconds", _NUMBER),
         ("golden.set", "Golden set", "its digest", _TEXT),

@@ -20,6 +20,7 @@ TABS = (
     ("Summary", "release"),
     ("Files", "release_files"),
     ("Gates", "release_gates"),
+    ("Capacity", "release_capacity"),
     ("Deployments", "release_deployments"),
     ("Provenance", "release_provenance"),
 )

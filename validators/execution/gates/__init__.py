@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from serving.ports import InferenceError
 from validators.core.verdict import Judgement, Verdict
+from validators.execution.gates.capacity import capacity_gate
 from validators.execution.gates.cold_start import cold_start_gate
 from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.contract import contract_gate
@@ -22,6 +23,7 @@ GATES: dict[str, Callable[[GateContext], Judgement]] = {
     "golden": golden_gate,
     "load": load_gate,
     "resources": resources_gate,
+    "capacity": capacity_gate,
 }
 
 

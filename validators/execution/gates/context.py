@@ -46,6 +46,7 @@ class GateContext:
     server: InferenceServer
     timings: Mapping[str, float]
     progress: Callable[[int, int], None]
+    hardware: str = ""  # what the server computes on, by name; empty where nobody knows
     items: Sequence[GoldenItem] = ()
     baseline: Baseline | None = None
     say: Callable[[str], None] = lambda sentence: None  # what is being done, for who watches

@@ -1,0 +1,108 @@
+"""The capacity of a release over the API and on the command line: a plan, and the measured envelope, from signed reports alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.actions import actor_for, issue_token
+from registry.models import Release
+from sluicegate.cli.capacity import lines, prices
+from sluicegate.cli.errors import CommandError
+from tests.api.cli_world import Run, run, tokens  # noqa: F401
+from tests.core.test_capacity_plan import CAPACITY, COLD, LOAD
+from tests.factories import make_model, make_release, make_user
+from tests.rollout_setup import report_for
+
+pytestmark = pytest.mark.django_db
+RELEASE = "/api/v1/models/sentiment/releases/r1"
+
+
+def gates(**evidence: Any) -> list[dict[str, Any]]:
+    return [{"gate": name, "verdict": "passed", "evidence": one} for name, one in evidence.items()]
+
+
+@pytest.fixture
+def release() -> Release:
+    return make_release(make_model("sentiment"))
+
+
+@pytest.fixture
+def dev() -> Client:
+    user = make_user("dev", is_admin=True)
+    token = issue_token(user=user, name="test", actor=actor_for(user))
+    return Client(headers={"Authorization": f"Bearer {token}"})
+
+
+def plan(dev: Client, **forecast: Any) -> dict[str, Any]:
+    answer = dev.post(f"{RELEASE}/capacity-plan", {"peak_per_s": 100, **forecast}, "application/json")
+    assert answer.status_code == 200, answer.content
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_plan_rests_on_the_newest_report_that_proves_a_capacity(dev: Client, release: Release) -> None:
+    assert (plan(dev)["replicas"], plan(dev)["basis"]) == (None, None)
+    report_for(release, gates=gates(load=LOAD))
+    assert (plan(dev)["replicas"], plan(dev)["basis"]["gate"]) == (7, "load")  # 100 / 19.9, and one
+    report = report_for(release, gates=gates(capacity=CAPACITY, cold_start=COLD))
+    report_for(release, gates=gates(load=LOAD))  # newer, and it tells less
+    found = plan(dev, prices_per_hour={"NVIDIA L4": 1.2}, mean_per_s=50)
+    assert (found["serving"], found["replicas"], found["in_rollout"], found["cost_per_hour"]) == (2, 3, 6, 3.6)
+    assert found["basis"] == {
+        "per_s": 50.3, "gate": "capacity", "hardware": "NVIDIA L4", "slo_ms": 60, "slo_quantile": 0.99, "confidence": 0.9,
+        "report": report.digest, "cold_start_s": 3.5, "measured_at": found["basis"]["measured_at"],
+    }  # fmt: skip
+    told = lines(found)
+    assert told[1] == "3 replicas: 2 for the load, 1 may be lost"
+    assert told[-1].startswith(
+        "Rests on 50.3 requests/s of one replica on NVIDIA L4 (99 % within 60 ms): the capacity gate"
+    )
+
+
+def test_a_forged_report_proves_nothing(dev: Client, release: Release) -> None:
+    report_for(release, gates=gates(capacity=CAPACITY), forged={"signature": "AAAA"})
+    assert plan(dev)["basis"] is None
+    assert dev.get(f"{RELEASE}/measured-envelope").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"peak_per_s": 0},
+        {"peak_per_s": "nan"},
+        {"prices_per_hour": {"L4": "inf"}},
+        {"burst_factor": 0.9},
+        {"spare": -1},
+        {"peaks": 1},
+    ],
+)
+def test_a_forecast_that_cannot_be_is_refused(dev: Client, release: Release, wrong: dict[str, Any]) -> None:
+    answer = dev.post(f"{RELEASE}/capacity-plan", {"peak_per_s": 100, **wrong}, "application/json")
+    assert answer.status_code == 422
+
+
+def test_the_measured_envelope_names_its_report(dev: Client, release: Release) -> None:
+    answer = dev.get(f"{RELEASE}/measured-envelope")
+    assert (answer.status_code, answer.json()["code"]) == (404, "no_capacity_measured")
+    report = report_for(release, gates=gates(capacity=CAPACITY))
+    (entry,) = dev.get(f"{RELEASE}/measured-envelope").json()["performance"]
+    assert (entry["source"], entry["evidence"], entry["throughput"]["value"]) == ("measured", report.digest, 50.3)
+
+
+def test_the_command_line_plans_and_prints_the_envelope(run: Run, release: Release) -> None:  # noqa: F811
+    assert run("admin", "plan", "sentiment/r1", "--peak", "100")[0] == 1
+    report_for(release, gates=gates(capacity=CAPACITY))
+    code, found = run("admin", "plan", "sentiment/r1", "--peak", "100", "--growth", "0.5", "--price", "NVIDIA L4=1")
+    assert (code, found["replicas"], found["cost_per_hour"]) == (0, 4, 4)
+    code, found = run("admin", "release", "envelope", "sentiment/r1")
+    assert (code, found["envelope"]["performance"][0]["source"]) == (0, "measured")
+
+
+def test_prices_are_of_hardware_by_name() -> None:
+    assert prices(["NVIDIA L4=0.7", "a=b=2"]) == {"NVIDIA L4": 0.7, "a=b": 2}
+    for wrong in ("0.7", "=0.7", "L4=cheap"):
+        with pytest.raises(CommandError):
+            prices([wrong])

@@ -1,0 +1,52 @@
+"""What a report measured, as the `performance` of an envelope: for the release.yaml of the next release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from validators.core.capacity import same_hardware
+
+#: An envelope's names for the parts of a cold start, and the cold start gate's.
+_COLD_START = {"download": "fetch_s", "load": "load_s", "warmup": "warmup_s"}
+
+
+def measured_entry(report: Mapping[str, Any], digest: str) -> dict[str, Any] | None:
+    """The entry that a report's body proves; None where its capacity gate proved no rate, or on hardware that nobody named."""
+    gates = {one["gate"]: one.get("evidence") or {} for one in report.get("gates") or ()}
+    found = gates.get("capacity") or {}
+    proof = next((one for one in found.get("points") or () if one["found"] == "proven"), None)
+    if not found.get("capacity_per_s") or proof is None or not found.get("hardware"):
+        return None
+    timings = (gates.get("cold_start") or {}).get("timings") or {}
+    cold = {name: timings[part] for name, part in _COLD_START.items() if part in timings}
+    return {
+        "hardware": found["hardware"],
+        "workload": _workload(found),
+        "source": "measured",
+        "load_shape": {"mode": "open", "rate_per_s": proof["rate_per_s"]},
+        "latency_ms": proof["latency_ms"],
+        "throughput": {"value": found["capacity_per_s"], "unit": "requests_per_s"},
+        "error_max_frac": round(proof["errors"] / proof["requests"], 6),
+        **({"cold_start_s": cold} if cold else {}),
+        "evidence": digest,
+        "n": proof["requests"],
+        "duration_s": proof["seconds"],
+    }
+
+
+def _workload(found: Mapping[str, Any]) -> str:
+    """Which requests were sent, in words: how many of the longest, and the objective that they were held to."""
+    longest = f", {found['longest_frac']:.1%} as long as declared" if found.get("longest_frac") else ""
+    return f"the gates' examples{longest}; {found['slo_quantile']:.2%} within {found['slo_ms']:g} ms"
+
+
+def with_measured(performance: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """An envelope's `performance` with this entry in the place of what was said of requests per second on its hardware."""
+    kept = [
+        dict(one)
+        for one in performance
+        if not same_hardware(one["hardware"], entry["hardware"])
+        or (one.get("throughput") or {}).get("unit", "requests_per_s") != "requests_per_s"
+    ]
+    return [*kept, dict(entry)]

@@ -1,0 +1,61 @@
+"""What a release's reports prove of its capacity: for a plan, and for the envelope of the next release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ledger.core.errors import NotFound
+from registry.models import Release
+from registry.queries import manifest_of
+from validators.core.capacity import hardware_name
+from validators.core.capacity_plan import Basis, basis_of
+from validators.core.measured_envelope import measured_entry, with_measured
+from validators.models import Report
+from validators.queries.gate_runs import is_authentic, reports_of
+
+#: Older reports than so many are not looked at.
+_MOST_REPORTS = 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class PlanBasis:
+    """What a plan rests on, and when that was measured."""
+
+    basis: Basis
+    measured_at: datetime
+
+
+def plan_basis_of(release: Release) -> PlanBasis | None:
+    """What the newest report with a capacity proves, else the newest whose load gate passed; None where there is neither."""
+    found = [
+        PlanBasis(basis, report.created_at)
+        for report, basis in _proven(release, lambda body, digest: basis_of(body, digest, _hardware(body)))
+    ]
+    return next((one for one in found if one.basis.gate == "capacity"), next(iter(found), None))
+
+
+def measured_performance(release: Release) -> list[dict[str, Any]]:
+    """The release's `envelope.performance` with what its newest report with a capacity measured. Raises NotFound."""
+    for _, entry in _proven(release, measured_entry):
+        return with_measured((manifest_of(release).get("envelope") or {}).get("performance") or (), entry)
+    raise NotFound(
+        "no_capacity_measured",
+        f"No report of {release.name} proves a capacity on hardware with a name. Put capacity into the policy's gates and run them.",
+        release=release.name,
+    )
+
+
+def _proven(release: Release, read: Callable[[dict[str, Any], str], _T | None]) -> list[tuple[Report, _T]]:
+    """What can be read from the release's authentic reports, the newest first."""
+    reports = [one for one in reports_of(release)[:_MOST_REPORTS] if is_authentic(one)]
+    read_of = [(report, read(json.loads(report.body), report.digest)) for report in reports]
+    return [(report, one) for report, one in read_of if one is not None]
+
+
+def _hardware(body: dict[str, Any]) -> str:
+    return hardware_name((body.get("hardware") or {}).get("facts") or {})
