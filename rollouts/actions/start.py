@@ -22,13 +22,14 @@ from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
-from rollouts.queries.obstacles import report_problem
+from rollouts.queries.obstacles import does_not_hold, report_problem
 from serving.actions.routes import lock_routes
 from serving.models import Environment, Route
 from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report
 from validators.queries import reports_of
+from validators.queries.expiry import expired_of
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,10 @@ def check_release(candidate: Release, environment: Environment) -> None:
 
 
 def report_for(candidate: Release, environment: Environment) -> Report | None:
-    """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
+    """The newest report of exactly these contents under the gate policy of today.
+
+    Raises Refused where it does not admit, or where what it measured does not hold here: facts["lines"] tells what.
+    """
     policy_digest = parse_gate_policy(candidate.model.gate_policy, candidate.model.objectives).digest
     reports = reports_of(candidate).filter(manifest_digest=candidate.digest or "", policy_digest=policy_digest)
     report = reports.first()
@@ -201,6 +205,9 @@ def report_for(candidate: Release, environment: Environment) -> Report | None:
     if problem:
         code = "report_missing" if report is None else "report_not_passed"
         raise Refused(code, problem, release=candidate.name, digest=candidate.digest, policy_digest=policy_digest)
+    if report is not None and environment.needs_passed_report and (lines := expired_of(report, environment)):
+        told = [line.as_json() for line in lines]
+        raise Refused("expired_report", does_not_hold(candidate, environment, lines), release=candidate.name, lines=told)
     return report
 
 

@@ -10,6 +10,7 @@ from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, newest_report, pinned_by
 from serving.models import Environment
+from validators.core.expiry import Expired
 from validators.core.verdict import Verdict
 from validators.models import Report
 from validators.queries import is_authentic
@@ -44,6 +45,16 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
     if report.verdict != Verdict.PASSED:
         return f"The gates of {candidate.name} ended {report.verdict}. Fix the release and push it again, or run the gates again."
     return ""
+
+
+def does_not_hold(candidate: Release, environment: Environment, lines: Sequence[Expired]) -> str:
+    """What expired of the candidate's evidence, and what to run again, in sentences; `lines` is not empty."""
+    told = "; ".join(line.message for line in lines)
+    name = f"{candidate.model.slug}/{candidate.name}"
+    return (
+        f"Evidence of {candidate.name} does not hold in {environment.slug}. {told[0].upper()}{told[1:]}. "
+        f"Run only these gates again: sluicegate gates {name} --only-expired."
+    )
 
 
 def superseded_report(rollout: Rollout) -> tuple[str, str] | None:

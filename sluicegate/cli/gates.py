@@ -25,6 +25,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
     parser.add_argument("--environment", help="where to run the release for it (the server's default is staging)")
+    parser.add_argument(
+        "--only-expired", action="store_true", help="take over what the newest report proved and still holds"
+    )
     parser.add_argument("--wait", action="store_true", help="wait for the verdicts")
     parser.add_argument(
         "--timeout", type=float, default=1800, metavar="S", help="give up waiting after this long (1800)"
@@ -34,7 +37,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        started = client.start_gates(arguments.release, environment=arguments.environment)
+        started = client.start_gates(
+            arguments.release, environment=arguments.environment, only_expired=arguments.only_expired
+        )
         if not arguments.wait:
             output.result(started, [f"Gates of {arguments.release} are queued: {started['url']}"])
             return exits.OK
@@ -89,7 +94,8 @@ def newest_verdict(client: Client, release: str) -> str:
 
 
 def gate_line(gate: dict[str, Any]) -> str:
-    return f"  {SIGNS.get(gate['verdict'], ' ')} {gate['gate']}: {gate['verdict']}. {gate['reason']}"
+    taken = f" Measured {gate['ended_at'][:10]}, taken over." if gate.get("reused_from") else ""
+    return f"  {SIGNS.get(gate['verdict'], ' ')} {gate['gate']}: {gate['verdict']}. {gate['reason']}{taken}"
 
 
 def verdict_lines(release: str, gate_run: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from ledger.core.canonical import digest_of
 from ledger.core.errors import Invalid
 from registry.core.schema import INVALID, Flag, Integer, Json, ListOf, Number, Problem, Record, SchemaType, Text, may
 from validators.core import json_shape
+from validators.core.expiry import FACTS, USUAL
 from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
@@ -125,7 +126,19 @@ _LOAD = Record(
         "timeout_s": may(_SECONDS, 10),
     }
 )
-_SECTIONS: dict[str, SchemaType] = {"contract": _CONTRACT, "cold_start": _COLD_START, "golden": _GOLDEN, "load": _LOAD}
+_EVIDENCE = Record(
+    {
+        "max_age_days": may(_OrNone(Number(0, 3650, above=True, unit="days")), 30),
+        "same": may(ListOf(Text(one_of=tuple(FACTS), says="a fact of a node"), most=len(FACTS)), list(USUAL)),
+    }
+)
+_SECTIONS: dict[str, SchemaType] = {
+    "contract": _CONTRACT,
+    "cold_start": _COLD_START,
+    "golden": _GOLDEN,
+    "load": _LOAD,
+    "evidence": _EVIDENCE,
+}
 _POLICY = Record(
     {
         "gates": may(ListOf(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),

@@ -32,6 +32,7 @@ from validators.execution.exclusive import Disturbed, alone_on
 from validators.execution.gates import Baseline, GateContext, run_gate
 from validators.execution.staging import Ready, staged, withdraw
 from validators.models import GateResult, GateRun
+from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
 
 ACTOR = Actor.system("validator")
@@ -99,7 +100,8 @@ class _Run:
         for run in runs:
             if not run.verdict:
                 judgement = self._skipped(stopped_by) if stopped_by else self._judge(run, ready)
-                actions.record_judgement(actor=ACTOR, gate_result=run, judgement=judgement)
+                measured = None if stopped_by else place_under(ready.deployment)
+                actions.record_judgement(actor=ACTOR, gate_result=run, judgement=judgement, measured=measured)
             if Verdict(run.verdict) in _STOPS and self.policy.document["stop_at_first_failure"]:
                 stopped_by = stopped_by or f"{run.gate} {run.verdict}"
 

@@ -49,6 +49,7 @@ _WORDS: Final = {
         ("load.max_error_frac", "Errors under load at most", "share from 0 to 1", _NUMBER),
         ("load.recovery_s", "Over a burst within", "seconds", _NUMBER),
         ("load.undecided", "An undecided load", "block or allow", _TEXT),
+        ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),
     ),
     "rollout_policy": (
         ("holdback_pct", "Held back while it bakes", "percent", _NUMBER),

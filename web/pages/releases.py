@@ -140,7 +140,7 @@ def run_gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         request,
         slug,
         number,
-        lambda: request_gate_run(actor=actor, release=found),
+        lambda: request_gate_run(actor=actor, release=found, only_expired=bool(request.POST.get("only_expired"))),
         f"The gates of {found.name} are queued.",
         "release_gates",
     )
