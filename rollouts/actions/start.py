@@ -207,7 +207,9 @@ def report_for(candidate: Release, environment: Environment) -> Report | None:
         raise Refused(code, problem, release=candidate.name, digest=candidate.digest, policy_digest=policy_digest)
     if report is not None and environment.needs_passed_report and (lines := expired_of(report, environment)):
         told = [line.as_json() for line in lines]
-        raise Refused("expired_report", does_not_hold(candidate, environment, lines), release=candidate.name, lines=told)
+        raise Refused(
+            "expired_report", does_not_hold(candidate, environment, lines), release=candidate.name, lines=told
+        )
     return report
 
 

@@ -17,6 +17,7 @@ from rollouts.actions.preview import preview_rollout
 from serving.models import Deployment, Environment, Node
 from tests.factories import make_admin, make_deployment, make_environment, make_node, make_release
 from tests.gate_setup import POLICY, Stage, beat, developer, model, promote, release, stage, validated, verdicts
+from tests.rollout_setup import TOLD
 from validators import actions, queries
 from validators.execution.run import execute_gate_run
 from validators.models import GateRun
@@ -24,7 +25,6 @@ from validators.queries.expiry import expired_of
 
 __all__ = ["developer", "model", "release", "stage"]  # fixtures
 pytestmark = pytest.mark.django_db
-TOLD = {"machine": "x86_64", "cpu_model": "EPYC", "cpu_count": 16, "system": "Linux 6.1", "gpus": [], "tensorrt": "not"}
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,9 @@ def test_a_report_tells_of_each_gate_where_it_was_measured(stage: Stage, develop
     gates = json.loads(report.body)["gates"]
     assert [gate["measured"]["cpu_model"] for gate in gates] == ["EPYC"] * 4
     assert {gate["measured"]["image"] for gate in gates} == {json.loads(release.manifest)["runtime"]["image"]}
-    assert {gate["measured"]["gpu"] for gate in gates} == {"none"} and {gate["measured"]["baseline"] for gate in gates} == {None}
+    assert {gate["measured"]["gpu"] for gate in gates} == {"none"} and {
+        gate["measured"]["baseline"] for gate in gates
+    } == {None}
     assert expired_of(report) == []
 
 
@@ -91,7 +93,9 @@ def test_a_start_says_which_lines_expired_and_what_to_run_again(
     assert rollouts.start_rollout(actor=make_admin(), candidate=release, environment=production).state == "preparing"
 
 
-def test_an_environment_that_asks_for_no_report_is_only_warned(stage: Stage, developer: Actor, release: Release) -> None:
+def test_an_environment_that_asks_for_no_report_is_only_warned(
+    stage: Stage, developer: Actor, release: Release
+) -> None:
     production = make_environment("production", needs_passed_report=False)
     validated(developer, release)
     assert warned(release, production) is None

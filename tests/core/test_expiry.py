@@ -22,9 +22,7 @@ GATES = ("contract", "cold_start", "golden", "load")
 
 
 def results(age: timedelta = timedelta(days=1), **measured: Any) -> list[dict[str, Any]]:
-    return [
-        {"gate": gate, "measured": {**HERE, **measured}, "ended_at": (NOW - age).isoformat()} for gate in GATES
-    ]
+    return [{"gate": gate, "measured": {**HERE, **measured}, "ended_at": (NOW - age).isoformat()} for gate in GATES]
 
 
 def lines(found: list[dict[str, Any]] | None = None, **over: Any) -> list[Expired]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ledger.core.errors import Invalid
+from validators.core.expiry import FACTS
 from validators.core.policy import GATE_NAMES, parse_policy
 
 GATES_MD = Path(__file__).parents[2] / "docs" / "gates.md"
@@ -36,7 +37,7 @@ def value_of(path: str, document: dict[str, Any]) -> Any:
 def test_every_field_is_documented_with_its_default() -> None:
     told = documented()
     plain = parse_policy({}).document
-    assert set(told) == {f"{gate}.{field}" for gate in GATE_NAMES for field in plain[gate]}
+    assert set(told) == {f"{gate}.{field}" for gate in (*GATE_NAMES, "evidence") for field in plain[gate]}
     for path, default in told.items():
         if default in OPEN:
             assert value_of(path, plain) is None, path
@@ -83,6 +84,8 @@ LIMITS: list[tuple[str, Any, Any, list[Any]]] = [
     ("load.recovery_s", 1e-3, 3600, [0, 3600.1]),
     ("load.slo_quantile", 0.0001, 0.9999, [0.00009, 0.99991]),
     ("load.seed", 0, 2**53 - 1, [-1, 2**53]),
+    ("evidence.max_age_days", 1e-6, 3650, [0, -1, 3650.1]),
+    ("evidence.same", [], list(FACTS), [["weather"], ["gpu"] * 9]),
 ]
 
 

@@ -113,7 +113,11 @@ def expired(
         lines = [Expired("place", gates, said)]
     else:
         lines = list(_elsewhere(found, place, _facts_asked(policy, on_gpu=on_gpu)))
-    return [*_demanded_otherwise(gates, judged_by, policy), *lines, *_aged(found, policy["evidence"]["max_age_days"], now)]
+    return [
+        *_demanded_otherwise(gates, judged_by, policy),
+        *lines,
+        *_aged(found, policy["evidence"]["max_age_days"], now),
+    ]
 
 
 def _facts_asked(policy: Mapping[str, Any], *, on_gpu: bool) -> list[str]:
@@ -132,7 +136,9 @@ def _elsewhere(
         for measured, gates in by_value.items():
             before = f"measured on {measured}" if measured else "measured where nobody could tell it"
             now = f"node {place['node']} has {serves}" if serves else f"nobody can tell it of node {place['node']}"
-            yield Expired(fact, tuple(gates), f"{FACTS[fact]} of {_listed(gates)}: {before}, and {now}", measured, serves)
+            yield Expired(
+                fact, tuple(gates), f"{FACTS[fact]} of {_listed(gates)}: {before}, and {now}", measured, serves
+            )
 
 
 def _demanded_otherwise(

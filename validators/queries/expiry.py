@@ -59,9 +59,7 @@ def place_under(deployment: Deployment) -> dict[str, str | None]:
     return _place(deployment.node, deployment.release)
 
 
-def _expired(
-    body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None
-) -> list[Expired]:
+def _expired(body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None) -> list[Expired]:
     here = deployments_in(release, environment).first() if environment else None
     node = here.node if here else next_node(release)
     return expired(

@@ -17,7 +17,7 @@ from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.queries.deployments import deployments_of
 from serving.queries.node_fit import fits_of
-from validators.queries import gate_runs, reports_of
+from validators.queries import gate_runs, latest_report, reports_of
 from validators.queries.expiry import expired_of
 from web.pages.release_frame import frame, readable_release
 from web.pages.releases import run_gates
@@ -41,7 +41,7 @@ def gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     by_gate = [
         (gate, [next((one for one in run.results.all() if one.gate == gate), None) for run in beside]) for gate in names
     ]
-    newest = reports_of(found).first()
+    newest = latest_report(found)
     facts = {
         "expired": expired_of(newest) if newest else [],
         "page": page,
