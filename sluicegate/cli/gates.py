@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sluicegate.cli import exits
@@ -10,7 +11,7 @@ from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 from sluicegate.client import Client, StillRunning
-from sluicegate.client.names import release_path
+from sluicegate.client.names import model_path, release_path
 
 #: What a verdict looks like in a line.
 SIGNS = {"passed": "✓", "failed": "✗", "undecided": "?", "errored": "!", "skipped": "-"}
@@ -23,7 +24,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Runs the gates of the model's policy over a sealed release. "
         "With --wait: exit 0 when all passed, 1 when one failed or stayed undecided, 2 when a check itself broke.",
     )
-    parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
+    parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2; of --explain, a model")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="run nothing; tell what each threshold of the model demands, how long it takes, and what it can certify",
+    )
     parser.add_argument("--environment", help="where to run the release for it (the server's default is staging)")
     parser.add_argument(
         "--only-expired", action="store_true", help="take over what the newest report proved and still holds"
@@ -37,6 +43,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
+        if arguments.explain:
+            told = client.get(f"{model_path(arguments.release.partition('/')[0])}/gate-policy:explain")
+            output.result(told, list(demand_lines(told["demands"])))
+            return exits.OK
         started = client.start_gates(
             arguments.release, environment=arguments.environment, only_expired=arguments.only_expired
         )
@@ -91,6 +101,15 @@ def newest_verdict(client: Client, release: str) -> str:
         return "not run"
     over = found["state"] in {"finished", "cancelled"}
     return str(found["verdict"] or found["state"]) if over else "running"
+
+
+def demand_lines(demands: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Two lines for each threshold: what it demands and how long that takes, and what a pass certifies."""
+    for one in demands:
+        times = [f"{one[name]:.3g} s" for name in ("least_s", "most_s") if one[name] is not None]
+        takes = f" ({' to '.join(dict.fromkeys(times))})" if times else ""
+        yield f"{one['field']}: {one['demands']}{takes}"
+        yield f"  certifies: {one['certifies']}"
 
 
 def gate_line(gate: dict[str, Any]) -> str:

@@ -436,6 +436,18 @@ def test_gates_take_over_what_holds_still(
     assert line == f"  ✓ contract: passed. Fine. Measured {timezone.now():%Y-%m-%d}, taken over."
 
 
+def test_what_the_gates_demand_is_told_and_nothing_is_run(
+    run: Run, model: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = run("robot", "gates", "sentiment", "--explain")[1]
+    assert {one["gate"] for one in told["demands"]} >= {"contract", "cold_start", "load"}
+    assert main(["gates", "sentiment/r7", "--explain"]) == exits.OK
+    out = capsys.readouterr().out
+    assert "cold_start.max_s: Ready within" in out and "  certifies: " in out
+    lines = gates.demand_lines([{"field": "x", "demands": "D.", "certifies": "C.", "least_s": 8.0, "most_s": 8.0}])
+    assert list(lines) == ["x: D. (8 s)", "  certifies: C."]
+
+
 def test_lists_and_pages_of_releases_tell_what_the_gates_found(
     run: Run, model: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from registry.models import ServedModel
 from tests.factories import make_environment, make_model, make_node, make_release, make_user
 from tests.rollout_setup import TOLD, proven_on
 from validators.actions import begin_gate_run, finish_gate_run, record_judgement
+from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.run import ACTOR
 from validators.models import GateRun
@@ -136,6 +137,21 @@ def test_a_report_says_that_the_policy_of_today_cannot_be_read(api: Api, develop
     model.save()
     (line,) = api(developer).get(f"/api/v1/reports/{report.digest}").json()["expired"]
     assert line["fact"] == "policy" and line["gates"] == ["contract"] and "load.slo" in line["message"]
+
+
+def test_a_policy_is_explained_before_anything_is_run(api: Api, developer: User, model: ServedModel) -> None:
+    client, address = api(developer), "/api/v1/models/sentiment/gate-policy:explain"
+    digest = upload(client, lines(40)).json()["digest"]
+    model.gate_policy = {"golden": {"set": digest}}
+    model.save()
+    told = client.get(address).json()
+    demands = {one["field"]: one for one in told["demands"]}
+    assert demands["golden.set"]["demands"].startswith("Of 40 rows:")
+    assert demands["load.slo_ms"]["demands"].startswith("99 % within 250 ms")  # the model's objective
+    assert told["policy_digest"] == parse_policy(model.gate_policy, model.objectives).digest
+    model.gate_policy = {"load": {"slo": 250}}
+    model.save()
+    assert client.get(address).status_code == 422
 
 
 def test_a_wait_ends_with_the_gate_run(api: Api, developer: User, model: ServedModel) -> None:
