@@ -45,6 +45,7 @@ from serving.queries.node_fit import fit_of, nodes_for
 from serving.queries.routes import route_of
 from serving.wiring import external_metrics
 from validators.queries import reports_of
+from validators.queries.entry import advice_of
 from validators.queries.expiry import expired_of
 
 #: A node that was silent for longer takes no deployment.
@@ -172,6 +173,10 @@ def _of_report(asked: _Asked) -> Iterator[Warned]:
             yield Warned("expired_report", level, f"{said} {again}")
     elif lines := expired_of(report, asked.environment):
         yield Warned("expired_report", level, does_not_hold(candidate, asked.environment, lines))
+    if report is not None:
+        for gate, reason in advice_of(report, asked.environment):
+            said = f"{gate} did not pass, which holds nothing up in {asked.environment.slug}: {reason}"
+            yield Warned("advisory_gate", "warning", said)
 
 
 def _of_former(asked: _Asked) -> Iterator[Warned]:

@@ -14,6 +14,7 @@ from validators.core.expiry import Expired
 from validators.core.verdict import Verdict
 from validators.models import Report
 from validators.queries import is_authentic
+from validators.queries.entry import verdict_there
 
 S = RolloutState
 _END_AND_START = "End this rollout, and start it again."
@@ -42,8 +43,11 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
         return f"The report {report.digest[:19]}… is about other contents than {candidate.name}. Run its gates."
     if not is_authentic(report):
         return f"The report {report.digest[:19]}… is not as this installation signed it. Run the gates of {candidate.name} again."
-    if report.verdict != Verdict.PASSED:
-        return f"The gates of {candidate.name} ended {report.verdict}. Fix the release and push it again, or run the gates again."
+    verdict = verdict_there(report, environment)
+    if verdict != Verdict.PASSED:
+        return (
+            f"The gates of {candidate.name} ended {verdict}. Fix the release and push it again, or run the gates again."
+        )
     return ""
 
 

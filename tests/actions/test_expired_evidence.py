@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from accounts.core.access import Actor
-from ledger.core.errors import Refused
+from ledger.core.errors import Invalid, Refused
 from registry.models import Release, ServedModel
 from rollouts import actions as rollouts
 from rollouts.actions.preview import preview_rollout
@@ -21,6 +21,7 @@ from tests.rollout_setup import TOLD
 from validators import actions, queries
 from validators.execution.run import execute_gate_run
 from validators.models import GateRun
+from validators.queries.entry import only_advice_failed
 from validators.queries.expiry import expired_of
 
 __all__ = ["developer", "model", "release", "stage"]  # fixtures
@@ -205,3 +206,62 @@ def test_no_older_result_is_taken_over_past_a_newer_one_that_did_not_pass(
 def test_without_being_asked_to_nothing_is_taken_over(stage: Stage, developer: Actor, release: Release) -> None:
     validated(developer, release)
     assert reused(again(developer, release, only_expired=False)) == set()
+
+
+def advises(model: ServedModel, **production: Any) -> None:
+    model.gate_policy = {**model.gate_policy, "environments": {"production": {"advisory": ["load"], **production}}}
+    model.save()
+
+
+def test_a_gate_that_only_advises_there_holds_nothing_up_and_is_told(
+    stage: Stage, developer: Actor, model: ServedModel, production: Environment
+) -> None:
+    advises(model)
+    release = make_release(model)
+    assert expired_of(validated(developer, release).report) == []
+    moved_to(cpu_count=8)
+    assert "CPU count of cold_start: measured" in str(warned(release, production))  # and no word of load
+
+
+def test_a_failed_gate_that_only_advises_stops_no_other_and_admits_the_release(
+    stage: Stage, developer: Actor, model: ServedModel, production: Environment
+) -> None:
+    model.gate_policy = {
+        **model.gate_policy,
+        "gates": ["load", "contract"],
+        "load": {**POLICY["load"], "slo_ms": 0.001},
+    }
+    advises(model)
+    release = make_release(model)
+    gate_run = validated(developer, release)
+    assert verdicts(gate_run) == {"load": "failed", "contract": "passed"} and gate_run.verdict == "failed"
+    told = preview_rollout(actor=make_admin(), candidate=release, environment=production)["warnings"]
+    assert [one["level"] for one in told if one["code"] == "advisory_gate"] == ["warning"]
+    elsewhere = make_environment("elsewhere", needs_passed_report=True)
+    with pytest.raises(Refused, match="ended failed"):
+        rollouts.start_rollout(actor=make_admin(), candidate=release, environment=elsewhere)
+    assert rollouts.start_rollout(actor=make_admin(), candidate=release, environment=production).state == "preparing"
+    assert only_advice_failed(gate_run)
+
+
+def test_an_environment_may_ask_for_fresher_evidence(
+    stage: Stage, developer: Actor, model: ServedModel, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advises(model, max_age_days=7)
+    release = make_release(model)
+    report = validated(developer, release).report
+    later(monkeypatch, 8)
+    assert "Contract was measured 8 days ago, and holds for 7 days" in str(warned(release, production))
+    assert expired_of(report, make_environment("elsewhere")) == []
+    assert reused(again(developer, release)) == set()  # fresh enough for every environment, or measured anew
+    assert warned(release, production) is None
+
+
+def test_a_policy_that_speaks_of_no_environment_there_is_refused(
+    stage: Stage, developer: Actor, model: ServedModel, release: Release
+) -> None:
+    model.gate_policy = {**model.gate_policy, "environments": {"prodution": {"max_age_days": 7}}}
+    model.save()
+    with pytest.raises(Invalid, match="speaks of prodution") as caught:
+        actions.request_gate_run(actor=developer, release=Release.objects.get(pk=release.pk))
+    assert caught.value.facts["errors"][0]["field"] == "environments.prodution"

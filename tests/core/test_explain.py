@@ -20,8 +20,8 @@ def told(items: int = 0, slices: dict[str, int] | None = None, **policy: Any) ->
 def test_every_gate_of_the_policy_is_told_in_its_order_and_no_other() -> None:
     policy = parse_policy({"gates": ["load", "contract"], "load": {"slo_ms": 250}})
     gates = [one.gate for one in explain(policy, items=0, slices={})]
-    assert list(dict.fromkeys(gates)) == ["load", "contract"]
-    assert {one.gate for one in told().values()} == {"contract", "cold_start", "load"}
+    assert list(dict.fromkeys(gates)) == ["load", "contract", "evidence"]
+    assert {one.gate for one in told().values()} == {"contract", "cold_start", "load", "evidence"}
 
 
 def test_the_load_takes_what_its_own_plan_says() -> None:
@@ -75,3 +75,15 @@ def test_what_is_tried_once_says_so() -> None:
     found = told(contract={"edges": False}, cold_start={"max_s": 12})
     assert "contract.edges" not in found and "contract.edges" in told()
     assert found["cold_start.max_s"].most_s == 12 and "One start" in found["cold_start.max_s"].certifies
+
+
+def test_what_each_environment_demands_of_evidence_is_told() -> None:
+    environments = {"beta": {"advisory": ["load"], "max_age_days": 90}, "production": {"max_age_days": 7}}
+    found = told(environments=environments)
+    assert found["environments.beta"].demands == "load only advise; evidence holds for 90 days."
+    assert found["environments.beta"].certifies == "Nothing of load."
+    assert found["environments.production"].demands == "Every gate holds a release up; evidence holds for 7 days."
+    assert "runtime image, architecture, GPU" in found["evidence.same"].demands
+    assert "for 30 days" in found["evidence.same"].certifies
+    free = told(evidence={"same": [], "max_age_days": None})["evidence.same"]
+    assert free.demands == "Nothing of where it serves." and "for ever" in free.certifies

@@ -161,3 +161,18 @@ def test_the_models_share_of_slow_requests_is_a_quantile_that_can_be_tested(max_
 def test_objectives_that_state_nothing_leave_the_defaults() -> None:
     assert parse_policy({}, {}) == parse_policy({}, {"slow": None}) == parse_policy({})
     assert parse_policy({}, {"slow": {"threshold_ms": 90}}).of("load")["slo_quantile"] == 0.99
+
+
+def test_an_environment_has_a_say_of_its_own_and_some_gate_always_holds_a_release_up() -> None:
+    own = {"production": {"advisory": ["load"], "max_age_days": 7}}
+    assert parse_policy({"environments": own}).document["environments"] == own
+    assert parse_policy({}).document["environments"] == {}
+    for advisory, gates in ((["contract", "cold_start", "load"], None), (["load"], ["load"])):
+        with pytest.raises(Invalid) as caught:
+            parse_policy(
+                {"environments": {"production": {"advisory": advisory}}, **({"gates": gates} if gates else {})}
+            )
+        assert caught.value.facts["errors"][0]["field"] == "environments.production.advisory"
+    for wrong in ({"production": {"advisory": ["speed"]}}, {"production": {"advisory": 7}}, {"production": {"age": 1}}):
+        with pytest.raises(Invalid):
+            parse_policy({"environments": wrong})

@@ -24,16 +24,18 @@ from registry.queries import manifest_of, require_runnable
 from registry.signing import installation_keys
 from serving.models import Environment
 from serving.queries import get_environment
+from serving.queries.deployments import find_environment
 from validators import queries
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
+from validators.core.entry import entry
 from validators.core.evidence import plain
 from validators.core.gate_diff import metrics_of
 from validators.core.golden_fit import misfit
 from validators.core.golden_set import parse_golden_set, slices_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
-from validators.core.verdict import Judgement, Verdict, combine
+from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, GoldenSet, Measurement, Report
 from validators.queries.expiry import reusable
 
@@ -192,8 +194,7 @@ def finish_gate_run(*, actor: Actor, gate_run: GateRun, facts: dict[str, Any]) -
         raise StateChanged(
             "gates_unfinished", f"Gate run {gate_run.pk} has gates without a verdict.", gate_run=gate_run.pk
         )
-    allowed = frozenset({"load"} if gate_run.policy["load"]["undecided"] == "allow" else ())
-    verdict, reason = combine([(run.gate, Verdict(run.verdict)) for run in runs], undecided_allowed=allowed)
+    verdict, reason = entry([(run.gate, Verdict(run.verdict)) for run in runs], gate_run.policy)
     body = canonical_bytes(plain(_report_body(gate_run, runs, verdict, reason, facts)))
     digest = sha256_of(body)
     signature, key_id = installation_keys.sign(digest)
@@ -274,6 +275,11 @@ def give_up_gate_run(*, actor: Actor, gate_run: GateRun, why: str) -> None:
 def _checked_policy(release: Release) -> Policy:
     """The model's policy, checked against what the release has."""
     policy = parse_policy(release.model.gate_policy, release.model.objectives)
+    for name in policy.document["environments"]:
+        if find_environment(name) is None:  # a misspelt one would hold releases up, and nobody would know why
+            field, fix = f"environments.{name}", "Name one that is there, or leave it out."
+            said = f"The gate policy speaks of {name}, and there is no such environment."
+            raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
     if "golden" in policy.gates and policy.golden_set:
         items = queries.golden_items(release.model, policy.golden_set)
         found = misfit(policy.of("golden"), items, tensors_of(manifest_of(release)["serving"], "outputs"))

@@ -35,7 +35,7 @@ class GatePolicyOut(serializers.Serializer[Any]):
 
 
 class GatePolicyView(APIView):
-    refusals: ClassVar = {"GET": (422,)}  # the model's policy cannot be read
+    refusals: ClassVar = {"GET": {422}}  # the model's policy cannot be read
 
     @extend_schema(operation_id="gate_policy_explain", responses=GatePolicyOut)
     def get(self, request: Request, slug: str) -> Response:

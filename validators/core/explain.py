@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from validators.core import recovery
 from validators.core.certify import Caught, caught, judged_slices
+from validators.core.entry import advisory_in, policy_in
+from validators.core.expiry import FACTS
 from validators.core.policy import Policy
 from validators.core.proof import sizing
 
@@ -41,7 +43,24 @@ def explain(policy: Policy, *, items: int, slices: Mapping[str, int]) -> list[De
     for gate in policy.gates:
         own = policy.of(gate)
         found += _golden(own, items, slices) if gate == "golden" else told[gate](own)
-    return found
+    return [*found, *_evidence(policy.document)]
+
+
+def _evidence(document: Mapping[str, Any]) -> Iterator[Demand]:
+    alike = ", ".join(FACTS[name] for name in FACTS if name in document["evidence"]["same"])
+    demands = f"The same {alike} where it serves." if alike else "Nothing of where it serves."
+    holds = _lasting(document["evidence"]["max_age_days"])
+    yield Demand("evidence", "evidence.same", demands, f"That what was measured is true there, {holds}.")
+    for name in document["environments"]:
+        advisory, own = sorted(advisory_in(document, name)), policy_in(document, name)
+        holds = _lasting(own["evidence"]["max_age_days"])
+        advised = f"{', '.join(advisory)} only advise" if advisory else "Every gate holds a release up"
+        certifies = f"Nothing of {', '.join(advisory)}." if advisory else "What every gate does."
+        yield Demand("evidence", f"environments.{name}", f"{advised}; evidence holds {holds}.", certifies)
+
+
+def _lasting(days: float | None) -> str:
+    return "for ever" if days is None else f"for {days:g} days"
 
 
 def _contract(own: Mapping[str, Any]) -> Iterator[Demand]:

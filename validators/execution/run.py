@@ -25,6 +25,7 @@ from serving.ports import InferenceServer
 from serving.queries import ready_server
 from serving.wiring import inference_server
 from validators import actions, queries
+from validators.core.entry import advisory_anywhere
 from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -96,13 +97,17 @@ class _Run:
         return float(self.policy.of("cold_start")["max_s"]) + 15.0
 
     def _run_all(self, runs: list[GateResult], ready: Ready) -> None:
-        stopped_by = ""
+        stopped_by, advisory = "", advisory_anywhere(self.policy.document)
         for run in runs:
             if not run.verdict:
                 judgement = self._skipped(stopped_by) if stopped_by else self._judge(run, ready)
                 measured = None if stopped_by else place_under(ready.deployment)
                 actions.record_judgement(actor=ACTOR, gate_result=run, judgement=judgement, measured=measured)
-            if Verdict(run.verdict) in _STOPS and self.policy.document["stop_at_first_failure"]:
+            if (
+                Verdict(run.verdict) in _STOPS
+                and run.gate not in advisory
+                and self.policy.document["stop_at_first_failure"]
+            ):
                 stopped_by = stopped_by or f"{run.gate} {run.verdict}"
 
     def _skipped(self, stopped_by: str) -> Judgement:

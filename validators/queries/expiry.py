@@ -13,6 +13,7 @@ from registry.queries import manifest_of
 from serving.models import Deployment, Environment, Node
 from serving.queries.deployments import deployments_in
 from serving.queries.node_fit import next_node
+from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import COMPARED, Expired, expired, place_of, results_of, uses_gpu
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Verdict
@@ -23,7 +24,7 @@ from validators.queries.gate_runs import is_authentic, reports_of
 def expired_of(report: Report, environment: Environment | None = None) -> list[Expired]:
     """What of the report does not hold where its release serves or would serve in the environment, under today's gate policy.
 
-    Without an environment: on the node that a new deployment would be given.
+    Without an environment: on the node that a new deployment would be given, by the strictest age of any environment.
     """
     release, body = report.release, json.loads(report.body)
     try:
@@ -60,12 +61,14 @@ def place_under(deployment: Deployment) -> dict[str, str | None]:
 
 
 def _expired(body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None) -> list[Expired]:
+    slug = environment.slug if environment else None
+    advisory = advisory_in(policy.document, slug) if slug else frozenset()
     here = deployments_in(release, environment).first() if environment else None
     node = here.node if here else next_node(release)
     return expired(
-        results_of(body),
+        [one for one in results_of(body) if one["gate"] not in advisory],
         judged_by=body.get("policy"),
-        policy=policy.document,
+        policy=policy_in(policy.document, slug),
         place=_place(node, release) if node else None,
         on_gpu=uses_gpu(manifest_of(release)),
         now=timezone.now(),
