@@ -17,7 +17,7 @@ import gzip
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ BAR_MS, MOST_QUERIES, MOST_FRAGMENT_BYTES = 50.0, 12, 8 * 1024
 ROWS = 200
 #: Streams of everything that is found: with 100,000 events each takes most of a minute. Not asked unless they are named.
 EXPORTS = ("audit_jsonl", "audit_csv")
+#: Pages of which a process keeps what it drew or judged; they are measured without that as well.
+FIRST_LOOKS = ("rollout", "rollout_plots", "post_mortem", "rollout_replay")
 
 
 @dataclass
@@ -100,6 +102,7 @@ def costs(world: Any, requests: int, only: list[str] | None) -> Iterator[Cost]:
     from django.test import Client
 
     from tests.page_world import addresses, asked_for_more
+    from web.kept import forget_all
 
     client = Client(raise_request_exception=False)
     client.force_login(world.admin)
@@ -119,13 +122,19 @@ def costs(world: Any, requests: int, only: list[str] | None) -> Iterator[Cost]:
 
         with connection.execute_wrapper(counted):
             answer: Any = client.get(address)
-        if answer.status_code == 200:
-            yield _measured(Cost(name, len(asked)), client, address, requests)
+        if answer.status_code != 200:
+            continue
+        yield _measured(Cost(name, len(asked)), client, address, requests)
+        if name in FIRST_LOOKS:
+            yield _measured(Cost(f"{name}, a first look", len(asked)), client, address, requests, before=forget_all)
 
 
-def _measured(cost: Cost, client: Any, address: str, requests: int) -> Cost:
+def _measured(
+    cost: Cost, client: Any, address: str, requests: int, *, before: Callable[[], None] = lambda: None
+) -> Cost:
     session = _clock_of_session()
     for _ in range(requests):
+        before()
         wall, cpu, sql = time.perf_counter(), time.process_time(), time.clock_gettime(session)
         answer = client.get(address)
         body = b"".join(answer.streaming_content) if answer.streaming else answer.content

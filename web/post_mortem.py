@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,19 +12,18 @@ from notifications.queries.webhooks import deliveries_of_rollout
 from rollouts.core.lifecycle import FINAL, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries import view_of
-from rollouts.queries.replay import judged_by
+from rollouts.queries.replay import judged_by, plan_of
 from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.timeline import MOST_RECOMPUTED
+from web.kept import Kept
 from web.pages.policy_form import CHOICES
 from web.pages.rollout_log import after, at_decision, log_of
 from web.pages.rollout_plots import Read, began_at
 
 S = RolloutState
-#: Rollouts whose replays are kept in this process.
-MOST_KEPT = 32
+#: What presets would have done with a rollout, of so many in this process.
+_replays: Kept[list[dict[str, Any]]] = Kept(32)
 _BACK = frozenset({S.ROLLED_BACK, S.REVERTED})
-_lock = threading.Lock()
-_replays: OrderedDict[tuple[int, int], list[dict[str, Any]]] = OrderedDict()
 
 
 def post_mortem_of(rollout: Rollout, read: Read | None = None) -> dict[str, Any]:
@@ -56,7 +53,7 @@ def post_mortem_of(rollout: Rollout, read: Read | None = None) -> dict[str, Any]
         "told": [
             {**one, "after": after_text(one["at"], rollout)} for one in deliveries_of_rollout(rollout.pk, rollout.model.team.slug)
         ],
-        "replays": _replays_of(read or Read(rollout)), "next": next_steps(rollout),
+        "replays": _replays.of(rollout.pk, rollout.version, lambda: _replays_of(read or Read(rollout))), "next": next_steps(rollout),
     }  # fmt: skip
 
 
@@ -73,16 +70,12 @@ def after_text(at: str, rollout: Rollout) -> str:
 def _replays_of(read: Read) -> list[dict[str, Any]]:
     """What each preset would have done; none for a history that takes too long to walk, or where there is none."""
     rollout = read.rollout
-    key = (rollout.pk, rollout.version)
-    with _lock:
-        if key in _replays:
-            return _replays[key]
     if sum(len(block.ticks) for block in read.history) > MOST_RECOMPUTED:
         return []
     found = []
     for name in CHOICES:
         try:
-            one = judged_by(rollout, {"preset": name}, read.history).to_json()
+            one = judged_by(rollout, plan_of(rollout, {"preset": name}), read.history).to_json()
         except DomainError:
             return []
         back = one["roll_back"]
@@ -92,10 +85,6 @@ def _replays_of(read: Read) -> list[dict[str, Any]]:
                 "after": after_text(back["at"], rollout) if back else None, "reason": back["reason"] if back else "",
             }
         )  # fmt: skip
-    with _lock:
-        _replays[key] = found
-        while len(_replays) > MOST_KEPT:
-            _replays.popitem(last=False)
     return found
 
 

@@ -20,7 +20,14 @@ _Value = int | datetime | UUID | str
 
 @dataclass(frozen=True)
 class _Slot:
+    """Where a value goes, as the type that the column's parameters have: that of a 32-bit column is a kind of int."""
+
     name: str
+    kind: Callable[[Any], Any] | None = None  # None: as it is given
+
+    def of(self, values: dict[str, _Value]) -> Any:
+        value = values[self.name]
+        return value if self.kind is None else self.kind(value)
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class _Written:
         """Django's own way from the columns to rows or instances, by the text that it wrote before."""
         if not self.text:
             return []
-        params = tuple(values[one.name] if isinstance(one, _Slot) else one for one in self.params)
+        params = tuple(one.of(values) if isinstance(one, _Slot) else one for one in self.params)
         compiler = copy.copy(self.compiler)
         compiler.connection = connections[DEFAULT_DB_ALIAS]  # this thread's
         compiler.as_sql = lambda *_, **__: (self.text, params)
@@ -74,20 +81,27 @@ class Statement:
         except EmptyResultSet:
             return _Written(query, compiler, "", ())
         names = {(type(marker), marker): name for name, marker in markers.items()}
-        slots = tuple(_Slot(name) if (name := _name_of(one, names)) else one for one in params)
+        slots = tuple(_slot(one, names) for one in params)
         if missing := set(values) - {one.name for one in slots if isinstance(one, _Slot)}:
             raise ValueError(f"The query does not take {', '.join(sorted(missing))} as a parameter.")
         return _Written(query, compiler, text, slots)
 
 
 def _marker(value: _Value, number: int) -> _Value:
-    """A value of the same type that nobody else uses: it shows where the real one goes."""
+    """A value of the same type that nobody else uses: it shows where the real one goes. A number must fit every column."""
     if isinstance(value, datetime):
         return datetime(1, 1, number, tzinfo=UTC)
     if isinstance(value, UUID):
         return UUID(int=2**128 - number)
-    return f"marker {-(2**62) - number}" if isinstance(value, str) else -(2**62) - number
+    return f"marker {number} of a statement" if isinstance(value, str) else 2**31 - 1 - number
 
 
-def _name_of(param: Any, names: dict[tuple[type, Any], str]) -> str:
-    return names.get((type(param), param), "") if isinstance(param, _Value) else ""
+def _slot(param: Any, names: dict[tuple[type, Any], str]) -> Any:
+    """A slot where the parameter is a marker, else the parameter."""
+    if not isinstance(param, _Value) or isinstance(param, bool):
+        return param
+    if isinstance(param, int) and type(param) is not int:
+        name = names.get((int, int(param)))
+        return param if name is None else _Slot(name, type(param))
+    name = names.get((type(param), param))
+    return param if name is None else _Slot(name)

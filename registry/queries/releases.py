@@ -14,6 +14,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum
 from accounts.core.access import Actor, Verb, may, teams_where
 from accounts.core.scope import models_regex
 from ledger.core.errors import NotFound, Refused, StateChanged
+from ledger.queries.statements import Statement
 from registry.core.file_rules import path_problems
 from registry.core.file_rules import waivers_needed as waivers_for
 from registry.core.lifecycle import ReleaseState
@@ -43,12 +44,16 @@ def find_release(model_slug: str, name: str | int) -> Release | None:
     number = _number(name)
     if number is None:
         return None
-    named = Release.objects.select_related("model__team", "author")
-    return named.filter(model__slug=model_slug, number=number).first()
+    return next(iter(_NAMED.rows(slug=model_slug, number=number)), None)
 
 
-def these_or_numbered(ids: QuerySet[Any, Any], model: ServedModel, number: int) -> QuerySet[Release]:
-    """The releases of a query of ids, and the model's of this number, each found by its index."""
+_NAMED = Statement(
+    lambda slug, number: Release.objects.select_related("model__team", "author").filter(model__slug=slug, number=number)
+)
+
+
+def these_or_numbered(ids: QuerySet[Any, Any], model: int, number: int) -> QuerySet[Release]:
+    """The releases of a query of ids, and the model's, by its key, of this number, each found by its index."""
     numbered = Release.objects.filter(model=model, number=number).order_by().values("pk")
     return Release.objects.filter(pk__in=ids.union(numbered)).select_related("model__team", "author")
 

@@ -20,11 +20,12 @@ from registry.models import Release
 from registry.queries import manifest_of
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.start import (
+    admitted_by,
     check_release,
+    gate_policy_digest,
     policy_for,
-    refuse_beside_another,
+    refuse_beside,
     refuse_own_policy,
-    report_for,
     stable_beside,
 )
 from rollouts.core.capacity import shortage
@@ -33,18 +34,19 @@ from rollouts.core.policy import Policy, Source
 from rollouts.core.preview import PolicyPreview, preview
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
+from rollouts.queries.beside import Beside, beside
 from rollouts.queries.detection import curve_of
 from rollouts.queries.obstacles import does_not_hold
 from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
-from rollouts.queries.traffic import Traffic, supposed, traffic_of
+from rollouts.queries.traffic import Traffic, supposed
 from serving.models import Environment, Node, Route
-from serving.queries import live_deployments, nodes, ready_server
+from serving.queries import live_deployments, nodes
 from serving.queries.node_fit import fit_of, nodes_for
-from serving.queries.routes import route_of
+from serving.queries.routes import warm_route
 from serving.wiring import external_metrics
-from validators.queries import reports_of
+from validators.queries import closest_report
 from validators.queries.entry import advice_of
 from validators.queries.expiry import expired_of
 
@@ -76,7 +78,9 @@ class _Asked:
     policy: Mapping[str, Any] | None
     plan: Policy
     route: Route | None
+    is_stable_warm: bool
     stable: Release | None
+    beside: Beside
     traffic: Traffic
     found: PolicyPreview
 
@@ -98,9 +102,10 @@ def preview_rollout(
     """
     require(actor, Verb.START_ROLLOUT, candidate.model.team.slug, candidate.model.slug)
     plan = policy_for(candidate, environment, policy)
-    route = route_of(candidate.model, environment)
+    route, is_stable_warm = warm_route(candidate.model, environment)
     stable = route.stable if route else None
-    traffic = supposed(traffic_of(candidate.model, environment), rate_per_s)
+    found_beside = beside(candidate.model, environment)
+    traffic = supposed(found_beside.traffic, rate_per_s)
     found = preview(
         plan,
         rate_per_s=traffic.rate_per_s,
@@ -108,7 +113,9 @@ def preview_rollout(
         slow_frac=traffic.slow_frac,
         has_stable=stable is not None,
     )
-    asked = _Asked(actor, candidate, environment, policy, plan, route, stable, traffic, found)
+    asked = _Asked(
+        actor, candidate, environment, policy, plan, route, is_stable_warm, stable, found_beside, traffic, found
+    )
     warnings = list(_warnings(asked))
     return {
         "model": candidate.model.slug,
@@ -149,34 +156,34 @@ def _refusals(asked: _Asked) -> list[Callable[[], object]]:
         lambda: refuse_own_policy(asked.actor, asked.candidate, asked.policy),
         lambda: check_release(asked.candidate, asked.environment),
         lambda: refuse_frozen(asked.plan, "Start the rollout"),
-        lambda: refuse_beside_another(asked.candidate, asked.environment),
+        lambda: refuse_beside(asked.beside.ongoing, asked.environment),
         lambda: stable_beside(asked.candidate, asked.environment, asked.route),
     ]
 
 
 def _of_report(asked: _Asked) -> Iterator[Warned]:
     candidate, level = asked.candidate, "refused" if asked.environment.needs_passed_report else "warning"
-    try:
-        report = report_for(candidate, asked.environment)
-    except DomainError as error:
-        report = None
-        if error.code != "report_missing":
-            yield Warned(error.code, "refused", error.message)
-            return
+    policy_digest = gate_policy_digest(candidate)
+    report, is_present = closest_report(candidate, policy_digest)
     if report is None:
-        older = reports_of(candidate).first()
-        if older is None:
-            yield Warned("report_missing", level, f"No gate has proven {candidate.name}. Run its gates first.")
-        else:
-            said = f"The gates of {candidate.name} ran under another gate policy than the present one."
-            again = f"Run again what changed: sluicegate gates {candidate.model.slug}/{candidate.name} --only-expired."
-            yield Warned("expired_report", level, f"{said} {again}")
-    elif lines := expired_of(report, asked.environment):
-        yield Warned("expired_report", level, does_not_hold(candidate, asked.environment, lines))
-    if report is not None:
-        for gate, reason in advice_of(report, asked.environment):
-            said = f"{gate} did not pass, which holds nothing up in {asked.environment.slug}: {reason}"
-            yield Warned("advisory_gate", "warning", said)
+        yield Warned("report_missing", level, f"No gate has proven {candidate.name}. Run its gates first.")
+        return
+    if not is_present:
+        said = f"The gates of {candidate.name} ran under another gate policy than the present one."
+        again = f"Run again what changed: sluicegate gates {candidate.model.slug}/{candidate.name} --only-expired."
+        yield Warned("expired_report", level, f"{said} {again}")
+        return
+    try:
+        admitted_by(report, candidate, asked.environment, policy_digest)
+    except DomainError as error:
+        yield Warned(error.code, "refused", error.message)
+    else:
+        is_held = asked.environment.needs_passed_report  # then this was asked just now
+        if not is_held and (lines := expired_of(report, asked.environment, release=candidate)):
+            yield Warned("expired_report", "warning", does_not_hold(candidate, asked.environment, lines))
+    for gate, reason in advice_of(report, asked.environment):
+        said = f"{gate} did not pass, which holds nothing up in {asked.environment.slug}: {reason}"
+        yield Warned("advisory_gate", "warning", said)
 
 
 def _of_former(asked: _Asked) -> Iterator[Warned]:
@@ -211,7 +218,7 @@ def _of_stable(asked: _Asked) -> Iterator[Warned]:
 
 def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     candidate, stable, environment = asked.candidate, asked.stable, asked.environment
-    if stable is not None and ready_server(stable, environment) is None:
+    if stable is not None and not asked.is_stable_warm:
         yield Warned(
             "no_capacity_for_rollback",
             "warning",
@@ -313,7 +320,7 @@ def _of_people(asked: _Asked) -> Iterator[Warned]:
         who = f"those who may: {', '.join(people)}" if people else "nobody may give them yet"
         is_enough = len(people) >= min(most, MOST_NAMES)
         yield Warned("approval_needed", "note" if is_enough else "warning", f"It takes approvals, {stages}; {who}.")
-    last = Rollout.objects.filter(model=candidate.model, environment=asked.environment).first()
+    last = asked.beside.former
     if last is not None and last.policy_digest != plan.digest:
         names = sorted(
             name for name in {*plan.document, *last.policy} if plan.document.get(name) != last.policy.get(name)

@@ -18,17 +18,18 @@ from registry.queries import require_runnable
 from rollouts.actions.preconditions import refuse_frozen
 from rollouts.actions.transitions import move, named, record
 from rollouts.core.approvals import START
-from rollouts.core.lifecycle import ACTIVE, WITHOUT_TRAFFIC, RolloutState
+from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
 from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
+from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
 from serving.actions.routes import lock_routes
 from serving.models import Environment, Route
 from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report
-from validators.queries import reports_of
+from validators.queries import closest_report
 from validators.queries.expiry import expired_of
 
 
@@ -194,18 +195,30 @@ def check_release(candidate: Release, environment: Environment) -> None:
 
 
 def report_for(candidate: Release, environment: Environment) -> Report | None:
-    """The newest report of exactly these contents under the gate policy of today.
+    """The newest report of exactly these contents under the gate policy of today. Raises as `admitted_by` does."""
+    policy_digest = gate_policy_digest(candidate)
+    report, is_present = closest_report(candidate, policy_digest)
+    return admitted_by(report if is_present else None, candidate, environment, policy_digest)
+
+
+def gate_policy_digest(candidate: Release) -> str:
+    """Of the model's gate policy of today."""
+    return parse_gate_policy(candidate.model.gate_policy, candidate.model.objectives).digest
+
+
+def admitted_by(
+    report: Report | None, candidate: Release, environment: Environment, policy_digest: str
+) -> Report | None:
+    """The report, where it admits the candidate or the environment asks for none.
 
     Raises Refused where it does not admit, or where what it measured does not hold here: facts["lines"] tells what.
     """
-    policy_digest = parse_gate_policy(candidate.model.gate_policy, candidate.model.objectives).digest
-    reports = reports_of(candidate).filter(manifest_digest=candidate.digest or "", policy_digest=policy_digest)
-    report = reports.first()
     problem = report_problem(candidate, environment, report)
     if problem:
         code = "report_missing" if report is None else "report_not_passed"
         raise Refused(code, problem, release=candidate.name, digest=candidate.digest, policy_digest=policy_digest)
-    if report is not None and environment.needs_passed_report and (lines := expired_of(report, environment)):
+    lines = expired_of(report, environment, release=candidate) if report and environment.needs_passed_report else []
+    if lines:
         told = [line.as_json() for line in lines]
         raise Refused(
             "expired_report", does_not_hold(candidate, environment, lines), release=candidate.name, lines=told
@@ -215,19 +228,23 @@ def report_for(candidate: Release, environment: Environment) -> Report | None:
 
 def refuse_beside_another(candidate: Release, environment: Environment) -> None:
     """Raises StateChanged("rollout_active") beside a rollout that has not ended, and says what may be done about it."""
-    other = (
-        Rollout.objects.select_related("candidate")
-        .filter(environment=environment, model=candidate.model, state__in=sorted(state.value for state in ACTIVE))
-        .first()
+    refuse_beside(beside(candidate.model, environment).ongoing, environment)
+
+
+def refuse_beside(other: Ongoing | None, environment: Environment) -> None:
+    """The same where that rollout is known already."""
+    if other is None:
+        return
+    next_step = (
+        "Let it end, or let this one supersede it."
+        if other.state in WITHOUT_TRAFFIC
+        else "Let it end, or abort it first."
     )
-    if other is not None:
-        has_traffic = RolloutState(other.state) not in WITHOUT_TRAFFIC
-        next_step = "Let it end, or abort it first." if has_traffic else "Let it end, or let this one supersede it."
-        raise StateChanged(
-            "rollout_active",
-            f"Rollout {other.pk} of {other.candidate.name} is {other.state.replace('_', ' ')} in {environment.slug}. "
-            f"{next_step}",
-            rollout=other.pk,
-            candidate=other.candidate.name,
-            state=other.state,
-        )
+    name = f"r{other.candidate}"
+    raise StateChanged(
+        "rollout_active",
+        f"Rollout {other.pk} of {name} is {other.state.replace('_', ' ')} in {environment.slug}. {next_step}",
+        rollout=other.pk,
+        candidate=name,
+        state=other.state.value,
+    )

@@ -69,9 +69,9 @@ class Window(NamedTuple):
 
 
 @cache
-def _alternatives(ratio: float, side: Side) -> tuple[tuple[float, float], ...]:
-    """(ratio * g, log g) for the grid of a side."""
-    return tuple((ratio * g**side, side * math.log(g)) for g in GRID.tolist())
+def _alternatives(ratio: float, side: Side) -> tuple[tuple[float, float, float], ...]:
+    """(g, ratio * g, log g) for the grid of a side."""
+    return tuple((g**side, ratio * g**side, side * math.log(g)) for g in GRID.tolist())
 
 
 def increments(window: Window, tolerance: Tolerance, side: Side) -> Sums:
@@ -84,11 +84,11 @@ def increments(window: Window, tolerance: Tolerance, side: Side) -> Sums:
     if nc <= 0 or nb <= 0:
         return ZERO
     at_tolerance, plus = nc * tolerance.ratio + nb, nc * tolerance.plus_frac
-    out = []
-    for ratio, log_g in _alternatives(tolerance.ratio, side):
-        log_b = math.log(at_tolerance / (nc * ratio + nb))
-        log_a = log_g + log_b
-        out.append(xc * log_a + xb * log_b - (plus * math.expm1(log_a) if plus else 0.0))
+    out, log = [], math.log
+    for g, ratio, log_g in _alternatives(tolerance.ratio, side):
+        b = at_tolerance / (nc * ratio + nb)
+        told = plus * (1 - g * b)  # all that a window without a bad attempt says, as most are
+        out.append(xc * log_g + (xc + xb) * log(b) + told if xc or xb else told)
     return tuple(out)
 
 
@@ -100,7 +100,7 @@ def fixed_sums(bad: float, attempts: float, share: float, side: Side) -> Sums:
     p_i is on the hypothesis' side of `share`. So the p_i may change from request to request.
     """
     expected = attempts * share
-    return tuple([bad * log_g - expected * (g - 1) for g, log_g in _alternatives(1.0, side)])
+    return tuple([bad * log_g - expected * (g - 1) for g, _, log_g in _alternatives(1.0, side)])
 
 
 # --- all windows together ---------------------------------------------------------------------------------------------

@@ -33,9 +33,15 @@ def breach(s: Snapshot) -> Decision | None:
     hard = _hard_fact(s)
     if hard is not None:
         return hard
-    found = (_relative(s), _failing(s), _over_objective(s), _spent(s))
+    found = []
+    for rule in (_relative, _failing, _over_objective, _spent):
+        one = rule(s)
+        if one is not None and one.action is Action.ROLL_BACK:
+            return one  # nothing is more severe
+        if one is not None:
+            found.append(one)
     # What both arms share excuses only itself: another guard that the candidate alone breaks is still a breach.
-    return _most_severe([one for one in found if one is not None])
+    return _most_severe(found)
 
 
 def _hard_fact(s: Snapshot) -> Decision | None:

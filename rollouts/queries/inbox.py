@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, Q, QuerySet, Subquery
@@ -158,15 +159,13 @@ def _waiting(actor: Actor, rollout: Rollout, plan: Policy, stage: str, by: tuple
 def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
     """The newest rollout of the release as a candidate that has not ended and asks for approvals, with its stable release whole;
     and of its view (`view_of`) what the buttons for a yes and a no are made of. One query."""
-    asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
-    related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
-    rollout = asking.select_related(*related).order_by("-pk").first()
+    rollout = next(iter(_AWAITED.rows(release=release.pk)), None)
     if rollout is None:
         return None
-    plan, newest, now = rollout.effective_policy, rollout.newest_report, timezone.now()  # type: ignore[attr-defined]
+    plan, newest, now = rollout.effective_policy, rollout.newest_report, timezone.now()
     if not any(plan.approvals.values()):
         return None
-    people = people_of_row(rollout, pinned_by(rollout), newest, rollout.given, now)  # type: ignore[attr-defined]
+    people = people_of_row(rollout, pinned_by(rollout), newest, rollout.given, now)
     ahead = ahead_of(rollout, plan)
     stages = [
         {"stage": stage, "needed": needed, "by": people.get(stage, []), "is_ahead": stage in ahead}
@@ -176,6 +175,15 @@ def awaited_of(release: Release) -> tuple[Rollout, dict[str, Any]] | None:
     superseded = {"code": "report_superseded", "message": _superseded(rollout)} if is_old else None
     told = {"approval_stages": stages, "next_approval": _lacking(rollout, plan, people) or None}
     return rollout, {**told, "blocked": superseded, "will_stop": None}
+
+
+def _awaited(release: UUID) -> QuerySet[Rollout]:
+    asking = with_approvals(Rollout.objects.filter(_ASKS, candidate=release, state__in=sorted(ACTIVE)))
+    related = ("model__team", "environment", "candidate__author", "stable__author", "report", "requested_by")
+    return asking.select_related(*related).order_by("-pk")[:1]
+
+
+_AWAITED = Statement(_awaited)
 
 
 def _superseded(rollout: Rollout) -> str:

@@ -59,14 +59,15 @@ class Judgement:
         }
 
 
-def judged_by(rollout: Rollout, policy: Mapping[str, Any] | None, history: list[Segment]) -> Judgement:
-    """The rollout walked by the policy, without one by the model's own of today. `history` is what `history_of` says. No query.
-
-    Raises Invalid (the policy cannot be read) and StateChanged("no_history").
-    """
+def plan_of(rollout: Rollout, policy: Mapping[str, Any] | None) -> Policy:
+    """The policy in full; without one the model's own of today. Raises Invalid where it cannot be read."""
     model = rollout.model
     asked, read = (model.rollout_policy, stored_policy) if policy is None else (policy, parse_policy)
-    plan = read(asked, model.objectives)
+    return read(asked, model.objectives)
+
+
+def judged_by(rollout: Rollout, plan: Policy, history: list[Segment]) -> Judgement:
+    """The rollout walked by the policy. `history` is what `history_of` says. No query. Raises StateChanged("no_history")."""
     if not history:
         raise StateChanged(
             "no_history",
@@ -78,21 +79,17 @@ def judged_by(rollout: Rollout, policy: Mapping[str, Any] | None, history: list[
 
 
 def replayed(rollout: Rollout, policy: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the policy would have said, as JSON, beside what really happened. Raises as `judged_by` does."""
-    return beside_what_happened(judged_by(rollout, policy, history_of(rollout)))
+    """What the policy would have said, as JSON, beside what really happened. Raises as `plan_of` and `judged_by` do."""
+    return beside_what_happened(rollout, judged_by(rollout, plan_of(rollout, policy), history_of(rollout)).to_json())
 
 
-def beside_what_happened(judged: Judgement) -> dict[str, Any]:
-    """The same of somebody who has judged already."""
-    rollout = judged.rollout
-    return {
-        **judged.to_json(),
-        "happened": {
-            "state": rollout.state,
-            "reason": rollout.reason,
-            "decisions": [decision_row(one) for one in rollout.decisions.exclude(action="hold").order_by("pk")],
-        },
-    }
+def beside_what_happened(rollout: Rollout, told: dict[str, Any]) -> dict[str, Any]:
+    """The same of somebody who has judged already: `told` is the judgement as JSON."""
+    decisions = rollout.decisions.exclude(action="hold").order_by("pk")
+    happened = {
+        "state": rollout.state, "reason": rollout.reason, "decisions": [decision_row(one) for one in decisions],
+    }  # fmt: skip
+    return {**told, "happened": happened}
 
 
 def history_of(rollout: Rollout) -> list[Segment]:

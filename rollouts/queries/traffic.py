@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet, Subquery
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from ledger.queries.statements import Statement
@@ -18,7 +20,7 @@ from rollouts.core.counter_deltas import TIMED
 from rollouts.core.recent_traffic import Minute, RecentTraffic
 from rollouts.models import AATestRecord, Observation, Rollout
 from serving.models import Environment
-from serving.queries.deployments import among_text, array_text
+from serving.queries.deployments import among_text, array_text, one_environment
 
 #: An A/A test whose state is older than this says nothing of the present traffic.
 FRESH_FOR = timedelta(days=1)
@@ -45,12 +47,35 @@ class Traffic:
 
 
 def traffic_of(model: ServedModel, environment: Environment) -> Traffic:
-    """By the A/A test, which watches always, else by the last rollout that saw traffic, else unknown."""
-    tested, seen = _by_aa_test(model, environment), _by_last_rollout(model, environment)
-    if tested is not None and seen is not None:
-        errors = seen.error_frac if tested.error_frac is None else tested.error_frac
-        return replace(tested, error_frac=errors, slow_frac=seen.slow_frac)
-    return tested or seen or Traffic(None, None, "unknown")
+    """By the A/A test, which watches always, else by the last rollout that saw traffic, else unknown. One query."""
+    since = timezone.now() - FRESH_FOR
+    (row,) = _COUNTED.rows(environment=environment.pk, model=model.pk, since=since)
+    return traffic_from(row.tested, row.blocks)
+
+
+def counted(environments: QuerySet[Environment], model: int, since: datetime) -> QuerySet[Environment]:
+    """The environments, each with what `traffic_from` reads of the model's traffic there; `since` when a test must have counted."""
+    tested = AATestRecord.objects.filter(model=model, environment=OuterRef("pk"), at__gte=since)
+    ticked = Observation.objects.filter(rollout=OuterRef("pk"))
+    seen = Rollout.objects.filter(Exists(ticked), model=model, environment=OuterRef(OuterRef("pk"))).order_by("-pk")
+    blocks = Observation.objects.filter(rollout=Subquery(seen.values("pk")[:1])).order_by("-tick")
+    columns = {name: name for name in ("rollout", "from_at", "at", "candidate", "stable")}
+    return environments.annotate(
+        tested=Subquery(tested.values("state")[:1]),
+        blocks=ArraySubquery(blocks.values(row=JSONObject(**columns))[:BLOCKS]),
+    )
+
+
+_COUNTED = Statement(lambda environment, model, since: counted(one_environment(environment), model, since))
+
+
+def traffic_from(tested: Mapping[str, Any] | None, blocks: Sequence[Mapping[str, Any]]) -> Traffic:
+    """As `traffic_of`, from the state of an A/A test and the last rollout's blocks of observations, the newest first."""
+    watched, seen = _by_aa_test(tested or {}), _by_last_rollout(blocks)
+    if watched is not None and seen is not None:
+        errors = seen.error_frac if watched.error_frac is None else watched.error_frac
+        return replace(watched, error_frac=errors, slow_frac=seen.slow_frac)
+    return watched or seen or Traffic(None, None, "unknown")
 
 
 #: Where a rate comes from that somebody supposes.
@@ -79,33 +104,30 @@ def _traffic_rows(models: str, since: datetime) -> QuerySet[Any, tuple[Any, ...]
 _HOURS = Statement(_traffic_rows)
 
 
-def _by_aa_test(model: ServedModel, environment: Environment) -> Traffic | None:
-    test = AATestRecord.objects.filter(model=model, environment=environment, at__gte=timezone.now() - FRESH_FOR).first()
-    rate = test.state.get("rate_per_s") if test else None
-    if test is None or not rate:
+def _by_aa_test(state: Mapping[str, Any]) -> Traffic | None:
+    rate = state.get("rate_per_s")
+    if not rate:
         return None
-    return Traffic(float(rate), test.state.get("error_frac"), "A/A test", window_s=RATE_MEMORY_S)
+    return Traffic(float(rate), state.get("error_frac"), "A/A test", window_s=RATE_MEMORY_S)
 
 
-def _by_last_rollout(model: ServedModel, environment: Environment) -> Traffic | None:
-    rollouts = Rollout.objects.filter(model=model, environment=environment, observations__isnull=False)
-    last = Subquery(rollouts.order_by("-pk").values("pk")[:1])
-    blocks = list(Observation.objects.filter(rollout=last).order_by("-tick")[:BLOCKS])
+def _by_last_rollout(blocks: Sequence[Mapping[str, Any]]) -> Traffic | None:
     if not blocks:
         return None
     # The counts of the oldest block may reach back before it began, unless it spans more than one tick.
-    oldest = blocks[-1]
-    began = oldest.from_at if oldest.from_at < oldest.at else oldest.at
-    counted = blocks if oldest.from_at < oldest.at else blocks[:-1]
-    span_s = (blocks[0].at - began).total_seconds()
-    stable = sum(one.stable.get("attempts", 0) for one in counted)
-    attempts = stable + sum(one.candidate.get("attempts", 0) for one in counted)
+    newest, oldest = blocks[0], blocks[-1]
+    spans_ticks = datetime.fromisoformat(oldest["from_at"]) < datetime.fromisoformat(oldest["at"])
+    kept = blocks if spans_ticks else blocks[:-1]
+    began = oldest["from_at"] if spans_ticks else oldest["at"]
+    span_s = (datetime.fromisoformat(newest["at"]) - datetime.fromisoformat(began)).total_seconds()
+    stable = sum(one["stable"].get("attempts", 0) for one in kept)
+    attempts = stable + sum(one["candidate"].get("attempts", 0) for one in kept)
     if span_s <= 0 or not attempts:
         return None
-    bad = sum(one.stable.get("bad", {}).get("errors", 0) for one in counted)
-    slow = _slow([one.stable for one in counted] if stable else [one.candidate for one in counted])
+    bad = sum(one["stable"].get("bad", {}).get("errors", 0) for one in kept)
+    slow = _slow([one["stable" if stable else "candidate"] for one in kept])
     errors = round(bad / stable, 6) if stable else None
-    return Traffic(round(attempts / span_s, 3), errors, f"rollout {blocks[0].rollout_id}", slow, round(span_s, 1))
+    return Traffic(round(attempts / span_s, 3), errors, f"rollout {newest['rollout']}", slow, round(span_s, 1))
 
 
 def _slow(counts: Sequence[Mapping[str, Any]]) -> dict[str, float]:

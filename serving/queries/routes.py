@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import BooleanField, ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import BooleanField, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject, Now
 
 from ledger.queries import clock
@@ -16,7 +17,7 @@ from ledger.queries.statements import Statement
 from registry.models import Release, ServedModel
 from registry.queries.releases import LARGE, these_or_numbered
 from serving.models import Environment, Gateway, Route, RouteAck
-from serving.queries.deployments import among
+from serving.queries.deployments import among, answering_servers
 
 #: A gateway that did not speak to the control plane for this long is not waited for.
 SEEN_WITHIN_S = 10.0
@@ -65,6 +66,22 @@ def route_of(model: ServedModel | int, environment: Environment | int) -> Route 
     return next(iter(_ONE.rows(**dict(zip(("model", "environment"), keys, strict=True)))), None)
 
 
+def warm_route(model: ServedModel, environment: Environment) -> tuple[Route | None, bool]:
+    """The same, and whether a server answers for its stable release there (`answering_servers`). One query."""
+    route = next(iter(_WARM.rows(model=model.pk, environment=environment.pk)), None)
+    return route, route is not None and bool(route.is_stable_warm)
+
+
+def _warm(model: int, environment: int) -> QuerySet[Route]:
+    servers = (
+        answering_servers()
+        .order_by()
+        .filter(deployment__release=OuterRef("stable"), deployment__environment=OuterRef("environment"))
+    )
+    return all_routes().filter(model=model, environment=environment).annotate(is_stable_warm=Exists(servers))
+
+
+_WARM = Statement(_warm)
 _ONE = Statement(lambda model, environment: all_routes().filter(model=model, environment=environment))
 
 
@@ -82,14 +99,21 @@ def models_routed_in(environment: int, models: QuerySet[ServedModel]) -> list[st
 def served_beside(release: Release, *, or_number: int | None) -> Release | None:
     """Another release of the model that serves now, with `serves_in`, the title of the first environment (by slug) that it is stable
     in; where none serves, the one of this number, with None. One query."""
-    routes = Route.objects.filter(model=release.model_id).exclude(stable=release.pk)
+    found = _SERVED_BESIDE.rows(release=release.pk, model=release.model_id, number=or_number or 0)
+    return next(iter(found), None)
+
+
+def _served_beside(release: UUID, model: int, number: int) -> QuerySet[Release]:
+    routes = Route.objects.filter(model=model).exclude(stable=release)
     places = routes.filter(stable=OuterRef("pk")).order_by("environment__slug")
-    rows = these_or_numbered(routes.order_by().values("stable"), release.model, or_number or 0)
-    named = rows.annotate(
+    named = these_or_numbered(routes.order_by().values("stable"), model, number).annotate(
         first=Subquery(places.values("environment__slug")[:1]),
         serves_in=Subquery(places.values("environment__title")[:1]),
     )
-    return named.order_by(F("first").asc(nulls_last=True), "pk").first()
+    return named.order_by(F("first").asc(nulls_last=True), "pk")[:1]
+
+
+_SERVED_BESIDE = Statement(_served_beside)
 
 
 def routes_between(models: Collection[int], environments: Collection[int]) -> list[Route]:

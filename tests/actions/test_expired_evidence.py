@@ -176,11 +176,12 @@ def test_only_the_gate_whose_demands_changed_runs_again(
     first = validated(developer, release)
     model.gate_policy = {**model.gate_policy, "cold_start": {**POLICY["cold_start"], "max_s": 50}}
     model.save()
+    release = Release.objects.get(pk=release.pk)  # with its model as it is now
     assert "--only-expired" in str(warned(release, production))
-    second = again(developer, Release.objects.get(pk=release.pk))
+    second = again(developer, release)
     assert reused(second) == {"contract", "golden", "load"}
     assert second.policy_digest != first.policy_digest
-    assert warned(Release.objects.get(pk=release.pk), production) is None
+    assert warned(release, production) is None
 
 
 def test_a_comparison_with_another_stable_release_is_made_again(

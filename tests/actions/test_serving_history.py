@@ -22,7 +22,7 @@ from rollouts.queries.serving_history import ServedArm, served_at
 from serving.actions.routes import set_route
 from serving.models import Environment
 from sluicegate.cli import exits
-from tests.api.test_cli import Run, run, tokens  # noqa: F401  # fixtures
+from tests.api.cli_world import Run, run, tokens  # noqa: F401  # fixtures
 from tests.factories import make_admin, make_environment, make_model, make_release, make_team
 
 pytestmark = pytest.mark.django_db

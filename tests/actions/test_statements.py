@@ -105,3 +105,12 @@ def test_a_text_is_a_value_too_and_each_thread_asks_over_its_own_connection() ->
     thread.start()
     thread.join()
     assert seen == [[], True]
+
+
+def test_a_number_of_a_narrow_column_is_a_value_too() -> None:
+    statement = Statement(
+        lambda slug, number: Release.objects.filter(model__slug=slug, number=number).values_list("pk")
+    )
+    first = make_release()
+    for number, found in ((first.number, [(first.pk,)]), (77, []), (first.number, [(first.pk,)])):
+        assert statement.rows(slug=first.model.slug, number=number) == found

@@ -1,122 +1,34 @@
-"""The command line against the real API, in process: push, verify, fetch, diff, waive, and that failures leave nothing."""
+"""The command line against the real API, in process: push, verify, fetch, diff, waive, and that mistakes are told."""
+
+# ruff: noqa: F811 - fixtures are named as they are used
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 import yaml
-from django.core import signals
-from django.core.handlers.wsgi import WSGIHandler
 from django.utils import timezone
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts import actions as accounts
-from accounts.core.access import Actor
 from accounts.models import User
 from registry import actions
 from registry.models import Release, ServedModel
 from sluicegate.cli import exits, gates, session
-from sluicegate.cli.errors import Unreachable
 from sluicegate.cli.main import main
 from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
+from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
 from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file
 from tests.rollout_setup import TOLD, proven_on, report_for
 from validators.models import GoldenSet
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
-GRAPH = onnx_file("graph one")
-IMAGE = f"local/triton@sha256:{'0' * 64}"
-Run = Callable[..., tuple[int, Any]]
-
-
-@pytest.fixture
-def tokens() -> dict[str, str]:
-    """A token by user: ada (model team), robot (CI), mara (release manager), admin."""
-    system = Actor.system("tests")
-    accounts.create_team(actor=system, slug="demo", title="Demo")
-    issued = {}
-    for name, role in (("ada", "model_team"), ("robot", "ci"), ("mara", "release_manager"), ("admin", "")):
-        user = accounts.create_user(actor=system, username=name, is_admin=name == "admin")
-        if role:
-            accounts.grant_role(actor=system, username=name, team="demo", role=role)
-        issued[name] = accounts.issue_token(user=user, name="tests", actor=system)
-    return issued
-
-
-@pytest.fixture
-def run(
-    tokens: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    settings: Any,
-    tmp_path: Path,
-) -> Run:
-    """run("ada", "model", "list") → (exit code, the JSON that it printed)."""
-    settings.BLOB_STORE, settings.STATIC_ROOT = str(tmp_path / "blobs"), str(tmp_path)
-    monkeypatch.setenv("SLUICEGATE_URL", "http://testserver")
-    # the test's own connection must outlive each request; Django's test client does the same
-    monkeypatch.setattr(signals.request_started, "receivers", [])
-    monkeypatch.setattr(signals.request_finished, "receivers", [])
-    transport = httpx.WSGITransport(app=WSGIHandler())
-    monkeypatch.setattr(session, "Client", functools.partial(Client, transport=transport))
-
-    def command(user: str, *words: str) -> tuple[int, Any]:
-        monkeypatch.setenv("SLUICEGATE_TOKEN", tokens[user])
-        capsys.readouterr()
-        code = main([*words, "--json"])
-        out = capsys.readouterr().out
-        return code, json.loads(out) if out.strip() else None
-
-    return command
-
-
-def model_file(folder: Path) -> Path:
-    path = folder / "model.yaml"
-    contract = {
-        "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
-        "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],
-    }
-    path.write_text(yaml.safe_dump({"slug": "sentiment", "team": "demo", "contract": contract}))
-    return path
-
-
-def release_folder(folder: Path, *, graph: bytes = GRAPH, code: bool = False, **changes: Any) -> Path:
-    (folder / "artifact").mkdir(parents=True)
-    (folder / "tokenizer").mkdir()
-    (folder / "artifact" / "model.onnx").write_bytes(graph)
-    (folder / "tokenizer" / "tokenizer.json").write_bytes(b"{}")
-    if code:
-        (folder / "artifact" / "model.py").write_text("class TritonPythonModel: ...\n")
-    document = {
-        "model": "sentiment",
-        "runtime": {"image": IMAGE, "server": "triton", "backend": "python" if code else "onnxruntime"},
-        "serving": {
-            "max_batch_size": 16,
-            "inputs": [{"name": "text", "data_type": "BYTES", "dims": [1]}],
-            "outputs": [{"name": "probabilities", "data_type": "FP32", "dims": [2]}],
-        },
-        **changes,
-    }
-    (folder / "release.yaml").write_text(yaml.safe_dump(document))
-    return folder
-
-
-@pytest.fixture
-def model(run: Run, tmp_path: Path) -> None:
-    code, created = run("ada", "model", "create", str(model_file(tmp_path)))
-    assert (code, created["slug"]) == (exits.OK, "sentiment")
 
 
 def test_who_am_i_not(run: Run, tokens: dict[str, str]) -> None:
@@ -244,30 +156,6 @@ def test_a_file_that_lies_is_refused_before_anything_is_sent(
     assert code == exits.REFUSED and says in told["errors"][0]["message"] and told["errors"][0]["fix"]
 
 
-def test_an_upload_that_fails_discards_the_draft(
-    run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Client.put_part
-
-    def lying(self: Client, url: str, chunks: Any, **other: Any) -> Any:
-        return real(self, url, (bytes(len(chunk)) for chunk in chunks), **other)
-
-    monkeypatch.setattr(Client, "put_part", lying)
-    code, told = run("robot", "push", str(release_folder(tmp_path / "one")))
-    assert code == exits.REFUSED
-    assert "sha256" in json.dumps(told)
-    assert not Release.objects.exists()
-
-
-def test_ctrl_c_discards_the_draft_too(run: Run, model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Client, "put_part", interrupted)
-    assert run("robot", "push", str(release_folder(tmp_path / "one")))[0] == 130
-    assert not Release.objects.exists()
-
-
 def test_code_is_waived_by_a_release_manager_and_nobody_else(run: Run, model: None, tmp_path: Path) -> None:
     run("robot", "push", str(release_folder(tmp_path / "one", code=True)))
     for user in ("robot", "ada"):
@@ -302,90 +190,6 @@ def test_no_server_is_an_infrastructure_error(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr(session, "Client", Client)
     monkeypatch.setenv("SLUICEGATE_TOKEN", "sg_any")
     assert main(["model", "list", "--server", "http://127.0.0.1:9", "--json"]) == exits.INFRASTRUCTURE
-
-
-def at_request(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[], Any]) -> list[str]:
-    """Has `meanwhile` happen before the n-th request of the next push, parts apart; the list of all its requests."""
-    real, asked = Client._send, list[str]()
-    is_inside = False
-
-    def sending(self: Client, method: str, path: str, **arguments: Any) -> Any:
-        nonlocal is_inside
-        if not is_inside:
-            asked.append(f"{method} {path}")
-            if len(asked) == at:
-                is_inside = True
-                with redirect_stdout(StringIO()):  # what the outer push prints is read
-                    meanwhile()
-                is_inside = False
-        return real(self, method, path, **arguments)
-
-    monkeypatch.setattr(Client, "_send", sending)
-    return asked
-
-
-def folder_in_parts(folder: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Callable[[], int]) -> Path:
-    """A release folder with a file of three parts, which a worker must read; it reads while the command waits."""
-    settings.UPLOAD_PART_BYTES = 1000
-    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", lambda _: run_jobs())
-    made = release_folder(folder, graph=onnx_file(folder.name))
-    (made / "artifact" / "weights.data").write_bytes(folder.name.encode() * 300)
-    return made
-
-
-#: More requests than a push of that folder makes.
-MOST_REQUESTS = 14
-
-
-@pytest.mark.parametrize("at", range(1, MOST_REQUESTS))
-def test_two_pushes_at_once_end_with_the_same_release(
-    run: Run, model: None, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Any, at: int
-) -> None:
-    folder = folder_in_parts(tmp_path / "shared", settings, monkeypatch, run_jobs)
-    codes = list[int]()
-    asked = at_request(monkeypatch, at, lambda: codes.append(main(["push", str(folder)])))
-    code = run("robot", "push", str(folder))[0]
-    assert (code, codes) == (exits.OK, [exits.OK] if len(asked) >= at else []), asked
-    assert [(one.name, one.state) for one in Release.objects.all()] == [("r1", "sealed")]
-
-
-@pytest.mark.parametrize("at", range(2, MOST_REQUESTS - 3))
-def test_a_push_that_ends_leaves_the_draft_to_another_that_goes_on_with_it(
-    run: Run, model: None, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Any, at: int
-) -> None:
-    folder = folder_in_parts(tmp_path / "shared", settings, monkeypatch, run_jobs)
-
-    def another_begins_and_this_one_is_stopped() -> None:
-        def lost(*_: Any, **__: Any) -> Any:
-            raise Unreachable("http://testserver", "it was cut off")
-
-        with monkeypatch.context() as away:
-            away.setattr("sluicegate.client.push.uploads.send_files", lost)
-            assert main(["push", str(folder)]) == exits.INFRASTRUCTURE  # it has the draft, and is not over
-        raise KeyboardInterrupt
-
-    asked = at_request(monkeypatch, at, another_begins_and_this_one_is_stopped)
-    assert run("robot", "push", str(folder))[0] == 130
-    assert len(asked) >= at
-    [draft] = Release.objects.all()
-    monkeypatch.setattr("sluicegate.client.uploads.time.sleep", lambda _: run_jobs())
-    assert run("robot", "push", str(folder))[1]["id"] == str(draft.pk)
-
-
-@pytest.mark.parametrize("at", range(2, MOST_REQUESTS - 3))
-def test_a_push_whose_draft_is_discarded_begins_anew(
-    run: Run, model: None, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, run_jobs: Any, at: int
-) -> None:
-    folder = folder_in_parts(tmp_path / "shared", settings, monkeypatch, run_jobs)
-
-    def discarded() -> None:
-        [draft] = Release.objects.all()
-        actions.discard_draft(actor=Actor.system("tests"), release=draft)
-
-    at_request(monkeypatch, at, discarded)
-    code, sealed = run("robot", "push", str(folder))
-    assert (code, sealed["name"]) == (exits.OK, "r1")
-    assert Release.objects.count() == 1
 
 
 def test_a_user_without_a_password_is_told_how_to_get_in(

@@ -16,7 +16,7 @@ from accounts.core.access import Actor
 from registry.models import Release
 from serving.actions.environments import create_environment
 from sluicegate.client import Client, Mistake, StillRunning
-from tests.api.test_cli import model, release_folder, run, tokens  # noqa: F401 - fixtures
+from tests.api.cli_world import model, release_folder, run, tokens  # noqa: F401 - fixtures
 from validators.models import GateRun
 
 pytestmark = pytest.mark.django_db

@@ -14,7 +14,7 @@ from accounts.models import User
 from registry.models import Blob, Release
 from registry.storage import store
 from sluicegate.cli import exits
-from tests.api.test_cli import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
+from tests.api.cli_world import Run, model, release_folder, run, tokens  # noqa: F401  # fixtures
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 

@@ -8,7 +8,7 @@ from django.test import Client
 from accounts.core.access import Role
 from serving.models import Deployment
 from sluicegate.cli import exits
-from tests.api.test_cli import Run, run, tokens  # noqa: F401
+from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.factories import make_deployment, make_node, make_release, make_server, make_user
 from tests.rollout_setup import production, serves
 

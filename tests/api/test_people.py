@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from accounts.core.access import Role
 from accounts.models import Token, User
 from sluicegate.cli import exits, session
-from tests.api.test_cli import Run, run, tokens  # noqa: F401  # fixtures
+from tests.api.cli_world import Run, run, tokens  # noqa: F401  # fixtures
 from tests.api.test_house import assert_problem
 from tests.factories import make_model, make_team, make_user
 

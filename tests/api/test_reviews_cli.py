@@ -8,7 +8,7 @@ import pytest
 
 from registry.models import Release
 from sluicegate.cli import exits
-from tests.api.test_cli import Run, model, release_folder, run, tokens  # noqa: F401
+from tests.api.cli_world import Run, model, release_folder, run, tokens  # noqa: F401
 from tests.factories import make_release
 from tests.rollout_setup import put, serves, started
 

@@ -16,11 +16,6 @@ from tests.page_world import addresses, asked_for_more, page_world
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 MOST_QUERIES = 12
-#: Pages that cannot do with twelve, and why.
-OWN_BUDGETS = {
-    # all that a start would refuse or warn of, each asked where it lies: route, reports, rollouts, servers, nodes, people
-    "release_rollout with a preset": 16,
-}
 MOST_FRAGMENT_BYTES = 8 * 1024
 
 
@@ -42,7 +37,7 @@ def costs(rows: int) -> Iterator[tuple[str, int, int, int]]:
 def test_no_page_costs_more_than_its_budget(rows: int) -> None:
     found = list(costs(rows))
     assert {name for name, status, _, _ in found if status >= 500} == set()
-    assert {name: queries for name, _, queries, _ in found if queries > OWN_BUDGETS.get(name, MOST_QUERIES)} == {}
+    assert {name: queries for name, _, queries, _ in found if queries > MOST_QUERIES} == {}
     fragments = {name: size for name, _, _, size in found if name.endswith("_live")}
     assert {name: size for name, size in fragments.items() if size > MOST_FRAGMENT_BYTES} == {}
     assert len(found) > 30 and len(fragments) > 3

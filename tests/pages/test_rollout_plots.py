@@ -20,6 +20,7 @@ from tests.factories import make_user
 from tests.pages.markup import squeezed
 from tests.rollout_setup import with_stable
 from tests.rollout_story import Story
+from web.kept import forget_all
 from web.pages.rollout_log import after, log_of
 from web.pages.rollout_plots import RolloutPlots, plots_of
 
@@ -101,18 +102,19 @@ def test_a_drawing_is_kept_until_the_rollout_ticks_or_somebody_approves(story: S
     assert "approved step 2" in drawn().traffic.svg and "approved step 2" not in second.traffic.svg
 
 
-def test_only_the_latest_drawings_are_kept(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.pages.rollout_plots.MOST_DRAWN", 1)
-    first, (other, _) = plots_of(story.rollout), with_stable()
-    assert plots_of(other) is plots_of(other)
-    assert plots_of(story.rollout) is not first
-
-
 def test_a_rollout_is_walked_once_to_be_judged_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks, walked, after = [one.tick for one in moments_of(story.rollout)], [], ReplayedRollout.after
     monkeypatch.setattr(ReplayedRollout, "after", lambda self, row: walked.append(row.tick) or after(self, row))
-    page = client_of(story).get(reverse("rollout_replay", args=[story.rollout.pk])).content.decode()
+    client, address = client_of(story), reverse("rollout_replay", args=[story.rollout.pk])
+    forget_all()
+    page = client.get(address).content.decode()
     assert 'id="plot-replayed"' in page and walked == ticks and len(ticks) > 5
+    assert client.get(address).content.decode().count("<tr>") == page.count("<tr>") and walked == ticks  # kept
+    client.get(address, {"preset": "careful"})
+    assert walked == [*ticks, *ticks]  # another policy judges for itself
+    Rollout.objects.filter(pk=story.rollout.pk).update(version=F("version") + 1)
+    client.get(address)
+    assert walked == [*ticks, *ticks, *ticks]  # it has moved
 
 
 def test_the_page_shows_the_plots_and_their_numbers_without_a_script(story: Story) -> None:

@@ -21,12 +21,15 @@ from validators.models import Report
 from validators.queries.gate_runs import is_authentic, reports_of
 
 
-def expired_of(report: Report, environment: Environment | None = None) -> list[Expired]:
+def expired_of(
+    report: Report, environment: Environment | None = None, *, release: Release | None = None
+) -> list[Expired]:
     """What of the report does not hold where its release serves or would serve in the environment, under today's gate policy.
 
     Without an environment: on the node that a new deployment would be given, by the strictest age of any environment.
+    `release` is the report's, where it is at hand.
     """
-    release, body = report.release, json.loads(report.body)
+    release, body = release or report.release, json.loads(report.body)
     try:
         policy = parse_policy(release.model.gate_policy, release.model.objectives)
     except Invalid as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,11 +10,13 @@ from typing import Any
 
 from rollouts.core.latency import EDGES_US
 from rollouts.core.lifecycle import WITHOUT_TRAFFIC, RolloutState
+from rollouts.core.policy import Policy
 from rollouts.core.tick_history import Segment
 from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
-from rollouts.queries.replay import Judgement, history_of
+from rollouts.queries.replay import Judgement, history_of, judged_by
 from rollouts.queries.timeline import bars_of, latency_of, moments_of
+from web.kept import Kept
 from web.pages.rollout_figures import Guard, Story, evidence_plot, latency_cdf, latency_heatmap, traffic_plot
 from web.plots import Mark, Plot, Unit, text_of
 
@@ -25,7 +25,9 @@ MOST_GUARDS = 4
 #: More approvals than this are not marked.
 MOST_APPROVALS = 3
 #: Of so many rollouts the last drawing is kept in this process.
-MOST_DRAWN = 64
+_drawn: Kept[RolloutPlots] = Kept(64)
+#: Likewise what another policy would have decided, for so many pairs of a rollout and a policy.
+_judged: Kept[tuple[dict[str, Any], Plot]] = Kept(64)
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,6 @@ class RolloutPlots:
     @property
     def has_latency(self) -> bool:
         return not self.cdf.is_empty
-
-
-_lock = threading.Lock()
-#: By rollout: what the drawing rests on, and it.
-_drawn: OrderedDict[int, tuple[Hashable, RolloutPlots]] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -82,18 +79,7 @@ class Read:
 def plots_of(rollout: Rollout, read: Read | None = None) -> RolloutPlots:
     """All plots of the rollout as it stands. They are drawn anew once it has moved or ticked."""
     read = read or Read(rollout)
-    drawn_of = read.drawn_of
-    with _lock:
-        known_of, known = _drawn.get(rollout.pk, (None, None))
-    if known is not None and known_of == drawn_of:
-        return known
-    found = _draw(read)
-    with _lock:
-        _drawn[rollout.pk] = drawn_of, found
-        _drawn.move_to_end(rollout.pk)
-        while len(_drawn) > MOST_DRAWN:
-            _drawn.popitem(last=False)
-    return found
+    return _drawn.of(rollout.pk, read.drawn_of, lambda: _draw(read))
 
 
 def began_at(rollout: Rollout) -> datetime:
@@ -158,14 +144,28 @@ def _zero_after(rollout: Rollout) -> str:
     return f"; weight 0 after {text_of((rollout.zero_at - rollout.decided_at).total_seconds(), Unit.DURATION)}"
 
 
-def replay_plot(judged: Judgement, back: Mapping[str, Any] | None) -> Plot:
-    """The guard that speaks loudest under another policy, with where that policy would have rolled back (`back`), and where it was."""
+def judged_again(read: Read, plan: Policy) -> tuple[dict[str, Any], Plot]:
+    """What another policy would have decided, as JSON and drawn: walked anew once the rollout has moved or ticked.
+
+    Raises StateChanged("no_history").
+    """
+
+    def walked() -> tuple[dict[str, Any], Plot]:
+        judged = judged_by(read.rollout, plan, read.history)
+        told = judged.to_json()
+        return told, _replay_plot(read, judged, told["roll_back"])
+
+    return _judged.of((read.rollout.pk, plan.digest), read.drawn_of, walked)
+
+
+def _replay_plot(read: Read, judged: Judgement, back: Mapping[str, Any] | None) -> Plot:
+    """The guard that speaks loudest, with where that policy would have rolled back (`back`), and where it was."""
     rollout, plan, moments = judged.rollout, judged.plan, judged.moments
     story = Story(
         rollout.candidate.name,
         rollout.stable.name if rollout.stable else "",
         began_at(rollout).timestamp(),
-        _marks(Read(rollout)),
+        _marks(read),
     )
     if back is not None:
         at = datetime.fromisoformat(back["at"]).timestamp() - story.began

@@ -22,7 +22,7 @@ from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC
 from rollouts.core.timeline import Moment
 from rollouts.models import Rollout
 from rollouts.queries import get_rollout
-from rollouts.queries.replay import beside_what_happened, history_of, judged_by
+from rollouts.queries.replay import beside_what_happened, plan_of
 from rollouts.queries.request_examples import examples_by_arm
 from rollouts.queries.rollout_view import followed_by, view_with
 from rollouts.queries.timeline import to_go_ranges
@@ -31,7 +31,7 @@ from serving.queries.routes import Followed
 from web.pages.forms import NO_REASON, optional_reason_in, reason_in, refused, version_in
 from web.pages.policy_form import CHOICES, JSON, policy_in
 from web.pages.rollout_log import at_decision, log_of
-from web.pages.rollout_plots import Read, began_at, plots_of, replay_plot
+from web.pages.rollout_plots import Read, began_at, judged_again, plots_of
 from web.pages.rollout_verbs import OPENING, SHUTTING, opening_buttons, shutting_buttons
 from web.pages.session import live
 
@@ -165,10 +165,9 @@ def replay(request: HttpRequest, pk: int) -> HttpResponse:
     facts: dict[str, Any] = {"rollout": found, "presets": CHOICES, "preset": preset, "policy_json": text}
     try:
         asked = {"policy": JSON, "policy_json": text} if preset == JSON else {"preset": preset}
-        judged = judged_by(found, policy_in(asked, found.model), history_of(found))
+        told, facts["plot"] = judged_again(Read(found), plan_of(found, policy_in(asked, found.model)))
     except DomainError as error:
         facts["error"] = error
     else:
-        facts["replayed"] = told = beside_what_happened(judged)
-        facts["plot"] = replay_plot(judged, told["roll_back"])
+        facts["replayed"] = beside_what_happened(found, told)
     return render(request, "rollouts/replay.html", facts)

@@ -1,0 +1,68 @@
+"""What a rollout would begin beside: the one that has not ended, the one before it, and the traffic as last counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models.functions import JSONObject
+from django.utils import timezone
+
+from ledger.queries.statements import Statement
+from registry.models import ServedModel
+from rollouts.core.lifecycle import ACTIVE, RolloutState
+from rollouts.models import Rollout
+from rollouts.queries.traffic import FRESH_FOR, Traffic, counted, traffic_from
+from serving.models import Environment
+from serving.queries.deployments import one_environment
+
+
+@dataclass(frozen=True)
+class Ongoing:
+    """A rollout that has not ended; `candidate` is the release's number."""
+
+    pk: int
+    state: RolloutState
+    candidate: int
+
+
+@dataclass(frozen=True)
+class Former:
+    """A rollout, ended or not, and the policy that it followed."""
+
+    pk: int
+    policy: Mapping[str, Any]
+    policy_digest: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """None where there is no such rollout; `former` is the newest of all."""
+
+    ongoing: Ongoing | None
+    former: Former | None
+    traffic: Traffic
+
+
+def beside(model: ServedModel, environment: Environment) -> Beside:
+    """What a rollout of the model would begin beside in the environment. One query."""
+    (row,) = _BESIDE.rows(environment=environment.pk, model=model.pk, since=timezone.now() - FRESH_FOR)
+    ongoing = Ongoing(**{**row.ongoing, "state": RolloutState(row.ongoing["state"])}) if row.ongoing else None
+    return Beside(ongoing, Former(**row.former) if row.former else None, traffic_from(row.tested, row.blocks))
+
+
+def _beside(environment: int, model: int, since: datetime) -> QuerySet[Environment]:
+    here = Rollout.objects.filter(model=model, environment=OuterRef("pk")).order_by("-pk")
+    ongoing = here.filter(state__in=sorted(state.value for state in ACTIVE))
+    of_ongoing = JSONObject(pk="pk", state="state", candidate="candidate__number")
+    of_former = JSONObject(pk="pk", policy="policy", policy_digest="policy_digest")
+    return counted(one_environment(environment), model, since).annotate(
+        ongoing=Subquery(ongoing.values(row=of_ongoing)[:1]),
+        former=Subquery(here.values(row=of_former)[:1]),
+    )
+
+
+_BESIDE = Statement(_beside)
