@@ -11,12 +11,15 @@ from django.utils import timezone
 
 from accounts.core.access import Actor
 from ledger.core.errors import Invalid, Refused
+from registry.core import oms
+from registry.core.attestations import GATES_TYPE
 from registry.models import Release, ServedModel
 from rollouts import actions as rollouts
 from rollouts.actions.preview import preview_rollout
 from serving.models import Deployment, Environment, Node
 from tests.factories import make_admin, make_deployment, make_environment, make_node, make_release
 from tests.gate_setup import POLICY, Stage, beat, developer, model, promote, release, stage, validated, verdicts
+from tests.registry_samples import verified_bundle
 from tests.rollout_setup import TOLD
 from validators import actions, queries
 from validators.execution.run import execute_gate_run
@@ -150,6 +153,10 @@ def test_only_what_expired_runs_again_and_the_rest_is_taken_over_with_its_own_da
     assert [gate["reused_from"] for gate in told] == [first.report.digest, None, None, None]
     assert [gate["measured"]["cpu_model"] for gate in told] == ["EPYC", "Xeon", "Xeon", "Xeon"]
     assert queries.is_authentic(second.report) and expired_of(second.report) == []
+    made = release.attestations.get(predicate_type=GATES_TYPE, about=second.report.digest)
+    attested = oms.read_statement(verified_bundle(made.bundle)[0])["predicate"]["gates"]
+    assert [one["reusedFrom"] for one in attested] == [first.report.digest, None, None, None]
+    assert [one["measuredOn"]["cpu_model"] for one in attested] == ["EPYC", "Xeon", "Xeon", "Xeon"]
 
 
 def test_where_everything_holds_no_server_is_started(stage: Stage, developer: Actor, release: Release) -> None:
