@@ -102,6 +102,9 @@ def test_evidence_ages_at_its_limit_and_not_before() -> None:
 def test_only_gates_that_were_judged_by_other_demands_expire() -> None:
     slower = parse_policy({**POLICY, "load": {**POLICY["load"], "slo_ms": 900}}).document
     assert lost(policy=slower) == {"policy": ("load",)}
+    assert lines(policy=slower)[0].message == "load was judged by other demands than the policy's of today"
+    both = parse_policy({**slower, "contract": {"edges": False}}).document
+    assert lines(policy=both)[0].message == "contract, load were judged by other demands than the policy's of today"
     another = {**POLICY, "golden": {**POLICY["golden"], "set": "sha256:" + "2" * 64}}
     assert lost(policy=another) == {"golden_set": ("golden",)}
     both = {**another, "golden": {**another["golden"], "min_accuracy": 0.99}}

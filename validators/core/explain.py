@@ -7,7 +7,7 @@ Every figure is that of the planning which the gates themselves go by: `proof.si
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from validators.core import recovery
@@ -31,9 +31,6 @@ class Demand:
     certifies: str
     least_s: float | None = None
     most_s: float | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def explain(policy: Policy, *, items: int, slices: Mapping[str, int]) -> list[Demand]:
