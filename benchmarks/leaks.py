@@ -95,7 +95,7 @@ KINDS: dict[str, Memory] = {
 
 def shares(memory: Memory, leak: float, *, readings: int, requests: int, runs: int) -> tuple[float, float]:
     """(failed, passed) of all runs."""
-    policy = parse_policy({"resources": {"min_requests": 0}}).of("resources")
+    policy = parse_policy({"gates": ["resources"], "resources": {"min_requests": 0}}).of("resources")
     dice = np.random.default_rng(SEED)
     at = np.linspace(0, requests, readings)
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from registry.signing import installation_keys
 from rollouts import actions
 from rollouts.models import Rollout
 from serving.actions.routes import set_route
-from serving.models import Environment, RequestExample
+from serving.models import Environment, Node, RequestExample
 from tests.factories import (
     make_actor,
     make_admin,
@@ -26,6 +27,7 @@ from tests.factories import (
     make_server,
     make_user,
 )
+from validators.core.expiry import place_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import GateRun, Report
 
@@ -59,11 +61,12 @@ def report_for(
     *,
     manifest: str = "",
     policy: str = "",
-    forged: dict[str, str] | None = None,
     gates: Sequence[Mapping[str, Any]] = (),
+    forged: dict[str, str] | None = None,
 ) -> Report:
-    """A report signed here; `forged` columns are changed after that."""
-    policy_digest = policy or parse_gate_policy(release.model.gate_policy, release.model.objectives).digest
+    """A report signed here, with these gates; `forged` columns are changed after that."""
+    asked = parse_gate_policy(release.model.gate_policy, release.model.objectives)
+    policy_digest = policy or asked.digest
     gate_run = GateRun.objects.create(
         release=release,
         environment=make_environment("staging"),
@@ -74,10 +77,29 @@ def report_for(
         requested_by="test",
     )
     named = {"manifest_digest": manifest or release.digest or "", "policy_digest": policy_digest, "verdict": verdict}
-    body = canonical_bytes({**named, "gate_run": gate_run.pk, "gates": list(gates)})
+    body = canonical_bytes({**named, "gate_run": gate_run.pk, "gates": list(gates), "policy": asked.document})
     signature, key_id = installation_keys.sign(sha256_of(body))
     signed = {"body": body.decode(), "digest": sha256_of(body), "signature": signature, "key_id": key_id}
     return Report.objects.create(gate_run=gate_run, release=release, **{**named, **signed, **(forged or {})})
+
+
+#: What the agent of a node tells of it, as far as evidence depends on it.
+TOLD = {"machine": "x86_64", "cpu_model": "EPYC", "cpu_count": 16, "system": "Linux 6.1", "gpus": [], "tensorrt": "not"}
+
+
+def proven_on(node: Node, release: Release, *gates: str) -> Report:
+    """A passed report of these gates, measured just now on this node."""
+    place = {**place_of(node.name, node.facts, json.loads(release.manifest)["runtime"]["image"]), "baseline": None}
+    now = timezone.now().isoformat()
+    told = {
+        "verdict": "passed",
+        "reason": "Fine.",
+        "evidence": {},
+        "measured": place,
+        "started_at": now,
+        "ended_at": now,
+    }
+    return report_for(release, gates=[{"gate": gate, **told} for gate in gates])
 
 
 def serves(release: Release) -> None:

@@ -69,6 +69,8 @@ class GateResult(models.Model):
     evidence = models.JSONField(default=dict)
     progress_done = models.PositiveIntegerField(default=0)
     progress_total = models.PositiveIntegerField(default=0)
+    measured = models.JSONField(default=dict)  # where: `validators.core.expiry.place_of`, and the baseline's digest
+    reused_from = models.ForeignKey("Report", null=True, on_delete=models.PROTECT, related_name="+")  # it holds still
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
 

@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from validators.api import capacity, comparisons, gate_runs, golden_check
+from validators.api import capacity, comparisons, gate_runs, golden_check, policies
 
 urlpatterns = [
+    path("models/<slug:slug>/gate-policy:explain", policies.GatePolicyView.as_view()),
     path("models/<slug:slug>/golden-sets:check", golden_check.GoldenCheckView.as_view()),
     path("models/<slug:slug>/golden-sets", gate_runs.GoldenSetsView.as_view()),
     path("models/<slug:slug>/releases/<str:name>/gate-runs", gate_runs.ReleaseGateRunsView.as_view()),

@@ -46,6 +46,8 @@ class GateResult:
     started_at: str | None = None
     ended_at: str | None = None
     metrics: tuple[Measured, ...] = field(default=())
+    measured_on: Mapping[str, str | None] = field(default_factory=dict)  # facts of the node; None is unknown
+    reused_from: str | None = None  # digest of the report from which it was taken over
 
 
 def subject_of(model: str, release_name: str, manifest_digest: str) -> list[dict[str, Any]]:
@@ -160,6 +162,8 @@ def _gate(result: GateResult) -> dict[str, Any]:
         "reason": result.reason,
         "startedAt": result.started_at,
         "endedAt": result.ended_at,
+        "measuredOn": dict(result.measured_on),
+        "reusedFrom": result.reused_from,
         "metrics": [asdict(metric) for metric in result.metrics],
     }
 

@@ -36,6 +36,7 @@ from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, approvers_of
 from rollouts.queries.beside import Beside, beside
 from rollouts.queries.detection import curve_of
+from rollouts.queries.obstacles import does_not_hold
 from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
@@ -45,11 +46,10 @@ from serving.queries import live_deployments, nodes
 from serving.queries.node_fit import fit_of, nodes_for
 from serving.queries.routes import warm_route
 from serving.wiring import external_metrics
-from validators.models import Report
 from validators.queries import closest_report
+from validators.queries.entry import advice_of
+from validators.queries.expiry import expired_of
 
-#: A report of passed gates older than this is worth a second look: drivers, traffic and data change.
-OLD_REPORT = timedelta(days=30)
 #: A node that was silent for longer takes no deployment.
 NODE_SEEN_WITHIN = timedelta(seconds=60)
 #: For the queries of one guard together: someone waits for the answer.
@@ -169,17 +169,21 @@ def _of_report(asked: _Asked) -> Iterator[Warned]:
         yield Warned("report_missing", level, f"No gate has proven {candidate.name}. Run its gates first.")
         return
     if not is_present:
-        said = f"The gates of {candidate.name} ran {_days(report)} under another gate policy than the present one."
-        yield Warned("expired_report", level, f"{said} Run them again.")
+        said = f"The gates of {candidate.name} ran under another gate policy than the present one."
+        again = f"Run again what changed: sluicegate gates {candidate.model.slug}/{candidate.name} --only-expired."
+        yield Warned("expired_report", level, f"{said} {again}")
         return
     try:
         admitted_by(report, candidate, asked.environment, policy_digest)
     except DomainError as error:
         yield Warned(error.code, "refused", error.message)
-        return
-    if timezone.now() - report.created_at > OLD_REPORT:
-        said = f"The gates of {candidate.name} ran {_days(report)}; drivers, data and traffic may have changed since."
-        yield Warned("expired_report", "warning", f"{said} Run them again.")
+    else:
+        is_held = asked.environment.needs_passed_report  # then this was asked just now
+        if not is_held and (lines := expired_of(report, asked.environment, release=candidate)):
+            yield Warned("expired_report", "warning", does_not_hold(candidate, asked.environment, lines))
+    for gate, reason in advice_of(report, asked.environment):
+        said = f"{gate} did not pass, which holds nothing up in {asked.environment.slug}: {reason}"
+        yield Warned("advisory_gate", "warning", said)
 
 
 def _of_former(asked: _Asked) -> Iterator[Warned]:
@@ -193,11 +197,6 @@ def _of_former(asked: _Asked) -> Iterator[Warned]:
     more = f" It was rolled back {times}." if len(before) > 1 else ""
     said = f"Rollout {last.rollout} rolled {asked.candidate.name} back in {last.environment}{at}: {last.why}{more}"
     yield Warned("rolled_back_before", "warning", f"{said} A release never changes; say what is different now.")
-
-
-def _days(report: Report) -> str:
-    days = (timezone.now() - report.created_at).days
-    return f"{days} days ago" if days > 1 else "lately"
 
 
 def _of_stable(asked: _Asked) -> Iterator[Warned]:

@@ -23,13 +23,14 @@ from rollouts.core.policy import Policy
 from rollouts.core.policy_schema import parse_policy
 from rollouts.models import Rollout
 from rollouts.queries.beside import Ongoing, beside
-from rollouts.queries.obstacles import report_problem
+from rollouts.queries.obstacles import does_not_hold, report_problem
 from serving.actions.routes import lock_routes
 from serving.models import Environment, Route
 from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report
 from validators.queries import closest_report
+from validators.queries.expiry import expired_of
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def check_release(candidate: Release, environment: Environment) -> None:
 
 
 def report_for(candidate: Release, environment: Environment) -> Report | None:
-    """The newest report of exactly these contents under the gate policy of today. Raises Refused where it does not admit."""
+    """The newest report of exactly these contents under the gate policy of today. Raises as `admitted_by` does."""
     policy_digest = gate_policy_digest(candidate)
     report, is_present = closest_report(candidate, policy_digest)
     return admitted_by(report if is_present else None, candidate, environment, policy_digest)
@@ -208,11 +209,20 @@ def gate_policy_digest(candidate: Release) -> str:
 def admitted_by(
     report: Report | None, candidate: Release, environment: Environment, policy_digest: str
 ) -> Report | None:
-    """The report, where it admits the candidate or the environment asks for none. Raises Refused."""
+    """The report, where it admits the candidate or the environment asks for none.
+
+    Raises Refused where it does not admit, or where what it measured does not hold here: facts["lines"] tells what.
+    """
     problem = report_problem(candidate, environment, report)
     if problem:
         code = "report_missing" if report is None else "report_not_passed"
         raise Refused(code, problem, release=candidate.name, digest=candidate.digest, policy_digest=policy_digest)
+    lines = expired_of(report, environment, release=candidate) if report and environment.needs_passed_report else []
+    if lines:
+        told = [line.as_json() for line in lines]
+        raise Refused(
+            "expired_report", does_not_hold(candidate, environment, lines), release=candidate.name, lines=told
+        )
     return report
 
 

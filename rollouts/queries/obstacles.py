@@ -10,9 +10,11 @@ from rollouts.core.lifecycle import FINAL, WITHOUT_TRAFFIC, RolloutState
 from rollouts.models import Rollout
 from rollouts.queries.approvals import MOST_NAMES, newest_report, pinned_by
 from serving.models import Environment
+from validators.core.expiry import Expired
 from validators.core.verdict import Verdict
 from validators.models import Report
 from validators.queries import is_authentic
+from validators.queries.entry import verdict_there
 
 S = RolloutState
 _END_AND_START = "End this rollout, and start it again."
@@ -41,9 +43,22 @@ def report_problem(candidate: Release, environment: Environment, report: Report 
         return f"The report {report.digest[:19]}… is about other contents than {candidate.name}. Run its gates."
     if not is_authentic(report):
         return f"The report {report.digest[:19]}… is not as this installation signed it. Run the gates of {candidate.name} again."
-    if report.verdict != Verdict.PASSED:
-        return f"The gates of {candidate.name} ended {report.verdict}. Fix the release and push it again, or run the gates again."
+    verdict = verdict_there(report, environment)
+    if verdict != Verdict.PASSED:
+        return (
+            f"The gates of {candidate.name} ended {verdict}. Fix the release and push it again, or run the gates again."
+        )
     return ""
+
+
+def does_not_hold(candidate: Release, environment: Environment, lines: Sequence[Expired]) -> str:
+    """What expired of the candidate's evidence, and what to run again, in sentences; `lines` is not empty."""
+    told = "; ".join(line.message for line in lines)
+    name = f"{candidate.model.slug}/{candidate.name}"
+    return (
+        f"Evidence of {candidate.name} does not hold in {environment.slug}. {told[0].upper()}{told[1:]}. "
+        f"Run only these gates again: sluicegate gates {name} --only-expired."
+    )
 
 
 def superseded_report(rollout: Rollout) -> tuple[str, str] | None:

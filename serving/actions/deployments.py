@@ -30,7 +30,7 @@ from serving.core.use import Reading
 from serving.models import Deployment, Environment, Node, Route, Server, ServerLog, ServerReading
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of, deployments_in
-from serving.queries.node_fit import nodes_for
+from serving.queries.node_fit import next_node, nodes_for
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -277,25 +277,24 @@ def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: 
 
 
 def _node_for(release: Release) -> Node:
-    """A node that runs the release's image and backend: one that its envelope fits before others, the last heard of first."""
+    """`next_node`. Raises Refused where it would not run the release's code, and Unavailable where there is none."""
     wanted = manifest_of(release)["runtime"]
-    every = list(Node.objects.order_by(F("seen_at").desc(nulls_last=True)))
-    nodes = [node for node in every if node.cordoned_at is None]
-    if found := nodes_for(release, nodes):
-        best = found[0]  # one that refuses the release's code comes after all that do not
+    if best := next_node(release):  # one that refuses the release's code comes after all that do not
         if release.is_code_bearing and not may_run_code(best.facts):
             tier = of_facts(best.facts) or Containment.NONE
             message = not_contained(release.model.slug, release.name, tier)
             raise Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
         return best
-    if shut := nodes_for(release, [node for node in every if node.cordoned_at is not None]):
+    cordoned = Node.objects.filter(cordoned_at__isnull=False).order_by(F("seen_at").desc(nulls_last=True))
+    if shut := nodes_for(release, cordoned):
         raise Unavailable(
             "nodes_cordoned",
             f"Only {', '.join(node.name for node in shut)} could run it, and no new deployment is placed there: "
             f"{shut[0].cordon_reason or 'no reason was given.'} Uncordon a node, or start another.",
             nodes=[node.name for node in shut],
         )
-    known = sorted({own["image"] for node in nodes for own in node.runtimes})
+    free = Node.objects.filter(cordoned_at=None)
+    known = sorted({own["image"] for node in free for own in node.runtimes})
     raise Unavailable(
         "no_node_for_runtime",
         f"No node runs {wanted['image']} with the backend {wanted['backend']}; "

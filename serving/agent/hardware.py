@@ -21,10 +21,18 @@ def hardware() -> dict[str, Any]:
 
 def _cpu_model() -> str | None:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return cpu_model_in(Path("/proc/cpuinfo").read_text())
     except OSError:
         return None
-    return found[1].strip() if found else None
+
+
+def cpu_model_in(cpuinfo: str) -> str | None:
+    """The CPU's name in Linux's words; ARM's have no name there, but numbers of who made it and of the part."""
+    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    if found:
+        return found[1].strip()
+    maker, part = (re.search(rf"^CPU {name}\s*:\s*(\S+)$", cpuinfo, re.MULTILINE) for name in ("implementer", "part"))
+    return f"ARM implementer {maker[1]} part {part[1]}" if maker and part else None
 
 
 def _gpus() -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from django.db.models import F
+
 from registry.core.fit import SEVERITY, Fit, fit
 from registry.core.node_facts import from_agent, from_labels
 from registry.models import Release
@@ -61,6 +63,12 @@ def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
         if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes)
     ]
     return sorted(found, key=rank) if len(found) > 1 else found
+
+
+def next_node(release: Release) -> Node | None:
+    """The node that a new deployment is given: one that its envelope fits before others, the last heard of first."""
+    free = Node.objects.filter(cordoned_at=None).order_by(F("seen_at").desc(nulls_last=True))
+    return next(iter(nodes_for(release, free)), None)
 
 
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:

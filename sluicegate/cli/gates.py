@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sluicegate.cli import exits
@@ -10,7 +11,7 @@ from sluicegate.cli.errors import CommandError
 from sluicegate.cli.output import Output
 from sluicegate.cli.session import connect
 from sluicegate.client import Client, StillRunning
-from sluicegate.client.names import release_path
+from sluicegate.client.names import model_path, release_path
 
 #: What a verdict looks like in a line.
 SIGNS = {"passed": "✓", "failed": "✗", "undecided": "?", "errored": "!", "skipped": "-"}
@@ -23,8 +24,16 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Runs the gates of the model's policy over a sealed release. "
         "With --wait: exit 0 when all passed, 1 when one failed or stayed undecided, 2 when a check itself broke.",
     )
-    parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2")
+    parser.add_argument("release", metavar="RELEASE", help="such as sentiment/r2; of --explain, a model")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="run nothing; tell what each threshold of the model demands, how long it takes, and what it can certify",
+    )
     parser.add_argument("--environment", help="where to run the release for it (the server's default is staging)")
+    parser.add_argument(
+        "--only-expired", action="store_true", help="take over what the newest report proved and still holds"
+    )
     parser.add_argument("--wait", action="store_true", help="wait for the verdicts")
     parser.add_argument(
         "--timeout", type=float, default=1800, metavar="S", help="give up waiting after this long (1800)"
@@ -34,7 +43,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with connect(arguments.server) as client:
-        started = client.start_gates(arguments.release, environment=arguments.environment)
+        if arguments.explain:
+            told = client.get(f"{model_path(arguments.release.partition('/')[0])}/gate-policy:explain")
+            output.result(told, list(demand_lines(told["demands"])))
+            return exits.OK
+        started = client.start_gates(
+            arguments.release, environment=arguments.environment, only_expired=arguments.only_expired
+        )
         if not arguments.wait:
             output.result(started, [f"Gates of {arguments.release} are queued: {started['url']}"])
             return exits.OK
@@ -88,8 +103,18 @@ def newest_verdict(client: Client, release: str) -> str:
     return str(found["verdict"] or found["state"]) if over else "running"
 
 
+def demand_lines(demands: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Two lines for each threshold: what it demands and how long that takes, and what a pass certifies."""
+    for one in demands:
+        times = [f"{one[name]:.3g} s" for name in ("least_s", "most_s") if one[name] is not None]
+        takes = f" ({' to '.join(dict.fromkeys(times))})" if times else ""
+        yield f"{one['field']}: {one['demands']}{takes}"
+        yield f"  certifies: {one['certifies']}"
+
+
 def gate_line(gate: dict[str, Any]) -> str:
-    return f"  {SIGNS.get(gate['verdict'], ' ')} {gate['gate']}: {gate['verdict']}. {gate['reason']}"
+    taken = f" Measured {gate['ended_at'][:10]}, taken over." if gate.get("reused_from") else ""
+    return f"  {SIGNS.get(gate['verdict'], ' ')} {gate['gate']}: {gate['verdict']}. {gate['reason']}{taken}"
 
 
 def verdict_lines(release: str, gate_run: dict[str, Any]) -> list[str]:

@@ -54,9 +54,13 @@ class Client(Connection):
             release["gate_run"] = self.wait_for_gates(started, timeout_s=timeout_s)
         return release
 
-    def start_gates(self, release: str, *, environment: str | None = None) -> dict[str, Any]:
+    def start_gates(
+        self, release: str, *, environment: str | None = None, only_expired: bool = False
+    ) -> dict[str, Any]:
         """The gate run of `model/rN` that was started, or the one that is under way already."""
-        body = {"environment": environment} if environment else {}
+        body: dict[str, Any] = {"environment": environment} if environment else {}
+        if only_expired:
+            body["only_expired"] = True
         started: dict[str, Any] = self.post(f"{release_path(release)}/gate-runs", body)
         return started
 

@@ -130,10 +130,10 @@ def test_the_report_is_missing_expired_or_old() -> None:
 
 def test_a_report_of_long_ago_is_worth_a_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     candidate = over_stable()
-    report_for(candidate)
+    report_for(candidate, gates=[{"gate": "load", "verdict": "passed", "ended_at": timezone.now().isoformat()}])
     now = timezone.now
     monkeypatch.setattr(timezone, "now", lambda: now() + timedelta(days=45))
-    assert "ran 45 days ago" in message(candidate, "expired_report")
+    assert "load was measured 45 days ago, and holds for 30 days" in message(candidate, "expired_report")
 
 
 def test_no_stable_and_no_node() -> None:

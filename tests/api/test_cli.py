@@ -11,19 +11,21 @@ from pathlib import Path
 
 import pytest
 import yaml
+from django.utils import timezone
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
 from accounts import actions as accounts
 from accounts.models import User
 from registry import actions
 from registry.models import Release, ServedModel
-from sluicegate.cli import exits, session
+from sluicegate.cli import exits, gates, session
 from sluicegate.cli.main import main
 from sluicegate.cli.model import proof_lines
 from sluicegate.client import Client
 from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, run, tokens  # noqa: F401  # fixtures
+from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file
-from tests.rollout_setup import report_for
+from tests.rollout_setup import TOLD, proven_on, report_for
 from validators.models import GoldenSet
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
@@ -221,6 +223,33 @@ def test_the_way_back_from_a_retirement_can_be_copied(
     assert main(["release", "retire", "sentiment/r1", "--reason", "Old."]) == exits.OK
     command = capsys.readouterr().out.strip().partition("To take it back: sluicegate ")[2]
     assert command.endswith("--reason TEXT") and main(command.split()) == exits.OK
+
+
+def test_gates_take_over_what_holds_still(
+    run: Run, model: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("robot", "push", str(release_folder(tmp_path / "one")))
+    release = Release.objects.get()
+    runtime = json.loads(release.manifest)["runtime"]
+    make_environment("staging", is_routed=False)
+    offers = {"image": runtime["image"], "server": "triton", "backends": [runtime["backend"]], "versions": {}}
+    report = proven_on(make_node(facts=TOLD, runtimes=[offers]), release, "contract")
+    started = run("robot", "gates", "sentiment/r1", "--only-expired")[1]
+    assert {one["gate"]: one["reused_from"] for one in started["gates"]}["contract"] == report.digest
+    line = gates.gate_line(started["gates"][0])
+    assert line == f"  ✓ contract: passed. Fine. Measured {timezone.now():%Y-%m-%d}, taken over."
+
+
+def test_what_the_gates_demand_is_told_and_nothing_is_run(
+    run: Run, model: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = run("robot", "gates", "sentiment", "--explain")[1]
+    assert {one["gate"] for one in told["demands"]} >= {"contract", "cold_start", "load"}
+    assert main(["gates", "sentiment/r7", "--explain"]) == exits.OK
+    out = capsys.readouterr().out
+    assert "cold_start.max_s: Ready within" in out and "  certifies: " in out
+    lines = gates.demand_lines([{"field": "x", "demands": "D.", "certifies": "C.", "least_s": 8.0, "most_s": 8.0}])
+    assert list(lines) == ["x: D. (8 s)", "  certifies: C."]
 
 
 def test_lists_and_pages_of_releases_tell_what_the_gates_found(

@@ -92,6 +92,7 @@ ASKS: dict[str, Ask] = {
     "GET /models/{slug}/aliases/{name}": Ask(V.READ, also=frozenset({404})),
     "PUT /models/{slug}/aliases/{name}": Ask(V.SET_ALIAS, lambda w: {"release": w.release.name}),
     "GET /models/{slug}/aliases/{name}/history": Ask(V.READ, also=frozenset({404})),
+    "GET /models/{slug}/gate-policy:explain": Ask(V.READ),
     "GET /models/{slug}/golden-sets": Ask(V.READ),
     "POST /models/{slug}/golden-sets": Ask(
         V.EDIT_MODEL, lambda w: b'{"id": "1", "inputs": {"TEXT": "x"}, "label": 1}', kind="application/jsonl"

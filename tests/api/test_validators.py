@@ -11,8 +11,10 @@ import pytest
 from accounts.core.access import Role
 from accounts.models import User
 from registry.models import ServedModel
-from tests.factories import make_environment, make_model, make_release, make_user
+from tests.factories import make_environment, make_model, make_node, make_release, make_user
+from tests.rollout_setup import TOLD, proven_on
 from validators.actions import begin_gate_run, finish_gate_run, record_judgement
+from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.run import ACTOR
 from validators.models import GateRun
@@ -106,6 +108,50 @@ def test_progress_verdicts_and_the_report_are_shown(api: Api, developer: User, m
     assert read["is_authentic"] is True
     assert read["body"]["manifest_digest"] == read["manifest_digest"]
     assert read["body"]["gates"][0]["evidence"] == {"n": 1}
+
+
+def test_a_report_tells_what_expired_and_a_run_takes_over_what_holds(
+    api: Api, developer: User, model: ServedModel
+) -> None:
+    client, node, release = api(developer), make_node(facts=TOLD), make_release(model)
+    report = proven_on(node, release, "contract", "cold_start", "load")
+    address = f"/api/v1/reports/{report.digest}"
+    assert client.get(address).json()["expired"] == []
+    node.facts = {**TOLD, "cpu_count": 8}
+    node.save()
+    said = "CPU count of cold_start, load: measured on 16, and node local has 8"
+    assert client.get(address).json()["expired"] == [
+        {"fact": "cpu_count", "gates": ["cold_start", "load"], "message": said, "measured": "16", "serves": "8"}
+    ]
+    runs = f"/api/v1/models/sentiment/releases/{release.name}/gate-runs"
+    gates = client.post(runs, {"only_expired": True}, format="json").json()["gates"]
+    assert [(one["verdict"], one["reused_from"]) for one in gates] == [
+        ("passed", report.digest), ("", None), ("", None),
+    ]  # fmt: skip
+    assert gates[0]["measured"]["cpu_count"] == "16" and gates[1]["measured"] == {}
+
+
+def test_a_report_says_that_the_policy_of_today_cannot_be_read(api: Api, developer: User, model: ServedModel) -> None:
+    report = proven_on(make_node(facts=TOLD), make_release(model), "contract")
+    model.gate_policy = {"load": {"slo": 250}}
+    model.save()
+    (line,) = api(developer).get(f"/api/v1/reports/{report.digest}").json()["expired"]
+    assert line["fact"] == "policy" and line["gates"] == ["contract"] and "load.slo" in line["message"]
+
+
+def test_a_policy_is_explained_before_anything_is_run(api: Api, developer: User, model: ServedModel) -> None:
+    client, address = api(developer), "/api/v1/models/sentiment/gate-policy:explain"
+    digest = upload(client, lines(40)).json()["digest"]
+    model.gate_policy = {"golden": {"set": digest}}
+    model.save()
+    told = client.get(address).json()
+    demands = {one["field"]: one for one in told["demands"]}
+    assert demands["golden.set"]["demands"].startswith("Of 40 rows:")
+    assert demands["load.slo_ms"]["demands"].startswith("99 % within 250 ms")  # the model's objective
+    assert told["policy_digest"] == parse_policy(model.gate_policy, model.objectives).digest
+    model.gate_policy = {"load": {"slo": 250}}
+    model.save()
+    assert client.get(address).status_code == 422
 
 
 def test_a_wait_ends_with_the_gate_run(api: Api, developer: User, model: ServedModel) -> None:

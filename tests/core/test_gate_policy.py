@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ledger.core.errors import Invalid
+from validators.core.expiry import FACTS
 from validators.core.policy import GATE_NAMES, parse_policy
 
 GATES_MD = Path(__file__).parents[2] / "docs" / "gates.md"
@@ -36,7 +37,7 @@ def value_of(path: str, document: dict[str, Any]) -> Any:
 def test_every_field_is_documented_with_its_default() -> None:
     told = documented()
     plain = parse_policy({"gates": ["load", "resources", "capacity"]}).document
-    assert set(told) == {f"{gate}.{field}" for gate in GATE_NAMES for field in plain[gate]}
+    assert set(told) == {f"{gate}.{field}" for gate in (*GATE_NAMES, "evidence") for field in plain[gate]}
     for path, default in told.items():
         if default in OPEN:
             assert value_of(path, plain) is None, path
@@ -83,6 +84,8 @@ LIMITS: list[tuple[str, Any, Any, list[Any]]] = [
     ("load.recovery_s", 1e-3, 3600, [0, 3600.1]),
     ("load.slo_quantile", 0.0001, 0.9999, [0.00009, 0.99991]),
     ("load.seed", 0, 2**53 - 1, [-1, 2**53]),
+    ("evidence.max_age_days", 1e-6, 3650, [0, -1, 3650.1]),
+    ("evidence.same", [], list(FACTS), [["weather"], ["gpu"] * 9]),
 ]
 
 
@@ -158,3 +161,18 @@ def test_the_models_share_of_slow_requests_is_a_quantile_that_can_be_tested(max_
 def test_objectives_that_state_nothing_leave_the_defaults() -> None:
     assert parse_policy({}, {}) == parse_policy({}, {"slow": None}) == parse_policy({})
     assert parse_policy({}, {"slow": {"threshold_ms": 90}}).of("load")["slo_quantile"] == 0.99
+
+
+def test_an_environment_has_a_say_of_its_own_and_some_gate_always_holds_a_release_up() -> None:
+    own = {"production": {"advisory": ["load"], "max_age_days": 7}}
+    assert parse_policy({"environments": own}).document["environments"] == own
+    assert parse_policy({}).document["environments"] == {}
+    for advisory, gates in ((["contract", "cold_start", "load"], None), (["load"], ["load"])):
+        with pytest.raises(Invalid) as caught:
+            parse_policy(
+                {"environments": {"production": {"advisory": advisory}}, **({"gates": gates} if gates else {})}
+            )
+        assert caught.value.facts["errors"][0]["field"] == "environments.production.advisory"
+    for wrong in ({"production": {"advisory": ["speed"]}}, {"production": {"advisory": 7}}, {"production": {"age": 1}}):
+        with pytest.raises(Invalid):
+            parse_policy({"environments": wrong})

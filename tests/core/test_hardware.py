@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.agent.hardware import hardware
+from serving.agent.hardware import cpu_model_in, hardware
 from serving.core.hardware import difference
 
 NAMES = ("r2", "r1")
@@ -32,6 +32,19 @@ def test_what_is_unknown_is_no_difference() -> None:
 
 def test_an_arm_on_mixed_machines_differs_from_one_on_equal_ones() -> None:
     assert "NVIDIA H100, NVIDIA L4" in difference([H100, {**H100, "gpus": ["NVIDIA L4"]}], [H100], names=NAMES)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD EPYC 7B13\n", "AMD EPYC 7B13"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "ARM implementer 0x41 part 0xd0c"),
+        ("CPU implementer\t: 0x41\n", None),
+        ("", None),
+    ],
+)
+def test_a_cpu_has_a_name_or_the_numbers_of_its_maker(cpuinfo: str, name: str | None) -> None:
+    assert cpu_model_in(cpuinfo) == name
 
 
 def test_this_machine_says_what_it_has_or_why_it_cannot_tell() -> None:

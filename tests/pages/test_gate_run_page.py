@@ -74,6 +74,17 @@ def running() -> GateRun:
     return run
 
 
+def test_evidence_says_where_it_was_measured(member: Client, running: GateRun) -> None:
+    judge(running, "load", LOAD)
+    assert "Measured" not in shown(member, "gate_run", running)
+    place = {"node": "n1", "image": "x", "cpu_model": "EPYC", "gpu": None}
+    running.results.filter(gate="golden").update(
+        verdict="passed", evidence=GOLDEN, measured=place, ended_at=timezone.now()
+    )
+    page = shown(member, "gate_run", running)
+    assert "on node n1: architecture unknown, GPU unknown" in page and "CPU EPYC, CPU count unknown" in page
+
+
 def judge(run: GateRun, gate: str, evidence: dict[str, Any], verdict: str = "passed") -> None:
     run.results.filter(gate=gate).update(verdict=verdict, evidence=evidence, ended_at=timezone.now())
 

@@ -27,7 +27,9 @@ def evidence(per_request: float, *, memory_mib: int | None = 512) -> dict[str, A
         for at in range(121)
     ]
     envelope = {"host": {"memory_mib_min": memory_mib}} if memory_mib else {}
-    return judge_resources(found, Answered(0.0, (40,) * 60), parse_policy({"gates": ["resources"]}).of("resources"), envelope).evidence
+    return judge_resources(
+        found, Answered(0.0, (40,) * 60), parse_policy({"gates": ["resources"]}).of("resources"), envelope
+    ).evidence
 
 
 def test_it_shows_what_was_held_what_is_declared_and_how_it_grew(member: Client, running: GateRun) -> None:

@@ -242,3 +242,11 @@ def test_few_questions_however_long_the_history_is(page: str) -> None:
         change_model(actor=SYSTEM, model=model, expected_version=model.version, changes=changes)
     assert asked(version="1", rate="20", weights="10, 20") <= few <= 12
     assert "Older" in client.get(address).content.decode()
+
+
+def test_what_the_gates_demand_is_told_before_anything_is_run(client: Client, model: ServedModel) -> None:
+    client.force_login(make_user(team="search", role=Role.VIEWER))
+    page = unescape(client.get(reverse("model_policies", args=["ranker"])).content.decode())
+    assert "What the gates demand" in page and "within 50 ms; needs" in " ".join(page.split())
+    ServedModel.objects.filter(pk=model.pk).update(gate_policy={"load": {"slo": 1}})
+    assert "What the gates demand" not in client.get(reverse("model_policies", args=["ranker"])).content.decode()

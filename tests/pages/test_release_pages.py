@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from accounts.actions import actor_for
 from accounts.core.access import Actor, Role
 from registry import actions
 from registry.models import Release
-from tests.factories import make_deployment, make_node, make_team, make_user
+from tests.factories import make_deployment, make_environment, make_node, make_team, make_user
 from tests.model_files import onnx_file
 from tests.pages.markup import squeezed
 from tests.registry_samples import draft_with, served_model
-from tests.rollout_setup import put, report_for, serves, started
+from tests.rollout_setup import TOLD, proven_on, put, report_for, serves, started
 from validators.models import GateResult
 
 pytestmark = pytest.mark.django_db
@@ -174,6 +175,25 @@ def test_gate_runs_stand_side_by_side(member: Client, release: Release) -> None:
     assert page.count('scope="col"><a href="/gate-runs/') == 2 and "It failed." in page and "It passed." in page
     make_deployment(release, state="gone")
     assert "gone" in shown(member, "release_deployments")
+
+
+def test_what_expired_is_listed_with_a_button_that_runs_only_that(member: Client, release: Release) -> None:
+    waived(release)
+    make_environment("staging", is_routed=False)
+    runtime = json.loads(release.manifest)["runtime"]
+    offers = {"image": runtime["image"], "server": "triton", "backends": [runtime["backend"]], "versions": {}}
+    node = make_node(facts=TOLD, runtimes=[offers])
+    report = proven_on(node, release, "contract", "load")
+    assert "Run only what expired" not in shown(member, "release_gates")
+    node.facts = {**TOLD, "cpu_model": "Xeon"}
+    node.save()
+    page = shown(member, "release_gates")
+    assert "CPU of load: measured on EPYC, and node local has Xeon" in page and "Run only what expired" in page
+    member.post(reverse("release_gates", args=["sentiment", 1]), {"only_expired": "1"})
+    taken = GateResult.objects.get(reused_from=report)
+    assert taken.gate == "contract"
+    page = squeezed(member.get(reverse("gate_run", args=[taken.gate_run_id])).content.decode())
+    assert "taken over since it holds still" in page
 
 
 @pytest.mark.parametrize("many", [1, 60])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
 from accounts.core.access import Actor, Verb, require, require_version
 from ledger.actions import append_event, enqueue
@@ -22,17 +24,20 @@ from registry.queries import manifest_of, require_runnable
 from registry.signing import installation_keys
 from serving.models import Environment
 from serving.queries import get_environment
+from serving.queries.deployments import find_environment
 from validators import queries
 from validators.core.attested import predicate_facts
 from validators.core.contract import tensors_of
+from validators.core.entry import entry
 from validators.core.evidence import plain
 from validators.core.gate_diff import metrics_of
 from validators.core.golden_fit import misfit
 from validators.core.golden_set import parse_golden_set, slices_of
 from validators.core.lifecycle import MOVES, UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
-from validators.core.verdict import Judgement, Verdict, combine
+from validators.core.verdict import Judgement, Verdict
 from validators.models import GateResult, GateRun, GoldenSet, Measurement, Report
+from validators.queries.expiry import reusable
 
 QUEUE = "validate"
 JOB_KIND = "gate_run"
@@ -73,8 +78,12 @@ def add_golden_set(*, actor: Actor, model: ServedModel, data: bytes) -> tuple[Go
     return found, is_new
 
 
-def request_gate_run(*, actor: Actor, release: Release, environment: Environment | None = None) -> tuple[GateRun, bool]:
+def request_gate_run(
+    *, actor: Actor, release: Release, environment: Environment | None = None, only_expired: bool = False
+) -> tuple[GateRun, bool]:
     """(the release's gate run under its model's gate policy, whether it was created): else the one that has not finished.
+
+    `only_expired`: what the newest report proved and still holds is taken over with its own dates, and those gates do not run.
 
     Raises:
         StateChanged: the release is a draft or retired.
@@ -106,10 +115,12 @@ def request_gate_run(*, actor: Actor, release: Release, environment: Environment
             policy_digest=policy.digest,
             requested_by=actor.name,
         )
+        taken = _taken_over(release, policy) if only_expired else {}
         GateResult.objects.bulk_create(
-            GateResult(gate_run=gate_run, gate=gate, position=position) for position, gate in enumerate(policy.gates)
+            GateResult(gate_run=gate_run, gate=gate, position=position, **taken.get(gate, {}))
+            for position, gate in enumerate(policy.gates)
         )
-        _append(gate_run, actor, "", GateRunState.QUEUED, "requested")
+        _append(gate_run, actor, "", GateRunState.QUEUED, "requested", reused=sorted(taken))
         enqueue(kind=JOB_KIND, key=f"{JOB_KIND}:{gate_run.pk}", args={"gate_run": gate_run.pk}, queue=QUEUE)
     return gate_run, True
 
@@ -128,8 +139,7 @@ def begin_gate_run(*, actor: Actor, gate_run: GateRun) -> GateRun:
     """Running, with the stable release of now as its baseline. One that a dead worker left running goes on as it was."""
     if gate_run.state == GateRunState.RUNNING:
         return gate_run
-    route = queries.stable_route(gate_run.release.model)
-    baseline = route.stable if route and route.stable_id != gate_run.release_id else None
+    baseline = _baseline_of(gate_run.release)
     with transaction.atomic():
         return _move(
             gate_run,
@@ -141,8 +151,13 @@ def begin_gate_run(*, actor: Actor, gate_run: GateRun) -> GateRun:
         )
 
 
-def record_judgement(*, actor: Actor, gate_result: GateResult, judgement: Judgement) -> bool:
-    """Writes a gate's verdict, once. False when it has one already: the first one wins."""
+def record_judgement(
+    *, actor: Actor, gate_result: GateResult, judgement: Judgement, measured: Mapping[str, str | None] | None = None
+) -> bool:
+    """Writes a gate's verdict, once. False when it has one already: the first one wins.
+
+    `measured`: the `validators.core.expiry.place_of` the node where it ran; None where it did not come to that.
+    """
     release = gate_result.gate_run.release
     with transaction.atomic():
         now = timezone.now()
@@ -150,6 +165,7 @@ def record_judgement(*, actor: Actor, gate_result: GateResult, judgement: Judgem
             verdict=judgement.verdict,
             reason=judgement.reason,
             evidence=plain(judgement.evidence),
+            measured=_measured(measured, gate_result.gate_run),
             ended_at=now,
             started_at=gate_result.started_at or now,
             progress_done=F("progress_total"),
@@ -173,14 +189,12 @@ def finish_gate_run(*, actor: Actor, gate_run: GateRun, facts: dict[str, Any]) -
 
     Raises StateChanged when a gate has no verdict yet, or the gate run is not running.
     """
-    runs = list(gate_run.results.order_by("position"))
+    runs = list(gate_run.results.select_related("reused_from").order_by("position"))
     if any(not run.verdict for run in runs):
         raise StateChanged(
             "gates_unfinished", f"Gate run {gate_run.pk} has gates without a verdict.", gate_run=gate_run.pk
         )
-    asking = (gate for gate in ("load", "resources", "capacity") if gate in gate_run.policy)
-    allowed = frozenset(gate for gate in asking if gate_run.policy[gate]["undecided"] == "allow")
-    verdict, reason = combine([(run.gate, Verdict(run.verdict)) for run in runs], undecided_allowed=allowed)
+    verdict, reason = entry([(run.gate, Verdict(run.verdict)) for run in runs], gate_run.policy)
     body = canonical_bytes(plain(_report_body(gate_run, runs, verdict, reason, facts)))
     digest = sha256_of(body)
     signature, key_id = installation_keys.sign(digest)
@@ -261,6 +275,11 @@ def give_up_gate_run(*, actor: Actor, gate_run: GateRun, why: str) -> None:
 def _checked_policy(release: Release) -> Policy:
     """The model's policy, checked against what the release has."""
     policy = parse_policy(release.model.gate_policy, release.model.objectives)
+    for name in policy.document["environments"]:
+        if find_environment(name) is None:  # a misspelt one would hold releases up, and nobody would know why
+            field, fix = f"environments.{name}", "Name one that is there, or leave it out."
+            said = f"The gate policy speaks of {name}, and there is no such environment."
+            raise Invalid("gate_policy_invalid", said, errors=[{"field": field, "message": said, "fix": fix}])
     if "golden" in policy.gates and policy.golden_set:
         items = queries.golden_items(release.model, policy.golden_set)
         found = misfit(policy.of("golden"), items, tensors_of(manifest_of(release)["serving"], "outputs"))
@@ -271,6 +290,33 @@ def _checked_policy(release: Release) -> Policy:
                 errors=[{"field": found.field, "message": f"{found.message}.", "fix": found.fix}],
             )
     return policy
+
+
+def _baseline_of(release: Release) -> Release | None:
+    """The release that users are served by now, unless it is this one."""
+    route = queries.stable_route(release.model)
+    return route.stable if route and route.stable_id != release.pk else None
+
+
+def _taken_over(release: Release, policy: Policy) -> dict[str, dict[str, Any]]:
+    """{gate: the columns of its result} for those that need not run again."""
+    report, results = reusable(release, policy, _baseline_of(release))
+    return {
+        one["gate"]: {
+            "verdict": one["verdict"],
+            "reason": one["reason"],
+            "evidence": one["evidence"],
+            "measured": one["measured"],
+            "reused_from": report,
+            "started_at": parse_datetime(one["started_at"]),
+            "ended_at": parse_datetime(one["ended_at"]),
+        }
+        for one in results
+    }
+
+
+def _measured(place: Mapping[str, str | None] | None, gate_run: GateRun) -> dict[str, str | None]:
+    return {} if place is None else {**place, "baseline": gate_run.baseline.digest if gate_run.baseline else None}
 
 
 def _report_body(
@@ -293,6 +339,8 @@ def _report_body(
                 "verdict": run.verdict,
                 "reason": run.reason,
                 "evidence": run.evidence,
+                "measured": run.measured,
+                "reused_from": run.reused_from.digest if run.reused_from else None,
                 "started_at": _iso(run.started_at),
                 "ended_at": _iso(run.ended_at),
             }

@@ -72,11 +72,13 @@ class ReleaseGateRunsView(generics.ListAPIView[Any]):
     )
     def post(self, request: Request, slug: str, name: str) -> Response:
         actor = actor_of(request)
-        where = read_body(GateRunIn, request)["environment"]
+        asked = read_body(GateRunIn, request)
+        where = asked["environment"]
         gate_run, is_new = actions.request_gate_run(
             actor=actor,
             release=visible_release(actor, slug, name),
             environment=None if where is None else get_environment(where),
+            only_expired=asked["only_expired"],
         )
         return _shown(queries.visible_gate_run(actor, gate_run.pk), status=202 if is_new else 200)
 

@@ -12,6 +12,7 @@ from accounts.api.requests import StrictSerializer
 from accounts.core.addresses import API
 from validators.models import GateRun, Report
 from validators.queries import is_authentic
+from validators.queries.expiry import expired_of
 
 
 class GoldenSetOut(serializers.Serializer[Any]):
@@ -32,6 +33,17 @@ class GateResultOut(serializers.Serializer[Any]):
         help_text="One sentence; until it is judged, what the gate does now or for whom it waits."
     )
     evidence = serializers.JSONField()
+    measured = serializers.DictField(
+        child=serializers.CharField(allow_null=True),
+        help_text="where: node, image, machine, gpu, driver, tensorrt, cpu_model, cpu_count, kernel, and the baseline's "
+        "digest; null is unknown, and empty where the gate did not measure",
+    )
+    reused_from = serializers.CharField(
+        source="reused_from.digest",
+        allow_null=True,
+        default=None,
+        help_text="digest of the report from which the result was taken over, since it holds still",
+    )
     progress_done = serializers.IntegerField()
     progress_total = serializers.IntegerField()
     started_at = serializers.DateTimeField(allow_null=True)
@@ -88,10 +100,25 @@ class GateRunIn(StrictSerializer):
     environment = serializers.CharField(
         default=None, max_length=2000, help_text="in which the release is tried; staging by default"
     )
+    only_expired = serializers.BooleanField(
+        default=False, help_text="take over what the newest report proved and still holds, and run the other gates only"
+    )
 
 
 class CancelIn(StrictSerializer):
     reason = serializers.CharField(default="", allow_blank=True, max_length=2000)
+
+
+class ExpiredOut(serializers.Serializer[Any]):
+    """A line of evidence that does not hold any more."""
+
+    fact = serializers.CharField(
+        help_text="image, machine, gpu, driver, tensorrt, cpu_model, cpu_count, kernel, age, policy, golden_set or place"
+    )
+    gates = serializers.ListField(child=serializers.CharField(), help_text="those to run again")
+    message = serializers.CharField()
+    measured = serializers.CharField(allow_null=True, help_text="null is unknown")
+    serves = serializers.CharField(allow_null=True, help_text="where the release would serve now; null is unknown")
 
 
 class ReportOut(serializers.Serializer[Report]):
@@ -105,10 +132,17 @@ class ReportOut(serializers.Serializer[Report]):
     manifest_digest = serializers.CharField()
     policy_digest = serializers.CharField()
     body = serializers.SerializerMethodField()
+    expired = serializers.SerializerMethodField(
+        help_text="what of it does not hold on the node that a new deployment would be given, under today's gate policy"
+    )
     created_at = serializers.DateTimeField()
 
     def get_is_authentic(self, report: Report) -> bool:
         return is_authentic(report)
+
+    @extend_schema_field(ExpiredOut(many=True))
+    def get_expired(self, report: Report) -> Any:
+        return [line.as_json() for line in expired_of(report)]
 
     @extend_schema_field(serializers.JSONField())
     def get_body(self, report: Report) -> Any:

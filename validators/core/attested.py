@@ -36,6 +36,8 @@ def _result(gate: Mapping[str, Any], policy: Mapping[str, Any]) -> GateResult:
         gate.get("started_at"),
         gate.get("ended_at"),
         tuple(_measured(gate["gate"], gate.get("evidence") or {}, policy)),
+        gate.get("measured") or {},
+        gate.get("reused_from"),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from validators.core.compare import agreement, share_of
+from validators.core.expiry import NONE, results_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Metric:
     under: tuple[tuple[str, Any], ...] = ()
 
 
+#: Gates whose figures depend on the machine.
+_OF_MACHINE: Final = frozenset({"cold_start", "load", "resources"})
 #: Every (gate, name) that `metrics_of` may yield.
 METRICS: Final = (
     ("golden", "accuracy"),
@@ -86,18 +89,18 @@ def _verdict(gate: Mapping[str, Any] | None) -> str | None:
 
 
 def _metrics(report: Mapping[str, Any] | None) -> dict[tuple[str, str], Metric]:
-    found = (metric for gate in _gates(report).values() for metric in metrics_of(gate["gate"], gate["evidence"]))
-    hardware = _hardware(report)
-    under = dict.fromkeys(("load", "cold_start", "resources"), (("hardware", hardware),))
-    named = [Metric(**{**asdict(one), "under": (*one.under, *under.get(one.gate, ()))}) for one in found]
+    named = []
+    for gate in results_of(report or {}):
+        under = (("hardware", _hardware(gate["measured"])),) if gate["gate"] in _OF_MACHINE else ()
+        found = metrics_of(gate["gate"], gate["evidence"])
+        named += [Metric(**{**asdict(one), "under": (*one.under, *under)}) for one in found]
     return {(metric.gate, metric.name): metric for metric in named}
 
 
-def _hardware(report: Mapping[str, Any] | None) -> str | None:
-    """What the gates ran on, in words; None where the report does not contain it."""
-    facts = ((report or {}).get("hardware") or {}).get("facts") or {}
-    told = [facts.get(name) for name in ("gpus", "driver", "cpu_model", "cpu_count")]
-    return "; ".join(str(one) for one in told if one not in (None, [], "")) or None
+def _hardware(measured: Mapping[str, Any]) -> str | None:
+    """What the gate ran on, in words; None where the report does not contain it."""
+    told = [measured.get(name) for name in ("gpu", "driver", "cpu_model", "cpu_count")]
+    return "; ".join(str(one) for one in told if one not in (None, NONE)) or None
 
 
 def metrics_of(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:

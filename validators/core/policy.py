@@ -12,8 +12,22 @@ from typing import Any
 
 from ledger.core.canonical import digest_of
 from ledger.core.errors import Invalid
-from registry.core.schema import INVALID, Flag, Integer, Json, ListOf, Number, Problem, Record, SchemaType, Text, may
+from registry.core.schema import (
+    INVALID,
+    Flag,
+    Integer,
+    Json,
+    ListOf,
+    Number,
+    Object,
+    Problem,
+    Record,
+    SchemaType,
+    Text,
+    may,
+)
 from validators.core import json_shape
+from validators.core.expiry import FACTS, USUAL
 from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
@@ -26,6 +40,7 @@ _FRACTION = Number(0, 1)
 _DISTANCE = Number(0, 1_000_000)
 _SECONDS = Number(0, 86_400, above=True, unit="seconds")
 _MILLISECONDS = Number(0, 86_400_000, above=True, unit="milliseconds")
+_DAYS = Number(0, 3650, above=True, unit="days")
 _CONFIDENCE = Number(0.5, 0.9999)
 _DURATION = Number(0, 3600, above=True, unit="seconds")
 #: How long errors are counted where there is no objective to prove, and the objective where nobody states one.
@@ -147,6 +162,12 @@ _CAPACITY = Record(
         "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
     }
 )
+_EVIDENCE = Record(
+    {
+        "max_age_days": may(_OrNone(_DAYS), 30),
+        "same": may(ListOf(Text(one_of=tuple(FACTS), says="a fact of a node"), most=len(FACTS)), list(USUAL)),
+    }
+)
 _SECTIONS: dict[str, SchemaType] = {
     "contract": _CONTRACT,
     "cold_start": _COLD_START,
@@ -154,12 +175,20 @@ _SECTIONS: dict[str, SchemaType] = {
     "load": _LOAD,
     "resources": _RESOURCES,
     "capacity": _CAPACITY,
+    "evidence": _EVIDENCE,
 }
+_ENVIRONMENT = Record(
+    {
+        "advisory": may(ListOf(Text(one_of=GATE_NAMES, says="a gate"), most=len(GATE_NAMES)), []),
+        "max_age_days": may(_OrNone(_DAYS), None),
+    }
+)
 _POLICY = Record(
     {
         "gates": may(ListOf(Text(one_of=GATE_NAMES, says="a gate"), least=1, most=len(GATE_NAMES)), None),
         "gate_timeout_s": may(Number(1, 86_400, unit="seconds"), 900),
         "stop_at_first_failure": may(Flag(), True),
+        "environments": may(Object(_ENVIRONMENT, most=20), {}),
         **{name: may(kind, {}) for name, kind in _SECTIONS.items()},
     }
 )
@@ -213,9 +242,7 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
             f"The gate policy cannot be read: {first.field or 'policy'}: {first.message} {first.fix}",
             errors=[problem.as_json() for problem in problems],
         )
-    if read["gates"] is None:
-        usual = [name for name in GATE_NAMES if name not in ON_DEMAND]
-        read["gates"] = [name for name in usual if name != "golden" or read["golden"]["set"]]
+    read["gates"] = _gates_of(read)
     read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
     read["load"] = _inherited(read["load"], objectives or {})
     for gate in ON_DEMAND:
@@ -234,6 +261,13 @@ def _not_named(stated: Mapping[str, Any], read: Mapping[str, Any]) -> list[Probl
         for gate in ON_DEMAND
         if gate in stated and gate not in named
     ]
+
+
+def _gates_of(read: Mapping[str, Any]) -> list[str]:
+    """Those that are named, else all but what takes time; without a golden set its gate is left out."""
+    usual = [name for name in GATE_NAMES if name not in ON_DEMAND]
+    every = [name for name in usual if name != "golden" or (read.get("golden") or {}).get("set")]
+    return list(every if read.get("gates") is None else read["gates"])
 
 
 def _of_its_kind(golden: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,6 +320,10 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
     if "capacity" in gates and capacity.get("budget_s", 0) > read.get("gate_timeout_s", 0):
         fix = "Raise gate_timeout_s to more than that, or search for a shorter time."
         problems.append(Problem("capacity.budget_s", "it is longer than any gate may take, gate_timeout_s.", fix))
+    for name, own in (read.get("environments") or {}).items():
+        if set(_gates_of(read)) <= set(own.get("advisory") or ()):
+            fix = "Leave one out, which must pass before a release enters."
+            problems.append(Problem(f"environments.{name}.advisory", "no gate is left that holds a release up.", fix))
     compare = str(golden.get("compare"))
     for name, kinds in ONLY_FOR.items():
         if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:

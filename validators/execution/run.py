@@ -26,6 +26,7 @@ from serving.queries import readings_of, ready_server, server_before
 from serving.wiring import inference_server
 from validators import actions, queries
 from validators.core.capacity import hardware_name
+from validators.core.entry import advisory_anywhere
 from validators.core.lifecycle import UNFINISHED, GateRunState
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -34,6 +35,7 @@ from validators.execution.gates import Baseline, GateContext, run_gate
 from validators.execution.last_words import with_last_words
 from validators.execution.staging import Ready, staged, withdraw
 from validators.models import GateResult, GateRun
+from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
 
 ACTOR = Actor.system("validator")
@@ -99,12 +101,17 @@ class _Run:
         return float(self.policy.of("cold_start")["max_s"]) + 15.0
 
     def _run_all(self, runs: list[GateResult], ready: Ready) -> None:
-        stopped_by = ""
+        stopped_by, advisory = "", advisory_anywhere(self.policy.document)
         for run in runs:
             if not run.verdict:
                 judgement = self._skipped(stopped_by) if stopped_by else self._judge(run, ready)
-                actions.record_judgement(actor=ACTOR, gate_result=run, judgement=judgement)
-            if Verdict(run.verdict) in _STOPS and self.policy.document["stop_at_first_failure"]:
+                measured = None if stopped_by else place_under(ready.deployment)
+                actions.record_judgement(actor=ACTOR, gate_result=run, judgement=judgement, measured=measured)
+            if (
+                Verdict(run.verdict) in _STOPS
+                and run.gate not in advisory
+                and self.policy.document["stop_at_first_failure"]
+            ):
                 stopped_by = stopped_by or f"{run.gate} {run.verdict}"
 
     def _skipped(self, stopped_by: str) -> Judgement:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, OuterRef, Q, QuerySet, Sum
+from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, OuterRef, Prefetch, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
 from accounts.core.access import Actor, Verb, may
@@ -71,7 +71,8 @@ def gate_run_progress() -> QuerySet[GateRun, tuple[int, str, int]]:
 
 
 def gate_runs() -> QuerySet[GateRun]:
-    return GateRun.objects.select_related("release__model__team", "environment", "baseline").prefetch_related("results")
+    results = Prefetch("results", GateResult.objects.select_related("reused_from").defer("reused_from__body"))
+    return GateRun.objects.select_related("release__model__team", "environment", "baseline").prefetch_related(results)
 
 
 def is_needed_by_another(gate_run: GateRun, release: Release) -> bool:

@@ -52,7 +52,8 @@ def _evidence_facts(found: GateRun) -> dict[str, Any]:
     measured = []
     for run in judged:
         if run.evidence:
-            beside = [one.evidence for other in others for one in other.results.all() if one.gate == run.gate]
+            measured_beside = (one for other in others for one in other.results.all() if not one.reused_from_id)
+            beside = [one.evidence for one in measured_beside if one.gate == run.gate]
             plots = plots_of(run.gate, run.evidence, found.policy.get(run.gate) or {}, beside)
             measured.append((run, list(metrics_of(run.gate, run.evidence)), plots, shortened(run.evidence)))
     return {

@@ -28,7 +28,9 @@ from rollouts.core.policy_schema import stored_policy
 from rollouts.queries.detection import detection_of
 from serving.models import Environment
 from serving.queries import environments
+from validators.core.explain import Demand
 from validators.core.policy import parse_policy as parse_gate_policy
+from validators.queries.policy_explained import demands_of
 from web.pages.events import cursor_page
 from web.pages.forms import act, version_in
 from web.pages.model_frame import frame, readable_model
@@ -104,6 +106,7 @@ def _page(request: HttpRequest, served: ServedModel, asked: Asked | None, status
         "presets": dict.fromkeys([*CHOICES, base]),
         "text": sent or text_of(shown),
         "in_full": _in_full(served),
+        "demands": _demands(served),
         "history": _history(request, served),
         **_preview(request, served, asked),
     }
@@ -185,6 +188,14 @@ def _in_full(served: ServedModel) -> list[tuple[str, str, dict[str, Any]]]:
             continue
         found.append((label, policy.digest, policy.document))
     return found
+
+
+def _demands(served: ServedModel) -> list[Demand]:
+    """What the gate policy demands now; nothing where it cannot be read."""
+    try:
+        return demands_of(served)[1]
+    except DomainError:
+        return []
 
 
 def _history(request: HttpRequest, served: ServedModel) -> dict[str, Any]:

@@ -58,6 +58,7 @@ _WORDS: Final = {
         ("resources.max_cpu_ms", "A request may compute", "milliseconds of CPU time, or none", _NUMBER),
         ("resources.min_requests", "Memory is watched for", "requests at least", _NUMBER),
         ("resources.max_soak_s", "With a soak of at most", "seconds", _NUMBER),
+        ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),
     ),
     "rollout_policy": (
         ("holdback_pct", "Held back while it bakes", "percent", _NUMBER),

@@ -17,7 +17,8 @@ from registry.hooks.usage import usages_of
 from registry.queries.signature_state import signatures_of, wrong_manifest_of
 from serving.queries.deployments import deployments_of
 from serving.queries.node_fit import fits_of
-from validators.queries import gate_runs, reports_of
+from validators.queries import gate_runs, latest_report, reports_of
+from validators.queries.expiry import expired_of
 from web.pages.release_frame import frame, readable_release
 from web.pages.releases import run_gates
 
@@ -29,7 +30,7 @@ ROWS_PER_PAGE, MOST_DEPLOYMENTS = 25, 100
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
-    """Every gate run of the release, the newest ones side by side. POST runs the gates."""
+    """Every gate run of the release, the newest ones side by side, and what expired. POST runs the gates, or only these."""
     if request.method == "POST":
         return run_gates(request, slug, number)
     actor = actor_of(request)
@@ -40,7 +41,9 @@ def gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
     by_gate = [
         (gate, [next((one for one in run.results.all() if one.gate == gate), None) for run in beside]) for gate in names
     ]
+    newest = latest_report(found)
     facts = {
+        "expired": expired_of(newest) if newest else [],
         "page": page,
         "beside": beside,
         "by_gate": by_gate,

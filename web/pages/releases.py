@@ -28,6 +28,7 @@ from serving.queries.node_fit import fits_of
 from validators.actions import request_gate_run
 from validators.models import GateRun
 from validators.queries import gate_runs
+from validators.queries.entry import only_advice_failed
 from web.pages.forms import act, reason_in, version_in
 from web.pages.release_frame import Outcome, frame, readable_release
 
@@ -84,7 +85,7 @@ def why_not_rolled_out(
     under_way = next((one for one in rollouts if one.state in ACTIVE), None)
     if under_way is not None:
         return f"Rollout {under_way.pk} of {release.name} in {under_way.environment.slug} is under way."
-    if gate_run is not None and gate_run.verdict == "failed":
+    if gate_run is not None and gate_run.verdict == "failed" and not only_advice_failed(gate_run):
         return f"The gates of {release.name} failed, so production does not take it. Mend it and push another release."
     return ""
 
@@ -140,7 +141,7 @@ def run_gates(request: HttpRequest, slug: str, number: int) -> HttpResponse:
         request,
         slug,
         number,
-        lambda: request_gate_run(actor=actor, release=found),
+        lambda: request_gate_run(actor=actor, release=found, only_expired=bool(request.POST.get("only_expired"))),
         f"The gates of {found.name} are queued.",
         "release_gates",
     )

@@ -6,6 +6,7 @@ from django import template
 from django.utils import timezone
 
 from accounts.core.quantities import share_text
+from validators.core.expiry import FACTS
 from validators.models import GateResult
 from web.progress import left_of
 
@@ -54,3 +55,10 @@ def in_stages(stages: dict[str, float]) -> str:
         f"{stages[name]:.3g} {words}" for name, words in names.items() if stages[name] >= 0.005 * stages["total_ms"]
     ]
     return f"{stages['total_ms']:.3g} ms: {', '.join(parts)}"
+
+
+@register.filter
+def place(measured: dict[str, str | None]) -> str:
+    """Where a gate measured, in words, as `node b: CPU EPYC, CPU count 16, GPU unknown`."""
+    told = ", ".join(f"{words} {measured.get(fact) or 'unknown'}" for fact, words in FACTS.items() if fact != "image")
+    return f"node {measured['node']}: {told}"

@@ -1,0 +1,185 @@
+"""Whether what the gates measured holds where a release is to serve: what must be alike for which gate, and for how long.
+
+A fact that is not known is never the same as another, nor as itself: nobody can tell, so the gate is to run again where
+somebody can. What a release does not use cannot make its evidence expire: without a GPU, its model and driver do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from registry.core.serving import instances_of
+from validators.core.telemetry import Knowledge, gpu_facts
+
+#: What can be asked to be alike, in words.
+FACTS: Final = {
+    "image": "runtime image",
+    "machine": "architecture",
+    "gpu": "GPU",
+    "driver": "GPU driver",
+    "tensorrt": "TensorRT",
+    "cpu_model": "CPU",
+    "cpu_count": "CPU count",
+    "kernel": "kernel",
+}
+#: Of these every policy asks that does not say otherwise; a kernel is changed too often for what it changes.
+USUAL: Final = tuple(name for name in FACTS if name != "kernel")
+_OF_GPU: Final = frozenset({"gpu", "driver", "tensorrt"})
+_ANSWERS: Final = frozenset({"image", "machine"}) | _OF_GPU
+#: What each gate's result depends on. Numbers in answers depend on the CPU's instructions, times on everything.
+_DEPENDS: Final[Mapping[str, frozenset[str]]] = {
+    "contract": _ANSWERS,
+    "golden": _ANSWERS | {"cpu_model"},
+    "cold_start": frozenset(FACTS),
+    "load": frozenset(FACTS),
+    "resources": frozenset(FACTS),
+    "capacity": frozenset(FACTS),
+}
+#: Gates whose verdict may rest on a comparison with the stable release.
+COMPARED: Final = frozenset({"golden", "load"})
+NONE: Final = "none"
+
+
+@dataclass(frozen=True)
+class Expired:
+    """A line of evidence that does not hold: for these gates, `measured` is not what the release will `serve` on.
+
+    `fact` is one of FACTS, or `age`, `policy`, `golden_set`, `place`. None: nobody knows it, or it is not of this kind.
+    """
+
+    fact: str
+    gates: tuple[str, ...]
+    message: str
+    measured: str | None = None
+    serves: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "gates": list(self.gates)}
+
+
+def place_of(node: str | None, facts: Mapping[str, Any], image: str | None) -> dict[str, str | None]:
+    """Where something is measured or served: {"node", …FACTS}. `facts` are what the node's agent told; None is unknown."""
+    gpu = gpu_facts(facts)
+    has_none = gpu["state"] == Knowledge.NONE
+    return {
+        "node": node,
+        "image": image,
+        "machine": _text(facts.get("machine")),
+        "gpu": NONE if has_none else " + ".join(sorted(map(str, gpu["gpus"] or ()))) or None,
+        "driver": NONE if has_none else _text(facts.get("driver")),
+        "tensorrt": _tensorrt(facts.get("tensorrt")),
+        "cpu_model": _text(facts.get("cpu_model")),
+        "cpu_count": _text(facts.get("cpu_count")),
+        "kernel": _text(facts.get("system")),
+    }
+
+
+def uses_gpu(manifest: Mapping[str, Any]) -> bool:
+    """Whether the release may compute on a GPU: its envelope asks for one, or one of its instance groups does."""
+    vendor = ((manifest.get("envelope") or {}).get("accelerator") or {}).get("vendor", NONE)
+    return vendor != NONE or instances_of(manifest["serving"], "gpu") > 0
+
+
+def results_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A report's gates, each with `measured`; in reports from before that was told by gate, it is the report's own."""
+    hardware = body.get("hardware") or {}
+    node, image = hardware.get("node"), (body.get("runtime") or {}).get("image")
+    facts = hardware.get("facts") or {}
+    of_all = {**place_of(node, facts, image), "baseline": (body.get("baseline") or {}).get("manifest_digest")}
+    return [{**gate, "measured": gate.get("measured") or of_all} for gate in body.get("gates") or ()]
+
+
+def expired(
+    results: Iterable[Mapping[str, Any]],
+    *,
+    judged_by: Mapping[str, Any] | None,
+    policy: Mapping[str, Any],
+    place: Mapping[str, str | None] | None,
+    on_gpu: bool,
+    now: datetime,
+) -> list[Expired]:
+    """Every line of these results (of `results_of`) that does not hold under `policy`, on a node like `place`, at `now`.
+
+    `judged_by` and `policy` are documents of gate policies, the former None where nobody knows it; `place` is None where
+    nobody knows on which node the release will serve.
+    """
+    found = list(results)
+    if not found:
+        return []
+    gates = tuple(str(one["gate"]) for one in found)
+    if place is None:
+        said = "no node that runs its image takes deployments, so nobody can tell where it will serve"
+        lines = [Expired("place", gates, said)]
+    else:
+        lines = list(_elsewhere(found, place, _facts_asked(policy, on_gpu=on_gpu)))
+    return [
+        *_demanded_otherwise(gates, judged_by, policy),
+        *lines,
+        *_aged(found, policy["evidence"]["max_age_days"], now),
+    ]
+
+
+def _facts_asked(policy: Mapping[str, Any], *, on_gpu: bool) -> list[str]:
+    return [name for name in FACTS if name in policy["evidence"]["same"] and (on_gpu or name not in _OF_GPU)]
+
+
+def _elsewhere(
+    results: list[Mapping[str, Any]], place: Mapping[str, str | None], facts: Iterable[str]
+) -> Iterator[Expired]:
+    for fact in facts:
+        serves, by_value = place.get(fact), {}  # type: ignore[var-annotated]
+        for one in results:
+            measured = one["measured"].get(fact)
+            if fact in _DEPENDS[one["gate"]] and (measured is None or measured != serves):
+                by_value.setdefault(measured, []).append(one["gate"])
+        for measured, gates in by_value.items():
+            before = f"measured on {measured}" if measured else "measured where nobody could tell it"
+            now = f"node {place['node']} has {serves}" if serves else f"nobody can tell it of node {place['node']}"
+            yield Expired(
+                fact, tuple(gates), f"{FACTS[fact]} of {_listed(gates)}: {before}, and {now}", measured, serves
+            )
+
+
+def _demanded_otherwise(
+    gates: tuple[str, ...], judged_by: Mapping[str, Any] | None, policy: Mapping[str, Any]
+) -> Iterator[Expired]:
+    """Gates that were judged by other demands than the policy's, and a golden gate that was asked another set."""
+    before = {gate: (judged_by or {}).get(gate) for gate in gates}
+    if judged_by is not None and "golden" in gates:
+        old, new = (document["golden"].get("set") for document in (judged_by, policy))
+        if old != new:
+            yield Expired("golden_set", ("golden",), "golden was asked another set than the policy's", old, new)
+            before["golden"] = {**judged_by["golden"], "set": new}
+    others = tuple(gate for gate, section in before.items() if section != policy[gate])
+    if others:
+        was = "was" if len(others) == 1 else "were"
+        yield Expired("policy", others, f"{_listed(others)} {was} judged by other demands than the policy's of today")
+
+
+def _aged(results: list[Mapping[str, Any]], max_age_days: float | None, now: datetime) -> Iterator[Expired]:
+    if max_age_days is None:
+        return
+    for one in results:
+        told = one.get("ended_at")
+        at = datetime.fromisoformat(told) if told else None
+        if at is None or now - at > timedelta(days=max_age_days):
+            when = f"{(now - at).days} days ago" if at else "at a time that nobody knows"
+            said = f"{one['gate']} was measured {when}, and holds for {max_age_days:g}"
+            yield Expired("age", (str(one["gate"]),), f"{said} days", told)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _text(fact: Any) -> str | None:
+    return None if fact in (None, "", []) else str(fact)
+
+
+def _tensorrt(told: Any) -> str | None:
+    """An agent says `TensorRT <version>`, or that it is not available and why, which is a fact too."""
+    text = _text(told)
+    return text if text is None or text.startswith("TensorRT ") else NONE

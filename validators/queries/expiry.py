@@ -1,0 +1,82 @@
+"""Which evidence of a report does not hold any more where its release will serve, and which a later run may take over."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.utils import timezone
+
+from ledger.core.errors import Invalid
+from registry.models import Release
+from registry.queries import manifest_of
+from serving.models import Deployment, Environment, Node
+from serving.queries.deployments import deployments_in
+from serving.queries.node_fit import next_node
+from validators.core.entry import advisory_in, policy_in
+from validators.core.expiry import COMPARED, Expired, expired, place_of, results_of, uses_gpu
+from validators.core.policy import Policy, parse_policy
+from validators.core.verdict import Verdict
+from validators.models import Report
+from validators.queries.gate_runs import is_authentic, reports_of
+
+
+def expired_of(
+    report: Report, environment: Environment | None = None, *, release: Release | None = None
+) -> list[Expired]:
+    """What of the report does not hold where its release serves or would serve in the environment, under today's gate policy.
+
+    Without an environment: on the node that a new deployment would be given, by the strictest age of any environment.
+    `release` is the report's, where it is at hand.
+    """
+    release, body = release or report.release, json.loads(report.body)
+    try:
+        policy = parse_policy(release.model.gate_policy, release.model.objectives)
+    except Invalid as error:
+        return [Expired("policy", tuple(one["gate"] for one in results_of(body)), error.message.rstrip("."))]
+    return _expired(body, release, policy, environment)
+
+
+def reusable(release: Release, policy: Policy, baseline: Release | None) -> tuple[Report | None, list[dict[str, Any]]]:
+    """(the newest report of these contents, those of its results that hold for another run of the gates).
+
+    They passed, no line of theirs expired, and those that rest on a comparison were compared with this very baseline.
+    """
+    report = reports_of(release).filter(manifest_digest=release.digest or "").first()
+    if report is None or not is_authentic(report):
+        return None, []
+    body = json.loads(report.body)
+    lost = {gate for line in _expired(body, release, policy, None) for gate in line.gates}
+    compared_with = baseline.digest if baseline else None
+    return report, [
+        one
+        for one in results_of(body)
+        if one["gate"] in policy.gates
+        and one["gate"] not in lost
+        and one["verdict"] == Verdict.PASSED
+        and (one["gate"] not in COMPARED or one["measured"].get("baseline") == compared_with)
+    ]
+
+
+def place_under(deployment: Deployment) -> dict[str, str | None]:
+    """Where the deployment's release is measured."""
+    return _place(deployment.node, deployment.release)
+
+
+def _expired(body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None) -> list[Expired]:
+    slug = environment.slug if environment else None
+    advisory = advisory_in(policy.document, slug) if slug else frozenset()
+    here = deployments_in(release, environment).first() if environment else None
+    node = here.node if here else next_node(release)
+    return expired(
+        [one for one in results_of(body) if one["gate"] not in advisory],
+        judged_by=body.get("policy"),
+        policy=policy_in(policy.document, slug),
+        place=_place(node, release) if node else None,
+        on_gpu=uses_gpu(manifest_of(release)),
+        now=timezone.now(),
+    )
+
+
+def _place(node: Node, release: Release) -> dict[str, str | None]:
+    return place_of(node.name, node.facts, manifest_of(release)["runtime"]["image"])
