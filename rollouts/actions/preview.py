@@ -41,9 +41,9 @@ from rollouts.queries.prometheus_guards import query_problems
 from rollouts.queries.rolled_back import MOST_TOLD, rolled_back_before
 from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, supposed
-from serving.models import Environment, Node, Route
-from serving.queries import live_deployments, nodes
-from serving.queries.node_fit import fit_of, nodes_for
+from serving.models import Environment, Route
+from serving.queries import live_deployments
+from serving.queries.node_fit import Places, fit_of, nodes_for, places_for
 from serving.queries.routes import warm_route
 from serving.wiring import external_metrics
 from validators.queries import closest_report
@@ -80,6 +80,7 @@ class _Asked:
     route: Route | None
     is_stable_warm: bool
     stable: Release | None
+    places: Places
     beside: Beside
     traffic: Traffic
     found: PolicyPreview
@@ -104,6 +105,7 @@ def preview_rollout(
     plan = policy_for(candidate, environment, policy)
     route, is_stable_warm = warm_route(candidate.model, environment)
     stable = route.stable if route else None
+    places = places_for(candidate, environment)
     found_beside = beside(candidate.model, environment)
     traffic = supposed(found_beside.traffic, rate_per_s)
     found = preview(
@@ -114,7 +116,7 @@ def preview_rollout(
         has_stable=stable is not None,
     )
     asked = _Asked(
-        actor, candidate, environment, policy, plan, route, is_stable_warm, stable, found_beside, traffic, found
+        actor, candidate, environment, policy, plan, route, is_stable_warm, stable, places, found_beside, traffic, found
     )
     warnings = list(_warnings(asked))
     return {
@@ -174,12 +176,12 @@ def _of_report(asked: _Asked) -> Iterator[Warned]:
         yield Warned("expired_report", level, f"{said} {again}")
         return
     try:
-        admitted_by(report, candidate, asked.environment, policy_digest)
+        admitted_by(report, candidate, asked.environment, policy_digest, asked.places)
     except DomainError as error:
         yield Warned(error.code, "refused", error.message)
     else:
         is_held = asked.environment.needs_passed_report  # then this was asked just now
-        if not is_held and (lines := expired_of(report, asked.environment, release=candidate)):
+        if not is_held and (lines := expired_of(report, asked.environment, release=candidate, places=asked.places)):
             yield Warned("expired_report", "warning", does_not_hold(candidate, asked.environment, lines))
     for gate, reason in advice_of(report, asked.environment):
         said = f"{gate} did not pass, which holds nothing up in {asked.environment.slug}: {reason}"
@@ -227,7 +229,9 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
         )
     if not candidate.manifest:
         return
-    node = _node_for(candidate)
+    since = timezone.now() - NODE_SEEN_WITHIN
+    about = [one for one in asked.places.free if one.seen_at is not None and one.seen_at >= since]
+    node = next(iter(nodes_for(candidate, about)), None)
     if node is None:
         image = manifest_of(candidate)["runtime"]["image"]
         yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")
@@ -250,12 +254,6 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     if why:
         said = f"Node {node.name} may not hold the candidate beside what it must keep: {why}."
         yield Warned("no_capacity_for_rollback", "warning", f"{said} Free room, or add a node.")
-
-
-def _node_for(release: Release) -> Node | None:
-    """The node that a deployment would be given, if it is about."""
-    about = nodes().filter(cordoned_at=None, seen_at__gte=timezone.now() - NODE_SEEN_WITHIN).order_by("-seen_at")
-    return next(iter(nodes_for(release, about)), None)
 
 
 def _of_traffic(asked: _Asked) -> Iterator[Warned]:

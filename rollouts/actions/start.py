@@ -26,6 +26,7 @@ from rollouts.queries.beside import Ongoing, beside
 from rollouts.queries.obstacles import does_not_hold, report_problem
 from serving.actions.routes import lock_routes
 from serving.models import Environment, Route
+from serving.queries.node_fit import Places
 from serving.queries.routes import route_of
 from validators.core.policy import parse_policy as parse_gate_policy
 from validators.models import Report
@@ -207,9 +208,13 @@ def gate_policy_digest(candidate: Release) -> str:
 
 
 def admitted_by(
-    report: Report | None, candidate: Release, environment: Environment, policy_digest: str
+    report: Report | None,
+    candidate: Release,
+    environment: Environment,
+    policy_digest: str,
+    places: Places | None = None,
 ) -> Report | None:
-    """The report, where it admits the candidate or the environment asks for none.
+    """The report, where it admits the candidate or the environment asks for none. `places` as `expired_of` takes them.
 
     Raises Refused where it does not admit, or where what it measured does not hold here: facts["lines"] tells what.
     """
@@ -217,8 +222,9 @@ def admitted_by(
     if problem:
         code = "report_missing" if report is None else "report_not_passed"
         raise Refused(code, problem, release=candidate.name, digest=candidate.digest, policy_digest=policy_digest)
-    lines = expired_of(report, environment, release=candidate) if report and environment.needs_passed_report else []
-    if lines:
+    if report is None or not environment.needs_passed_report:
+        return report
+    if lines := expired_of(report, environment, release=candidate, places=places):
         told = [line.as_json() for line in lines]
         raise Refused(
             "expired_report", does_not_hold(candidate, environment, lines), release=candidate.name, lines=told

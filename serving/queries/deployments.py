@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Prefetch, QuerySet
 from django.db.models.expressions import RawSQL
@@ -84,8 +85,8 @@ def deployment_of(release: Release, environment: Environment) -> Deployment | No
     return deployments_in(release, environment).first()
 
 
-def deployments_in(release: Release, environment: Environment) -> QuerySet[Deployment]:
-    """Those that are not gone, the wanted and newest first: several while it is moved from one node to another."""
+def deployments_in(release: Release | UUID, environment: Environment | int) -> QuerySet[Deployment]:
+    """By rows or keys. Those that are not gone, the wanted and newest first: several while it is moved from one node to another."""
     return live_deployments().filter(release=release, environment=environment).order_by("-is_wanted", "-pk")
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
-from django.db.models import F
+from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Subquery
 
+from ledger.queries.statements import Statement
 from registry.core.fit import SEVERITY, Fit, fit
 from registry.core.node_facts import from_agent, from_labels
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.core.containment import may_run_code, of_facts, sentence_of
-from serving.models import Node
-from serving.queries.deployments import nodes
+from serving.models import Environment, Node
+from serving.queries.deployments import deployments_in, nodes
+
+_LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
 
 def fit_of(release: Release, node: Node) -> Fit:
@@ -67,8 +72,38 @@ def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
 
 def next_node(release: Release) -> Node | None:
     """The node that a new deployment is given: one that its envelope fits before others, the last heard of first."""
-    free = Node.objects.filter(cordoned_at=None).order_by(F("seen_at").desc(nulls_last=True))
+    free = Node.objects.filter(cordoned_at=None).order_by(_LAST_HEARD_OF)
     return next(iter(nodes_for(release, free)), None)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a release may serve: the node that serves it `here`, None where none does, and those that take deployments, the last
+    heard of first."""
+
+    here: Node | None
+    free: tuple[Node, ...]
+
+    def of(self, release: Release) -> Node | None:
+        """The node that serves it, else the `next_node`."""
+        return self.here or next(iter(nodes_for(release, self.free)), None)
+
+
+def places_for(release: Release, environment: Environment) -> Places:
+    """Where the release may serve in the environment. One query."""
+    rows = _PLACES.rows(release=release.pk, environment=environment.pk)
+    here = next((node for node in rows if node.is_here), None)
+    return Places(here, tuple(node for node in rows if node.cordoned_at is None))
+
+
+def _places(release: UUID, environment: int) -> QuerySet[Node]:
+    serving = deployments_in(release, environment).values("node")[:1]
+    is_here = ExpressionWrapper(Q(pk=Subquery(serving)), BooleanField())
+    rows = Node.objects.annotate(is_here=is_here).filter(Q(cordoned_at=None) | Q(is_here=True))
+    return rows.order_by(_LAST_HEARD_OF)
+
+
+_PLACES = Statement(_places)
 
 
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:

@@ -10,8 +10,13 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
+from accounts.core.access import Role
+from serving.models import Node
+from tests.factories import make_deployment, make_model, make_release, make_server, make_user
 from tests.page_world import addresses, asked_for_more, page_world
+from tests.rollout_setup import OBJECTIVES, TOLD, production, report_for, serves
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -41,3 +46,22 @@ def test_no_page_costs_more_than_its_budget(rows: int) -> None:
     fragments = {name: size for name, _, _, size in found if name.endswith("_live")}
     assert {name: size for name, size in fragments.items() if size > MOST_FRAGMENT_BYTES} == {}
     assert len(found) > 30 and len(fragments) > 3
+
+
+def test_a_preview_costs_no_more_where_there_is_everything_to_ask() -> None:
+    """A report that may have expired, a node that has to keep others, people who may approve."""
+    production(needs_approval=True)
+    stable = make_release(make_model("sentiment", objectives=OBJECTIVES))
+    serves(stable)
+    make_server(make_deployment(stable, production(), state="ready"))
+    Node.objects.update(facts=TOLD)
+    candidate = make_release(stable.model)
+    report_for(candidate)
+    client, address = Client(), reverse("release_rollout", args=["sentiment", candidate.number])
+    client.force_login(make_user("root", is_admin=True))
+    make_user("mara", role=Role.RELEASE_MANAGER, team="search")
+    for _ in range(2):  # the first one writes statements
+        with CaptureQueriesContext(connection) as asked:
+            page = client.get(address, {"preset": "standard"}).content.decode()
+    assert "mara" in page and "will have one server" in page
+    assert len(asked) <= MOST_QUERIES, [one["sql"][:90] for one in asked]

@@ -11,8 +11,7 @@ from ledger.core.errors import Invalid
 from registry.models import Release
 from registry.queries import manifest_of
 from serving.models import Deployment, Environment, Node
-from serving.queries.deployments import deployments_in
-from serving.queries.node_fit import next_node
+from serving.queries.node_fit import Places, next_node, places_for
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import COMPARED, Expired, expired, place_of, results_of, uses_gpu
 from validators.core.policy import Policy, parse_policy
@@ -22,19 +21,26 @@ from validators.queries.gate_runs import is_authentic, reports_of
 
 
 def expired_of(
-    report: Report, environment: Environment | None = None, *, release: Release | None = None
+    report: Report,
+    environment: Environment | None = None,
+    *,
+    release: Release | None = None,
+    places: Places | None = None,
 ) -> list[Expired]:
     """What of the report does not hold where its release serves or would serve in the environment, under today's gate policy.
 
     Without an environment: on the node that a new deployment would be given, by the strictest age of any environment.
-    `release` is the report's, where it is at hand.
+    `release` is the report's, and `places` is where it may serve in the environment, where these are at hand.
     """
     release, body = release or report.release, json.loads(report.body)
     try:
         policy = parse_policy(release.model.gate_policy, release.model.objectives)
     except Invalid as error:
         return [Expired("policy", tuple(one["gate"] for one in results_of(body)), error.message.rstrip("."))]
-    return _expired(body, release, policy, environment)
+    if environment is not None and places is None:
+        places = places_for(release, environment)
+    node = places.of(release) if places else next_node(release)
+    return _expired(body, release, policy, environment, node)
 
 
 def reusable(release: Release, policy: Policy, baseline: Release | None) -> tuple[Report | None, list[dict[str, Any]]]:
@@ -46,7 +52,7 @@ def reusable(release: Release, policy: Policy, baseline: Release | None) -> tupl
     if report is None or not is_authentic(report):
         return None, []
     body = json.loads(report.body)
-    lost = {gate for line in _expired(body, release, policy, None) for gate in line.gates}
+    lost = {gate for line in _expired(body, release, policy, None, next_node(release)) for gate in line.gates}
     compared_with = baseline.digest if baseline else None
     return report, [
         one
@@ -63,11 +69,11 @@ def place_under(deployment: Deployment) -> dict[str, str | None]:
     return _place(deployment.node, deployment.release)
 
 
-def _expired(body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None) -> list[Expired]:
+def _expired(
+    body: dict[str, Any], release: Release, policy: Policy, environment: Environment | None, node: Node | None
+) -> list[Expired]:
     slug = environment.slug if environment else None
     advisory = advisory_in(policy.document, slug) if slug else frozenset()
-    here = deployments_in(release, environment).first() if environment else None
-    node = here.node if here else next_node(release)
     return expired(
         [one for one in results_of(body) if one["gate"] not in advisory],
         judged_by=body.get("policy"),
