@@ -39,7 +39,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, **over: Any) -> tuple[Judgement, lis
     monkeypatch.setattr(resources.load_runner, "drive", drive)
     monkeypatch.setattr(resources.time, "time", lambda: BEGAN_S + 32)
     section = {"min_requests": 600, **over.pop("section", {})}
-    policy = parse_policy({"load": {"rate_per_s": 20}, "resources": section})
+    policy = parse_policy({"gates": ["load", "resources"], "load": {"rate_per_s": 20}, "resources": section})
     values = {"policy": policy, "loaded": LOADED, "readings": readings, **over}
     return resources.resources_gate(GateContext(**{**context([]).__dict__, **values})), soaks
 
