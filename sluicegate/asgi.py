@@ -19,6 +19,7 @@ from django.conf import settings  # noqa: E402
 from sluicegate.asgi_messages import App  # noqa: E402
 from sluicegate.body_middleware import BodyMiddleware  # noqa: E402
 from sluicegate.checks import refuse_unsafe_start  # noqa: E402
+from sluicegate.collection_middleware import CollectionMiddleware  # noqa: E402
 from sluicegate.rate_limits import RateLimits  # noqa: E402
 from sluicegate.stream_middleware import StreamMiddleware  # noqa: E402
 from sluicegate.upload_middleware import UploadMiddleware  # noqa: E402
@@ -27,6 +28,7 @@ from sluicegate.wait_middleware import WaitMiddleware  # noqa: E402
 application: App = BodyMiddleware(StreamMiddleware(UploadMiddleware(WaitMiddleware(django_application))))
 if settings.API_PER_MINUTE:
     application = RateLimits(application, settings.API_PER_MINUTE)
+application = CollectionMiddleware(application)
 refuse_unsafe_start()
 # What was imported lives as long as the process: without it a full collection takes a tenth, and it would fall into somebody's request.
 gc.freeze()
