@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rollouts.core.arrays import Floats, increments_of, mixed_of
-from rollouts.core.evidence import Side, fixed_sums
+from rollouts.core.evidence import LOG_WEIGHTS, Side, fixed_sums
 from rollouts.core.policy import FULL_BP, Guard, Policy, Source, Step
 
 FAILURES = (0.01, 0.05, 0.20)
@@ -200,12 +200,22 @@ def _increments(guard: Guard, nc: float, nb: float, candidate: Any, stable: floa
 
 
 def _until(each: Floats, bar: float) -> Floats:
-    """Seconds until evidence that grows by `each` a second reaches the bar; infinite if not within FOREVER_S. The grid is the last axis."""
-    low, high = np.zeros(each.shape[:-1]), np.full(each.shape[:-1], FOREVER_S)
+    """Seconds until evidence that grows by `each` a second reaches the bar; infinite if not within FOREVER_S. The grid is the last axis.
+
+    Found by halving between two bounds: a mixture is no less than its largest part, and no more than as many times that.
+    """
     never = mixed_of(FOREVER_S * each) < bar
+    low, high = (_largest_reaches(each, bar - room) for room in (math.log(each.shape[-1]), 0.0))
     while np.any(is_wide := ~never & (high - low > np.maximum(0.05, low * 0.01))):
         middle = (low + high) / 2
         is_reached = mixed_of(middle[..., np.newaxis] * each) >= bar
         high = np.where(is_wide & is_reached, middle, high)
         low = np.where(is_wide & ~is_reached, middle, low)
     return np.where(never, np.inf, high)
+
+
+def _largest_reaches(each: Floats, bar: float) -> Floats:
+    """When the first of a mixture's parts reaches the bar by itself, within FOREVER_S."""
+    rises = each > 0
+    seconds = np.where(rises, (bar - LOG_WEIGHTS) / np.where(rises, each, 1.0), FOREVER_S)
+    return np.asarray(np.clip(np.min(seconds, axis=-1), 0.0, FOREVER_S))
