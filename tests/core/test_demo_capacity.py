@@ -103,7 +103,7 @@ def test_every_stage_can_be_proven_at_any_rate_that_is_tried(per_s: float) -> No
 def test_at_the_highest_rate_only_the_bakes_deadline_is_not_the_presets() -> None:
     preset = {name: PRESETS["demo"][name] for name in ("steps", "bake", "deadline_s")}
     plan = plan_for(MOST_PER_S, OBJECTIVES)
-    assert plan == {**preset, "preset": "demo", "holdback_pct": 5, "bake": {**preset["bake"], "deadline_s": 101}}
+    assert plan == {**preset, "preset": "demo", "holdback_pct": 5, "bake": {**preset["bake"], "deadline_s": 100}}
 
 
 def test_stable_keeps_more_only_where_the_bake_would_take_long() -> None:
