@@ -121,7 +121,7 @@ class _LoadRun:
             self.failure = failure
 
     def _send_all(self) -> None:
-        with ThreadPoolExecutor(self.slots, thread_name_prefix="load") as pool, _little_to_collect():
+        with _little_to_collect(), ThreadPoolExecutor(self.slots, thread_name_prefix="load") as pool:
             pool.submit(self.server.is_live)
             self.began = time.perf_counter() + _RUN_UP_S
             for at, due in enumerate(self.schedule.tolist()):
