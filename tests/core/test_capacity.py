@@ -9,7 +9,7 @@ import pytest
 
 from ledger.core.errors import Invalid
 from tests.core.test_capacity_search import run
-from validators.core.capacity import Declared, declared_for, hardware_name, judge_capacity, plan_of
+from validators.core.capacity import Declared, Measured, declared_for, hardware_name, judge_capacity, plan_of
 from validators.core.capacity_search import Ended, Purpose, Run, SearchPlan
 from validators.core.load import LoadSummary
 from validators.core.policy import parse_policy
@@ -18,6 +18,7 @@ from validators.core.verdict import Judgement, Verdict
 PLAN = SearchPlan(quantile=0.99, confidence=0.9, first_per_s=8, most_per_s=1000)
 HELD = run(50, 250, 0.002, Purpose.CONFIRM)
 HELD = replace(HELD, step=replace(HELD.step, rate_per_s=50.37))
+STAGES = {"total_ms": 12.0, "queue_ms": 2.0, "mean_batch": 1.5}
 MISSED = run(60, 40, 0.5, Purpose.NEAR)
 
 
@@ -32,7 +33,7 @@ def summary(one: Run) -> LoadSummary:
 
 def judged(claim: Run | None, declared_per_s: float | None, *runs: Run) -> Judgement:
     declared = None if declared_per_s is None else Declared(declared_per_s, 0)
-    measured = [(one, summary(one)) for one in runs]
+    measured = [Measured(one, summary(one), STAGES if one is HELD else None) for one in runs]
     ended = Ended(claim, "" if claim else "600 s were not enough")
     return judge_capacity(ended, measured, PLAN, slo_ms=60, hardware="NVIDIA L4", declared=declared)
 
@@ -48,9 +49,9 @@ def test_a_proven_rate_passes_where_the_envelope_declares_no_more() -> None:
     assert found.evidence["points"][1] == {
         "rate_per_s": 50.37, "purpose": "confirm", "seconds": 250, "requests": 12500, "over": 25, "errors": 0,
         "achieved_per_s": 49.9, "goodput_per_s": 49.8, "latency_ms": {"p50": 10.0, "p95": 30.0, "p99": 40.0},
-        "lag_p99_ms": 0.1, "dispersion": 3.0, "found": "proven",
+        "lag_p99_ms": 0.1, "dispersion": 3.0, "stages": STAGES, "found": "proven",
     }  # fmt: skip
-    assert found.evidence["points"][0]["found"] == "refuted"
+    assert (found.evidence["points"][0]["found"], found.evidence["points"][0]["stages"]) == ("refuted", None)
     assert judged(HELD, None, HELD).reason.endswith("Its envelope declares no rate for NVIDIA L4.")
 
 

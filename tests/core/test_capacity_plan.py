@@ -18,7 +18,7 @@ POINT = {
 }  # fmt: skip
 CAPACITY: dict[str, Any] = {
     "capacity_per_s": 50.3, "hardware": "NVIDIA L4", "slo_ms": 60, "slo_quantile": 0.99, "confidence": 0.9,
-    "points": [{**POINT, "found": "open"}, POINT], "longest_frac": 0.125,
+    "points": [{**POINT, "found": "open"}, {**POINT, "rate_per_s": 40.0}, POINT], "longest_frac": 0.125,
 }  # fmt: skip
 COLD = {"total_s": 3.5, "timings": {"fetch_s": 1.0, "load_s": 2.0, "warmup_s": 0.5}}
 LOAD = {"slo_ms": 80, "slo_quantile": 0.95, "achieved_per_s": 19.9, "slo_test": {"confidence": 0.95}}

@@ -47,9 +47,9 @@ def ended(runs: list[Run], plan: SearchPlan = PLAN) -> Ended:
 
 def test_rates_are_doubled_until_one_is_clearly_missed() -> None:
     runs = [run(8, 10, 0.0)]
-    assert step(runs) == Step(16, 10, Purpose.PROBE)
+    assert step(runs) == Step(16, 5, Purpose.PROBE)
     runs.append(run(16, 10, 0.02))  # a clump, perhaps
-    assert step(runs) == Step(32, 10, Purpose.PROBE)
+    assert step(runs) == Step(32, 5, Purpose.PROBE)
     runs.append(run(32, 10, 0.1))
     assert step(runs).purpose is Purpose.NEAR
 
@@ -73,38 +73,63 @@ def test_a_limit_without_a_slope_is_found_by_halving() -> None:
 def test_the_greatest_rate_that_may_be_asked_is_confirmed_itself() -> None:
     plan = replace(PLAN, most_per_s=12)
     assert step([run(8, 10, 0.0)], plan).rate_per_s == 12
-    assert step([run(8, 10, 0.0), run(12, 10, 0.0)], plan) == Step(12, plan.confirm_s, Purpose.CONFIRM)
+    held = [run(8, 10, 0.0), run(12, 10, 0.0)]
+    assert step(held, plan) == Step(12, plan.first_confirm_s, Purpose.CONFIRM)
+    proof = run(12, 138, 0.0, Purpose.CONFIRM)
+    assert ended([*held, proof], plan).claim is proof  # no more may be asked
 
 
 def near_the_limit() -> list[Run]:
     """Of a server whose log odds of being over grow tenfold with the log of the rate, and whose limit is 60/s."""
-    runs = [run(30, 10, 0.0), run(90, 10, 0.4)]
-    for rate in (65, 60, 60, 60):
+    runs = [run(30, 5, 0.0), run(90, 5, 0.4)]
+    for rate in (65, 60, 57):
         odds = 0.01 / 0.99 * (rate / 60) ** 10
         runs.append(run(rate, 35, odds / (1 + odds), Purpose.NEAR))
     return runs
 
 
-def test_what_is_confirmed_lies_below_the_limit_and_the_second_try_below_the_first() -> None:
+def test_a_safe_rate_is_confirmed_first_and_then_a_nearer_one_with_all_that_is_left() -> None:
     runs = near_the_limit()
     first = step(runs)
-    assert first.purpose is Purpose.CONFIRM
-    assert 54 < first.rate_per_s < 57
-    runs.append(run(first.rate_per_s, 60, 0.01, Purpose.CONFIRM))
-    second = step(runs)
-    assert second.purpose is Purpose.CONFIRM
-    assert 44 < second.rate_per_s <= 0.97 * first.rate_per_s
-    runs.append(run(second.rate_per_s, 60, 0.01, Purpose.CONFIRM))
-    found = ended(runs)
+    assert (first.purpose, first.seconds) == (Purpose.CONFIRM, PLAN.first_confirm_s)
+    assert 48 < first.rate_per_s < 52
+    safe = run(first.rate_per_s, 138, 0.002, Purpose.CONFIRM)
+    nearer = step([*runs, safe])
+    assert (nearer.purpose, nearer.seconds) == (Purpose.CONFIRM, 600 - 115 - 138)
+    assert 54 < nearer.rate_per_s < 57
+    proof = run(nearer.rate_per_s, 347, 0.004, Purpose.CONFIRM)
+    assert ended([*runs, safe, proof]).claim is proof
+
+
+def test_between_what_was_proven_and_what_was_not_a_last_rate_is_tried() -> None:
+    runs = [*near_the_limit(), run(50, 138, 0.002, Purpose.CONFIRM), run(56, 60, 0.0085, Purpose.CONFIRM)]
+    between = step(runs)
+    assert 50 < between.rate_per_s <= 0.97 * 56
+    assert between.seconds == 600 - 115 - 138 - 60
+    found = ended([*runs, run(between.rate_per_s, 60, 0.012, Purpose.CONFIRM)])
+    assert found.claim is runs[-2]  # what was proven stays proven
+
+
+def test_a_rate_that_is_not_proven_is_followed_by_a_lower_one_and_after_that_by_none() -> None:
+    runs = [*near_the_limit(), run(50, 60, 0.007, Purpose.CONFIRM)]
+    lower = step(runs)
+    assert lower.purpose is Purpose.CONFIRM
+    assert 35 < lower.rate_per_s < 0.97 * 50
+    found = ended([*runs, run(lower.rate_per_s, 60, 0.012, Purpose.CONFIRM)])
     assert found.claim is None
-    assert found.why.startswith("600 s were not enough to prove 5")
+    assert found.why.startswith("600 s were not enough to prove 50/s and 39")
+
+
+def test_a_last_rate_is_not_tried_where_nothing_lies_between() -> None:
+    runs = [*near_the_limit(), run(50, 138, 0.002, Purpose.CONFIRM), run(51.5, 60, 0.012, Purpose.CONFIRM)]
+    assert ended(runs).claim is runs[-2]
 
 
 def test_a_claim_rests_on_its_own_whole_run_and_on_nothing_else() -> None:
-    good = run(50, 250, 0.002, Purpose.CONFIRM)
+    good = run(50, 480, 0.002, Purpose.CONFIRM)
     assert ended([*near_the_limit(), good]).claim is good
-    assert ended([run(8, 10, 1.0), good]).claim is good  # whatever came before
-    cut = Run(good.step, good.over_per_window[:249], good.sent_per_window[:249])
+    assert ended([run(8, 10, 1.0), run(4, 60, 0.0), good]).claim is good  # whatever came before
+    cut = Run(good.step, good.over_per_window[:479], good.sent_per_window[:479])
     assert not proves(cut, PLAN)
 
 
@@ -150,4 +175,5 @@ def test_on_a_simulated_queue_few_searches_claim_too_much_and_most_come_close() 
     parts = [rate / limit for rate, _ in found]
     assert max(parts) <= 1
     assert np.median(parts) > 0.85
+    assert min(parts) > 0.5
     assert max(seconds for _, seconds in found) <= PLAN.budget_s

@@ -27,7 +27,7 @@ from tests.factories import (
 from tests.pages.markup import squeezed
 from validators.core.load import LATENCY_EDGES_MS
 from validators.models import GateResult, GateRun
-from web.pages.gate_plots import capacity_plot, latency_plot
+from web.pages.gate_plots import batch_plot, capacity_plot, latency_plot, stage_plot
 from web.progress import left_of
 
 pytestmark = pytest.mark.django_db
@@ -246,3 +246,28 @@ def test_the_page_asks_few_questions(
     for name in ("gate_run", "gate_run_live"):
         with django_assert_max_num_queries(12):
             shown(member, name, running)
+
+
+def test_where_the_time_goes_and_what_batches_cost_are_drawn_where_they_were_told(
+    member: Client, running: GateRun
+) -> None:
+    stages = {
+        "queue_ms": 4.0,
+        "input_ms": 1.0,
+        "infer_ms": 6.0,
+        "output_ms": 1.0,
+        "overhead_ms": 0.5,
+        "mean_batch": 2.5,
+    }
+    point = {"rate_per_s": 20.0, "goodput_per_s": 19.0, "latency_ms": {"p50": 12.0}, "stages": stages}
+    size = {"requests": 40, "latency_ms": {"p50": 5.0, "p95": 7.0}}
+    evidence = {
+        "slo_ms": 250.0, "capacity_per_s": None, "points": [point, {**point, "rate_per_s": 10.0, "stages": None}],
+        "batches": [{**size, "items": 1, "items_per_s": 200.0}, {**size, "items": 4, "items_per_s": 800.0}],
+    }  # fmt: skip
+    GateResult.objects.create(gate_run=running, gate="capacity", position=9, verdict="undecided", evidence=evidence)
+    page = squeezed(member.get(reverse("gate_run", args=[running.pk])).content.decode())
+    assert "Where its time goes" in page and "2.5" in page and "8 ms" in page  # the model's three parts
+    assert "Latency by batch" in page and "most items a second in requests of 4." in page
+    assert stage_plot({"points": [{**point, "stages": None}]}) is None
+    assert batch_plot({"batches": evidence["batches"][:1]}) is None

@@ -19,6 +19,15 @@ class Declared:
     entry: int
 
 
+@dataclass(frozen=True)
+class Measured:
+    """One rate that was asked: what the search counts, all that was measured, and the server's own stages, where it tells them."""
+
+    run: Run
+    summary: LoadSummary
+    stages: Mapping[str, float] | None = None
+
+
 def plan_of(policy: Mapping[str, Any], load: Mapping[str, Any]) -> SearchPlan:
     """The search that a policy's capacity section asks for, under the objective of its load section."""
     return SearchPlan(
@@ -55,7 +64,7 @@ def same_hardware(one: str, other: str) -> bool:
 
 def judge_capacity(
     ended: Ended,
-    measured: Sequence[tuple[Run, LoadSummary]],
+    measured: Sequence[Measured],
     plan: SearchPlan,
     *,
     slo_ms: float,
@@ -78,8 +87,8 @@ def judge_capacity(
         "slo_quantile": plan.quantile,
         "confidence": plan.confidence,
         "budget_s": plan.budget_s,
-        "seconds": sum(len(run.over_per_window) for run, _ in measured),
-        "points": [_point(run, summary, plan) for run, summary in measured],
+        "seconds": sum(len(one.run.over_per_window) for one in measured),
+        "points": [_point(one, plan) for one in measured],
     }
     over = f"over {slo_ms:g} ms, and at most {plan.allowed:.2%} may be"
     proven = ""
@@ -89,7 +98,8 @@ def judge_capacity(
             f"proven at confidence {plan.confidence:g}. "
         )
     asks = f"Its envelope declares {declared.per_s:g} requests/s" if declared else ""
-    refuted = [run for run, _ in measured if declared and run.step.rate_per_s <= declared.per_s and refutes(run, plan)]
+    runs = [one.run for one in measured]
+    refuted = [run for run in runs if declared and run.step.rate_per_s <= declared.per_s and refutes(run, plan)]
     if rate and (declared is None or declared.per_s <= rate):
         told = asks or f"Its envelope declares no rate for {hardware or 'this hardware'}"
         return Judgement(Verdict.PASSED, f"{proven}{told}.", evidence)
@@ -108,8 +118,9 @@ def _rounded_down(rate_per_s: float) -> float:
     return int(rate_per_s * step) / step
 
 
-def _point(run: Run, summary: LoadSummary, plan: SearchPlan) -> dict[str, Any]:
+def _point(measured: Measured, plan: SearchPlan) -> dict[str, Any]:
     """One measured rate, as the evidence tells it. `found`: proven, refuted or open."""
+    run, summary = measured.run, measured.summary
     is_proof = run.step.purpose is Purpose.CONFIRM and proves(run, plan)
     return {
         "rate_per_s": round(run.step.rate_per_s, 3),
@@ -123,5 +134,6 @@ def _point(run: Run, summary: LoadSummary, plan: SearchPlan) -> dict[str, Any]:
         "latency_ms": {name: summary.latency_ms[name] for name in ("p50", "p95", "p99") if name in summary.latency_ms},
         "lag_p99_ms": summary.lag_p99_ms,
         "dispersion": round(run.dispersion, 3),
+        "stages": dict(measured.stages) if measured.stages else None,
         "found": "proven" if is_proof else "refuted" if refutes(run, plan) else "open",
     }

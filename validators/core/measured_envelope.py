@@ -15,7 +15,8 @@ def measured_entry(report: Mapping[str, Any], digest: str) -> dict[str, Any] | N
     """The entry that a report's body proves; None where its capacity gate proved no rate, or on hardware that nobody named."""
     gates = {one["gate"]: one.get("evidence") or {} for one in report.get("gates") or ()}
     found = gates.get("capacity") or {}
-    proof = next((one for one in found.get("points") or () if one["found"] == "proven"), None)
+    proven = [one for one in found.get("points") or () if one["found"] == "proven"]
+    proof = max(proven, key=lambda one: one["rate_per_s"], default=None)
     if not found.get("capacity_per_s") or proof is None or not found.get("hardware"):
         return None
     timings = (gates.get("cold_start") or {}).get("timings") or {}

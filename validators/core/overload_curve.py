@@ -13,7 +13,7 @@ import numpy as np
 
 #: How steeply the log odds of being over grow with the log of the rate, before anything was measured, and how sure that is.
 #: Source: simulated single queues around their limit have 8 to 15 (`python -m benchmarks.capacity`).
-_STEEPNESS, _SPREAD = 10.0, 5.0
+_STEEPNESS, _SPREAD = 10.0, 3.0
 _STEPS, _LONGEST_STEP = 25, 2.0
 
 

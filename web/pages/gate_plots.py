@@ -7,7 +7,22 @@ from typing import Any
 
 from accounts.core.quantities import share_text
 from validators.core.compare import Paired, drop_interval
-from web.plots import Axis, Estimate, Kind, Limit, LoadPoint, Mark, Plot, Series, Unit, forest, lines, rate_latency
+from web.plots import (
+    Axis,
+    Estimate,
+    Kind,
+    Limit,
+    LoadPoint,
+    Mark,
+    Panel,
+    Plot,
+    Series,
+    Unit,
+    forest,
+    lines,
+    panels,
+    rate_latency,
+)
 
 Evidence = Mapping[str, Any]
 _MIB = 2**20
@@ -18,7 +33,7 @@ def plots_of(gate: str, evidence: Evidence, policy: Mapping[str, Any], others: S
     if gate == "load":
         found = [latency_plot(evidence), rate_plot(evidence, others)]
     elif gate == "capacity":
-        found = [capacity_plot(evidence)]
+        found = [capacity_plot(evidence), stage_plot(evidence), batch_plot(evidence)]
     elif gate == "golden":
         found = [slice_plot(evidence, policy)]
     elif gate == "resources":
@@ -88,6 +103,56 @@ def capacity_plot(evidence: Evidence) -> Plot | None:
         limit_s=evidence["slo_ms"] / 1000,
         capacity_per_s=proven,
         name="capacity",
+    )
+
+
+def stage_plot(evidence: Evidence) -> Plot | None:
+    """Where the server's time went over every rate, and how many items shared a run; None where it did not tell."""
+    told = sorted(
+        ((one["rate_per_s"], one["stages"]) for one in evidence.get("points") or () if one.get("stages")),
+        key=lambda one: one[0],
+    )
+    if not told:
+        return None
+
+    def over_rate(*names: str, unit: float = 1.0) -> list[tuple[float, float | None]]:
+        return [(rate, sum(stages[name] for name in names) * unit) for rate, stages in told]
+
+    waits = [
+        Series("queue", over_rate("queue_ms", unit=0.001), "worse"),
+        Series("model", over_rate("input_ms", "infer_ms", "output_ms", unit=0.001), "candidate"),
+        Series("the rest", over_rate("overhead_ms", unit=0.001), "s3"),
+    ]
+    runs = [Series("items in a run", over_rate("mean_batch"), "stable")]
+    return panels(
+        "Where its time goes",
+        "Means for each request, by the server's own counters: the queue also holds the wait for companions of a batch.",
+        [
+            Panel(waits, Axis("for each request", Unit.DURATION), height=150),
+            Panel(runs, Axis("items in a run"), height=90),
+        ],
+        x=Axis("offered requests a second", lo=0.0),
+        name="stages",
+    )
+
+
+def batch_plot(evidence: Evidence) -> Plot | None:
+    """What a request of more items costs while nobody else asks; None where a request has one item only."""
+    sizes = evidence.get("batches") or ()
+    if len(sizes) < 2:
+        return None
+    latency = [
+        Series(name, [(one["items"], one["latency_ms"][name] / 1000) for one in sizes], look)
+        for name, look in (("p50", "s1"), ("p95", "s2"))
+    ]
+    done = [Series("items a second", [(one["items"], one["items_per_s"]) for one in sizes], "stable")]
+    best = max(sizes, key=lambda one: one["items_per_s"])
+    return panels(
+        "Latency by batch",
+        f"One request after another; most items a second in requests of {best['items']}.",
+        [Panel(latency, Axis("latency", Unit.DURATION), height=150), Panel(done, Axis("items a second"), height=90)],
+        x=Axis("items in a request", is_log=True),
+        name="batches",
     )
 
 

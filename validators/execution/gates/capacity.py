@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from validators.core.capacity import declared_for, judge_capacity, plan_of
+from validators.core.capacity import Measured, declared_for, judge_capacity, plan_of
 from validators.core.capacity_search import Ended, Purpose, Run, Step, is_hopeless, next_step
-from validators.core.load import Attempt, Floats, LoadSummary, arrivals, generator_limit, max_lag_ms, summarise
+from validators.core.load import Attempt, Floats, arrivals, generator_limit, max_lag_ms, summarise
 from validators.core.proof import WINDOW_S
 from validators.core.verdict import Judgement, Verdict
+from validators.execution.gates.batch_curve import batch_curve
 from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import settled
 from validators.execution.gates.load_payloads import payloads_of
+from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
 
 #: A look reads every attempt so far, on a core that the sender needs too.
 _LOOK_EVERY_S = 15.0
+#: Of the budget, and beside it, for what batches cost.
+_BATCHES_SHARE = 0.05
 
 
 def capacity_gate(context: GateContext) -> Judgement:
@@ -35,29 +40,41 @@ class _CapacityGate:
         self.plan = plan_of(context.policy.of("capacity"), self.load)
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
-        self.measured: list[tuple[Run, LoadSummary]] = []
+        self.measured: list[Measured] = []
 
     def found(self) -> Judgement:
-        while not isinstance(step := next_step([run for run, _ in self.measured], self.plan), Ended):
+        batches = self._batches()
+        while not isinstance(step := next_step([one.run for one in self.measured], self.plan), Ended):
             self.context.say(f"{step.purpose.value}: {step.rate_per_s:.4g} requests/s for {step.seconds:g} s")
             self.measured.append(self._measure(step))
         declared = declared_for(self.context.envelope, self.context.hardware)
         judged = judge_capacity(
             step, self.measured, self.plan, slo_ms=self.slo_ms, hardware=self.context.hardware, declared=declared
         )
-        judged.evidence.update(self.payloads.told)
-        claimed = next((summary for run, summary in self.measured if run is step.claim), None)
+        judged.evidence.update({**self.payloads.told, "batches": batches})
+        claimed = next((one.summary for one in self.measured if one.run is step.claim), None)
         limited = generator_limit(claimed, max_lag_ms=math.inf) if claimed else ""
         if limited:  # a server that is asked less is faster
             return Judgement(Verdict.ERRORED, f"generator_limited: {limited}, so nothing is claimed.", judged.evidence)
-        late = generator_limit(self.measured[-1][1], max_lag_ms=max_lag_ms(self.load))
+        late = generator_limit(self.measured[-1].summary, max_lag_ms=max_lag_ms(self.load))
         if late and judged.verdict is not Verdict.PASSED:  # lateness only adds to what is measured
             return Judgement(Verdict.ERRORED, f"generator_limited: {late}.", judged.evidence)
         return judged
 
-    def _measure(self, step: Step) -> tuple[Run, LoadSummary]:
+    def _batches(self) -> list[dict[str, Any]]:
+        """What requests of more items cost; none where a request has one item only."""
+        if not self.context.has_batch_axis:
+            return []
+        self.context.say("asks for one item, two, four … in a request, one request after another")
+        return batch_curve(
+            self.context,
+            seconds=_BATCHES_SHARE * self.plan.budget_s,
+            beat=lambda: self.context.progress(0, math.ceil(self.plan.budget_s)),
+        )
+
+    def _measure(self, step: Step) -> Measured:
         schedule = arrivals(step.rate_per_s, step.seconds, seed=self.load["seed"] + len(self.measured))
-        spent_s = sum(len(run.over_per_window) for run, _ in self.measured)
+        spent_s = sum(len(one.run.over_per_window) for one in self.measured)
         total_s = math.ceil(self.plan.budget_s)
 
         looked_s = 0.0
@@ -72,6 +89,7 @@ class _CapacityGate:
             seconds = int(known[-1].due_s / WINDOW_S) if known else 0
             return seconds > 0 and is_hopeless(self._run_of(step, known, seconds), self.plan)
 
+        watch = StageWatch(self.context)
         attempts = load_runner.drive(
             self.context.server,
             self.context.model,
@@ -81,9 +99,10 @@ class _CapacityGate:
             progress=lambda sent: None,
             is_enough=is_enough,
         )
+        stages = watch.split()
         lasted_s = _lasted_s(schedule, attempts, step.seconds)
         summary = summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=self.payloads.kinds)
-        return Run(step, summary.over_per_window, summary.sent_per_window), summary
+        return Measured(Run(step, summary.over_per_window, summary.sent_per_window), summary, stages)
 
     def _run_of(self, step: Step, attempts: Sequence[Attempt], seconds: int) -> Run:
         """The run's first seconds."""

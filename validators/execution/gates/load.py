@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from serving.ports import InferenceError, InferenceServer
+from serving.ports import InferenceServer
 from validators.core.answered import answered_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
 from validators.core.full_server import burst_of, judge_full
@@ -23,11 +23,11 @@ from validators.core.load import (
 )
 from validators.core.proof import sizing
 from validators.core.recovery import is_asked, judge_recovery, recovered_after_s, surge
-from validators.core.stages import stages_between
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import is_proven, settled
 from validators.execution.gates.load_payloads import Payloads, payloads_of
+from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
 
 #: The objective is measured again when the generator was late: other work on the machine comes and goes.
@@ -81,12 +81,10 @@ class _LoadGate:
         policy, kinds, planned_s = self.policy, self.payloads.kinds, sizing(self.policy).deadline_s
         schedule = arrivals(policy["rate_per_s"], planned_s, seed=seed, cv=policy["arrivals_cv"])
         enough = is_proven(schedule, kinds, policy) if policy["duration_s"] is None else _never
-        before, began = self._statistics(), time.monotonic()
+        watch = StageWatch(self.context)
         expected = min(len(schedule), sizing(policy).requests if enough is not _never else len(schedule))
         attempts = self._drive(schedule, expected=expected, is_enough=enough)
-        stages = stages_between(
-            before, self._statistics(), wall_s=time.monotonic() - began, instances=self.context.instances
-        )
+        stages = watch.split()
         is_whole = len(attempts) == len(schedule)
         lasted_s = planned_s if is_whole else attempts[-1].due_s + 1 / policy["rate_per_s"]
         return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), stages
@@ -193,13 +191,6 @@ class _LoadGate:
 
     def _note(self, began_s: float, attempts: Sequence[Attempt]) -> None:
         self._ended_at += [began_s + attempt.done_s for attempt in attempts if attempt.is_sent]
-
-    def _statistics(self) -> Mapping[str, Any]:
-        """The server's counters; none where it does not tell, which is for the requests to judge."""
-        try:
-            return self.context.server.statistics(self.context.model)
-        except InferenceError:
-            return {}
 
 
 def _never(attempts: Sequence[Attempt], now_s: float) -> bool:
