@@ -92,6 +92,14 @@ def test_the_measured_envelope_names_its_report(dev: Client, release: Release) -
     assert (entry["source"], entry["evidence"], entry["throughput"]["value"]) == ("measured", report.digest, 50.3)
 
 
+def test_what_the_server_held_stands_beside_what_was_declared(dev: Client, release: Release) -> None:
+    report_for(release, gates=gates(resources={"peaks": {"memory_bytes": 300 * 2**20}}))
+    found = dev.get(f"{RELEASE}/measured-envelope").json()
+    assert found == {"host": {"memory_mib_min": 300}}
+    report_for(release, gates=gates(capacity=CAPACITY))
+    assert list(dev.get(f"{RELEASE}/measured-envelope").json()) == ["host", "performance"]
+
+
 def test_the_command_line_plans_and_prints_the_envelope(run: Run, release: Release) -> None:  # noqa: F811
     assert run("admin", "plan", "sentiment/r1", "--peak", "100")[0] == 1
     report_for(release, gates=gates(capacity=CAPACITY))

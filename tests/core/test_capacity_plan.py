@@ -9,7 +9,7 @@ import pytest
 
 from registry.core.envelope import ENVELOPE
 from validators.core.capacity_plan import Basis, Forecast, basis_of, plan_for
-from validators.core.measured_envelope import measured_entry, with_measured
+from validators.core.measured_envelope import measured_entry, measured_host, with_measured
 
 BASIS = Basis(50, "capacity", "NVIDIA L4", 60, 0.99, 0.9, "sha256:ab", cold_start_s=30)
 POINT = {
@@ -108,3 +108,10 @@ def test_a_measurement_takes_the_place_of_what_was_said_of_its_hardware() -> Non
     )
     other, entry = {"hardware": "NVIDIA H100"}, {"hardware": "NVIDIA L4", "source": "measured"}
     assert with_measured([declared, bare, tokens, other], entry) == [tokens, other, entry]
+
+
+def test_what_a_server_held_is_rounded_up_to_what_an_envelope_may_declare() -> None:
+    peaks = {"memory_bytes": 300 * 2**20 + 1, "shared_bytes": 64 * 2**20, "open_files": 12}
+    assert measured_host(report(resources={"peaks": peaks})) == {"memory_mib_min": 301, "shm_mib_min": 64}
+    assert measured_host(report(resources={"peaks": {"memory_bytes": None, "shared_bytes": 0}})) is None
+    assert measured_host(report(load=LOAD)) is None

@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 from accounts.api.requests import StrictSerializer, actor_of, read_body
 from registry.queries import visible_release
 from validators.core.capacity_plan import Forecast, plan_for
-from validators.queries.capacity import measured_performance, plan_basis_of
+from validators.queries.capacity import measured_envelope, plan_basis_of
 
 _MOST_PER_S = 1e9
 
@@ -71,9 +71,12 @@ class CapacityPlanOut(serializers.Serializer[Any]):
 
 
 class MeasuredEnvelopeOut(serializers.Serializer[Any]):
-    """An envelope's `performance` for the next release.yaml: what was declared for other hardware, and what was measured."""
+    """Parts of an envelope for the next release.yaml; what was not measured is left out."""
 
-    performance = serializers.ListField(child=serializers.DictField())
+    host = serializers.DictField(required=False, help_text="what was declared, with what the server held at most")
+    performance = serializers.ListField(
+        required=False, child=serializers.DictField(), help_text="declared for other hardware, and what was measured"
+    )
 
 
 class CapacityPlanView(APIView):
@@ -92,6 +95,6 @@ class CapacityPlanView(APIView):
 class MeasuredEnvelopeView(APIView):
     @extend_schema(operation_id="releases_measured_envelope", responses=MeasuredEnvelopeOut)
     def get(self, request: Request, slug: str, name: str) -> Response:
-        """The release's measured capacity as `envelope.performance`, with the report as its evidence."""
+        """The release's envelope as far as it was measured: its capacity, with the report as evidence, and what its server held."""
         release = visible_release(actor_of(request), slug, name)
-        return Response(MeasuredEnvelopeOut({"performance": measured_performance(release)}).data)
+        return Response(MeasuredEnvelopeOut(measured_envelope(release)).data)

@@ -1,7 +1,8 @@
-"""What a report measured, as the `performance` of an envelope: for the release.yaml of the next release."""
+"""What a report measured, as parts of an envelope: for the release.yaml of the next release."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,10 @@ from validators.core.capacity import same_hardware
 
 #: An envelope's names for the parts of a cold start, and the cold start gate's.
 _COLD_START = {"download": "fetch_s", "load": "load_s", "warmup": "warmup_s"}
+
+#: An envelope's names of what a server holds, and the resources gate's.
+_HOST = {"memory_mib_min": "memory_bytes", "shm_mib_min": "shared_bytes"}
+_MIB = 2**20
 
 
 def measured_entry(report: Mapping[str, Any], digest: str) -> dict[str, Any] | None:
@@ -34,6 +39,13 @@ def measured_entry(report: Mapping[str, Any], digest: str) -> dict[str, Any] | N
         "n": proof["requests"],
         "duration_s": proof["seconds"],
     }
+
+
+def measured_host(report: Mapping[str, Any]) -> dict[str, int] | None:
+    """Of an envelope's `host`, what a report's resources gate saw the server hold at most, in whole MiB; None where it saw nothing."""
+    gates = {one["gate"]: one.get("evidence") or {} for one in report.get("gates") or ()}
+    peaks = (gates.get("resources") or {}).get("peaks") or {}
+    return {name: math.ceil(peaks[peak] / _MIB) for name, peak in _HOST.items() if peaks.get(peak)} or None
 
 
 def _workload(found: Mapping[str, Any]) -> str:

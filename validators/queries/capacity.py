@@ -13,7 +13,7 @@ from registry.models import Release
 from registry.queries import manifest_of
 from validators.core.capacity import hardware_name
 from validators.core.capacity_plan import Basis, basis_of
-from validators.core.measured_envelope import measured_entry, with_measured
+from validators.core.measured_envelope import measured_entry, measured_host, with_measured
 from validators.models import Report
 from validators.queries.gate_runs import is_authentic, reports_of
 
@@ -39,13 +39,24 @@ def plan_basis_of(release: Release) -> PlanBasis | None:
     return next((one for one in found if one.basis.gate == "capacity"), next(iter(found), None))
 
 
-def measured_performance(release: Release) -> list[dict[str, Any]]:
-    """The release's `envelope.performance` with what its newest report with a capacity measured. Raises NotFound."""
-    for _, entry in _proven(release, measured_entry):
-        return with_measured((manifest_of(release).get("envelope") or {}).get("performance") or (), entry)
+def measured_envelope(release: Release) -> dict[str, Any]:
+    """The release's envelope as far as it was measured, each part by the newest report that tells it. Raises NotFound.
+
+    `performance`, where a capacity is proven, and `host`, where the resources gate saw what the server held; what else was
+    declared stays beside it.
+    """
+    declared = manifest_of(release).get("envelope") or {}
+    found: dict[str, Any] = {}
+    for _, host in _proven(release, lambda body, _: measured_host(body))[:1]:
+        found["host"] = {**(declared.get("host") or {}), **host}
+    for _, entry in _proven(release, measured_entry)[:1]:
+        found["performance"] = with_measured(declared.get("performance") or (), entry)
+    if found:
+        return found
     raise NotFound(
         "no_capacity_measured",
-        f"No report of {release.name} proves a capacity on hardware with a name. Put capacity into the policy's gates and run them.",
+        f"No report of {release.name} proves a capacity on hardware with a name, or tells what its server held. "
+        "Put capacity and resources into the policy's gates and run them.",
         release=release.name,
     )
 

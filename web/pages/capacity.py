@@ -16,7 +16,7 @@ from ledger.core.errors import NotFound
 from registry.models import Release
 from validators.api.capacity import ForecastIn
 from validators.core.capacity_plan import Forecast, plan_for
-from validators.queries.capacity import PlanBasis, measured_performance, plan_basis_of
+from validators.queries.capacity import PlanBasis, measured_envelope, plan_basis_of
 from web.pages.release_frame import frame, readable_release
 
 #: (the API's field, label, unit, what it is until something is typed)
@@ -79,7 +79,7 @@ def _number(text: str) -> float | int | str:
 def _envelope_of(release: Release) -> str:
     """The measured envelope as it is written into a release.yaml; empty where nothing was measured."""
     try:
-        measured = measured_performance(release)
+        measured = measured_envelope(release)
     except NotFound:
         return ""
-    return yaml.safe_dump({"envelope": {"performance": measured}}, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump({"envelope": measured}, sort_keys=False, allow_unicode=True)
