@@ -142,7 +142,7 @@ def _plan(envelope: Mapping[str, Any], files: Mapping[str, tuple[int, Mapping[st
     if declared is None or told is None or all(map(eq, map(int, declared.split(".")), map(int, told.split(".")))):
         return []
     said = f"{declared} is not what built {BACKEND_FILES['tensorrt']}, which says {told} in its header."
-    return [Problem("envelope.engine.builder_version", said, f"Write \"{told}\", or leave it out.")]
+    return [Problem("envelope.engine.builder_version", said, f'Write "{told}", or leave it out.')]
 
 
 def plan_tensorrt(files: Mapping[str, Mapping[str, Any]]) -> str | None:

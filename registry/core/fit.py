@@ -186,9 +186,7 @@ def _driver(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
         yield _reason("driver.cuda_max_exclusive", None if high is None else not high, f"CUDA {node.cuda}", asks)
 
 
-def _engine(
-    asked: Mapping[str, Any], node: NodeFacts, backend: str, plan_tensorrt: str | None
-) -> Iterator[Reason]:
+def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str, plan_tensorrt: str | None) -> Iterator[Reason]:
     """A TensorRT plan runs where it was built, unless it says otherwise.
 
     Source: TensorRT documentation, engine compatibility: by default only the version that built a plan loads it, and only
@@ -200,7 +198,9 @@ def _engine(
     if built is None or has is None:
         who = "Neither the plan's header nor the envelope says which TensorRT built it"
         said = who if built is None else f"The node tells no TensorRT, and the plan was built by {built}"
-        yield Reason("engine.builder_version", Verdict.UNKNOWN, f"{said}; a plan loads by default in that version only.")
+        yield Reason(
+            "engine.builder_version", Verdict.UNKNOWN, f"{said}; a plan loads by default in that version only."
+        )
     elif asked.get("version_compatible"):
         yield _later(has, built)
     else:

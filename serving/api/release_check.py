@@ -62,7 +62,8 @@ class CheckOut(serializers.Serializer[Any]):
         allow_null=True, help_text="the version that built the engine plan, by its header; null where it is not told"
     )
     warnings = serializers.ListField(
-        child=serializers.CharField(), help_text="one for each node with the runtime on which the engine plan cannot load"
+        child=serializers.CharField(),
+        help_text="one for each node with the runtime on which the engine plan cannot load",
     )
     suggested_envelope = serializers.JSONField(help_text="null where it cannot be told")
     suggested_serving = serializers.JSONField(help_text="{inputs, outputs}, or null")

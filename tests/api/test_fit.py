@@ -112,7 +112,9 @@ def test_a_plan_is_never_placed_where_it_cannot_load(dev: Client) -> None:
     newer = make_node("newer", facts={"labels": L4_LABELS}, runtimes=[{**own, "versions": {"tensorrt": "10.4.0"}}])
     hopper = {**L4_LABELS, "nvidia.com/gpu.compute.major": "9", "nvidia.com/gpu.compute.minor": "0"}
     make_node("hopper", facts={"labels": hopper}, runtimes=[own])
-    with pytest.raises(Unavailable, match="newer: The node has TensorRT 10.4.0; the plan loads in 10.3.0.26") as refused:
+    with pytest.raises(
+        Unavailable, match="newer: The node has TensorRT 10.4.0; the plan loads in 10.3.0.26"
+    ) as refused:
         ensure_deployment(actor=actor, release=release, environment=staging, reason="try")
     assert refused.value.code == "plan_loads_nowhere" and "built for 8.9" in refused.value.message
     assert nodes_for(release, [newer]) == [] and not release.deployments.exists()
