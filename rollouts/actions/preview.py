@@ -232,8 +232,8 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     since = timezone.now() - NODE_SEEN_WITHIN
     about = [one for one in asked.places.free if one.seen_at is not None and one.seen_at >= since]
     node = next(iter(nodes_for(candidate, about)), None)
-    if node is None and (why := why_not_loaded(candidate, about)):
-        said = f"The engine plan of {candidate.name} loads on no node with its runtime: {' '.join(why)}"
+    if node is None and (refusing := why_not_loaded(candidate, about)):
+        said = f"The engine plan of {candidate.name} loads on no node with its runtime: {' '.join(refusing)}"
         yield Warned("does_not_fit", "warning", f"{said} Build the plan where it is to run.")
         return
     if node is None:

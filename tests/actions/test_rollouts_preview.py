@@ -199,6 +199,16 @@ def test_a_node_that_the_candidate_does_not_fit() -> None:
     )
 
 
+def test_a_plan_that_loads_on_no_node_is_told_with_the_reason() -> None:
+    candidate = over_stable()
+    runtime = {**manifest_of(candidate)["runtime"], "backend": "tensorrt"}
+    resealed(candidate, runtime=runtime, envelope={"engine": {"builder_version": "10.3"}})
+    make_node(runtimes=[{**runtime, "backends": ["tensorrt"], "versions": {"tensorrt": "10.4.0"}}])
+    told = message(candidate, "does_not_fit")
+    assert "on no node with its runtime: local: The node has TensorRT 10.4.0; the plan loads in 10.3 only." in told
+    assert "no_node" not in codes(candidate)
+
+
 def test_traffic_that_is_thin_for_the_policy_or_unknown() -> None:
     candidate = over_stable()
     assert codes(candidate)["traffic_unknown"] == "note"

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from accounts.actions import actor_for
 from accounts.core.access import Role
+from ledger.core.canonical import sha256_of
 from registry.models import Blob, ServedModel
 from tests.factories import make_user
 from tests.pages.markup import squeezed
@@ -168,7 +169,7 @@ def keep(model: ServedModel, count: int, release: str = "r1") -> None:
     KeptRequest.objects.bulk_create(
         KeptRequest(
             model=model, release=release, inputs={"text": f"words {n}"}, answers={"probabilities": [0.2, 0.8]},
-            digest=f"sha256:{n:064x}", rank=n, size_bytes=50, at=timezone.now(),
+            digest=sha256_of(str(n).encode()), rank=n, size_bytes=50, at=timezone.now(),
         )
         for n in range(count)
     )  # fmt: skip

@@ -16,32 +16,33 @@ from ledger.core.canonical import sha256_of
 from ledger.core.errors import Invalid, NotFound, Refused
 from registry.models import ServedModel
 from validators.core.contract import tensors_of
-from validators.core.kept_requests import Draft, KeepRule, Sample, draft, keep_rule
+from validators.core.kept_requests import Draft, KeepRule, Sample, draft
 from validators.models import KeptRequest
 from validators.queries.golden_preview import golden_for
-from validators.queries.kept_requests import samples_of
+from validators.queries.kept_requests import keep_rules, samples_of
 
 
 def keep_requests(*, actor: Actor, model_id: int, samples: Iterable[Sample]) -> int:
-    """How many were taken, under what the model's policy allows at this moment; of the same inputs the latest. Raises Refused.
+    """How many were taken, under what the model's policy allows now; of the same inputs the latest. Raises Refused.
 
-    None are while somebody else changes the model: its policy may be what changes.
+    Should the policy change at this very moment, `forget_old_requests` deletes what is too much.
     """
     require(actor, Verb.ADMINISTER, "")
+    rule = keep_rules([model_id]).get(model_id)
+    if rule is None:
+        return 0
     with transaction.atomic():
-        model = ServedModel.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=model_id).first()
-        rule = keep_rule(model.gate_policy) if model is not None else None
-        if model is None or rule is None:
-            return 0
         now = timezone.now()
-        rows = [KeptRequest(model=model, at=now, **asdict(one)) for one in samples if one.size_bytes <= rule.max_bytes]
+        rows = [
+            KeptRequest(model_id=model_id, at=now, **asdict(one)) for one in samples if one.size_bytes <= rule.max_bytes
+        ]
         KeptRequest.objects.bulk_create(
             sorted(rows, key=lambda row: row.digest),  # one lock order
             update_conflicts=True,
             unique_fields=["model", "digest"],
             update_fields=["release", "answers", "size_bytes", "at"],
         )
-        _trim(model, rule)
+        _trim(model_id, rule)
     return len(rows)
 
 
@@ -97,16 +98,15 @@ def forget_requests(*, actor: Actor, model: ServedModel) -> int:
 
 def forget_old_requests() -> None:
     """Deletes what is older than its model's policy allows, and all of a model whose policy allows none any more."""
-    for model in ServedModel.objects.filter(pk__in=KeptRequest.objects.values("model")):
-        rule = keep_rule(model.gate_policy)
-        if rule is None:
-            KeptRequest.objects.filter(model=model).delete()
-        else:
-            _trim(model, rule)
+    held = set(KeptRequest.objects.values_list("model", flat=True).distinct())
+    rules = keep_rules(held)
+    KeptRequest.objects.filter(model__in=held - rules.keys()).delete()
+    for model_id, rule in rules.items():
+        _trim(model_id, rule)
 
 
-def _trim(model: ServedModel, rule: KeepRule) -> None:
-    mine = KeptRequest.objects.filter(model=model)
+def _trim(model_id: int, rule: KeepRule) -> None:
+    mine = KeptRequest.objects.filter(model=model_id)
     oldest = timezone.now() - timedelta(days=rule.max_age_days)
     mine.filter(Q(at__lt=oldest) | Q(size_bytes__gt=rule.max_bytes)).delete()
     beyond = list(mine.order_by("rank", "digest").values_list("pk", flat=True)[rule.most :])

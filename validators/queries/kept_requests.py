@@ -9,6 +9,7 @@ from django.db.models import Count, Max, Min, Sum
 from django.utils.crypto import salted_hmac
 
 from registry.models import ServedModel
+from registry.queries import gate_policies
 from validators.core.kept_requests import KeepRule, Sample, keep_rule
 from validators.models import KeptRequest
 
@@ -34,8 +35,7 @@ def samples_of(model: ServedModel) -> tuple[list[Sample], str]:
 
 def keep_rules(model_ids: Collection[int]) -> dict[int, KeepRule]:
     """What may be kept of each of these models; those of which nothing may are left out. One query."""
-    rows = ServedModel.objects.filter(pk__in=model_ids).values_list("pk", "gate_policy")
-    return {pk: rule for pk, policy in rows if (rule := keep_rule(policy))}
+    return {pk: rule for pk, policy in gate_policies(model_ids).items() if (rule := keep_rule(policy))}
 
 
 def sampling_secret() -> bytes:
