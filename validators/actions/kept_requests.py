@@ -70,13 +70,14 @@ def draft_golden_set(*, actor: Actor, model: ServedModel) -> Draft:
         found = draft(kept, golden, outputs, baseline=baseline)
     except ValueError as error:
         raise Invalid("draft_impossible", f"The kept requests make no golden set: {error}.", field="golden") from None
-    append_event(
-        verb="kept_requests.drafted",
-        subject_type="model",
-        subject_id=model.slug,
-        actor=actor,
-        facts={"items": found.items, "baseline": baseline, "digest": sha256_of(found.lines)},
-    )
+    with transaction.atomic():
+        append_event(
+            verb="kept_requests.drafted",
+            subject_type="model",
+            subject_id=model.slug,
+            actor=actor,
+            facts={"items": found.items, "baseline": baseline, "digest": sha256_of(found.lines)},
+        )
     return found
 
 
