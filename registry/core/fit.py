@@ -210,9 +210,9 @@ def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str, plan_tensor
 
 
 def _later(has: str, built: str) -> Reason:
-    """Whether a plan that was built to load in later versions loads in `has`; across major versions only NVIDIA's pairs are known to.
+    """Whether a plan that was built to load in later versions loads in `has`: of other major versions, in those that NVIDIA names.
 
-    Source: TensorRT 11.4 support matrix, engine portability: 8 in 10, 10 in 11, no other pair of major versions.
+    Source: TensorRT 10.16, version compatibility: 8 in 9 and 10, 9 in 10; 11.4, support matrix: 10 in 11, and no others.
     """
     ok, majors = _at_least(has, built), (int(built.split(".")[0]), (_numbers(has) or [0])[0])
     asks = f"the plan loads in {built} or later"

@@ -16,8 +16,6 @@ from validators.core.kept_requests import KeepRule, Sample, sample
 from validators.queries.kept_requests import keep_rules, sampling_secret
 
 ACTOR: Final = Actor.system("prober")
-#: Of one model, between two turns; more are not looked at.
-MOST_WAITING: Final = 100
 
 
 class KeptRequests:
@@ -33,8 +31,7 @@ class KeptRequests:
         """Keeps it, should it be allowed: a request with the answer that stable gave twice."""
         with self._lock:
             rule = self._rules.get(profile.model_id)
-            is_full = len(self._waiting.get(profile.model_id, ())) >= MOST_WAITING
-        if rule is None or is_full or profile.stable is None:
+        if rule is None or profile.stable is None:
             return
         found = sample(
             rule,
@@ -45,9 +42,13 @@ class KeptRequests:
             answered=answered,
             has_batch_axis=profile.rule.has_batch_axis,
         )
-        if found is not None:
-            with self._lock:
-                self._waiting.setdefault(profile.model_id, {})[found.digest] = found
+        if found is None:
+            return
+        with self._lock:
+            waiting = self._waiting.setdefault(profile.model_id, {})
+            waiting[found.digest] = found
+            if len(waiting) > rule.most:
+                del waiting[max(waiting, key=lambda digest: waiting[digest].rank)]
 
     def turn(self, model_ids: Collection[int]) -> None:
         """Writes what waits, under what each policy allows now, and goes on with these models. One query where nothing waits."""

@@ -140,4 +140,5 @@ _PLACES = Statement(_places)
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:
     """The verdict on a node that only its labels are known of."""
     manifest = manifest_of(release)
-    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"])
+    plan = _plan_in(manifest)
+    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"], plan_tensorrt=plan)

@@ -120,6 +120,9 @@ def test_a_plan_is_never_placed_where_it_cannot_load(dev: Client) -> None:
     assert nodes_for(release, [newer]) == [] and not release.deployments.exists()
     told = {one["node"]: one["reasons"][0]["message"] for one in dev.get(URL).json()["results"]}
     assert "10.3.0.26 only" in told["newer"] and "built for 8.9" in told["hopper"]
+    labels = json.dumps({"labels": hopper})
+    (first, second, *_) = dev.post(URL, labels, content_type="application/json").json()["reasons"]
+    assert "built for 8.9" in first["message"] and "was built by 10.3.0.26" in second["message"]
     own["versions"] = {}
     silent = make_node("silent", facts={"labels": L4_LABELS}, runtimes=[own])  # may load it: unknown is no refusal
     assert ensure_deployment(actor=actor, release=release, environment=staging, reason="try").node == silent
