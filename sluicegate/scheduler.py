@@ -1,4 +1,5 @@
-"""The scheduler: every few seconds it hands to Celery the jobs that are due, and wakes the dispatcher of notifications.
+"""The scheduler: every few seconds it hands to Celery the jobs that are due, and wakes the dispatcher of notifications; every
+minute it deletes the kept requests whose time is over.
 
 Any number may run: one leads, by a lease. What it does is safe to do twice (a job runs by its own lease), so no write carries
 the token; the lease only spares the broker copies. It is a process of its own, so that neither a worker that hangs nor
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -19,6 +21,7 @@ from django.db import close_old_connections
 from ledger.actions import dispatch_due
 from ledger.actions.leadership import Leadership
 from notifications.actions import wake_dispatcher
+from validators.actions import forget_old_requests
 
 log = structlog.get_logger(__name__)
 LEASE = "scheduler"
@@ -26,6 +29,9 @@ EVERY_S = 2.0
 #: Another one takes over so long after the leader died or froze.
 LEASE_S = 10.0
 DUTIES: tuple[Callable[[], object], ...] = (wake_dispatcher, dispatch_due)
+#: Those that wait for a minute between two turns.
+SELDOM: tuple[Callable[[], object], ...] = (forget_old_requests,)
+SELDOM_S = 60.0
 
 
 class Scheduler:
@@ -35,6 +41,7 @@ class Scheduler:
         self.every_s = every_s
         self.lead = Leadership(LEASE, owner or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}", lease_s)
         self._is_stopping = threading.Event()
+        self._swept_at: float | None = None  # in monotonic seconds
 
     def run(self) -> None:
         """Looks until `stop()`, then gives leadership back at once."""
@@ -52,12 +59,20 @@ class Scheduler:
         if not _try(self.lead.take):
             return False
         look()
+        now = time.monotonic()
+        if self._swept_at is None or now - self._swept_at >= SELDOM_S:
+            self._swept_at = now
+            _each(SELDOM)
         return True
 
 
 def look() -> None:
     """Every duty once. One that fails keeps none of the others from its turn, and is tried again at the next look."""
-    for duty in DUTIES:
+    _each(DUTIES)
+
+
+def _each(duties: tuple[Callable[[], object], ...]) -> None:
+    for duty in duties:
         _try(duty)
 
 

@@ -81,9 +81,11 @@ def torchscript_file(*, code: bool = True) -> bytes:
     return out.getvalue()
 
 
-def plan_file(note: bytes = b"") -> bytes:
-    """The first bytes of a TensorRT plan."""
-    return b"ftrt" + bytes(28) + note
+def plan_file(
+    note: bytes = b"", *, tensorrt: tuple[int, ...] = (10, 3, 0, 26), magic: bytes = b"ftrt", serialization: int = 0
+) -> bytes:
+    """The first bytes of a TensorRT plan, built by the TensorRT of that version."""
+    return magic + serialization.to_bytes(4, "little") + bytes(16) + bytes(tensorrt) + bytes(4) + note
 
 
 def tokenizer_file(vocabulary: dict[str, int], **changes: Any) -> bytes:

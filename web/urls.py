@@ -93,6 +93,16 @@ urlpatterns = [
         name="model_golden_set_add",
     ),
     path(
+        "models/<slug:slug>/golden-sets/draft/",
+        posted(golden_sets.draft, "model_golden_sets", "slug"),
+        name="model_golden_set_draft",
+    ),
+    path(
+        "models/<slug:slug>/golden-sets/forget/",
+        posted(golden_sets.forget, "model_golden_sets", "slug"),
+        name="model_kept_requests_forget",
+    ),
+    path(
         "models/<slug:slug>/golden-sets/use/",
         posted(golden_sets.use, "model_golden_sets", "slug"),
         name="model_golden_set_use",

@@ -76,6 +76,8 @@ class EventVerb(StrEnum):
     ROUTE_SET = "route.set"
     # validators
     GOLDEN_SET_ADDED = "golden_set.added"
+    KEPT_REQUESTS_DRAFTED = "kept_requests.drafted"
+    KEPT_REQUESTS_FORGOTTEN = "kept_requests.forgotten"
     GATE_RUN_REQUESTED = "gate_run.requested"
     GATE_RUN_STARTED = "gate_run.started"
     GATE_RUN_FINISHED = "gate_run.finished"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from operator import eq
 from typing import Any, Final
 
 from registry.core.file_rules import BACKEND_FILES
@@ -43,7 +44,7 @@ def lint(
         problems += _graph(serving, files[BACKEND_FILES[backend]][1], has_tokenizer=TOKENIZER in files)
     for path, (_, facts) in files.items():
         problems += _external(path, facts.get("external", {}), files)
-    return [*problems, *_vocabulary(files), *_room(envelope, backend, files)]
+    return [*problems, *_plan(envelope, files), *_vocabulary(files), *_room(envelope, backend, files)]
 
 
 def _graph(serving: Mapping[str, Any], facts: Mapping[str, Any], *, has_tokenizer: bool) -> list[Problem]:
@@ -132,6 +133,22 @@ def _external(path: str, wanted: Mapping[str, int], files: Mapping[str, tuple[in
                 )
             )
     return problems
+
+
+def _plan(envelope: Mapping[str, Any], files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:
+    """The declared TensorRT against the plan's own, as far as both say it: 10.3 agrees with 10.3.0.26."""
+    declared = envelope.get("engine", {}).get("builder_version")
+    told = plan_tensorrt({path: facts for path, (_, facts) in files.items()})
+    if declared is None or told is None or all(map(eq, map(int, declared.split(".")), map(int, told.split(".")))):
+        return []
+    said = f"{declared} is not what built {BACKEND_FILES['tensorrt']}, which says {told} in its header."
+    return [Problem("envelope.engine.builder_version", said, f'Write "{told}", or leave it out.')]
+
+
+def plan_tensorrt(files: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The TensorRT that built the engine plan, by its header; None where it is not told. `files`: path → facts."""
+    version = files.get(BACKEND_FILES["tensorrt"], {}).get("tensorrt")
+    return None if version is None else str(version)
 
 
 def _vocabulary(files: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[Problem]:

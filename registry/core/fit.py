@@ -22,6 +22,8 @@ class Verdict(StrEnum):
 
 #: Worst last.
 SEVERITY: Final = (Verdict.YES, Verdict.UNKNOWN, Verdict.NO)
+#: Major versions of TensorRT, of building and of loading, between which plans that were built for it load.
+_ACROSS_MAJORS: Final = {(8, 9), (8, 10), (9, 10), (10, 11)}
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class Fit:
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
 
+    @property
+    def cannot_load(self) -> Reason | None:
+        """Why the server there would refuse the release's engine plan; None where that is not known."""
+        plan = (one for one in self.reasons if one.verdict is Verdict.NO and one.field.startswith("engine."))
+        return next(plan, None)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict.value,
@@ -47,10 +55,14 @@ class Fit:
         }
 
 
-def fit(envelope: Mapping[str, Any], node: NodeFacts, *, backend: str = "") -> Fit:
-    """The verdict on one release and one node. An envelope that asks nothing fits everywhere that the backend does."""
+def fit(envelope: Mapping[str, Any], node: NodeFacts, *, backend: str = "", plan_tensorrt: str | None = None) -> Fit:
+    """The verdict on one release and one node. An envelope that asks nothing fits everywhere that the backend does.
+
+    `plan_tensorrt`: the version in the header of the release's engine plan, which counts before the declared one.
+    """
     found = [*_accelerator(envelope.get("accelerator", {}), node), *_driver(envelope.get("driver", {}), node)]
-    found += [*_engine(envelope.get("engine", {}), node, backend), *_host(envelope.get("host", {}), node)]
+    found += _engine(envelope.get("engine", {}), node, backend, plan_tensorrt)
+    found += _host(envelope.get("host", {}), node)
     if backend == "tensorrt" and "accelerator" not in envelope:
         found += _device(1, node)
     reasons = sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
@@ -174,7 +186,7 @@ def _driver(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:
         yield _reason("driver.cuda_max_exclusive", None if high is None else not high, f"CUDA {node.cuda}", asks)
 
 
-def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str) -> Iterator[Reason]:
+def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str, plan_tensorrt: str | None) -> Iterator[Reason]:
     """A TensorRT plan runs where it was built, unless it says otherwise.
 
     Source: TensorRT documentation, engine compatibility: by default only the version that built a plan loads it, and only
@@ -182,19 +194,32 @@ def _engine(asked: Mapping[str, Any], node: NodeFacts, backend: str) -> Iterator
     """
     if asked.get("type", "trt-plan" if backend == "tensorrt" else "") != "trt-plan":
         return
-    built, has = asked.get("builder_version"), node.tensorrt
+    built, has = plan_tensorrt or asked.get("builder_version"), node.tensorrt
     if built is None or has is None:
-        who = (
-            "The envelope does not say which TensorRT built the plan" if built is None else "The node tells no TensorRT"
+        who = "Neither the plan's header nor the envelope says which TensorRT built it"
+        said = who if built is None else f"The node tells no TensorRT, and the plan was built by {built}"
+        yield Reason(
+            "engine.builder_version", Verdict.UNKNOWN, f"{said}; a plan loads by default in that version only."
         )
-        yield Reason("engine.builder_version", Verdict.UNKNOWN, f"{who}; a plan loads by default in that version only.")
     elif asked.get("version_compatible"):
-        asks = f"the plan loads in {built} or later"
-        yield _reason("engine.builder_version", _at_least(has, built), f"TensorRT {has}", asks)
+        yield _later(has, built)
     else:
         asks = f"the plan loads in {built} only"
         yield _reason("engine.builder_version", _same(has, built), f"TensorRT {has}", asks)
     yield from _portable(asked, node)
+
+
+def _later(has: str, built: str) -> Reason:
+    """Whether a plan that was built to load in later versions loads in `has`: of other major versions, in those that NVIDIA names.
+
+    Source: TensorRT 10.16, version compatibility: 8 in 9 and 10, 9 in 10; 11.4, support matrix: 10 in 11, and no others.
+    """
+    ok, majors = _at_least(has, built), (int(built.split(".")[0]), (_numbers(has) or [0])[0])
+    asks = f"the plan loads in {built} or later"
+    if ok and majors[0] != majors[1] and majors not in _ACROSS_MAJORS:
+        said = f"The node has TensorRT {has}; {asks}, but of these major versions that is not promised."
+        return Reason("engine.builder_version", Verdict.UNKNOWN, said)
+    return _reason("engine.builder_version", ok, f"TensorRT {has}", asks)
 
 
 def _portable(asked: Mapping[str, Any], node: NodeFacts) -> Iterator[Reason]:

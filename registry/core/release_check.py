@@ -50,6 +50,7 @@ class Checked:
     waivers: tuple[str, ...] = ()
     suggested_envelope: Mapping[str, Any] | None = None
     suggested_serving: Mapping[str, Any] | None = None
+    plan_tensorrt: str | None = None  # that built the engine plan, by its header
 
 
 def check(candidate: Candidate, slug: str, contract: Mapping[str, Any], max_bytes: int) -> Checked:
@@ -86,6 +87,7 @@ def check(candidate: Candidate, slug: str, contract: Mapping[str, Any], max_byte
         tuple(sorted(waivers_needed(file["path"] for file in listed))),
         _envelope_of(document, sizes) if listed else None,
         _serving_of(contract, candidate.findings),
+        file_lint.plan_tensorrt({path: facts for path, (_, facts) in known.items()}),
     )
 
 

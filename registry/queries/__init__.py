@@ -5,6 +5,7 @@ from __future__ import annotations
 from registry.queries.releases import (
     LARGE,
     find_release,
+    gate_policies,
     get_file,
     get_release,
     has_code_waiver,
@@ -35,6 +36,7 @@ from registry.queries.releases import (
 __all__ = [
     "LARGE",
     "find_release",
+    "gate_policies",
     "get_file",
     "get_release",
     "has_code_waiver",

@@ -242,6 +242,11 @@ def model_by_id(model_id: int) -> ServedModel:
     return ServedModel.objects.select_related("team").get(pk=model_id)
 
 
+def gate_policies(model_ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """What these models' gate policies state. One query."""
+    return dict(ServedModel.objects.filter(pk__in=model_ids).values_list("pk", "gate_policy"))
+
+
 def visible_models(actor: Actor) -> QuerySet[ServedModel]:
     """The models of the teams in which the actor may read, as far as the scope goes; all of them for an administrator."""
     return models_seen(*sight_of(actor))

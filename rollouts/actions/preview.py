@@ -43,7 +43,7 @@ from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, supposed
 from serving.models import Environment, Route
 from serving.queries import live_deployments
-from serving.queries.node_fit import Places, fit_of, nodes_for, places_for
+from serving.queries.node_fit import Places, fit_of, nodes_for, places_for, why_not_loaded
 from serving.queries.routes import warm_route
 from serving.wiring import external_metrics
 from validators.queries import closest_report
@@ -232,6 +232,10 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     since = timezone.now() - NODE_SEEN_WITHIN
     about = [one for one in asked.places.free if one.seen_at is not None and one.seen_at >= since]
     node = next(iter(nodes_for(candidate, about)), None)
+    if node is None and (refusing := why_not_loaded(candidate, about)):
+        said = f"The engine plan of {candidate.name} loads on no node with its runtime: {' '.join(refusing)}"
+        yield Warned("does_not_fit", "warning", f"{said} Build the plan where it is to run.")
+        return
     if node is None:
         image = manifest_of(candidate)["runtime"]["image"]
         yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")

@@ -21,6 +21,7 @@ from django.db import transaction
 
 from ledger.actions.leases import acquire, release, renew
 from rollouts.prober.golden import GoldenProbes
+from rollouts.prober.kept_requests import KeptRequests
 from rollouts.prober.servers import Connect, Servers, triton
 from rollouts.prober.shadow_comparison import Shadowing
 from rollouts.prober.tallies import Tallies
@@ -42,7 +43,9 @@ class Prober:
         self.book = Tallies()
         self._lease_s = settings.ENGINE_LEASE_S if lease_s is None else lease_s
         self._servers, self._targets = Servers(connect), Targets()
-        self.shadowing = Shadowing(self.book, self._servers, per_s=settings.PROBER_PER_S if per_s is None else per_s)
+        self._kept = KeptRequests()
+        rate = settings.PROBER_PER_S if per_s is None else per_s
+        self.shadowing = Shadowing(self.book, self._servers, self._kept, per_s=rate)
         self.golden = GoldenProbes(self.book, self._servers)
         self._stop = threading.Event()
         self._clock = threading.Thread(target=self._run, name="clock", daemon=True)
@@ -78,6 +81,7 @@ class Prober:
         self.book.watch({target.rollout_id: target.profile.examples for target in targets})
         self.shadowing.watch(targets)
         self.golden.turn(targets)
+        self._kept.turn({target.profile.model_id for target in targets})
         self._servers.keep(one for target in targets for one in (*target.candidate, *target.stable))
         return True
 

@@ -30,7 +30,7 @@ from serving.core.use import Reading
 from serving.models import Deployment, Environment, Node, Route, Server, ServerLog, ServerReading
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of, deployments_in
-from serving.queries.node_fit import next_node, nodes_for
+from serving.queries.node_fit import next_node, nodes_for, why_not_loaded
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -52,7 +52,7 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
         Refused: the actor may not, or the release carries code that no release manager waived.
         StateChanged: the release is a draft or retired, or its last deployment is still draining.
         Refused: no node with the release's runtime image may run its code, as none can shut it in.
-        Unavailable: no node has the release's runtime image.
+        Unavailable: no node has the release's runtime image, or its engine plan is known to load on none that has.
     """
     require(
         actor,
@@ -294,6 +294,14 @@ def _node_for(release: Release) -> Node:
             nodes=[node.name for node in shut],
         )
     free = Node.objects.filter(cordoned_at=None)
+    if why := why_not_loaded(release, free):
+        raise Unavailable(
+            "plan_loads_nowhere",
+            f"The engine plan of {release.model.slug} {release.name} loads on no node with its runtime: {' '.join(why)} "
+            "Build the plan where it is to run and push it, or start a node that it was built for.",
+            release=release.name,
+            nodes=why,
+        )
     known = sorted({own["image"] for node in free for own in node.runtimes})
     raise Unavailable(
         "no_node_for_runtime",

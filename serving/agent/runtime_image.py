@@ -25,7 +25,9 @@ RUNNER = _SERVING / "runner"
 LOCK_FILE = _SERVING / "runtime.lock"
 #: The server's version by its wheel's. Source: the server's own metadata; tests/contracts/test_launcher.py compares them.
 _TRITON_BY_WHEEL = {"0.7.0": "2.51.0"}
-_MEASURED_PACKAGES = ("nvidia_pytriton", "numpy", "onnxruntime", "tokenizers")
+_MEASURED_PACKAGES = ("nvidia_pytriton", "numpy", "tokenizers")
+#: One of these is installed; both together hold one another's files.
+_ONNX_RUNTIMES = ("onnxruntime", "onnxruntime_gpu")
 
 
 class RuntimeMissing(Exception):
@@ -101,7 +103,7 @@ def binaries(venv: Path) -> Binaries:
 def describe(venv: Path) -> dict[str, Any]:
     """{"image", "server", "backends", "versions"} of this environment. Raises RuntimeMissing."""
     parts = binaries(venv)
-    versions = {name: _version(parts.site, name) for name in _MEASURED_PACKAGES}
+    versions = {name: _version(parts.site, name) for name in (*_MEASURED_PACKAGES, onnx_runtime_in(parts.site))}
     measured = (parts.server, parts.core, *parts.python_backend)
     digest = digest_of(
         {
@@ -125,6 +127,17 @@ def describe(venv: Path) -> dict[str, Any]:
 def runner_files() -> list[Path]:
     """Every file of the runner, in order; compiled leftovers are not part of it."""
     return sorted(path for path in RUNNER.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def onnx_runtime_in(site: Path) -> str:
+    """Which of ONNX Runtime's packages is installed there: the processor's or the GPU's. Raises RuntimeMissing where both are."""
+    found = [name for name in _ONNX_RUNTIMES if any(site.glob(f"{name}-*.dist-info"))]
+    if len(found) > 1:
+        raise RuntimeMissing(
+            "onnxruntime and onnxruntime-gpu are both installed in the serving environment, and one has overwritten the other; "
+            "make it anew with one of them (docs/release-folder.md, Running on CUDA)."
+        )
+    return found[0] if found else _ONNX_RUNTIMES[0]
 
 
 def _version(site: Path, package: str) -> str:

@@ -14,6 +14,7 @@ from accounts.api.requests import DocumentField, PlainText, StrictSerializer, ac
 from registry.adapters.json_yaml import write_text
 from registry.queries import visible_model
 from registry.queries.release_check import check_release
+from serving.queries.node_fit import plan_warnings
 from serving.queries.runtimes import offered_runtimes
 
 
@@ -57,6 +58,13 @@ class CheckOut(serializers.Serializer[Any]):
     waivers_needed = serializers.ListField(child=serializers.ChoiceField(choices=["code", "pickle"]))
     is_offered = serializers.BooleanField(allow_null=True, help_text="whether a node offers its runtime now")
     runtimes = OfferedRuntimeOut(many=True)
+    plan_tensorrt = serializers.CharField(
+        allow_null=True, help_text="the version that built the engine plan, by its header; null where it is not told"
+    )
+    warnings = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="one for each node with the runtime on which the engine plan cannot load",
+    )
     suggested_envelope = serializers.JSONField(help_text="null where it cannot be told")
     suggested_serving = serializers.JSONField(help_text="{inputs, outputs}, or null")
     document = serializers.JSONField(help_text="release.yaml as it was read; null where it holds no fields")
@@ -80,6 +88,8 @@ class ReleaseCheckView(APIView):
             "waivers_needed": list(checked.waivers),
             "is_offered": any(image == one["image"] for one in runtimes) if image else None,
             "runtimes": runtimes,
+            "plan_tensorrt": checked.plan_tensorrt,
+            "warnings": plan_warnings(checked.spec, checked.plan_tensorrt) if checked.spec else [],
             "suggested_envelope": checked.suggested_envelope,
             "suggested_serving": checked.suggested_serving,
             "document": document,

@@ -10,10 +10,13 @@ from uuid import UUID
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Subquery
 
 from ledger.queries.statements import Statement
+from registry.core.file_lint import plan_tensorrt
 from registry.core.fit import SEVERITY, Fit, fit
 from registry.core.node_facts import from_agent, from_labels
+from registry.core.spec import Spec
 from registry.models import Release
 from registry.queries import manifest_of
+from registry.queries.file_headers import headers_of_files
 from serving.core.containment import may_run_code, of_facts, sentence_of
 from serving.models import Environment, Node
 from serving.queries.deployments import deployments_in, nodes
@@ -23,51 +26,79 @@ _LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
 def fit_of(release: Release, node: Node) -> Fit:
     """The verdict on a sealed release and a node, with the versions of the runtime that the release names."""
-    return _fit_of(manifest_of(release), node)
+    manifest = manifest_of(release)
+    return _fit_of(manifest, node, _plan_in(manifest))
 
 
-def _fit_of(manifest: Mapping[str, Any], node: Node) -> Fit:
-    versions = next(
-        (own.get("versions") for own in node.runtimes if own.get("image") == manifest["runtime"]["image"]), None
-    )
-    return fit(manifest["envelope"], from_agent(node.facts, versions), backend=manifest["runtime"]["backend"])
+def _fit_of(manifest: Mapping[str, Any], node: Node, plan: str | None) -> Fit:
+    runtime = manifest["runtime"]
+    versions = next((own.get("versions") for own in node.runtimes if own.get("image") == runtime["image"]), None)
+    facts = from_agent(node.facts, versions)
+    return fit(manifest["envelope"], facts, backend=runtime["backend"], plan_tensorrt=plan)
+
+
+def _plan_in(manifest: Mapping[str, Any]) -> str | None:
+    """The TensorRT of the engine plan, by the header that was read at the seal. One query, where the release has a plan."""
+    if manifest["runtime"]["backend"] != "tensorrt":
+        return None
+    return plan_tensorrt(headers_of_files(manifest["files"]))
 
 
 def fits_of(release: Release) -> list[dict[str, Any]]:
     """Every node by name: [{"node", "has_runtime", "seen_at", "containment", "contained", "verdict", "reasons"}]."""
     manifest = manifest_of(release)
-    image, backend = manifest["runtime"]["image"], manifest["runtime"]["backend"]
+    plan = _plan_in(manifest)
     return [
         {
             "node": node.name,
-            "has_runtime": any(own["image"] == image and backend in own["backends"] for own in node.runtimes),
+            "has_runtime": _offers(node, manifest["runtime"]),
             "seen_at": node.seen_at,
             "containment": str(of_facts(node.facts) or "unknown"),
             "contained": sentence_of(node.facts),
-            **_fit_of(manifest, node).as_json(),
+            **_fit_of(manifest, node, plan).as_json(),
         }
         for node in nodes().order_by("name")
     ]
 
 
+def _offers(node: Node, runtime: Mapping[str, Any]) -> bool:
+    return any(own["image"] == runtime["image"] and runtime["backend"] in own["backends"] for own in node.runtimes)
+
+
+def offering(release: Release, among: Iterable[Node]) -> list[tuple[Node, Fit]]:
+    """Those of the nodes that offer the release's image and backend, each with its fit."""
+    manifest = manifest_of(release)
+    free = [node for node in among if _offers(node, manifest["runtime"])]
+    plan = _plan_in(manifest) if free else None
+    return [(node, _fit_of(manifest, node, plan)) for node in free]
+
+
 def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
-    """Those of the nodes that offer the release's image and backend: the ones that may run its code and that it fits first.
+    """Those of the nodes that can be given the release: the ones that may run its code and that it fits first.
 
-    One that contradicts the envelope comes last and is not left out: who declared too much would have nowhere to go. Nor is one
-    that does not run code that it cannot shut in: its launcher refuses with the reason.
+    One on which its engine plan is known not to load is left out. One that contradicts the envelope otherwise comes last and is
+    not left out: who declared too much would have nowhere to go. Nor is one that does not run code that it cannot shut in: its
+    launcher refuses with the reason.
     """
-    wanted = manifest_of(release)["runtime"]
 
-    def rank(node: Node) -> tuple[bool, int]:
-        refuses = release.is_code_bearing and not may_run_code(node.facts)
-        return refuses, SEVERITY.index(fit_of(release, node).verdict)
+    def rank(found: tuple[Node, Fit]) -> tuple[bool, int]:
+        node, its = found
+        return release.is_code_bearing and not may_run_code(node.facts), SEVERITY.index(its.verdict)
 
-    found = [
-        node
-        for node in among
-        if any(own["image"] == wanted["image"] and wanted["backend"] in own["backends"] for own in node.runtimes)
-    ]
-    return sorted(found, key=rank) if len(found) > 1 else found
+    loads = [one for one in offering(release, among) if one[1].cannot_load is None]
+    return [node for node, _ in sorted(loads, key=rank)]
+
+
+def why_not_loaded(release: Release, among: Iterable[Node]) -> list[str]:
+    """A sentence for each of the nodes that offer the release's runtime and on which its engine plan is known not to load."""
+    return [f"{node.name}: {why.message}" for node, its in offering(release, among) if (why := its.cannot_load)]
+
+
+def plan_warnings(spec: Spec, plan: str | None) -> list[str]:
+    """The same of a release that is not there yet, whose plan was built by the TensorRT `plan`, if that is known."""
+    draft = {"runtime": spec.runtime, "envelope": spec.envelope}
+    found = [(node, _fit_of(draft, node, plan)) for node in nodes().order_by("name") if _offers(node, draft["runtime"])]
+    return [f"{node.name}: {why.message}" for node, its in found if (why := its.cannot_load)]
 
 
 def next_node(release: Release) -> Node | None:
@@ -109,4 +140,5 @@ _PLACES = Statement(_places)
 def fit_labels(release: Release, labels: Mapping[str, Any]) -> Fit:
     """The verdict on a node that only its labels are known of."""
     manifest = manifest_of(release)
-    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"])
+    plan = _plan_in(manifest)
+    return fit(manifest["envelope"], from_labels(labels), backend=manifest["runtime"]["backend"], plan_tensorrt=plan)

@@ -14,6 +14,9 @@ formed stays (`benchmarks.batching` measures it). Answers go back in the order o
 A request that cannot be served gets an error of its own and spoils nobody else's: what does not fit the declared
 inputs is refused before anything runs, and when a run fails the requests are run one by one.
 
+An instance of the kind gpu runs the graph by ONNX Runtime's CUDA provider on its own device, and fails to load where that
+is not to be had: it never runs on the processor instead (what has no kernel on the device does, as ONNX Runtime shares out).
+
 Parameters (text, all optional): `max_tokens` (longest sequence, default 512 or what tokenizer.json says),
 `max_tokens_per_run` (texts times the longest of them in one run of the graph, at least 1, default 512; a longer text
 runs alone), `intra_op_threads` (default 1).
@@ -31,6 +34,7 @@ import onnxruntime
 import triton_python_backend_utils as pb_utils
 
 TEXT = "text"
+CUDA = "CUDAExecutionProvider"
 DEFAULT_MAX_TOKENS = 512
 #: Work in one run: enough that more saves nothing, little enough that its numbers stay in the processor's cache.
 #: Source: `python -m benchmarks.batching --costs`: ms per token are level to 1024 tokens and grow by a fifth at 2048.
@@ -97,6 +101,31 @@ def cut(lengths, most):
     return runs
 
 
+def _session(path, options, args):
+    """The graph on what the instance is for: its device, or the processor. Raises RuntimeError where there is no such device.
+
+    Source: ONNX Runtime's Python API tries a session that failed on CUDA once more on the processor unless `enable_fallback` is
+    0, and leaves a provider that cannot be loaded out of `get_providers` with no more than a line in the log.
+    """
+    if args.get("model_instance_kind") != "GPU":
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    device = args.get("model_instance_device_id", "0")
+    has = onnxruntime.get_available_providers()
+    if CUDA in has:
+        onnxruntime.preload_dlls()  # CUDA's and cuDNN's libraries lie in wheels, where the loader does not look
+        session = onnxruntime.InferenceSession(
+            path, options, providers=[(CUDA, {"device_id": device})], enable_fallback=0
+        )
+        has = session.get_providers()
+        if CUDA in has:
+            return session
+    raise RuntimeError(
+        f"the release declares gpu instances, and ONNX Runtime {onnxruntime.__version__} has no CUDA for device {device} here, "
+        f"only {', '.join(has)}; it will not run on the processor instead. Use a runtime with onnxruntime-gpu and a driver that "
+        "fits it, or declare instances of the kind cpu"
+    )
+
+
 class TritonPythonModel:
     def initialize(self, args):
         folder = Path(__file__).resolve().parent
@@ -108,9 +137,7 @@ class TritonPythonModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(parameters.get("intra_op_threads", "1"))
         options.inter_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(
-            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
-        )
+        self.session = _session(str(folder / "model.onnx"), options, args)
         self.max_tokens_per_run = int(parameters.get("max_tokens_per_run", DEFAULT_MAX_TOKENS_PER_RUN))
         if self.max_tokens_per_run < 1:
             raise ValueError(f"max_tokens_per_run is {self.max_tokens_per_run}, and a run holds at least one token")

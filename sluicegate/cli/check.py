@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from registry.adapters.json_yaml import read_text
-from registry.core.file_rules import CONFIG_FILES, path_problems
-from registry.core.formats import inspect
+from registry.core.file_rules import BACKEND_FILES, CONFIG_FILES, path_problems
+from registry.core.formats import HEAD_BYTES, inspect
 from registry.core.formats.heads import LONGEST_HEAD
 from sluicegate.cli import archives, exits
 from sluicegate.cli.errors import CommandError, refuse
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         lines.append(
             "release.yaml: no node offers runtime.image now; `sluicegate fit` and the runtimes list say which are there."
         )
+    lines += [f"warning: {one}" for one in told["warnings"]]
     output.result(told, [*lines, said])
     return exits.REFUSED if told["problems"] else exits.OK
 
@@ -79,7 +80,8 @@ def checked(client: Client, folder: Path, model: str | None) -> dict[str, Any]:
 
 
 def _files(found: Sequence[tuple[str, Path]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(the list that is sent, every problem of whole files). Only config.pbtxt goes along: the rest is read here."""
+    """(the list that is sent, every problem of whole files). Of their contents config.pbtxt and the plan's beginning go along:
+    the rest is read here."""
     files, problems = [], []
     for path, source in found:
         with open_file(source) as file:
@@ -87,6 +89,8 @@ def _files(found: Sequence[tuple[str, Path]]) -> tuple[list[dict[str, Any]], lis
             one: dict[str, Any] = {"path": path, "size_bytes": size}
             if path in CONFIG_FILES and size <= LONGEST_HEAD:
                 one["head"] = base64.b64encode(file.read(LONGEST_HEAD)).decode()
+            elif path == BACKEND_FILES["tensorrt"]:
+                one["head"] = base64.b64encode(file.read(HEAD_BYTES)).decode()
             if not path_problems(path):
                 problems += [
                     {"file": path, "line": None, "column": None, **problem.as_json()}

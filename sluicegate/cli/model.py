@@ -1,4 +1,4 @@
-"""`sluicegate model`: create, list, show, and golden sets."""
+"""`sluicegate model`: create, list, show, golden sets, and the requests that are kept for them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     golden_parser.add_argument("file", type=Path, metavar="JSONL")
     golden_parser.add_argument("--check", action="store_true", help="add nothing; tell mistakes, and what it can prove")
     golden_parser.set_defaults(run=run_golden)
+    kept_parser = verbs.add_parser(
+        "kept",
+        help="Tell how many mirrored requests are kept of a model, draft a golden set from them, or delete them",
+        description="What may be kept stands under kept_requests in the model's gate policy. A draft expects what the stable "
+        "release answered; look at it, then add it with `sluicegate model golden MODEL FILE`.",
+    )
+    kept_parser.add_argument("model", metavar="MODEL")
+    what = kept_parser.add_mutually_exclusive_group()
+    what.add_argument("--draft", type=Path, metavar="JSONL", help="write the golden set that they make to this file")
+    what.add_argument("--forget", action="store_true", help="delete all of them")
+    kept_parser.set_defaults(run=run_kept)
 
 
 def create(client: Client, document: dict[str, Any], golden: Path | None = None) -> dict[str, Any]:
@@ -101,6 +112,30 @@ def run_golden(arguments: argparse.Namespace, output: Output) -> int:
             return exits.OK
         added = add_golden_set(client, arguments.model, arguments.file)
     output.result(added, [f"{added['items']} examples, {added['digest']}"])
+    return exits.OK
+
+
+def run_kept(arguments: argparse.Namespace, output: Output) -> int:
+    path = f"{model_path(arguments.model)}/kept-requests"
+    with connect(arguments.server) as client:
+        told = client.get(path)
+        if arguments.draft is not None:
+            told = client.post(f"{path}:draft")
+            arguments.draft.write_text(told["lines"], encoding="utf-8")
+        elif arguments.forget:
+            client.delete(path)
+    if arguments.draft is not None:
+        left = [f"{count} left out: {why}" for why, count in told["left_out"].items()]
+        proof = proof_lines(told["proves"]) if told["proves"] else []
+        said = f"{arguments.draft}: {told['items']} requests, expecting what {told['baseline']} answered."
+        output.result(told, [said, *left, *proof])
+    elif arguments.forget:
+        output.result(told, [f"{told['requests']} requests were deleted."])
+    else:
+        allowed = (
+            "none may be kept" if told["most"] is None else f"{told['most']} may be, for {told['max_age_days']:g} days"
+        )
+        output.result(told, [f"{told['requests']} requests are kept ({told['size_bytes']} bytes); {allowed}."])
     return exits.OK
 
 

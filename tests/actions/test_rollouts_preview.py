@@ -15,6 +15,7 @@ from ledger.core.errors import Invalid, Refused
 from ledger.models import Event
 from registry.core.coupling import changed_parts
 from registry.models import Release, Waiver
+from registry.queries import manifest_of
 from rollouts.actions.preview import preview_rollout
 from rollouts.core.capacity import shortage
 from rollouts.models import AATestRecord, Observation, Rollout
@@ -197,6 +198,18 @@ def test_a_node_that_the_candidate_does_not_fit() -> None:
     assert "r2 does not fit node local: The node has 0 NVIDIA devices; it asks for 1." in message(
         candidate, "does_not_fit"
     )
+
+
+def test_a_plan_that_loads_on_no_node_is_told_with_the_reason() -> None:
+    candidate = over_stable()
+    runtime = {**manifest_of(candidate)["runtime"], "backend": "tensorrt"}
+    resealed(candidate, runtime=runtime, envelope={"engine": {"builder_version": "10.3"}})
+    node = make_node()
+    node.runtimes = [{**runtime, "backends": ["tensorrt"], "versions": {"tensorrt": "10.4.0"}}]
+    node.save()
+    told = message(candidate, "does_not_fit")
+    assert "on no node with its runtime: local: The node has TensorRT 10.4.0; the plan loads in 10.3 only." in told
+    assert "no_node" not in codes(candidate)
 
 
 def test_traffic_that_is_thin_for_the_policy_or_unknown() -> None:

@@ -26,7 +26,7 @@ from tests.api.cli_world import GRAPH, Run, model, model_file, release_folder, r
 from tests.factories import make_environment, make_node
 from tests.model_files import onnx_file
 from tests.rollout_setup import TOLD, proven_on, report_for
-from validators.models import GoldenSet
+from validators.models import GoldenSet, KeptRequest
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # whole commands, one request after another
 
@@ -130,6 +130,24 @@ def test_a_golden_set_is_checked_before_it_is_added(run: Run, model: None, tmp_p
     file.write_text("\n".join(map(json.dumps, rows)))
     code, added = run("ada", "model", "golden", "sentiment", str(file))
     assert (code, added["items"], added["digest"]) == (0, 60, GoldenSet.objects.get().digest)
+
+
+def test_kept_requests_are_counted_drafted_into_a_file_and_deleted(run: Run, model: None, tmp_path: Path) -> None:
+    sentiment = ServedModel.objects.get()
+    sentiment.gate_policy = {"kept_requests": {"most": 9}}
+    sentiment.save()
+    answers = {"probabilities": [0.1, 0.9]}
+    KeptRequest.objects.create(
+        model=sentiment, release="r1", inputs={"text": "x"}, answers=answers, digest="sha256:1", rank=1, size_bytes=9,
+        at=timezone.now(),
+    )  # fmt: skip
+    assert run("ada", "model", "kept", "sentiment")[1]["requests"] == 1
+    file = tmp_path / "draft.jsonl"
+    code, told = run("ada", "model", "kept", "sentiment", "--draft", str(file))
+    assert (code, told["baseline"], file.read_text()) == (exits.OK, "r1", told["lines"])
+    assert run("ada", "model", "golden", "sentiment", str(file))[1]["items"] == 1
+    assert run("ada", "model", "kept", "sentiment", "--forget")[0] == exits.OK
+    assert run("ada", "model", "kept", "sentiment", "--draft", str(file))[0] == exits.REFUSED
 
 
 def test_a_wrong_release_yaml_names_every_mistake_and_leaves_nothing(run: Run, model: None, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from django.test import Client
 
 from accounts.actions import actor_for, issue_token
 from accounts.core.access import Actor
+from ledger.core.errors import Unavailable
 from registry import actions
 from registry.core.node_facts import from_agent
 from registry.models import Release
@@ -92,11 +93,44 @@ def test_a_stranger_learns_nothing(dev: Client, release: Release) -> None:
     assert stranger.get(URL).status_code == stranger.post(URL, "{}", content_type="application/json").status_code == 404
 
 
+def with_plan(actor: Actor, engine: dict[str, Any]) -> Release:
+    """A release with an engine plan of TensorRT 10.3.0.26."""
+    changes = GPU | {"runtime.backend": "tensorrt", "envelope.engine": engine}
+    draft = draft_with(actor, served_model(actor), onnx_file(), changes, artifact__model_plan=plan_file())
+    return actions.seal(actor=actor, release=draft)
+
+
+L4_LABELS = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "23034",
+             "nvidia.com/gpu.compute.major": "8", "nvidia.com/gpu.compute.minor": "9"}  # fmt: skip
+
+
+def test_a_plan_is_never_placed_where_it_cannot_load(dev: Client) -> None:
+    """The version comes from the plan's header alone, the compute capability from the envelope."""
+    actor, staging = Actor.system("tests"), make_environment("staging")
+    release = with_plan(actor, {"built_on": {"compute_capability": "8.9"}})
+    own = {**RUNTIME, "backends": ["tensorrt"]}
+    newer = make_node("newer", facts={"labels": L4_LABELS}, runtimes=[{**own, "versions": {"tensorrt": "10.4.0"}}])
+    hopper = {**L4_LABELS, "nvidia.com/gpu.compute.major": "9", "nvidia.com/gpu.compute.minor": "0"}
+    make_node("hopper", facts={"labels": hopper}, runtimes=[own])
+    with pytest.raises(
+        Unavailable, match="newer: The node has TensorRT 10.4.0; the plan loads in 10.3.0.26"
+    ) as refused:
+        ensure_deployment(actor=actor, release=release, environment=staging, reason="try")
+    assert refused.value.code == "plan_loads_nowhere" and "built for 8.9" in refused.value.message
+    assert nodes_for(release, [newer]) == [] and not release.deployments.exists()
+    told = {one["node"]: one["reasons"][0]["message"] for one in dev.get(URL).json()["results"]}
+    assert "10.3.0.26 only" in told["newer"] and "built for 8.9" in told["hopper"]
+    labels = json.dumps({"labels": hopper})
+    (first, second, *_) = dev.post(URL, labels, content_type="application/json").json()["reasons"]
+    assert "built for 8.9" in first["message"] and "was built by 10.3.0.26" in second["message"]
+    own["versions"] = {}
+    silent = make_node("silent", facts={"labels": L4_LABELS}, runtimes=[own])  # may load it: unknown is no refusal
+    assert ensure_deployment(actor=actor, release=release, environment=staging, reason="try").node == silent
+
+
 def test_a_plan_is_held_against_the_tensorrt_of_the_runtime_that_it_names(dev: Client) -> None:
     actor = Actor.system("tests")
-    engine = {"runtime.backend": "tensorrt", "envelope.engine": {"builder_version": "10.3.0"}}
-    draft = draft_with(actor, served_model(actor), onnx_file(), GPU | engine, artifact__model_plan=plan_file())
-    release = actions.seal(actor=actor, release=draft)
+    release = with_plan(actor, {"builder_version": "10.3.0"})
     for version, verdict in (("10.3.0.26", "yes"), ("10.4.0", "no")):
         own = {**RUNTIME, "backends": ["tensorrt"], "versions": {"tensorrt": version}}
         node = make_node(

@@ -14,6 +14,8 @@ from accounts.actions import actor_for
 from ledger.models import Event
 from registry.models import Blob, Release, Upload
 from serving.models import Node
+from tests.factories import make_node
+from tests.model_files import plan_file
 from tests.registry_samples import CONTRACT, IMAGE, ONNX, person, served_model, sha256
 
 pytestmark = pytest.mark.django_db
@@ -179,3 +181,19 @@ def test_other_peoples_models_are_not_there(dev: Any, api: Callable[..., Any]) -
     assert check(api(person("eve", team="audio")), TEXT).status_code == 404
     assert check(api(), TEXT).status_code == 401
     assert check(dev, "x" * 300_000).json()["code"] == "document_too_long"
+
+
+def test_a_plan_tells_its_tensorrt_and_where_it_cannot_load(dev: Any) -> None:
+    runtime = {"image": IMAGE, "server": "triton", "backends": ["tensorrt"], "versions": {"tensorrt": "10.4.0"}}
+    make_node("newer", runtimes=[runtime])
+    make_node("same", runtimes=[{**runtime, "versions": {"tensorrt": "10.3.0"}}])
+    document = yaml.safe_load(TEXT)
+    document["runtime"]["backend"] = "tensorrt"
+    document["serving"]["instance_group"] = [{"kind": "gpu", "count": 1}]
+    document["envelope"] = {"accelerator": {"vendor": "nvidia"}}
+    told = check(dev, document, [one("artifact/model.plan", plan_file())]).json()
+    assert told["problems"] == [] and told["plan_tensorrt"] == "10.3.0.26"
+    assert told["warnings"] == ["newer: The node has TensorRT 10.4.0; the plan loads in 10.3.0.26 only."]
+    assert told["suggested_envelope"]["engine"] == {"type": "trt-plan", "builder_version": "10.3.0.26"}
+    unread = check(dev, document, [one("artifact/model.plan", plan_file(), head=False)]).json()
+    assert (unread["plan_tensorrt"], unread["warnings"]) == (None, [])

@@ -22,6 +22,7 @@ from ledger.adapters.linux_processes import is_running, started_at_ticks
 from serving.adapters.triton import TritonServer
 from serving.agent import containment, server_shim
 from serving.agent.blob_cache import BlobCache
+from serving.agent.hardware import hardware
 from serving.agent.launcher import LocalLauncher
 from serving.agent.sandbox.spec import EDITION, LANDLOCK, SECCOMP
 from serving.core.containment import of_facts
@@ -156,6 +157,15 @@ def test_a_model_that_cannot_start_says_why(launcher: LocalLauncher, blobs: Memo
     assert caught.value.reason == "load_failed"
     assert "the weights are not what they should be" in caught.value.message
     assert str(running.folder) not in caught.value.message
+
+
+def test_a_release_for_a_gpu_is_not_loaded_where_there_is_none(launcher: LocalLauncher, blobs: MemoryBlobs) -> None:
+    if hardware()["gpus"]:
+        pytest.skip("this machine has a GPU")
+    running = start(launcher, made.doubling(blobs, instance_group=[{"kind": "gpu", "count": 1}]))
+    with pytest.raises(LaunchError, match="no GPUs are available") as caught:
+        double(launcher, running)
+    assert caught.value.reason == "load_failed"
 
 
 def test_a_sandbox_that_cannot_be_had_says_what_was_refused(

@@ -116,13 +116,26 @@ def test_declared_room_must_hold_the_files() -> None:
     assert found(lazy, {"runtime.backend": "python", "envelope.host.memory_mib_min": 2}) == []
 
 
-def test_a_plan_tells_nothing_to_compare() -> None:
-    changes = {
-        "runtime.backend": "tensorrt",
-        "serving.instance_group": [{"kind": "gpu", "count": 1}],
-        "envelope.accelerator.vendor": "nvidia",
-    }
-    assert found({"artifact/model.plan": plan_file()}, changes) == []
+ON_TENSORRT = {
+    "runtime.backend": "tensorrt",
+    "serving.instance_group": [{"kind": "gpu", "count": 1}],
+    "envelope.accelerator.vendor": "nvidia",
+}
+
+
+@pytest.mark.parametrize(
+    ("declared", "told", "fits"),
+    [(None, (10, 3, 0, 26), True), ("10.3", (10, 3, 0, 26), True), ("10.3.0.26", (10, 3, 0, 26), True),
+     ("10.4", (10, 3, 0, 26), False), ("8.6.1", (10, 3, 0, 26), False), ("8.6.1", (0, 0, 0, 0), True)],
+)  # fmt: skip
+def test_the_declared_tensorrt_is_the_plans_own(declared: str | None, told: tuple[int, ...], fits: bool) -> None:
+    changes = ON_TENSORRT | ({} if declared is None else {"envelope.engine.builder_version": declared})
+    problems = found({"artifact/model.plan": plan_file(tensorrt=told)}, changes)
+    if fits:
+        assert problems == []
+    else:
+        ((field, says),) = problems
+        assert field == "envelope.engine.builder_version" and 'Write "10.3.0.26"' in says
 
 
 def test_declared_room_is_enough_when_it_is_exact() -> None:

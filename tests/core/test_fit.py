@@ -168,10 +168,12 @@ def with_tensorrt(node: NodeFacts, version: str | None) -> NodeFacts:
         (PLAN, LABELS, "10.3.0.26", "yes", ""),
         (PLAN, LABELS, "10.4.0", "no", "loads in 10.3.0 only"),
         (PLAN, LABELS, None, "unknown", "tells no TensorRT"),
-        ({"built_on": ON_L4}, LABELS, "10.3.0", "unknown", "does not say which TensorRT"),
+        ({"built_on": ON_L4}, LABELS, "10.3.0", "unknown", "says which TensorRT"),
         ({"builder_version": "10.3.0"}, LABELS, "10.3.0", "unknown", "on which compute capability"),
         (PLAN | {"version_compatible": True}, LABELS, "10.4.0", "yes", ""),
         (PLAN | {"version_compatible": True}, LABELS, "10.2.0", "no", "10.3.0 or later"),
+        (PLAN | {"version_compatible": True}, LABELS, "11.0", "yes", ""),
+        (PLAN | {"version_compatible": True}, LABELS, "12.0", "unknown", "that is not promised"),
         (PLAN, SINGLE, "10.3.0", "no", "built for 8.9"),
         (PLAN | {"hardware_compatibility": "ampere_plus"}, SINGLE, "10.3.0", "yes", ""),
         (PLAN | {"hardware_compatibility": "ampere_plus"}, TURING, "10.3.0", "no", "8.0 or later"),
@@ -186,6 +188,19 @@ def test_a_plan_runs_where_it_was_built(
     found = fit(asked, with_tensorrt(from_labels(labels), tensorrt), backend="tensorrt")
     assert found.verdict == verdict, found.reasons
     assert any(says in reason.message for reason in found.reasons if reason.verdict == verdict)
+
+
+def test_a_plans_own_version_counts_before_the_declared_one_and_what_cannot_load_is_named() -> None:
+    asked = {"accelerator": GPU | {"mig": {"allowed": True}}, "engine": PLAN}
+    node = with_tensorrt(from_labels(LABELS), "10.3.0")
+    assert fit(asked, node, backend="tensorrt", plan_tensorrt="10.3.0.26").cannot_load is None
+    other = fit(asked, node, backend="tensorrt", plan_tensorrt="10.4.0.1").cannot_load
+    assert other is not None and other.message == "The node has TensorRT 10.3.0; the plan loads in 10.4.0.1 only."
+    elsewhere = fit(asked, with_tensorrt(from_labels(SINGLE), "10.3.0"), backend="tensorrt").cannot_load
+    assert elsewhere is not None and "built for 8.9" in elsewhere.message
+    small = fit({"accelerator": GPU | {"memory_mib_min": 99_999}}, from_labels(LABELS))
+    assert small.verdict == Verdict.NO and small.cannot_load is None
+    assert fit(asked, with_tensorrt(from_labels(LABELS), None), backend="tensorrt").cannot_load is None
 
 
 def test_a_plan_without_an_envelope_still_needs_a_device() -> None:

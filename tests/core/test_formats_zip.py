@@ -10,6 +10,8 @@ from collections import OrderedDict
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from registry.core.formats import inspect, torchscript, zipped
 from registry.core.formats.findings import Malformed
@@ -233,11 +235,23 @@ def test_a_mebibyte_of_each_pickle_is_read() -> None:
         assert found["imports"] == ["collections.OrderedDict", *hidden]
 
 
-def test_a_plan_is_told_by_its_first_24_bytes() -> None:
-    for magic in ("ftrt", "ptrt"):
-        data = magic.encode() + bytes(range(20))
-        assert inspect("artifact/model.plan", io.BytesIO(data), 24).facts == {"magic": magic, "header": data.hex()}
-    assert len(inspect("artifact/model.plan", io.BytesIO(plan_file(b"x" * 99)), 131).facts["header"]) == 48
-    assert "it has 23 bytes, fewer" in refusal("artifact/model.plan", b"ftrt" + bytes(19))
-    assert "metadata before the plan" in refusal("artifact/model.plan", b"\xff\xff\xff\x00{" + bytes(19))
-    assert "does not begin as a TensorRT plan" in refusal("artifact/model.plan", b"\xff\xff\xff{\x00" + bytes(19))
+def test_a_plan_is_told_by_its_first_28_bytes() -> None:
+    data = plan_file(b"x" * 99, tensorrt=(10, 3, 0, 26))
+    assert inspect("artifact/model.plan", io.BytesIO(data), len(data)).facts == {
+        "magic": "ftrt", "header": data[:28].hex(), "serialization": 0, "tensorrt": "10.3.0.26",
+    }  # fmt: skip
+    assert "it has 27 bytes, fewer" in refusal("artifact/model.plan", b"ftrt" + bytes(23))
+    assert "metadata before the plan" in refusal("artifact/model.plan", b"\xff\xff\xff\x00{" + bytes(23))
+    assert "does not begin as a TensorRT plan" in refusal("artifact/model.plan", b"\xff\xff\xff{\x00" + bytes(23))
+
+
+@pytest.mark.parametrize("other", [{"magic": b"ptrt"}, {"serialization": 1}, {"tensorrt": (0, 3, 0, 26)}])
+def test_where_the_version_of_a_plan_is_not_known_to_stand_it_is_unknown(other: dict[str, Any]) -> None:
+    data = plan_file(**other)
+    assert inspect("artifact/model.plan", io.BytesIO(data), len(data)).facts["tensorrt"] is None
+
+
+@given(st.sampled_from([b"", b"ftrt", b"ptrt", b"ftrt" + bytes(4)]), st.binary(max_size=64))
+def test_any_bytes_are_a_plan_with_facts_or_a_problem(magic: bytes, rest: bytes) -> None:
+    found = inspect("artifact/model.plan", io.BytesIO(magic + rest), len(magic + rest))
+    assert bool(found.problems) != bool(found.facts)

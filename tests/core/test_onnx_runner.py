@@ -117,6 +117,75 @@ def model(runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return make
 
 
+class Runtime:
+    """ONNX Runtime on a machine with these providers; `loads` are those that a session gets of the ones it asks for."""
+
+    __version__ = "1.31.1"
+    SessionOptions = types.SimpleNamespace
+
+    def __init__(self, *providers: str, loads: bool = True) -> None:
+        self.providers, self.loads = providers, loads
+        self.asked: list[dict[str, Any]] = []
+        self.is_preloaded = False
+
+    def get_available_providers(self) -> list[str]:
+        return list(self.providers)
+
+    def preload_dlls(self) -> None:
+        self.is_preloaded = True
+
+    def InferenceSession(self, path: str, options: Any, **how: Any) -> Any:
+        self.asked.append(how)
+        got = ["CUDAExecutionProvider"] if self.loads else []
+        return types.SimpleNamespace(get_providers=lambda: [*got, "CPUExecutionProvider"])
+
+
+GPU = {"model_instance_kind": "GPU", "model_instance_device_id": "1"}
+
+
+def test_a_gpu_instance_runs_on_its_own_device_without_a_way_back(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime("CUDAExecutionProvider", "CPUExecutionProvider")
+    monkeypatch.setattr(runner, "onnxruntime", runtime)
+    assert runner._session("model.onnx", None, GPU).get_providers()[0] == "CUDAExecutionProvider"
+    assert runtime.asked == [{"providers": [("CUDAExecutionProvider", {"device_id": "1"})], "enable_fallback": 0}]
+    assert runtime.is_preloaded
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [Runtime("CPUExecutionProvider"), Runtime("CUDAExecutionProvider", loads=False)],
+    ids=["no CUDA", "no driver"],
+)
+def test_a_gpu_instance_never_runs_on_the_processor(
+    runner: Any, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "onnxruntime", runtime)
+    with pytest.raises(
+        RuntimeError, match=r"no CUDA for device 1 here, only CPUExecutionProvider; it will not run on the"
+    ):
+        runner._session("model.onnx", None, GPU)
+
+
+@pytest.mark.parametrize("args", [{}, {"model_instance_kind": "CPU", "model_instance_device_id": "0"}])
+def test_a_cpu_instance_asks_for_the_processor_also_where_there_is_a_gpu(
+    runner: Any, args: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = Runtime("CUDAExecutionProvider", "CPUExecutionProvider")
+    monkeypatch.setattr(runner, "onnxruntime", runtime)
+    runner._session("model.onnx", None, args)
+    assert runtime.asked == [{"providers": ["CPUExecutionProvider"]}] and not runtime.is_preloaded
+
+
+def test_the_real_runtime_without_a_gpu_refuses_a_gpu_instance(
+    runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(word_count_graph())
+    (tmp_path / "sluicegate.json").write_text(json.dumps({"max_batch_size": 0, "inputs": [], "outputs": []}))
+    monkeypatch.setattr(runner, "__file__", str(tmp_path / "model.py"))
+    with pytest.raises(RuntimeError, match="declare instances of the kind cpu"):
+        runner.TritonPythonModel().initialize(GPU)
+
+
 def ask(*texts: str) -> dict[str, Tensor]:
     return {"text": Tensor("text", np.array([[text.encode()] for text in texts], object))}
 

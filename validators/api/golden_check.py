@@ -24,9 +24,7 @@ class GoldenRowOut(serializers.Serializer[Any]):
     label = serializers.JSONField(  # type: ignore[assignment]
         help_text="a whole number or text; null: the item states what is expected"
     )
-    expected = serializers.JSONField(
-        allow_null=True, help_text="{output: numbers or a text}; null: the item has a label"
-    )
+    expected = serializers.JSONField(help_text="{output: numbers or a text}; null: the item has a label")
     slice = serializers.CharField()
 
 

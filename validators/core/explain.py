@@ -14,6 +14,7 @@ from validators.core import recovery
 from validators.core.certify import Caught, caught, judged_slices
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import FACTS
+from validators.core.kept_requests import KeepRule
 from validators.core.policy import Policy
 from validators.core.proof import sizing
 
@@ -56,6 +57,16 @@ def _evidence(document: Mapping[str, Any]) -> Iterator[Demand]:
         advised = f"{', '.join(advisory)} only advise" if advisory else "Every gate holds a release up"
         certifies = f"Nothing of {', '.join(advisory)}." if advisory else "What every gate does."
         yield Demand("evidence", f"environments.{name}", f"{advised}; evidence holds {holds}.", certifies)
+
+
+def kept(rule: KeepRule | None) -> Iterator[Demand]:
+    """What is kept of users' requests, where anything may be."""
+    if rule is not None:
+        demands = (
+            f"Of mirrored requests {rule.most} are kept with stable's answers, {rule.max_bytes} bytes each at most, "
+            f"{_lasting(rule.max_age_days)}."
+        )
+        yield Demand("kept_requests", "kept_requests", demands, "Nothing: no gate asks for them.")
 
 
 def _lasting(days: float | None) -> str:

@@ -25,6 +25,7 @@ from registry.core.schema import (
     SchemaType,
     Text,
     may,
+    need,
 )
 from validators.core import json_shape
 from validators.core.expiry import FACTS, USUAL
@@ -177,6 +178,14 @@ _SECTIONS: dict[str, SchemaType] = {
     "capacity": _CAPACITY,
     "evidence": _EVIDENCE,
 }
+#: What may be kept of mirrored requests. No gate asks it, so it is no part of what a policy's digest names.
+KEPT_REQUESTS = Record(
+    {
+        "most": need(Integer(1, 2000, unit="requests")),
+        "max_age_days": may(Number(0, 90, above=True, unit="days"), 7),
+        "max_bytes": may(Integer(1, 65_536, unit="bytes"), 16_384),
+    }
+)
 _ENVIRONMENT = Record(
     {
         "advisory": may(ListOf(Text(one_of=GATE_NAMES, says="a gate"), most=len(GATE_NAMES)), []),
@@ -189,6 +198,7 @@ _POLICY = Record(
         "gate_timeout_s": may(Number(1, 86_400, unit="seconds"), 900),
         "stop_at_first_failure": may(Flag(), True),
         "environments": may(Object(_ENVIRONMENT, most=20), {}),
+        "kept_requests": may(_OrNone(KEPT_REQUESTS), None),
         **{name: may(kind, {}) for name, kind in _SECTIONS.items()},
     }
 )
@@ -242,6 +252,7 @@ def parse_policy(document: Mapping[str, Any], objectives: Mapping[str, Any] | No
             f"The gate policy cannot be read: {first.field or 'policy'}: {first.message} {first.fix}",
             errors=[problem.as_json() for problem in problems],
         )
+    del read["kept_requests"]
     read["gates"] = _gates_of(read)
     read["golden"] = _of_its_kind(read["golden"], document.get("golden") or {})
     read["load"] = _inherited(read["load"], objectives or {})

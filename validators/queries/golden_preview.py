@@ -27,7 +27,7 @@ def preview_golden_set(model: ServedModel, data: bytes) -> Preview:
     items = parse_golden_set(
         data, inputs=tensors_of(model.contract, "inputs"), outputs=tensors_of(model.contract, "outputs")
     )
-    golden = _golden_for(model, kind_of(items))
+    golden = golden_for(model, kind_of(items))
     return preview(items, golden, outputs=tensors_of(model.contract, "outputs"), before=_before(model))
 
 
@@ -55,11 +55,12 @@ def _before(model: ServedModel) -> tuple[GoldenItem, ...] | None:
         return None
 
 
-def _golden_for(model: ServedModel, kind: Kind) -> dict[str, Any]:
-    """The model's golden section as it would judge a set of this kind; the default one where it cannot be read."""
+def golden_for(model: ServedModel, kind: Kind | None = None) -> dict[str, Any]:
+    """The model's golden section as it would judge a set of this kind, or of its own; the default one where it cannot be read."""
     stated = model.gate_policy.get("golden")
+    section = stated if isinstance(stated, dict) else {}
     try:
-        section = fitted(stated if isinstance(stated, dict) else {}, kind)
+        section = section if kind is None else fitted(section, kind)
         return parse_policy({**model.gate_policy, "golden": section}, model.objectives).of("golden")
     except Invalid:
-        return parse_policy({"golden": fitted({}, kind)}).of("golden")
+        return parse_policy({"golden": {} if kind is None else fitted({}, kind)}).of("golden")

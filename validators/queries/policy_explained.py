@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from registry.models import ServedModel
-from validators.core.explain import Demand, explain
+from validators.core.explain import Demand, explain, kept
+from validators.core.kept_requests import keep_rule
 from validators.core.policy import Policy, parse_policy
 from validators.queries.gate_runs import golden_sets_of
 
@@ -15,4 +16,5 @@ def demands_of(model: ServedModel) -> tuple[Policy, list[Demand]]:
     """
     policy = parse_policy(model.gate_policy, model.objectives)
     named = golden_sets_of(model).filter(digest=policy.golden_set or "").first()
-    return policy, explain(policy, items=named.items if named else 0, slices=named.slices if named else {})
+    found = explain(policy, items=named.items if named else 0, slices=named.slices if named else {})
+    return policy, [*found, *kept(keep_rule(model.gate_policy))]

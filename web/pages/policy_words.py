@@ -59,6 +59,8 @@ _WORDS: Final = {
         ("resources.min_requests", "Memory is watched for", "requests at least", _NUMBER),
         ("resources.max_soak_s", "With a soak of at most", "seconds", _NUMBER),
         ("evidence.max_age_days", "Evidence holds for", "days, or none", _NUMBER),
+        ("kept_requests.most", "Mirrored requests kept", "requests; empty: none", _NUMBER),
+        ("kept_requests.max_age_days", "They are kept for at most", "days", _NUMBER),
     ),
     "rollout_policy": (
         ("holdback_pct", "Held back while it bakes", "percent", _NUMBER),

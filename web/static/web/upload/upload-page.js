@@ -120,7 +120,8 @@ async function check(document) {
   showMistakes(isBegun ? problems : []);
   const waivers = answer.waivers_needed.length ? ` It carries code and needs a waiver (${answer.waivers_needed.join(", ")}) before it runs.` : "";
   const offered = answer.is_offered === false ? " No node offers its runtime now." : "";
-  const found = problems.length ? `${countText(problems.length, "mistake")}.` : `Nothing is wrong, as far as headers tell.${waivers}${offered}`;
+  const warned = answer.warnings.map((one) => ` ${one}`).join("");
+  const found = problems.length ? `${countText(problems.length, "mistake")}.` : `Nothing is wrong, as far as headers tell.${waivers}${offered}${warned}`;
   say("checked", isBegun ? found : "Nothing is chosen yet: begin with the release folder.", isBegun && Boolean(problems.length));
   moved();
 }
