@@ -5,7 +5,9 @@ policy's defaults but for what the row says: passed and failed of all runs, in p
 over the limit is a multiple of what is allowed: at 1 a pass and a failure are errors of the kind that confidence speaks of, at 2
 and 4 a pass is one, below 1 a failure. Slow requests come independently; in clumps of so many on average; in stalls of so many
 seconds; or from one queue that is busy for so much of the time, with the limit where its own latencies put it. Then the recovery
-from a burst: how often the objective counts as holding again while so many requests are over, and how soon.
+from a burst: how often the objective counts as holding again while so many requests are over, and how soon. Last, who is blamed
+beside stable: both are on a machine that makes a tenth or three tenths of all requests slow, and the candidate makes so many of
+its own slow besides; where it makes none, blaming it is an error.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
 from validators.core.load import Attempt
 from validators.core.policy import parse_policy
-from validators.core.proof import first_proof
+from validators.core.proof import WINDOW_S, first_proof
 from validators.core.recovery import recovered_after_s, surge
-from validators.core.verdict import Verdict
+from validators.core.verdict import Judgement, Verdict
 
 SEED = 5
 Floats = npt.NDArray[np.float64]
@@ -95,6 +98,15 @@ TRAFFIC: dict[str, Traffic] = {
     "a queue, busy 60 %": queue(0.6),
 }
 
+#: How a slow machine makes requests slow, whoever is asked.
+MACHINES: dict[str, Traffic] = {
+    "independent": independent,
+    "stalls of .5 s": stalls(0.5),
+    "stalls of 2 s": stalls(2),
+    "stalls of 4 s": stalls(4),
+    "stalls of 8 s": stalls(8),
+}
+
 
 def objective(policy: dict[str, Any], traffic: Traffic, multiple: float, runs: int) -> tuple[float, float, float]:
     """(share that passed, share that failed, median seconds) of so many gates."""
@@ -127,6 +139,25 @@ def recovery(policy: dict[str, Any], share: float, runs: int) -> tuple[float, fl
     return back / runs, float(np.median(seen_s)) if seen_s else float("nan")
 
 
+def blamed(policy: dict[str, Any], traffic: Traffic, machine: float, own: float, runs: int) -> float:
+    """How often a candidate is blamed that makes the share `own` of its requests slow, on a machine that does so with `machine` of all."""
+    dice, found = np.random.default_rng(SEED), Judgement(Verdict.FAILED, "It missed its objective.")
+    whole_s, count = 2 * BLOCKS * BLOCK_S, round(policy["rate_per_s"] * BLOCK_S)
+    blames = 0
+    for _ in range(runs):
+        due = np.concatenate([at * BLOCK_S + np.sort(dice.uniform(0, BLOCK_S, count)) for at in range(2 * BLOCKS)])
+        is_own = (due // BLOCK_S).astype(int) % 2 == 0
+        slow = traffic(due, machine, dice) | (is_own & (dice.random(len(due)) < own))
+        arms = []
+        for mine in (is_own, ~is_own):
+            windows = (due[mine] / WINDOW_S).astype(int)
+            counts = np.bincount(windows, slow[mine], int(whole_s)), np.bincount(windows, minlength=int(whole_s))
+            kept = counts[1] > 0
+            arms.append(Arm(tuple(counts[0][kept].astype(int).tolist()), tuple(counts[1][kept].tolist())))
+        blames += judge_beside(found, "r1", *arms, policy).verdict is Verdict.FAILED
+    return blames / runs
+
+
 def main() -> None:
     """Prints the tables of docs/gates.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load_gate", description=__doc__)
@@ -146,6 +177,15 @@ def main() -> None:
         found = (recovery(policy, share, max(1, runs // 5)) for share in shares)
         told = (f"{back:.1%}" + (f", {seen:.1f} s" if back else "") for back, seen in found)
         print(f"| {name} | {' | '.join(told)} |", flush=True)
+    owns = (0.0, 0.05, 0.2, 0.6)
+    print(
+        f"\n| objective | the machine slows | {' | '.join(f'{own:.0%}' for own in owns)} |\n|---|---|{'---|' * len(owns)}"
+    )
+    for name, policy in list(policies.items())[:2]:
+        for kind, traffic in MACHINES.items():
+            for machine in (0.1, 0.3):
+                told = (f"{blamed(policy, traffic, machine, own, runs):.1%}" for own in owns)
+                print(f"| {name} | {machine:.0%}, {kind} | {' | '.join(told)} |", flush=True)
 
 
 if __name__ == "__main__":
