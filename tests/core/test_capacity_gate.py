@@ -26,7 +26,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, *, lag_s: float = 0.0, sent_frac:
     rates: list[float] = []
 
     def drive(
-        server: Any, model: str, batches: Any, schedule: Floats, *, timeout_s: float, progress: Callable[[int], None],
+        requests: Any, schedule: Floats, *, timeout_s: float, progress: Callable[[int], None],
         is_enough: Callable[[Sequence[Attempt], float], bool],
     ) -> list[Attempt]:  # fmt: skip
         rates.append(len(schedule) / np.ceil(schedule[-1]))

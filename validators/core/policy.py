@@ -36,6 +36,9 @@ GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources", "capacity
 #: Gates that run only where a policy names them, since they take time; only such a policy has their section.
 ON_DEMAND = ("resources", "capacity")
 
+#: By which a load may be sent: the names that `serving.ports` has for them, and those that people have.
+PROTOCOLS = {"grpc": "gRPC", "http": "HTTP"}
+
 _FRACTION = Number(0, 1)
 _DISTANCE = Number(0, 1_000_000)
 _SECONDS = Number(0, 86_400, above=True, unit="seconds")
@@ -125,6 +128,7 @@ _LOAD = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "arrivals_cv": may(Number(0.1, 20), 1),
+        "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
         "duration_s": may(_OrNone(_DURATION), None),
         "max_duration_s": may(_OrNone(_DURATION), None),
         "least_dispersion": may(Number(1, 100), DISPERSION_SAFETY),

@@ -35,6 +35,7 @@ class _CapacityGate:
         self.plan = plan_of(context.policy.of("capacity"), self.load)
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
+        self.requests = context.server.prepared(context.model, self.payloads.batches, protocol=self.load["protocol"])
         self.measured: list[tuple[Run, LoadSummary]] = []
 
     def found(self) -> Judgement:
@@ -45,7 +46,7 @@ class _CapacityGate:
         judged = judge_capacity(
             step, self.measured, self.plan, slo_ms=self.slo_ms, hardware=self.context.hardware, declared=declared
         )
-        judged.evidence.update(self.payloads.told)
+        judged.evidence.update(self.payloads.told, protocol=self.load["protocol"])
         claimed = next((summary for run, summary in self.measured if run is step.claim), None)
         limited = generator_limit(claimed, max_lag_ms=math.inf) if claimed else ""
         if limited:  # a server that is asked less is faster
@@ -73,9 +74,7 @@ class _CapacityGate:
             return seconds > 0 and is_hopeless(self._run_of(step, known, seconds), self.plan)
 
         attempts = load_runner.drive(
-            self.context.server,
-            self.context.model,
-            self.payloads.batches,
+            self.requests,
             schedule,
             timeout_s=self.load["timeout_s"],
             progress=lambda sent: None,

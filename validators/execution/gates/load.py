@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from serving.ports import InferenceError, InferenceServer
-from validators.core.answered import answered_at
+from serving.ports import InferenceError, InferenceServer, PreparedRequests
+from validators.core.answered import answered_at, ended_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
 from validators.core.full_server import burst_of, judge_full
 from validators.core.load import (
@@ -54,9 +54,13 @@ class _LoadGate:
     def __init__(self, context: GateContext) -> None:
         self.context, self.policy = context, context.policy.of("load")
         self.payloads: Payloads = payloads_of(context)
+        self.requests = self._requests_to(context.server)
         self.slo_ms = float(self.policy["slo_ms"] or float("inf"))
         self.sent = 0
         self._ended_at: list[float] = []  # of the release's own requests, by the Unix clock
+
+    def _requests_to(self, server: InferenceServer) -> PreparedRequests:
+        return server.prepared(self.context.model, self.payloads.batches, protocol=self.policy["protocol"])
 
     def answered(self) -> dict[str, Any]:
         """What the resources gate counts what the server used against."""
@@ -74,7 +78,8 @@ class _LoadGate:
             if not is_limited or proven_all_the_same(summary, found, self.policy):
                 break
         repeated = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
-        evidence = {**found.evidence, "stages": stages, "tries": attempt + 1, **self.payloads.told}
+        evidence = {**found.evidence, "stages": stages, "tries": attempt + 1, "protocol": self.policy["protocol"]}
+        evidence |= self.payloads.told
         return Judgement(found.verdict, f"{found.reason.removesuffix('.')}{repeated}.", evidence)
 
     def _run(self, *, seed: int) -> tuple[LoadSummary, dict[str, float] | None]:
@@ -102,15 +107,15 @@ class _LoadGate:
             absent = {"stable": stable.name, "absent_because": stable.absent_because}
             return Judgement(found.verdict, found.reason, {**found.evidence, "beside_stable": absent})
         self.context.say(f"it missed its objective: {stable.name} is asked in turn with it, {2 * BLOCKS * BLOCK_S:g} s")
-        own, others = Arm((), ()), Arm((), ())
+        own, others, to_stable = Arm((), ()), Arm((), ()), self._requests_to(stable.server)
         for block in range(BLOCKS):
             schedule = arrivals(self.policy["rate_per_s"], BLOCK_S, seed=self.policy["seed"] + block)
-            own = own.with_block(self._block(schedule, self.context.server))
-            others = others.with_block(self._block(schedule, stable.server))
+            own = own.with_block(self._block(schedule, self.requests))
+            others = others.with_block(self._block(schedule, to_stable))
         return judge_beside(found, stable.name, own, others, self.policy)
 
-    def _block(self, schedule: Floats, server: InferenceServer) -> LoadSummary:
-        attempts = self._drive(schedule, expected=len(schedule), is_enough=_never, server=server)
+    def _block(self, schedule: Floats, requests: PreparedRequests) -> LoadSummary:
+        attempts = self._drive(schedule, expected=len(schedule), is_enough=_never, requests=requests)
         return summarise(attempts, duration_s=BLOCK_S, slo_ms=self.slo_ms)
 
     def after_a_burst(self, found: Judgement) -> Judgement:
@@ -146,15 +151,10 @@ class _LoadGate:
             max_concurrency=(context.envelope.get("limits") or {}).get("max_concurrency"),
         )
         for _ in range(_BURST_TRIES):
-            began_s = time.time()
             attempts = load_runner.all_at_once(
-                context.server,
-                context.model,
-                self.payloads.batches,
-                burst,
-                beat=lambda: context.progress(self.sent, self.sent),
+                self.requests, burst, beat=lambda: context.progress(self.sent, self.sent)
             )
-            self._note(began_s, attempts)
+            self._ended_at += ended_at(attempts, time.time())
             judgement = judge_full(found, attempts, burst, policy, p50_s=p50_s)
             if judgement.verdict is found.verdict or judgement.evidence["full_errors"]:
                 break
@@ -167,32 +167,26 @@ class _LoadGate:
         expected: int,
         is_enough: load_runner.IsEnough,
         most_at_once: int | None = None,
-        server: InferenceServer | None = None,
+        requests: PreparedRequests | None = None,
     ) -> list[Attempt]:
         """The attempts, added to what was sent. More than `expected` raises the total, so that what is told never falls."""
 
         def progress(done: int) -> None:
             self.context.progress(self.sent + done, self.sent + (expected if done <= expected else len(schedule)))
 
-        began_s = time.time()
         attempts = load_runner.drive(
-            server or self.context.server,
-            self.context.model,
-            self.payloads.batches,
+            requests or self.requests,
             schedule,
             timeout_s=self.policy["timeout_s"],
             progress=progress,
             is_enough=is_enough,
             most_at_once=most_at_once,
         )
-        if server is None or server is self.context.server:
-            self._note(began_s, attempts)
+        if requests is None or requests is self.requests:
+            self._ended_at += ended_at(attempts, time.time())
         self.sent += len(attempts)
         self.context.progress(self.sent, self.sent)
         return attempts
-
-    def _note(self, began_s: float, attempts: Sequence[Attempt]) -> None:
-        self._ended_at += [began_s + attempt.done_s for attempt in attempts if attempt.is_sent]
 
     def _statistics(self) -> Mapping[str, Any]:
         """The server's counters; none where it does not tell, which is for the requests to judge."""

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from serving.ports import InferenceError, InferenceServer
+from serving.ports import InferenceError, PreparedRequests
 from validators.core.full_server import Burst
-from validators.core.inputs import Arrays
 from validators.core.load import Attempt, Floats
 
 #: Whether enough was sent, of the attempts that ended so far and the seconds since the run began.
@@ -26,9 +25,7 @@ _RUN_UP_S = 0.1
 
 
 def drive(
-    server: InferenceServer,
-    model: str,
-    batches: Sequence[Arrays],
+    requests: PreparedRequests,
     schedule: Floats,
     *,
     timeout_s: float,
@@ -36,14 +33,14 @@ def drive(
     is_enough: IsEnough = lambda attempts, now_s: False,
     most_at_once: int | None = None,
 ) -> list[Attempt]:
-    """One attempt for each instant of `schedule` (seconds), payloads in turn; returns when all are answered or timed out.
+    """One attempt for each instant of `schedule` (seconds), `requests` in turn; returns when all are answered or timed out.
 
     Nothing more is sent once `is_enough` says so, of the attempts that ended so far and the seconds since the run began. Where
     `most_at_once` are unanswered, the next is not sent and counts as failed. `progress` is told how many were sent; both run
     on the caller's thread, so that they delay no request, and what they raise ends the run.
     """
     slots = min(_slots(schedule, timeout_s), most_at_once or _MOST_THREADS)
-    run = _LoadRun(server, model, batches, schedule, timeout_s, slots=slots)
+    run = _LoadRun(requests, schedule, timeout_s, slots=slots)
 
     def look() -> None:
         progress(run.sent)
@@ -56,17 +53,10 @@ def drive(
     return attempts
 
 
-def all_at_once(
-    server: InferenceServer,
-    model: str,
-    batches: Sequence[Arrays],
-    burst: Burst,
-    *,
-    beat: Callable[[], None],
-) -> list[Attempt]:
+def all_at_once(requests: PreparedRequests, burst: Burst, *, beat: Callable[[], None]) -> list[Attempt]:
     """One attempt for each of the burst's requests, which are all due now, in the order of sending. `beat` runs while that takes long."""
     due = np.zeros(burst.requests)
-    return _all_of(_LoadRun(server, model, batches, due, burst.timeout_s, slots=burst.at_once, waits=True), beat)
+    return _all_of(_LoadRun(requests, due, burst.timeout_s, slots=burst.at_once, waits=True), beat)
 
 
 def _all_of(run: _LoadRun, beat: Callable[[], None]) -> list[Attempt]:
@@ -91,16 +81,14 @@ class _LoadRun:
 
     def __init__(
         self,
-        server: InferenceServer,
-        model: str,
-        batches: Sequence[Arrays],
+        requests: PreparedRequests,
         schedule: Floats,
         timeout_s: float,
         *,
         slots: int,
         waits: bool = False,
     ) -> None:
-        self.server, self.model, self.batches = server, model, batches
+        self.requests = requests
         self.schedule, self.timeout_s, self.slots, self.waits = schedule, timeout_s, slots, waits
         self.attempts: list[Attempt] = []
         self.sent = 0
@@ -122,7 +110,7 @@ class _LoadRun:
 
     def _send_all(self) -> None:
         with _little_to_collect(), ThreadPoolExecutor(self.slots, thread_name_prefix="load") as pool:
-            pool.submit(self.server.is_live)
+            pool.submit(self.requests.connect)
             self.began = time.perf_counter() + _RUN_UP_S
             for at, due in enumerate(self.schedule.tolist()):
                 wait_s = self.began + due - time.perf_counter()
@@ -144,7 +132,7 @@ class _LoadRun:
     def _attempt(self, at: int, due: float) -> None:
         sent, error, is_refused = time.perf_counter() - self.began, "", False
         try:
-            self.server.infer(self.model, self.batches[at % len(self.batches)], timeout_s=self.timeout_s)
+            self.requests.send(at, timeout_s=self.timeout_s)
         except InferenceError as failure:
             error, is_refused = f"{failure.message} [{failure.reason}]", failure.reason == "full"
         except BaseException as failure:  # of the client itself; carried to the caller's thread
