@@ -27,7 +27,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, *, lag_s: float = 0.0, sent_frac:
 
     def drive(
         requests: Any, schedule: Floats, *, timeout_s: float, progress: Callable[[int], None],
-        is_enough: Callable[[Sequence[Attempt], float], bool],
+        is_enough: Callable[[Sequence[Attempt], float], bool], generators: Any,
     ) -> list[Attempt]:  # fmt: skip
         rates.append(len(schedule) / np.ceil(schedule[-1]))
         took = one_queue(0.5)(schedule, np.random.default_rng(len(rates)))

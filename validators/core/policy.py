@@ -54,11 +54,15 @@ _LEAST_QUANTILE, _MOST_QUANTILE = 0.0001, 0.9999
 _OF_ROWS = {"min_accuracy": 0.95, "min_slice_accuracy": 0.9, "min_slice_agreement": 0.9, "max_batch_flips": 0.05}
 
 
-class _BatchSize:
-    """A batch size, or "max" for the largest that the release declares."""
+@dataclass(frozen=True)
+class _OrWord:
+    """The kind, or one word."""
+
+    word: str
+    kind: SchemaType
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
-        return value if value == "max" else Integer(1, 65_536, unit="items").read(value, at, problems)
+        return value if value == self.word else self.kind.read(value, at, problems)
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,11 @@ class _Schema:
         return INVALID if fault else read
 
 
+#: "max" is the largest that the release declares.
+_BATCH_SIZE = _OrWord("max", Integer(1, 65_536, unit="items"))
 _CONTRACT = Record(
     {
-        "batch_sizes": may(ListOf(_BatchSize(), least=1, most=16), [1, 2, "max"]),
+        "batch_sizes": may(ListOf(_BATCH_SIZE, least=1, most=16), [1, 2, "max"]),
         "edges": may(Flag(), True),
         "timeout_s": may(_SECONDS, 30),
     }
@@ -129,6 +135,7 @@ _LOAD = Record(
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "arrivals_cv": may(Number(0.1, 20), 1),
         "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
+        "generators": may(_OrWord("auto", Integer(1, 16, unit="processes")), "auto"),
         "duration_s": may(_OrNone(_DURATION), None),
         "max_duration_s": may(_OrNone(_DURATION), None),
         "least_dispersion": may(Number(1, 100), DISPERSION_SAFETY),

@@ -14,6 +14,7 @@ from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import settled
 from validators.execution.gates.load_payloads import payloads_of
 from validators.execution.runners import load as load_runner
+from validators.execution.runners.generators import Generators
 
 #: A look reads every attempt so far, on a core that the sender needs too.
 _LOOK_EVERY_S = 15.0
@@ -36,6 +37,7 @@ class _CapacityGate:
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
         self.requests = context.server.prepared(context.model, self.payloads.batches, protocol=self.load["protocol"])
+        self.generators = Generators.asked(self.load)
         self.measured: list[tuple[Run, LoadSummary]] = []
 
     def found(self) -> Judgement:
@@ -46,7 +48,7 @@ class _CapacityGate:
         judged = judge_capacity(
             step, self.measured, self.plan, slo_ms=self.slo_ms, hardware=self.context.hardware, declared=declared
         )
-        judged.evidence.update(self.payloads.told, protocol=self.load["protocol"])
+        judged.evidence.update(self.payloads.told, protocol=self.load["protocol"], generators=self.generators.used)
         claimed = next((summary for run, summary in self.measured if run is step.claim), None)
         limited = generator_limit(claimed, max_lag_ms=math.inf) if claimed else ""
         if limited:  # a server that is asked less is faster
@@ -79,6 +81,7 @@ class _CapacityGate:
             timeout_s=self.load["timeout_s"],
             progress=lambda sent: None,
             is_enough=is_enough,
+            generators=self.generators,
         )
         lasted_s = _lasted_s(schedule, attempts, step.seconds)
         summary = summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=self.payloads.kinds)

@@ -29,6 +29,7 @@ from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import is_proven, settled
 from validators.execution.gates.load_payloads import Payloads, payloads_of
 from validators.execution.runners import load as load_runner
+from validators.execution.runners.generators import Generators
 
 #: The objective is measured again when the generator was late: other work on the machine comes and goes.
 _LOAD_TRIES = 3
@@ -55,6 +56,7 @@ class _LoadGate:
         self.context, self.policy = context, context.policy.of("load")
         self.payloads: Payloads = payloads_of(context)
         self.requests = self._requests_to(context.server)
+        self.generators = Generators.asked(self.policy)
         self.slo_ms = float(self.policy["slo_ms"] or float("inf"))
         self.sent = 0
         self._ended_at: list[float] = []  # of the release's own requests, by the Unix clock
@@ -78,8 +80,8 @@ class _LoadGate:
             if not is_limited or proven_all_the_same(summary, found, self.policy):
                 break
         repeated = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
-        evidence = {**found.evidence, "stages": stages, "tries": attempt + 1, "protocol": self.policy["protocol"]}
-        evidence |= self.payloads.told
+        evidence = {**found.evidence, "stages": stages, "tries": attempt + 1, **self.payloads.told}
+        evidence |= {"protocol": self.policy["protocol"], "generators": self.generators.used}
         return Judgement(found.verdict, f"{found.reason.removesuffix('.')}{repeated}.", evidence)
 
     def _run(self, *, seed: int) -> tuple[LoadSummary, dict[str, float] | None]:
@@ -181,6 +183,7 @@ class _LoadGate:
             progress=progress,
             is_enough=is_enough,
             most_at_once=most_at_once,
+            generators=self.generators,
         )
         if requests is None or requests is self.requests:
             self._ended_at += ended_at(attempts, time.time())

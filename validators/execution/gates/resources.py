@@ -11,6 +11,7 @@ from validators.core.verdict import Judgement
 from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_payloads import payloads_of
 from validators.execution.runners import load as load_runner
+from validators.execution.runners.generators import Generators
 
 
 def resources_gate(context: GateContext) -> Judgement:
@@ -40,5 +41,6 @@ def _soak(context: GateContext, before: Answered | None) -> Answered | None:
         schedule,
         timeout_s=load["timeout_s"],
         progress=lambda done: context.progress(done, len(schedule)),
+        generators=Generators.asked(load),
     )
     return answered_at(ended_at(attempts, time.time()))
