@@ -99,7 +99,9 @@ def _golden(own: Mapping[str, Any], items: int, slices: Mapping[str, int]) -> It
 
 
 def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
-    errors = f"At most {own['max_error_frac'] * 100:g} % of requests fail at {own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}."
+    arriving = f", as {len(own['trace'])} recorded gaps have it" if own["trace"] else ""
+    asked = f"{own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}{arriving}"
+    errors = f"At most {own['max_error_frac'] * 100:g} % of requests fail at {asked}."
     measured = "The share of this run, without an interval."
     if own["slo_ms"] is None:
         lasts = float(own["duration_s"])

@@ -67,19 +67,28 @@ class LoadSummary:
         return self.errors / self.requests if self.requests else 0.0
 
 
-def arrivals(rate_per_s: float, duration_s: float, *, seed: int, cv: float = 1.0) -> Floats:
+def arrivals(
+    rate_per_s: float, duration_s: float, *, seed: int, cv: float = 1.0, trace: Sequence[float] | None = None
+) -> Floats:
     """Instants in [0, duration_s) at which requests are due, rising; the same for the same seed.
 
     `cv` is the coefficient of variation of the gaps between them: 1 is a Poisson process, less is more even, more is bursts.
     Source: a renewal process with Gamma gaps of shape 1 / cv², conditioned on its expected count so that every run offers the
     same load. Real traffic has 1.1 (conversations) to 13 (code completion): Patel et al., ISCA 2024.
+
+    `trace`: recorded gaps in their place, from one that the seed draws and round and round, stretched to the same load.
     """
     count = max(1, round(rate_per_s * duration_s))
     random = np.random.default_rng(seed)
-    if cv == 1.0:
+    if trace:
+        gaps = np.resize(np.roll(np.array(trace, float), -random.integers(len(trace))), count + 1)
+    elif cv == 1.0:
         return np.sort(random.uniform(0.0, duration_s, count))
-    instants: Floats = np.cumsum(random.gamma(1 / cv**2, 1.0, count + 1))
-    return instants[:-1] * (duration_s / float(instants[-1]))
+    else:
+        gaps = random.gamma(1 / cv**2, 1.0, count + 1)
+    instants: Floats = np.cumsum(gaps)
+    whole = float(instants[-1]) or 1.0  # a part of a trace may be all at once
+    return np.minimum(instants[:-1] * (duration_s / whole), np.nextafter(duration_s, 0.0))
 
 
 def summarise(

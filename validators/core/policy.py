@@ -31,6 +31,7 @@ from validators.core.expiry import FACTS, USUAL
 from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
+from validators.core.trace import MOST_GAPS
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources", "capacity")
 #: Gates that run only where a policy names them, since they take time; only such a policy has their section.
@@ -134,6 +135,7 @@ _LOAD = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "arrivals_cv": may(Number(0.1, 20), 1),
+        "trace": may(_OrNone(ListOf(Number(0, 86_400, unit="seconds"), least=1, most=MOST_GAPS)), None),
         "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
         "generators": may(_OrWord("auto", Integer(1, 16, unit="processes")), "auto"),
         "duration_s": may(_OrNone(_DURATION), None),
@@ -335,6 +337,14 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
         if set(_gates_of(read)) <= set(own.get("advisory") or ()):
             fix = "Leave one out, which must pass before a release enters."
             problems.append(Problem(f"environments.{name}.advisory", "no gate is left that holds a release up.", fix))
+    load = read.get("load") or {}
+    if load.get("trace") and not sum(load["trace"]):
+        problems.append(
+            Problem("load.trace", "all of it comes at once.", "Write the gaps between requests, in seconds.")
+        )
+    if load.get("trace") and load.get("arrivals_cv", 1) != 1:
+        fix = "Leave one of them out."
+        problems.append(Problem("load.arrivals_cv", "it means nothing where load.trace says when requests come.", fix))
     compare = str(golden.get("compare"))
     for name, kinds in ONLY_FOR.items():
         if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:

@@ -86,7 +86,7 @@ class _LoadGate:
 
     def _run(self, *, seed: int) -> tuple[LoadSummary, dict[str, float] | None]:
         policy, kinds, planned_s = self.policy, self.payloads.kinds, sizing(self.policy).deadline_s
-        schedule = arrivals(policy["rate_per_s"], planned_s, seed=seed, cv=policy["arrivals_cv"])
+        schedule = self._arrivals(planned_s, seed=seed)
         enough = is_proven(schedule, kinds, policy) if policy["duration_s"] is None else _never
         before, began = self._statistics(), time.monotonic()
         expected = min(len(schedule), sizing(policy).requests if enough is not _never else len(schedule))
@@ -97,6 +97,10 @@ class _LoadGate:
         is_whole = len(attempts) == len(schedule)
         lasted_s = planned_s if is_whole else attempts[-1].due_s + 1 / policy["rate_per_s"]
         return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), stages
+
+    def _arrivals(self, seconds: float, *, seed: int) -> Floats:
+        policy = self.policy
+        return arrivals(policy["rate_per_s"], seconds, seed=seed, cv=policy["arrivals_cv"], trace=policy["trace"])
 
     def beside_stable(self, found: Judgement) -> Judgement:
         """What was found; a release that missed its objective is blamed only where stable, in turn with it, is faster."""
@@ -111,7 +115,7 @@ class _LoadGate:
         self.context.say(f"it missed its objective: {stable.name} is asked in turn with it, {2 * BLOCKS * BLOCK_S:g} s")
         own, others, to_stable = Arm((), ()), Arm((), ()), self._requests_to(stable.server)
         for block in range(BLOCKS):
-            schedule = arrivals(self.policy["rate_per_s"], BLOCK_S, seed=self.policy["seed"] + block)
+            schedule = self._arrivals(BLOCK_S, seed=self.policy["seed"] + block)
             own = own.with_block(self._block(schedule, self.requests))
             others = others.with_block(self._block(schedule, to_stable))
         return judge_beside(found, stable.name, own, others, self.policy)

@@ -121,14 +121,14 @@ class GeneratorsRun:
             going[0].reader.join(_LOOK_EVERY_S)
             for one in self._crew:
                 if one.is_over:
-                    one.told_cpu_s()  # or it was lost, and the others need not go on
+                    one.own_cpu_s()  # or it was lost, and the others need not go on
                 elif self.stopped.is_set() and not is_told:
                     one.say({"stop": True})
             if self.stopped.is_set() and not is_told:
                 is_told, until = True, time.perf_counter() + self.timeout_s + _GRACE_S
             if time.perf_counter() > until:
                 raise GeneratorLost("a generator process fell silent")
-        self.cpu_s = sum(one.told_cpu_s() for one in self._crew)
+        self.cpu_s = sum(one.own_cpu_s() for one in self._crew)
         if not self.stopped.is_set() and len(self.attempts) != len(self.schedule):
             raise GeneratorLost(f"{len(self.attempts)} of {len(self.schedule)} requests were told of")
 
@@ -193,7 +193,7 @@ class _Generator:
             self.sent, self.now_s, self._cpu_s = told["sent"], told["now_s"], told["cpu_s"]
             self.is_ready.set()
 
-    def told_cpu_s(self) -> float:
+    def own_cpu_s(self) -> float:
         """The CPU seconds that its share took. Raises GeneratorLost for one that did not come to its end."""
         if self._cpu_s is None:
             self._last_words.seek(0)
