@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from serving.adapters.triton_errors import grpc_error, redacted
 from serving.adapters.triton_requests import CHANNEL, opened, parcel_of, typed
-from serving.ports import GRPC, Inference, InferenceError, PreparedRequests, Tensors, TensorSpec
+from serving.ports import GRPC, HTTP, Inference, InferenceError, PreparedRequests, Tensors, TensorSpec
 
 CONTROL_TIMEOUT_S = 5.0
 #: Who sends this header with the server's secret may use its control APIs.
@@ -71,7 +71,7 @@ class TritonServer:
 
     def prepared(self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC) -> PreparedRequests:
         """They end with this client."""
-        port = self.grpc_port if protocol == GRPC else self.http_port
+        port = self.http_port if protocol == HTTP else self.grpc_port
         self._prepared.append(opened(parcel_of(model, batches, protocol=protocol, host=self.host, port=port)))
         return self._prepared[-1]
 

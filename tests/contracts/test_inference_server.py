@@ -282,6 +282,26 @@ def test_requests_made_beforehand_meet_the_same_errors_over_either_protocol(
 
 
 @pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_a_queue_that_is_full_is_told_as_one_over_either_protocol(subjects: Any, kind: str, protocol: str) -> None:
+    if kind == "fake":
+        pytest.skip("the fake has no bound to its queue")
+    queue = {"timeout_action": "reject", "default_timeout_us": 0, "allow_timeout_override": False, "max_queue_size": 1}
+    server = subjects("misbehaving", queue_policy=queue, max_batch_size=1).server
+    requests = server.prepared("misbehaving", [{"x": row(60)}], protocol=protocol)
+
+    def reason(_: int) -> str:
+        try:
+            requests.send(0, timeout_s=60)
+        except InferenceError as error:
+            return error.reason
+        return "answered"
+
+    with ThreadPoolExecutor(6) as pool:
+        found = set(pool.map(reason, range(6)))
+    assert found == {"answered", "full"}
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
 def test_text_and_tensors_made_beforehand_are_taken_for_what_they_are(words: InferenceServer, protocol: str) -> None:
     """What is sent nobody looks at, so the server's own words tell that it was understood: the first text is no UTF-8."""
     texts = [np.array([[text]], dtype=object) for text in (b"\xff", "good film", b"")]

@@ -199,7 +199,7 @@ class _Generator:
             self._last_words.seek(0)
             said = self._last_words.read().decode(errors="replace").strip().splitlines()
             raise GeneratorLost(
-                f"a generator process ended with {self._process.wait()}: {' '.join(said[-1:]) or 'it said nothing'}"
+                f"a generator process ended with {self._process.wait(_GRACE_S)}: {' '.join(said[-1:]) or 'it said nothing'}"
             )
         return self._cpu_s
 
