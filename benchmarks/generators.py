@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-RATES = [round(500 * 1.2**at) for at in range(18)]
+RATES = [round(100 * 1.25**at) for at in range(22)]
 COST_AT_PER_S, MAX_LAG_MS = 500, 20
 COUNTS = (1, 2)
 _HTTP_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
@@ -97,6 +97,8 @@ class Bench:
             for count in COUNTS
         }
         first_rate, first_cost = found[GRPC, COUNTS[0]]
+        if not first_rate:
+            raise SystemExit("This machine is too busy: not even the least rate was kept.")
         print(
             "| protocol | processes | greatest rate | of the first | CPU time a request | of the first |\n|---|---|---|---|---|---|"
         )

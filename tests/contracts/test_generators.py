@@ -114,6 +114,22 @@ def test_a_process_that_is_lost_takes_the_run_with_it(
     assert processes(os.getpid()) == set()
 
 
+def test_a_process_that_falls_silent_is_not_waited_for(
+    requests: PreparedRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.05)
+    monkeypatch.setattr(generators, "_GRACE_S", 0.1)
+
+    def stop_one(attempts: list[Attempt], now_s: float) -> bool:
+        if len(attempts) == 4:
+            os.kill(min(processes(os.getpid())), signal.SIGSTOP)
+        return len(attempts) == 4
+
+    with pytest.raises(GeneratorLost, match="fell silent"):
+        drive(requests, [0.0] * 4 + [FAR_S] * 4, 2, timeout_s=1, is_enough=stop_one)
+    assert processes(os.getpid()) == set()
+
+
 def test_a_process_that_cannot_begin_says_why(requests: PreparedRequests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generators, "_PROJECT", Path("/"))
     with pytest.raises(GeneratorLost, match="No module named validators"):
