@@ -49,13 +49,12 @@ class Stub:
         if rest + self.service_s > 0:
             time.sleep(rest + self.service_s)
 
-    def infer(self, model: str, inputs: Any, *, timeout_s: float) -> dict[str, Any]:
-        """As an inference server's client."""
+    def send(self, at: int, *, timeout_s: float) -> None:
+        """As requests to an inference server."""
         self.answer()
-        return {}
 
-    def is_live(self) -> bool:
-        return True
+    def connect(self) -> None:
+        """There is nothing between."""
 
 
 # --- LoadGen, in its own environment ----------------------------------------------------------------------------------
@@ -117,9 +116,8 @@ def ours(due_s: Any, stub: Stub) -> float:
 
     from validators.execution.runners.load import drive
 
-    nothing: Any = [{}]
-    server: Any = stub
-    attempts = drive(server, "stub", nothing, np.asarray(due_s), timeout_s=5, progress=lambda sent: None)
+    requests: Any = stub
+    attempts = drive(requests, np.asarray(due_s), timeout_s=5, progress=lambda sent: None)
     unsent = [one.error for one in attempts if not one.is_sent]
     if unsent:
         return float("inf")

@@ -80,6 +80,41 @@ class Inference:
     release: str = ""  # from the x-sluicegate-release header, when a gateway was asked
 
 
+#: The two protocols of the Open Inference Protocol, by which a server is asked.
+GRPC, HTTP = "grpc", "http"
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Requests as bytes, and where they go: all that another process needs to send them."""
+
+    protocol: str
+    host: str
+    port: int
+    model: str
+    bodies: tuple[bytes, ...]
+    json_bytes: tuple[int, ...]  # over HTTP: how much of each body is JSON; tensors follow
+
+
+class PreparedRequests(Protocol):
+    """Requests of one model that were made beforehand, so that sending one costs little. Safe to use from several threads."""
+
+    @property
+    def parcel(self) -> Parcel | None:
+        """None where no other process can send them."""
+        ...
+
+    def connect(self) -> None:
+        """Makes the connection for which the first request would wait. Whoever cannot be reached says so when it is asked."""
+        ...
+
+    def send(self, at: int, *, timeout_s: float) -> None:
+        """Sends the request at that place, counted round, and waits for its answer, at which nobody looks. Raises InferenceError."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class InferenceServer(Protocol):
     """One running inference server (Open Inference Protocol v2). It serves what it was started with: nothing is loaded later."""
 
@@ -91,6 +126,10 @@ class InferenceServer(Protocol):
 
     def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
         """One inference. BYTES tensors are object arrays of bytes or str. Raises InferenceError."""
+        ...
+
+    def prepared(self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC) -> PreparedRequests:
+        """One request for each of `batches`, to be sent over GRPC or HTTP; closed with this client. Raises InferenceError."""
         ...
 
     def statistics(self, model: str) -> dict[str, Any]:

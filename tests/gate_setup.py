@@ -43,7 +43,7 @@ class LoadClock:
         self.now = 0.0
         threads = SimpleNamespace(Thread=threading.Thread, Semaphore=threading.Semaphore, Event=self._event)
         monkeypatch.setattr(load, "threading", threads)
-        monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: self.now, process_time=lambda: 0.0))
 
     def _event(self) -> threading.Event:
         clock = self

@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from tritonclient import grpc as triton_grpc
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
-from serving.ports import Inference, InferenceError, Tensors, TensorSpec
+from serving.adapters.triton_errors import grpc_error, redacted
+from serving.adapters.triton_requests import CHANNEL, opened, parcel_of, typed
+from serving.ports import GRPC, HTTP, Inference, InferenceError, PreparedRequests, Tensors, TensorSpec
 
-_CHANNEL = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_http_proxy", 0),  # servers are on our own network: ignore http_proxy
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.use_local_subchannel_pool", 1),  # no connection state shared with a client of an earlier server
-]
 CONTROL_TIMEOUT_S = 5.0
 #: Who sends this header with the server's secret may use its control APIs.
 CONTROL_HEADER = "sluicegate-control"
 _CONTROL_APIS = "model-repository,shared-memory,trace,logging"
-_ABSOLUTE_PATH = re.compile(r"(?<![\w/.])/(?:[^\s/:'\"<>|]+/)+([^\s/:'\"<>|]*)")
-_LONGEST_MESSAGE = 2000
-#: gRPC status → reason. UNAVAILABLE is both "no connection" and Triton's own word for a full queue or an unloaded model.
-_REASONS = {
-    "DEADLINE_EXCEEDED": "timeout",
-    "INVALID_ARGUMENT": "rejected",
-    "NOT_FOUND": "rejected",
-    "ALREADY_EXISTS": "rejected",
-    "UNIMPLEMENTED": "rejected",
-    "CANCELLED": "unreachable",
-    "RESOURCE_EXHAUSTED": "full",
-}
-_OWN_UNAVAILABLE = {
-    "Exceeds maximum queue size": "full",
-    "Request timeout expired": "timeout",
-    "is not at ready state": "rejected",
-    "is restricted, expecting header": "rejected",
-    "has no available versions": "rejected",
-}
-
-
-def without_paths(message: str) -> str:
-    """The message with the names of files in the place of their paths."""
-    return _ABSOLUTE_PATH.sub(r"\1", message)
-
-
-def redacted(message: str) -> str:
-    """The message without folders: a traceback keeps file names and lines, and reveals no path of the machine."""
-    short = without_paths(message.strip())
-    return short if len(short) <= _LONGEST_MESSAGE else f"{short[:_LONGEST_MESSAGE]} …"
 
 
 def control_restrictions(secret: str) -> list[str]:
@@ -72,9 +34,12 @@ class TritonServer:
 
     def __init__(self, host: str, http_port: int, grpc_port: int) -> None:
         self.host, self.http_port, self.grpc_port = host, http_port, grpc_port
-        self._client = triton_grpc.InferenceServerClient(f"{host}:{grpc_port}", channel_args=_CHANNEL)
+        self._client = triton_grpc.InferenceServerClient(f"{host}:{grpc_port}", channel_args=CHANNEL)
+        self._prepared: list[PreparedRequests] = []
 
     def close(self) -> None:
+        for requests in self._prepared:
+            requests.close()
         self._client.close()
 
     def is_live(self) -> bool:
@@ -104,6 +69,12 @@ class TritonServer:
         found = {output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs}
         return Inference({name: value for name, value in found.items() if value is not None}, latency_s)
 
+    def prepared(self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC) -> PreparedRequests:
+        """They end with this client."""
+        port = self.http_port if protocol == HTTP else self.grpc_port
+        self._prepared.append(opened(parcel_of(model, batches, protocol=protocol, host=self.host, port=port)))
+        return self._prepared[-1]
+
     def why_not_loaded(self, model: str, *, control_secret: str) -> str:
         """The server's own words on a model that it could not load; empty if it loaded it. Raises InferenceError.
 
@@ -131,12 +102,7 @@ class TritonServer:
 
 
 def _tensor(name: str, value: npt.NDArray[Any]) -> triton_grpc.InferInput:
-    array = value.astype(np.object_) if value.dtype.kind in "US" else value
-    data_type = np_to_triton_dtype(array.dtype)
-    if data_type is None:
-        raise InferenceError(
-            "rejected", f"The input {name!r} has the type {value.dtype}, which no tensor of the protocol has."
-        )
+    array, data_type = typed(name, value)
     tensor = triton_grpc.InferInput(name, list(array.shape), data_type)
     tensor.set_data_from_numpy(array)
     return tensor
@@ -146,14 +112,6 @@ def _specs(tensors: Any, skip: int) -> list[TensorSpec]:
     return [TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)[skip:]) for tensor in tensors]
 
 
-def _status(error: InferenceServerException) -> str:
-    return str(error.status() or "").removeprefix("StatusCode.")
-
-
 def _inference_error(error: InferenceServerException) -> InferenceError:
-    status, message = _status(error), str(error.message() or error)
-    if status == "UNAVAILABLE":
-        reason = next((reason for words, reason in _OWN_UNAVAILABLE.items() if words in message), "unreachable")
-    else:
-        reason = _REASONS.get(status, "server_error")
-    return InferenceError(reason, redacted(message))
+    status = str(error.status() or "").removeprefix("StatusCode.")
+    return grpc_error(status, str(error.message() or error))

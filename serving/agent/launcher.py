@@ -21,7 +21,8 @@ from ledger.adapters.files import write_whole
 from ledger.adapters.linux_processes import is_running
 from ledger.adapters.local_ports import CHOICES
 from registry.core.file_rules import waivers_needed
-from serving.adapters.triton import TritonServer, control_restrictions, redacted
+from serving.adapters.triton import TritonServer, control_restrictions
+from serving.adapters.triton_errors import redacted
 from serving.agent import containment, model_repository, runtime_image, scratch, server_shim, shim_record
 from serving.agent.sandbox.spec import EDITION, Spec
 from serving.core.containment import NOT_FOUND_OUT, not_contained

@@ -12,7 +12,7 @@ import re
 import time
 from pathlib import Path
 
-from serving.adapters.triton import without_paths
+from serving.adapters.triton_errors import without_paths
 from serving.agent import server_shim
 
 #: Of the log's end that is read, and of what is left of it.

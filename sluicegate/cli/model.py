@@ -11,9 +11,11 @@ from sluicegate.cli import exits, gates
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
+from sluicegate.cli.settings_values import changed
 from sluicegate.client import Client
-from sluicegate.client.documents import read_yaml
+from sluicegate.client.documents import read_yaml, text_of
 from sluicegate.client.names import model_path
+from validators.core.trace import MOST_GAPS, gaps_of
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,6 +62,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     what.add_argument("--draft", type=Path, metavar="JSONL", help="write the golden set that they make to this file")
     what.add_argument("--forget", action="store_true", help="delete all of them")
     kept_parser.set_defaults(run=run_kept)
+    trace_parser = verbs.add_parser(
+        "trace",
+        help="Have the load gate send requests as they once came",
+        description="Writes the gaps between recorded requests into the model's gate policy, as load.trace: CSV with a column "
+        f"TIMESTAMP, or a line each of seconds, of an ISO 8601 instant or of JSON with a timestamp; {MOST_GAPS} gaps at most.",
+    )
+    trace_parser.add_argument("model", metavar="MODEL")
+    trace_parser.add_argument("file", type=Path, metavar="FILE")
+    trace_parser.set_defaults(run=run_trace)
 
 
 def create(client: Client, document: dict[str, Any], golden: Path | None = None) -> dict[str, Any]:
@@ -136,6 +147,22 @@ def run_kept(arguments: argparse.Namespace, output: Output) -> int:
             "none may be kept" if told["most"] is None else f"{told['most']} may be, for {told['max_age_days']:g} days"
         )
         output.result(told, [f"{told['requests']} requests are kept ({told['size_bytes']} bytes); {allowed}."])
+    return exits.OK
+
+
+def run_trace(arguments: argparse.Namespace, output: Output) -> int:
+    try:
+        gaps = gaps_of(text_of(arguments.file))
+    except ValueError as error:
+        raise refuse(f"{arguments.file} is no trace: {error}.", "See sluicegate model trace --help.") from error
+    path = model_path(arguments.model)
+    with connect(arguments.server) as client:
+        policy = client.get(path).get("gate_policy") or {}
+        own = {**policy, "load": {**(policy.get("load") or {}), "trace": gaps}}
+        done = changed(client, path, {"gate_policy": own})
+    output.result(
+        done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, over and over."]
+    )
     return exits.OK
 
 

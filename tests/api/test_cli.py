@@ -315,6 +315,21 @@ def test_check_prints_every_mistake_at_its_place_and_sends_nothing(
     assert printed[-1].endswith("has 2 mistakes; nothing was sent.") and Release.objects.count() == 0
 
 
+def test_a_trace_becomes_the_load_of_the_gate_policy(run: Run, tmp_path: Path) -> None:
+    run("ada", "model", "create", str(model_file(tmp_path)))
+    model = ServedModel.objects.get()
+    ServedModel.objects.update(gate_policy={"load": {"rate_per_s": 7}, "gates": ["load"]})
+    file = tmp_path / "trace.csv"
+    file.write_text("TIMESTAMP\n2023-11-16 18:17:03\n2023-11-16 18:17:05\n2023-11-16 18:17:04\n")
+    assert run("ada", "model", "trace", "sentiment", str(file))[0] == exits.REFUSED
+    assert run("ada", "model", "trace", "sentiment", str(tmp_path / "none"))[0] == exits.REFUSED
+    file.write_text("TIMESTAMP\n2023-11-16 18:17:03\n2023-11-16 18:17:05\n2023-11-16 18:17:05.5\n")
+    code, changed = run("ada", "model", "trace", "sentiment", str(file))
+    model.refresh_from_db()
+    assert (code, changed["gate_policy"]) == (exits.OK, model.gate_policy)
+    assert model.gate_policy == {"load": {"rate_per_s": 7, "trace": [2.0, 0.5]}, "gates": ["load"]}
+
+
 def test_drafts_are_listed_and_discarded(run: Run, tmp_path: Path) -> None:
     run("ada", "model", "create", str(model_file(tmp_path)))
     assert run("ada", "draft", "list") == (exits.OK, [])

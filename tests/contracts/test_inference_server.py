@@ -16,8 +16,9 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.adapters.triton import TritonServer, redacted
-from serving.ports import Inference, InferenceError, InferenceServer, TensorSpec
+from serving.adapters.triton import TritonServer
+from serving.adapters.triton_errors import redacted
+from serving.ports import GRPC, HTTP, Inference, InferenceError, InferenceServer, TensorSpec
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs, launch_spec
 from tests.fakes.ports import FakeInferenceServer, FakeModel
@@ -247,6 +248,68 @@ def test_an_answer_that_takes_too_long_is_a_timeout(subjects: Any, kind: str) ->
     with pytest.raises(InferenceError) as caught:
         ask(subject.server, row(60), "misbehaving", timeout_s=0.2)
     assert caught.value.reason == "timeout"
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_requests_made_beforehand_meet_the_same_errors_over_either_protocol(
+    subjects: Any, kind: str, protocol: str
+) -> None:
+    subject = subjects("misbehaving")
+    batches = [{"x": row(1)}, {"x": row(500)}, {"x": np.ones((1, 5), np.float32)}, {"x": row(60)}]
+    requests = subject.server.prepared("misbehaving", batches, protocol=protocol)
+    requests.connect()
+    requests.send(0, timeout_s=30)
+    requests.send(len(batches), timeout_s=30)
+    with pytest.raises(InferenceError, match="the answer went wrong") as caught:
+        requests.send(1, timeout_s=30)
+    assert caught.value.reason == "server_error" and "/" not in caught.value.message
+    with pytest.raises(InferenceError) as caught:
+        requests.send(2, timeout_s=30)
+    assert caught.value.reason == "rejected"
+    if kind == "fake":
+        subject.server.models["misbehaving"].latency_s = 0.5
+    with pytest.raises(InferenceError) as caught:
+        requests.send(3, timeout_s=0.2)
+    assert caught.value.reason == "timeout"
+    nobodys = subject.server.prepared("nobody", batches, protocol=protocol)
+    with pytest.raises(InferenceError) as caught:
+        nobodys.send(0, timeout_s=30)
+    assert caught.value.reason == "rejected"
+    subject.kill()
+    with pytest.raises(InferenceError) as caught:
+        requests.send(0, timeout_s=30)
+    assert caught.value.reason == "unreachable"
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_a_queue_that_is_full_is_told_as_one_over_either_protocol(subjects: Any, kind: str, protocol: str) -> None:
+    if kind == "fake":
+        pytest.skip("the fake has no bound to its queue")
+    queue = {"timeout_action": "reject", "default_timeout_us": 0, "allow_timeout_override": False, "max_queue_size": 1}
+    server = subjects("misbehaving", queue_policy=queue, max_batch_size=1).server
+    requests = server.prepared("misbehaving", [{"x": row(60)}], protocol=protocol)
+
+    def reason(_: int) -> str:
+        try:
+            requests.send(0, timeout_s=60)
+        except InferenceError as error:
+            return error.reason
+        return "answered"
+
+    with ThreadPoolExecutor(6) as pool:
+        found = set(pool.map(reason, range(6)))
+    assert found == {"answered", "full"}
+
+
+@pytest.mark.parametrize("protocol", [GRPC, HTTP])
+def test_text_and_tensors_made_beforehand_are_taken_for_what_they_are(words: InferenceServer, protocol: str) -> None:
+    """What is sent nobody looks at, so the server's own words tell that it was understood: the first text is no UTF-8."""
+    texts = [np.array([[text]], dtype=object) for text in (b"\xff", "good film", b"")]
+    requests = words.prepared("words", [{"text": text} for text in texts], protocol=protocol)
+    requests.send(1, timeout_s=30)
+    requests.send(2, timeout_s=30)
+    with pytest.raises(InferenceError):
+        requests.send(0, timeout_s=30)
 
 
 def test_a_traceback_keeps_files_and_lines_but_no_folders() -> None:

@@ -70,11 +70,11 @@ def gate(monkeypatch: pytest.MonkeyPatch, stable_s: float | None, took_s: float 
     if stable_s is not None:
         other = gates.Baseline("r1", server=context([]).server, serving=SERVING)
 
-    def drive(server: Any, *args: Any, progress: Callable[[int], None], **_: Any) -> list[Attempt]:
-        is_stable = server is other.server
+    def drive(requests: Any, schedule: Any, progress: Callable[[int], None], **_: Any) -> list[Attempt]:
+        is_stable = requests.server is other.server
         asked.append("r1" if is_stable else "r2")
         lasts = stable_s if is_stable and stable_s is not None else took_s
-        return [Attempt(due, due, due + lasts, at=at) for at, due in enumerate(args[2].tolist())]
+        return [Attempt(due, due, due + lasts, at=at) for at, due in enumerate(schedule.tolist())]
 
     monkeypatch.setattr(load.load_runner, "drive", drive)
     monkeypatch.setattr(load.load_runner, "all_at_once", lambda *args, **_: [Attempt(0, 0, 0.01)] * 64)

@@ -28,8 +28,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch, *, lag_s: float = 0.0, sent_frac:
     rates: list[float] = []
 
     def drive(
-        server: Any, model: str, batches: Any, schedule: Floats, *, timeout_s: float, progress: Callable[[int], None],
-        is_enough: Callable[[Sequence[Attempt], float], bool],
+        requests: Any, schedule: Floats, *, timeout_s: float, progress: Callable[[int], None],
+        is_enough: Callable[[Sequence[Attempt], float], bool], generators: Any,
     ) -> list[Attempt]:  # fmt: skip
         rates.append(len(schedule) / np.ceil(schedule[-1]))
         took = one_queue(0.5)(schedule, np.random.default_rng(len(rates)))

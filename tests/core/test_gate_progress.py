@@ -39,12 +39,12 @@ def runs(monkeypatch: pytest.MonkeyPatch, lags_s: list[float]) -> None:
     """Load runs in turn, each with a generator that is so late."""
 
     def drive(*args: Any, progress: Callable[[int], None], **_: Any) -> list[Attempt]:
-        schedule, lag_s = args[3], lags_s.pop(0) if lags_s else 0.0
+        schedule, lag_s = args[1], lags_s.pop(0) if lags_s else 0.0
         for done in (13, 119, len(schedule)):
             progress(done)
         return [Attempt(due, due + lag_s, due + lag_s + 0.01) for due in schedule.tolist()]
 
-    def all_at_once(_: Any, __: Any, ___: Any, burst: Burst, *, beat: Callable[[], None]) -> list[Attempt]:
+    def all_at_once(_: Any, burst: Burst, *, beat: Callable[[], None]) -> list[Attempt]:
         beat()
         beat()
         return [Attempt(0, 0, 0.01)] * burst.requests
@@ -104,7 +104,8 @@ def test_a_load_holds_inputs_of_the_longest_declared(
 ) -> None:
     sent: list[int] = []
 
-    def drive(_: Any, __: Any, batches: Any, schedule: Any, **___: Any) -> list[Attempt]:
+    def drive(requests: Any, schedule: Any, **_: Any) -> list[Attempt]:
+        batches = requests.batches
         sent.extend(len(batches[at % len(batches)]["text"][0, 0].split()) for at in range(len(schedule)))
         return [Attempt(due, due, due + 0.01) for due in schedule.tolist()]
 

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
-from serving.ports import Inference, InferenceError, InferenceServer
+from serving.ports import InferenceError, PreparedRequests
 from tests.core.test_gate_progress import context
 from validators.core.full_server import Burst, burst_of, judge_full
 from validators.core.load import Attempt
@@ -124,17 +123,17 @@ def test_a_burst_lets_no_more_in_flight_than_the_envelope_declares_and_gives_tim
     assert burst(batch=16, max_concurrency=1000).at_once == 64
 
 
-class Crowd(InferenceServer):
-    """Answers three at a time, when three are there; refuses, hangs or breaks by the number in the request."""
+class Crowd(PreparedRequests):
+    """Answers three at a time, when three are there; refuses, hangs or breaks by the place of the request."""
 
     def __init__(self) -> None:
         self.lock, self.three = threading.Lock(), threading.Barrier(3)
         self.inside = self.most = 0
 
-    def is_live(self) -> bool:
-        return True
+    def connect(self) -> None:
+        """There is nothing between."""
 
-    def infer(self, model: str, inputs: Any, *, timeout_s: float, outputs: Any = ()) -> Inference:
+    def send(self, at: int, *, timeout_s: float) -> None:
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
@@ -142,15 +141,13 @@ class Crowd(InferenceServer):
         with self.lock:
             self.inside -= 1
         self.three.wait(30)
-        if reason := {1: "full", 2: "timeout"}.get(int(inputs["x"][0])):
+        if reason := {1: "full", 2: "timeout"}.get(at % 3):
             raise InferenceError(reason, "no")
-        return Inference({}, 0.0)
 
 
 def test_requests_beyond_the_bound_follow_as_others_are_answered() -> None:
     server = Crowd()
-    batches = [{"x": np.array([at])} for at in range(3)]
-    found = all_at_once(server, "m", batches, Burst(12, 3, 10), beat=lambda: None)
+    found = all_at_once(server, Burst(12, 3, 10), beat=lambda: None)
     assert server.most == 3
     assert [(attempt.error, attempt.is_refused) for attempt in found[:3]] == [
         ("", False),
@@ -201,10 +198,10 @@ def test_a_server_is_judged_by_its_work_when_full_and_not_by_how_long_one_reques
     is_good: bool,
 ) -> None:
     def drive(*args: Any, **_: Any) -> list[Attempt]:
-        return [Attempt(due, due, due + latency_s) for due in args[3].tolist()]
+        return [Attempt(due, due, due + latency_s) for due in args[1].tolist()]
 
     monkeypatch.setattr(load.load_runner, "drive", drive)
-    monkeypatch.setattr(load.load_runner, "all_at_once", lambda _, __, ___, burst, beat: server(burst))
+    monkeypatch.setattr(load.load_runner, "all_at_once", lambda _, burst, beat: server(burst))
     policy = parse_policy({"load": {"rate_per_s": rate_per_s, "duration_s": 8}})
     found = load.load_gate(context([], policy=policy, envelope={"limits": limits}))
     assert found.verdict is (Verdict.PASSED if is_good else Verdict.FAILED), found.reason
@@ -214,8 +211,8 @@ def test_a_server_is_judged_by_its_work_when_full_and_not_by_how_long_one_reques
 def looks(monkeypatch: pytest.MonkeyPatch, *bursts: Callable[[int], list[Attempt]]) -> tuple[Judgement, int]:
     """The gate's judgement of bursts that went so, one after the other, and how many of them it looked at."""
     left = list(bursts)
-    monkeypatch.setattr(load.load_runner, "drive", lambda *args, **_: [Attempt(t, t, t + 0.01) for t in args[3]])
-    monkeypatch.setattr(load.load_runner, "all_at_once", lambda _, __, ___, burst, beat: left.pop(0)(burst.requests))
+    monkeypatch.setattr(load.load_runner, "drive", lambda *args, **_: [Attempt(t, t, t + 0.01) for t in args[1]])
+    monkeypatch.setattr(load.load_runner, "all_at_once", lambda _, burst, beat: left.pop(0)(burst.requests))
     found = load.load_gate(context([]))
     return found, len(bursts) - len(left)
 

@@ -129,6 +129,24 @@ def test_a_fifth_of_the_objective_but_20_ms_at_least_may_be_late(load: dict[str,
     assert max_lag_ms(section(**load)) == limit
 
 
+@pytest.mark.parametrize("slo_ms", [None, 1000])
+@pytest.mark.parametrize(
+    ("lag_s", "unsent", "broken", "verdict"),
+    [(0.021, 1, 0, "errored"), (0.0, 1, 0, "failed"), (0.021, 0, 1, "failed"), (0.021, 1, 1, "failed")],
+)
+def test_what_a_late_generator_did_not_send_is_no_failure_of_the_release(
+    slo_ms: float | None, lag_s: float, unsent: int, broken: int, verdict: str
+) -> None:
+    """One in a thousand may fail, and one in five hundred was not answered; the objective is met."""
+    dues = [at / 50 for at in range(500)]
+    attempts = [Attempt(due, due + lag_s, due + lag_s + 0.001) for due in dues]
+    attempts[:unsent] = [replace(one, error="all taken", is_sent=False) for one in attempts[:unsent]]
+    attempts[400 : 400 + broken] = [replace(one, error="boom") for one in attempts[400 : 400 + broken]]
+    found = summarise(attempts, duration_s=10, slo_ms=slo_ms or float("inf"))
+    judged = judge_load(found, section(slo_ms=slo_ms, rate_per_s=50, max_lag_ms=20, slo_quantile=0.9))
+    assert (judged.verdict, judged.evidence["unsent"]) == (verdict, unsent)
+
+
 @pytest.mark.parametrize(("errors", "verdict"), [(0, "passed"), (2, "passed"), (3, "failed")])
 def test_errors_are_allowed_up_to_their_share(errors: int, verdict: str) -> None:
     attempts = [*took(*[10.0] * (20 - errors)), *[Attempt(1.9, 1.9, 1.91, "boom")] * errors]

@@ -30,14 +30,16 @@ def readings(since_s: float, until_s: float) -> Sequence[Reading]:
 def judged(monkeypatch: pytest.MonkeyPatch, **over: Any) -> tuple[Judgement, list[int]]:
     """The gate's judgement, and how many requests it sent in each soak."""
     soaks: list[int] = []
+    clock = [BEGAN_S + 32]
 
     def drive(*args: Any, progress: Callable[[int], None], **_: Any) -> list[Attempt]:
-        soaks.append(len(args[3]))
-        progress(len(args[3]))
-        return [Attempt(due, due, due) for due in args[3].tolist()]
+        soaks.append(len(args[1]))
+        clock.append(clock[-1] + args[1][-1])
+        progress(len(args[1]))
+        return [Attempt(due, due, due) for due in args[1].tolist()]
 
     monkeypatch.setattr(resources.load_runner, "drive", drive)
-    monkeypatch.setattr(resources.time, "time", lambda: BEGAN_S + 32)
+    monkeypatch.setattr(resources.time, "time", lambda: clock[-1])
     section = {"min_requests": 600, **over.pop("section", {})}
     policy = parse_policy({"gates": ["load", "resources"], "load": {"rate_per_s": 20}, "resources": section})
     values = {"policy": policy, "loaded": LOADED, "readings": readings, **over}

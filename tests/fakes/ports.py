@@ -23,6 +23,7 @@ import numpy.typing as npt
 from serving.agent.warmup import NUMPY_TYPES
 from serving.core.promql import selectors
 from serving.ports import (
+    GRPC,
     CounterQuery,
     CounterSample,
     Inference,
@@ -136,6 +137,9 @@ class FakeInferenceServer:
         found = waiting.outputs or {}
         return Inference({name: value for name, value in found.items() if not outputs or name in outputs}, latency_s)
 
+    def prepared(self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC) -> FakeRequests:
+        return FakeRequests(self, model, batches, protocol)
+
     def why_not_loaded(self, model: str) -> str:
         return self._errors.get(model, f"the server knows no {model}")
 
@@ -167,6 +171,26 @@ class FakeInferenceServer:
         if model not in self._loaded:
             raise InferenceError("rejected", f"Request for unknown model: '{model}' has no available versions")
         return self._loaded[model]
+
+
+@dataclass
+class FakeRequests:
+    """Implements `serving.ports.PreparedRequests`, in this process alone."""
+
+    server: FakeInferenceServer
+    model: str
+    batches: Sequence[Tensors]
+    protocol: str
+    parcel: None = None
+
+    def connect(self) -> None:
+        """There is nothing between."""
+
+    def send(self, at: int, *, timeout_s: float) -> None:
+        self.server.infer(self.model, self.batches[at % len(self.batches)], timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _run_batch(loaded: _Loaded, behaviour: FakeModel) -> None:

@@ -120,6 +120,27 @@ def test_a_good_release_meets_every_gate(
     assert run_gate("golden", paired).evidence["agreement"]["value"] == 1.0
 
 
+@pytest.mark.parametrize("number", [1.0, 500.0], ids=["answers", "breaks"])
+def test_a_load_is_judged_alike_over_either_protocol_and_from_several_processes(
+    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs, number: float
+) -> None:
+    items = [GoldenItem("a", {"x": [number] * 4}, 0)]
+    found = context(launcher, clients, made.misbehaving(blobs), items=items)
+    judged = []
+    for how in ({"protocol": "grpc"}, {"protocol": "http"}, {"protocol": "http", "generators": 2}):
+        policy = parse_policy({"load": {"rate_per_s": 40, "duration_s": 1.5, "slo_quantile": 0.9, "burst_s": 0, **how}})
+        judged.append(run_gate("load", GateContext(**{**found.__dict__, "policy": policy})))
+    assert {one.verdict for one in judged} == {Verdict.PASSED if number == 1 else Verdict.FAILED}, judged
+    assert len({one.evidence["error_examples"] for one in judged}) == 1
+    assert [(one.evidence["protocol"], one.evidence["generators"]) for one in judged] == [
+        ("grpc", 1), ("http", 1), ("http", 2),
+    ]  # fmt: skip
+    if number == 500:
+        assert "the answer went wrong" in judged[1].evidence["error_examples"][0]
+    else:
+        assert [one.evidence["requests"] for one in judged] == [60] * 3 and judged[2].evidence["stages"]["infer_ms"] > 0
+
+
 def test_a_capacity_is_found_and_more_than_was_refuted_may_not_be_declared(
     launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
 ) -> None:

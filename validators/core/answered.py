@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from validators.core.load import Attempt
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -35,6 +37,12 @@ class Answered:
 
     def as_evidence(self) -> dict[str, Any]:
         return {"began_s": round(self.began_s, 3), "per_s": list(self.per_s)}
+
+
+def ended_at(attempts: Sequence[Attempt], now_s: float) -> list[float]:
+    """When, by the Unix clock, those that were sent ended, of a run whose last attempt ended just now, at `now_s`."""
+    began_s = now_s - max((one.done_s for one in attempts), default=0.0)
+    return [began_s + one.done_s for one in attempts if one.is_sent]
 
 
 def answered_at(instants_s: Sequence[float]) -> Answered | None:

@@ -15,7 +15,7 @@ from validators.core.certify import Caught, caught, judged_slices
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import FACTS
 from validators.core.kept_requests import KeepRule
-from validators.core.policy import Policy
+from validators.core.policy import PROTOCOLS, Policy
 from validators.core.proof import sizing
 
 #: Slices of a golden set that are told one by one, the smallest of those that are judged first: it certifies least.
@@ -110,7 +110,9 @@ def _golden(own: Mapping[str, Any], items: int, slices: Mapping[str, int]) -> It
 
 
 def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
-    errors = f"At most {own['max_error_frac'] * 100:g} % of requests fail at {own['rate_per_s']:g}/s."
+    arriving = f", as {len(own['trace'])} recorded gaps have it" if own["trace"] else ""
+    asked = f"{own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}{arriving}"
+    errors = f"At most {own['max_error_frac'] * 100:g} % of requests fail at {asked}."
     measured = "The share of this run, without an interval."
     if own["slo_ms"] is None:
         lasts = float(own["duration_s"])

@@ -32,10 +32,14 @@ from validators.core.expiry import FACTS, USUAL
 from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
+from validators.core.trace import MOST_GAPS
 
 GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources", "capacity")
 #: Gates that run only where a policy names them, since they take time; only such a policy has their section.
 ON_DEMAND = ("resources", "capacity")
+
+#: By which a load may be sent: the names that `serving.ports` has for them, and those that people have.
+PROTOCOLS = {"grpc": "gRPC", "http": "HTTP"}
 
 _FRACTION = Number(0, 1)
 _DISTANCE = Number(0, 1_000_000)
@@ -52,11 +56,15 @@ _LEAST_QUANTILE, _MOST_QUANTILE = 0.0001, 0.9999
 _OF_ROWS = {"min_accuracy": 0.95, "min_slice_accuracy": 0.9, "min_slice_agreement": 0.9, "max_batch_flips": 0.05}
 
 
-class _BatchSize:
-    """A batch size, or "max" for the largest that the release declares."""
+@dataclass(frozen=True)
+class _OrWord:
+    """The kind, or one word."""
+
+    word: str
+    kind: SchemaType
 
     def read(self, value: Any, at: str, problems: list[Problem]) -> Any:
-        return value if value == "max" else Integer(1, 65_536, unit="items").read(value, at, problems)
+        return value if value == self.word else self.kind.read(value, at, problems)
 
 
 @dataclass(frozen=True)
@@ -80,9 +88,11 @@ class _Schema:
         return INVALID if fault else read
 
 
+#: "max" is the largest that the release declares.
+_BATCH_SIZE = _OrWord("max", Integer(1, 65_536, unit="items"))
 _CONTRACT = Record(
     {
-        "batch_sizes": may(ListOf(_BatchSize(), least=1, most=16), [1, 2, "max"]),
+        "batch_sizes": may(ListOf(_BATCH_SIZE, least=1, most=16), [1, 2, "max"]),
         "edges": may(Flag(), True),
         "timeout_s": may(_SECONDS, 30),
     }
@@ -126,6 +136,9 @@ _LOAD = Record(
     {
         "rate_per_s": may(Number(0, 10_000, above=True, unit="requests per second"), 20),
         "arrivals_cv": may(Number(0.1, 20), 1),
+        "trace": may(_OrNone(ListOf(Number(0, 86_400, unit="seconds"), least=1, most=MOST_GAPS)), None),
+        "protocol": may(Text(one_of=tuple(PROTOCOLS), says="a protocol"), "grpc"),
+        "generators": may(_OrWord("auto", Integer(1, 16, unit="processes")), "auto"),
         "duration_s": may(_OrNone(_DURATION), None),
         "max_duration_s": may(_OrNone(_DURATION), None),
         "least_dispersion": may(Number(1, 100), DISPERSION_SAFETY),
@@ -335,6 +348,14 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
         if set(_gates_of(read)) <= set(own.get("advisory") or ()):
             fix = "Leave one out, which must pass before a release enters."
             problems.append(Problem(f"environments.{name}.advisory", "no gate is left that holds a release up.", fix))
+    load = read.get("load") or {}
+    if load.get("trace") and not sum(load["trace"]):
+        problems.append(
+            Problem("load.trace", "all of it comes at once.", "Write the gaps between requests, in seconds.")
+        )
+    if load.get("trace") and load.get("arrivals_cv", 1) != 1:
+        fix = "Leave one of them out."
+        problems.append(Problem("load.arrivals_cv", "it means nothing where load.trace says when requests come.", fix))
     compare = str(golden.get("compare"))
     for name, kinds in ONLY_FOR.items():
         if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:

@@ -17,6 +17,7 @@ from validators.execution.gates.load_looks import settled
 from validators.execution.gates.load_payloads import payloads_of
 from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
+from validators.execution.runners.generators import Generators
 
 #: A look reads every attempt so far, on a core that the sender needs too.
 _LOOK_EVERY_S = 15.0
@@ -40,6 +41,8 @@ class _CapacityGate:
         self.plan = plan_of(context.policy.of("capacity"), self.load)
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
+        self.requests = context.server.prepared(context.model, self.payloads.batches, protocol=self.load["protocol"])
+        self.generators = Generators.asked(self.load)
         self.measured: list[Measured] = []
 
     def found(self) -> Judgement:
@@ -51,7 +54,14 @@ class _CapacityGate:
         judged = judge_capacity(
             step, self.measured, self.plan, slo_ms=self.slo_ms, hardware=self.context.hardware, declared=declared
         )
-        judged.evidence.update({**self.payloads.told, "batches": batches})
+        judged.evidence.update(
+            {
+                **self.payloads.told,
+                "batches": batches,
+                "protocol": self.load["protocol"],
+                "generators": self.generators.used,
+            }
+        )
         claimed = next((one.summary for one in self.measured if one.run is step.claim), None)
         limited = generator_limit(claimed, max_lag_ms=math.inf) if claimed else ""
         if limited:  # a server that is asked less is faster
@@ -91,13 +101,12 @@ class _CapacityGate:
 
         watch = StageWatch(self.context)
         attempts = load_runner.drive(
-            self.context.server,
-            self.context.model,
-            self.payloads.batches,
+            self.requests,
             schedule,
             timeout_s=self.load["timeout_s"],
             progress=lambda sent: None,
             is_enough=is_enough,
+            generators=self.generators,
         )
         stages = watch.split()
         lasted_s = _lasted_s(schedule, attempts, step.seconds)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from serving.ports import InferenceServer
-from validators.core.answered import answered_at
+from serving.ports import InferenceServer, PreparedRequests
+from validators.core.answered import answered_at, ended_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
 from validators.core.full_server import burst_of, judge_full
 from validators.core.load import (
@@ -29,6 +29,7 @@ from validators.execution.gates.load_looks import is_proven, settled
 from validators.execution.gates.load_payloads import Payloads, payloads_of
 from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
+from validators.execution.runners.generators import Generators
 
 #: The objective is measured again when the generator was late: other work on the machine comes and goes.
 _LOAD_TRIES = 3
@@ -54,9 +55,14 @@ class _LoadGate:
     def __init__(self, context: GateContext) -> None:
         self.context, self.policy = context, context.policy.of("load")
         self.payloads: Payloads = payloads_of(context)
+        self.requests = self._requests_to(context.server)
+        self.generators = Generators.asked(self.policy)
         self.slo_ms = float(self.policy["slo_ms"] or float("inf"))
         self.sent = 0
         self._ended_at: list[float] = []  # of the release's own requests, by the Unix clock
+
+    def _requests_to(self, server: InferenceServer) -> PreparedRequests:
+        return server.prepared(self.context.model, self.payloads.batches, protocol=self.policy["protocol"])
 
     def answered(self) -> dict[str, Any]:
         """What the resources gate counts what the server used against."""
@@ -75,11 +81,12 @@ class _LoadGate:
                 break
         repeated = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
         evidence = {**found.evidence, "stages": stages, "tries": attempt + 1, **self.payloads.told}
+        evidence |= {"protocol": self.policy["protocol"], "generators": self.generators.used}
         return Judgement(found.verdict, f"{found.reason.removesuffix('.')}{repeated}.", evidence)
 
     def _run(self, *, seed: int) -> tuple[LoadSummary, dict[str, float] | None]:
         policy, kinds, planned_s = self.policy, self.payloads.kinds, sizing(self.policy).deadline_s
-        schedule = arrivals(policy["rate_per_s"], planned_s, seed=seed, cv=policy["arrivals_cv"])
+        schedule = self._arrivals(planned_s, seed=seed)
         enough = is_proven(schedule, kinds, policy) if policy["duration_s"] is None else _never
         watch = StageWatch(self.context)
         expected = min(len(schedule), sizing(policy).requests if enough is not _never else len(schedule))
@@ -88,6 +95,10 @@ class _LoadGate:
         is_whole = len(attempts) == len(schedule)
         lasted_s = planned_s if is_whole else attempts[-1].due_s + 1 / policy["rate_per_s"]
         return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), stages
+
+    def _arrivals(self, seconds: float, *, seed: int) -> Floats:
+        policy = self.policy
+        return arrivals(policy["rate_per_s"], seconds, seed=seed, cv=policy["arrivals_cv"], trace=policy["trace"])
 
     def beside_stable(self, found: Judgement) -> Judgement:
         """What was found; a release that missed its objective is blamed only where stable, in turn with it, is faster."""
@@ -100,15 +111,15 @@ class _LoadGate:
             absent = {"stable": stable.name, "absent_because": stable.absent_because}
             return Judgement(found.verdict, found.reason, {**found.evidence, "beside_stable": absent})
         self.context.say(f"it missed its objective: {stable.name} is asked in turn with it, {2 * BLOCKS * BLOCK_S:g} s")
-        own, others = Arm((), ()), Arm((), ())
+        own, others, to_stable = Arm((), ()), Arm((), ()), self._requests_to(stable.server)
         for block in range(BLOCKS):
-            schedule = arrivals(self.policy["rate_per_s"], BLOCK_S, seed=self.policy["seed"] + block)
-            own = own.with_block(self._block(schedule, self.context.server))
-            others = others.with_block(self._block(schedule, stable.server))
+            schedule = self._arrivals(BLOCK_S, seed=self.policy["seed"] + block)
+            own = own.with_block(self._block(schedule, self.requests))
+            others = others.with_block(self._block(schedule, to_stable))
         return judge_beside(found, stable.name, own, others, self.policy)
 
-    def _block(self, schedule: Floats, server: InferenceServer) -> LoadSummary:
-        attempts = self._drive(schedule, expected=len(schedule), is_enough=_never, server=server)
+    def _block(self, schedule: Floats, requests: PreparedRequests) -> LoadSummary:
+        attempts = self._drive(schedule, expected=len(schedule), is_enough=_never, requests=requests)
         return summarise(attempts, duration_s=BLOCK_S, slo_ms=self.slo_ms)
 
     def after_a_burst(self, found: Judgement) -> Judgement:
@@ -144,15 +155,10 @@ class _LoadGate:
             max_concurrency=(context.envelope.get("limits") or {}).get("max_concurrency"),
         )
         for _ in range(_BURST_TRIES):
-            began_s = time.time()
             attempts = load_runner.all_at_once(
-                context.server,
-                context.model,
-                self.payloads.batches,
-                burst,
-                beat=lambda: context.progress(self.sent, self.sent),
+                self.requests, burst, beat=lambda: context.progress(self.sent, self.sent)
             )
-            self._note(began_s, attempts)
+            self._ended_at += ended_at(attempts, time.time())
             judgement = judge_full(found, attempts, burst, policy, p50_s=p50_s)
             if judgement.verdict is found.verdict or judgement.evidence["full_errors"]:
                 break
@@ -165,32 +171,27 @@ class _LoadGate:
         expected: int,
         is_enough: load_runner.IsEnough,
         most_at_once: int | None = None,
-        server: InferenceServer | None = None,
+        requests: PreparedRequests | None = None,
     ) -> list[Attempt]:
         """The attempts, added to what was sent. More than `expected` raises the total, so that what is told never falls."""
 
         def progress(done: int) -> None:
             self.context.progress(self.sent + done, self.sent + (expected if done <= expected else len(schedule)))
 
-        began_s = time.time()
         attempts = load_runner.drive(
-            server or self.context.server,
-            self.context.model,
-            self.payloads.batches,
+            requests or self.requests,
             schedule,
             timeout_s=self.policy["timeout_s"],
             progress=progress,
             is_enough=is_enough,
             most_at_once=most_at_once,
+            generators=self.generators,
         )
-        if server is None or server is self.context.server:
-            self._note(began_s, attempts)
+        if requests is None or requests is self.requests:
+            self._ended_at += ended_at(attempts, time.time())
         self.sent += len(attempts)
         self.context.progress(self.sent, self.sent)
         return attempts
-
-    def _note(self, began_s: float, attempts: Sequence[Attempt]) -> None:
-        self._ended_at += [began_s + attempt.done_s for attempt in attempts if attempt.is_sent]
 
 
 def _never(attempts: Sequence[Attempt], now_s: float) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from validators.core.answered import Answered, answered_at, answered_of, joined
+from validators.core.answered import Answered, answered_at, answered_of, ended_at, joined
 from validators.core.load import arrivals
 from validators.core.resources import judge_resources, needs_more
 from validators.core.verdict import Judgement
 from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_payloads import payloads_of
 from validators.execution.runners import load as load_runner
+from validators.execution.runners.generators import Generators
 
 
 def resources_gate(context: GateContext) -> Judgement:
@@ -35,13 +36,11 @@ def _soak(context: GateContext, before: Answered | None) -> Answered | None:
     seconds = min(float(policy["max_soak_s"]), max(policy["min_requests"] - had, had) / rate_per_s)
     context.say(f"asks it for {seconds:.0f} s more at {rate_per_s:g}/s, as {had} requests prove too little")
     schedule = arrivals(rate_per_s, seconds, seed=load["seed"])
-    began_s = time.time()
     attempts = load_runner.drive(
-        context.server,
-        context.model,
-        payloads_of(context).batches,
+        context.server.prepared(context.model, payloads_of(context).batches, protocol=load["protocol"]),
         schedule,
         timeout_s=load["timeout_s"],
         progress=lambda done: context.progress(done, len(schedule)),
+        generators=Generators.asked(load),
     )
-    return answered_at([began_s + one.done_s for one in attempts if one.is_sent])
+    return answered_at(ended_at(attempts, time.time()))

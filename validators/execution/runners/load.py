@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +13,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from serving.ports import InferenceError, InferenceServer
+from serving.ports import InferenceError, PreparedRequests
 from validators.core.full_server import Burst
-from validators.core.inputs import Arrays
 from validators.core.load import Attempt, Floats
+from validators.execution.runners.generators import Generators, GeneratorsRun
 
 #: Whether enough was sent, of the attempts that ended so far and the seconds since the run began.
 IsEnough = Callable[[Sequence[Attempt], float], bool]
@@ -26,24 +27,31 @@ _RUN_UP_S = 0.1
 
 
 def drive(
-    server: InferenceServer,
-    model: str,
-    batches: Sequence[Arrays],
+    requests: PreparedRequests,
     schedule: Floats,
     *,
     timeout_s: float,
     progress: Callable[[int], None],
     is_enough: IsEnough = lambda attempts, now_s: False,
     most_at_once: int | None = None,
+    generators: Generators | None = None,
 ) -> list[Attempt]:
-    """One attempt for each instant of `schedule` (seconds), payloads in turn; returns when all are answered or timed out.
+    """One attempt for each instant of `schedule` (seconds), `requests` in turn; returns when all are answered or timed out.
 
     Nothing more is sent once `is_enough` says so, of the attempts that ended so far and the seconds since the run began. Where
     `most_at_once` are unanswered, the next is not sent and counts as failed. `progress` is told how many were sent; both run
     on the caller's thread, so that they delay no request, and what they raise ends the run.
+
+    With `generators` as many processes send as they say, where another process can; they learn what a request costs. Raises
+    GeneratorLost for one of them that did not send its share.
     """
-    slots = min(_slots(schedule, timeout_s), most_at_once or _MOST_THREADS)
-    run = _LoadRun(server, model, batches, schedule, timeout_s, slots=slots)
+    count = generators.take(schedule) if generators and requests.parcel else 1
+    slots = min(_slots(schedule, timeout_s, count), most_at_once or count * _MOST_THREADS)
+    run: LoadRun | GeneratorsRun
+    if count > 1 and requests.parcel:
+        run = GeneratorsRun(requests.parcel, schedule, timeout_s, slots=slots, count=min(count, slots))
+    else:
+        run = LoadRun(requests, schedule, timeout_s, slots=slots)
 
     def look() -> None:
         progress(run.sent)
@@ -53,23 +61,18 @@ def drive(
     progress(0)
     attempts = _all_of(run, look)
     progress(len(attempts))
+    if generators:
+        generators.learn(run.cpu_s, len(attempts))
     return attempts
 
 
-def all_at_once(
-    server: InferenceServer,
-    model: str,
-    batches: Sequence[Arrays],
-    burst: Burst,
-    *,
-    beat: Callable[[], None],
-) -> list[Attempt]:
+def all_at_once(requests: PreparedRequests, burst: Burst, *, beat: Callable[[], None]) -> list[Attempt]:
     """One attempt for each of the burst's requests, which are all due now, in the order of sending. `beat` runs while that takes long."""
     due = np.zeros(burst.requests)
-    return _all_of(_LoadRun(server, model, batches, due, burst.timeout_s, slots=burst.at_once, waits=True), beat)
+    return _all_of(LoadRun(requests, due, burst.timeout_s, slots=burst.at_once, waits=True), beat)
 
 
-def _all_of(run: _LoadRun, beat: Callable[[], None]) -> list[Attempt]:
+def _all_of(run: LoadRun | GeneratorsRun, beat: Callable[[], None]) -> list[Attempt]:
     """The run's attempts by when they were due, once all are answered or timed out. What `beat` raises ends the run."""
     sender = threading.Thread(target=run.send_all, name="load-sender", daemon=True)
     sender.start()
@@ -86,24 +89,29 @@ def _all_of(run: _LoadRun, beat: Callable[[], None]) -> list[Attempt]:
     return sorted(run.attempts, key=lambda attempt: attempt.at)
 
 
-class _LoadRun:
-    """One run's state, shared by its sender and its workers. At most `slots` requests are unanswered; `waits` for a free one."""
+class LoadRun:
+    """One run's state, shared by its sender and its workers. At most `slots` requests are unanswered; `waits` for a free one.
+
+    `places`: of the requests in a schedule of which this is a part. `began`, by `time.perf_counter`, is settled when it begins
+    unless it was before.
+    """
 
     def __init__(
         self,
-        server: InferenceServer,
-        model: str,
-        batches: Sequence[Arrays],
+        requests: PreparedRequests,
         schedule: Floats,
         timeout_s: float,
         *,
         slots: int,
         waits: bool = False,
+        places: range = range(sys.maxsize),
     ) -> None:
-        self.server, self.model, self.batches = server, model, batches
+        self.requests = requests
         self.schedule, self.timeout_s, self.slots, self.waits = schedule, timeout_s, slots, waits
+        self.places = places
         self.attempts: list[Attempt] = []
         self.sent = 0
+        self.cpu_s = 0.0
         self.stopped = threading.Event()
         self.failure: BaseException | None = None
         self.free = threading.Semaphore(slots)
@@ -121,15 +129,18 @@ class _LoadRun:
             self.failure = failure
 
     def _send_all(self) -> None:
+        used_s = time.process_time()
         with _little_to_collect(), ThreadPoolExecutor(self.slots, thread_name_prefix="load") as pool:
-            pool.submit(self.server.is_live)
-            self.began = time.perf_counter() + _RUN_UP_S
-            for at, due in enumerate(self.schedule.tolist()):
+            pool.submit(self.requests.connect)
+            if self.began == math.inf:
+                self.began = time.perf_counter() + _RUN_UP_S
+            for at, due in zip(self.places, self.schedule.tolist(), strict=False):
                 wait_s = self.began + due - time.perf_counter()
                 if self.stopped.wait(wait_s) if wait_s > 0 else self.stopped.is_set():
                     break
                 self._send(pool, at, due)
-                self.sent = at + 1
+                self.sent += 1
+        self.cpu_s = time.process_time() - used_s
 
     def _send(self, pool: ThreadPoolExecutor, at: int, due: float) -> None:
         """In open loop, a request that finds every slot taken is not sent and counts as failed: to wait would close the loop."""
@@ -144,7 +155,7 @@ class _LoadRun:
     def _attempt(self, at: int, due: float) -> None:
         sent, error, is_refused = time.perf_counter() - self.began, "", False
         try:
-            self.server.infer(self.model, self.batches[at % len(self.batches)], timeout_s=self.timeout_s)
+            self.requests.send(at, timeout_s=self.timeout_s)
         except InferenceError as failure:
             error, is_refused = f"{failure.message} [{failure.reason}]", failure.reason == "full"
         except BaseException as failure:  # of the client itself; carried to the caller's thread
@@ -170,7 +181,7 @@ def _little_to_collect() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _slots(schedule: Floats, timeout_s: float) -> int:
+def _slots(schedule: Floats, timeout_s: float, processes: int) -> int:
     """As many threads as requests may fall due within one time-out, and some for chance."""
     span = float(schedule[-1]) or 1.0
-    return int(min(_MOST_THREADS, len(schedule), math.ceil(len(schedule) / span * timeout_s * 1.2) + 8))
+    return int(min(processes * _MOST_THREADS, len(schedule), math.ceil(len(schedule) / span * timeout_s * 1.2) + 8))

@@ -1,0 +1,62 @@
+"""Why a Triton server did not answer, in the port's words: by the status of either protocol, and by what the server itself says."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from serving.ports import InferenceError
+
+_ABSOLUTE_PATH = re.compile(r"(?<![\w/.])/(?:[^\s/:'\"<>|]+/)+([^\s/:'\"<>|]*)")
+_LONGEST_MESSAGE = 2000
+#: gRPC status → reason. UNAVAILABLE is both "no connection" and Triton's own word for a full queue or an unloaded model.
+_OF_GRPC = {
+    "DEADLINE_EXCEEDED": "timeout",
+    "INVALID_ARGUMENT": "rejected",
+    "NOT_FOUND": "rejected",
+    "ALREADY_EXISTS": "rejected",
+    "UNIMPLEMENTED": "rejected",
+    "CANCELLED": "unreachable",
+    "RESOURCE_EXHAUSTED": "full",
+}
+#: HTTP status → reason, of those that are not the caller's as the other 4xx are, nor the server's as the other 5xx.
+_OF_HTTP = {408: "timeout", 429: "full", 499: "unreachable", 501: "rejected", 504: "timeout"}
+_OWN_UNAVAILABLE = {
+    "Exceeds maximum queue size": "full",
+    "Request timeout expired": "timeout",
+    "is not at ready state": "rejected",
+    "is restricted, expecting header": "rejected",
+    "has no available versions": "rejected",
+}
+
+
+def without_paths(message: str) -> str:
+    """The message with the names of files in the place of their paths."""
+    return _ABSOLUTE_PATH.sub(r"\1", message)
+
+
+def redacted(message: str) -> str:
+    """The message without folders: a traceback keeps file names and lines, and reveals no path of the machine."""
+    short = without_paths(message.strip())
+    return short if len(short) <= _LONGEST_MESSAGE else f"{short[:_LONGEST_MESSAGE]} …"
+
+
+def grpc_error(status: str, message: str) -> InferenceError:
+    """The error that a gRPC status (its name) and its details stand for."""
+    own = _own_reason(message) or "unreachable" if status == "UNAVAILABLE" else ""
+    return InferenceError(own or _OF_GRPC.get(status, "server_error"), redacted(message))
+
+
+def http_error(status: int, body: bytes) -> InferenceError:
+    """The error that an HTTP status other than 200 stands for; Triton says why in {"error": …}."""
+    try:
+        message = str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        message = body.decode(errors="replace")
+    usual = "rejected" if 400 <= status < 500 else "server_error"
+    own = _own_reason(message) if status == 503 else ""
+    return InferenceError(own or _OF_HTTP.get(status, usual), redacted(message) or f"HTTP status {status}")
+
+
+def _own_reason(message: str) -> str:
+    return next((reason for words, reason in _OWN_UNAVAILABLE.items() if words in message), "")

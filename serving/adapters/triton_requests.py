@@ -1,0 +1,165 @@
+"""Requests to one Triton server that are made beforehand: bytes that are sent again and again, over gRPC or over HTTP.
+
+No request is made while a load runs, and no answer is read into arrays: that would be work of the generator's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from ledger.adapters.deadline_http import DeadlineConnection
+from serving.adapters.triton_errors import grpc_error, http_error
+from serving.ports import HTTP, InferenceError, Parcel, PreparedRequests, Tensors
+
+CHANNEL = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),  # servers are on our own network: ignore http_proxy
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),  # no connection state shared with a client of an earlier server
+]
+_SERVICE = "/inference.GRPCInferenceService"
+_CONNECT_S = 1.0
+_LONGEST_ANSWER = 2**31 - 1
+
+
+def parcel_of(model: str, batches: Sequence[Tensors], *, protocol: str, host: str, port: int) -> Parcel:
+    """The requests as bytes of that protocol, for the server that listens there. Raises InferenceError as `typed` does."""
+    made = [(_http_body if protocol == HTTP else _grpc_body)(model, batch) for batch in batches]
+    return Parcel(protocol, host, port, model, tuple(body for body, _ in made), tuple(head for _, head in made))
+
+
+def opened(parcel: Parcel) -> PreparedRequests:
+    """What sends them. The caller closes it."""
+    return HttpRequests(parcel) if parcel.protocol == HTTP else GrpcRequests(parcel)
+
+
+class GrpcRequests:
+    """Implements `serving.ports.PreparedRequests`: one connection for all, as gRPC does."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.parcel = parcel
+        self._channel = grpc.insecure_channel(f"{parcel.host}:{parcel.port}", options=CHANNEL)
+        # bytes in, bytes out: without serializers gRPC hands them on as they are
+        self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer")
+        self._is_live = self._channel.unary_unary(f"{_SERVICE}/ServerLive")
+
+    def connect(self) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            self._is_live(b"", timeout=_CONNECT_S)
+
+    def send(self, at: int, *, timeout_s: float) -> None:
+        bodies = self.parcel.bodies
+        try:
+            self._infer(bodies[at % len(bodies)], timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise grpc_error(error.code().name, error.details() or "") from error
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class HttpRequests:
+    """Implements `serving.ports.PreparedRequests`: kept-alive connections, as many as there are requests at once.
+
+    Tensors go as bytes behind the JSON, not as its numbers.
+    Source: Open Inference Protocol v2, binary tensor data extension, which Triton's own clients use unless told otherwise.
+    """
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.parcel = parcel
+        self._path = f"/v2/models/{parcel.model}/infer"
+        self._idle: deque[DeadlineConnection] = deque()  # its append and pop are atomic
+
+    def connect(self) -> None:
+        with contextlib.suppress(InferenceError):
+            self._ask("GET", "/v2/health/live", b"", {}, timeout_s=_CONNECT_S)
+
+    def send(self, at: int, *, timeout_s: float) -> None:
+        at %= len(self.parcel.bodies)
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(self.parcel.json_bytes[at]),
+        }
+        status, answer = self._ask("POST", self._path, self.parcel.bodies[at], headers, timeout_s=timeout_s)
+        if status != http.client.OK:
+            raise http_error(status, answer)
+
+    def _ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str], *, timeout_s: float
+    ) -> tuple[int, bytes]:
+        deadline = time.monotonic() + timeout_s
+        try:
+            line = self._idle.pop()  # the one that was used last
+        except IndexError:
+            url = f"http://{self.parcel.host}:{self.parcel.port}"
+            line = DeadlineConnection(url, deadline, _LONGEST_ANSWER, addresses=lambda host, _: [host])
+        line.deadline = deadline
+        try:
+            return line.ask(method, path, body, headers)
+        except TimeoutError as error:
+            raise InferenceError("timeout", f"No answer within {timeout_s:g} s.") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise InferenceError("unreachable", f"no answer: {type(error).__name__}") from error
+        finally:
+            self._idle.append(line)  # closed after an error, and then it connects anew
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+def typed(name: str, value: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
+    """The array as the protocol has it, and its type's name there. Raises InferenceError: `rejected` for one that it has not."""
+    array = value.astype(np.object_) if value.dtype.kind in "US" else value
+    data_type = np_to_triton_dtype(array.dtype)
+    if data_type is None:
+        raise InferenceError(
+            "rejected", f"The input {name!r} has the type {value.dtype}, which no tensor of the protocol has."
+        )
+    return array, data_type
+
+
+def _grpc_body(model: str, batch: Tensors) -> tuple[bytes, int]:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, data_type, shape, data in _tensors(batch):
+        request.inputs.add(name=name, datatype=data_type, shape=shape)
+        request.raw_input_contents.append(data)
+    return request.SerializeToString(), 0
+
+
+def _http_body(_: str, batch: Tensors) -> tuple[bytes, int]:
+    tensors = list(_tensors(batch))
+    inputs = [
+        {"name": name, "datatype": data_type, "shape": shape, "parameters": {"binary_data_size": len(data)}}
+        for name, data_type, shape, data in tensors
+    ]
+    said = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    return said + b"".join(data for *_, data in tensors), len(said)
+
+
+def _tensors(batch: Tensors) -> list[tuple[str, str, list[int], bytes]]:
+    """(name, type, shape, bytes) of each."""
+    found = []
+    for name, value in batch.items():
+        array, data_type = typed(name, value)
+        if data_type == "BYTES":
+            text = serialize_byte_tensor(array)
+            data = text.item() if text.size else b""
+        else:
+            data = array.tobytes()
+        found.append((name, data_type, list(array.shape), data))
+    return found

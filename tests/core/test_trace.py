@@ -1,0 +1,111 @@
+"""A recording of when requests came: what is read of it, what is refused, and the load that goes by it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ledger.core.errors import Invalid
+from validators.core.explain import explain
+from validators.core.load import arrivals
+from validators.core.policy import parse_policy
+from validators.core.trace import MOST_GAPS, gaps_of
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+
+2023-11-16 18:17:04.0319600,110,27
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        AZURE,
+        "tokens,timestamp\r\n4808,100.5\r\n3180,100.552\r\n110,100.552\r\n",
+        "\ufeff100.5\n100.552\n100.552",
+        "2023-11-16T18:17:03.97996Z\n2023-11-16T19:17:04.03196+01:00\n2023-11-16T18:17:04.03196Z",
+        "\n".join(json.dumps({"Timestamp": at, "tokens": 9}) for at in (7, 7.052, 7.052)),
+        '"2023-11-16 18:17:03.97996"\n"2023-11-16 18:17:04.03196"\n"2023-11-16 18:17:04.03196"',
+    ],
+)
+def test_gaps_are_read_of_every_form(text: str) -> None:
+    assert gaps_of(text) == [0.052, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it has no two instants"),
+        ("TIMESTAMP\n5\n", "it has no two instants"),
+        ("5\n5\n5\n", "it has no two instants"),
+        ("1\n3\n2\n", "line 3 is before the one above it"),
+        ("TIMESTAMP\n1\nsoon\n", "line 3 is no number of seconds and no ISO 8601 instant"),
+        ("a,timestamp\n1,2\n3\n", "line 3 is no"),
+        ("1\nNaN\n", "line 2 is no"),
+        ("1\ninf\n", "line 2 is no"),
+        ("1\ntrue\n", "line 2 is no"),
+        ('{"timestamp": 1}\n{"at": 2}\n', "line 2 is no"),
+        ("time\n1\n2\n", "line 1 is no"),
+        ("\n".join(map(str, range(MOST_GAPS + 2))), "it has 2002 instants, and 2001 are the most: cut a part out of it"),
+    ],
+)  # fmt: skip
+def test_what_is_no_trace_is_refused_at_its_line(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}"):
+        gaps_of(text)
+
+
+def test_a_trace_keeps_its_shape_at_the_rate_and_comes_round_again() -> None:
+    trace = [1.0, 1.0, 1.0, 7.0]  # three at once, as it were, and a pause
+    due = arrivals(20, 30, seed=4, trace=trace)
+    assert len(due) == 600 and due[0] > 0 and due[-1] < 30 and (np.diff(due) > 0).all()
+    gaps = np.round(np.diff(due), 6)
+    short, long = sorted(set(gaps.tolist()))
+    assert long == pytest.approx(7 * short, rel=1e-4) and (gaps == long).sum() == pytest.approx(150, abs=1)
+    places = np.flatnonzero(gaps == long)
+    assert set(np.diff(places).tolist()) == {4}
+    assert (arrivals(20, 30, seed=4, trace=trace) == due).all()
+    begins = {int(np.flatnonzero(np.diff(arrivals(20, 30, seed=seed, trace=trace)) > 0.1)[0]) for seed in range(20)}
+    assert begins == {0, 1, 2, 3}
+
+
+def test_a_part_of_a_trace_may_be_all_at_once() -> None:
+    due = arrivals(2, 1, seed=1, trace=[0.0] * 1999 + [1.0])
+    assert due.tolist() == [0, 0] and not np.isnan(due).any()
+    ends = arrivals(4, 1, seed=0, trace=[1.0, 0.0])
+    assert (ends < 1).all() and len(ends) == 4
+
+
+@pytest.mark.parametrize(
+    ("load", "field"),
+    [
+        ({"trace": []}, "load.trace"),
+        ({"trace": [0.5, -0.1]}, "load.trace[1]"),
+        ({"trace": [float("nan")]}, "load.trace[0]"),
+        ({"trace": [0, 0]}, "load.trace"),
+        ({"trace": [0.1] * (MOST_GAPS + 1)}, "load.trace"),
+        ({"trace": [0.1], "arrivals_cv": 2}, "load.arrivals_cv"),
+        ({"protocol": "https"}, "load.protocol"),
+        ({"generators": 17}, "load.generators"),
+        ({"generators": "many"}, "load.generators"),
+    ],
+)
+def test_a_policy_names_what_is_wrong_with_a_load(load: dict[str, object], field: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_policy({"load": load})
+    assert [one["field"] for one in caught.value.facts["errors"]] == [field]
+
+
+def test_a_policy_tells_over_what_and_when_requests_come() -> None:
+    load = {"protocol": "http", "generators": 2, "trace": [0.1, 0.2]}
+    policy = parse_policy({"load": load})
+    assert parse_policy(policy.document).digest == policy.digest != parse_policy({}).digest
+    told = {one.field: one.demands for one in explain(policy, items=0, slices={})}
+    assert (
+        told["load.max_error_frac"] == "At most 0.1 % of requests fail at 20/s over HTTP, as 2 recorded gaps have it."
+    )
+    plain = {one.field: one.demands for one in explain(parse_policy({}), items=0, slices={})}
+    assert plain["load.max_error_frac"] == "At most 0.1 % of requests fail at 20/s over gRPC."
