@@ -207,3 +207,17 @@ def test_answers_that_were_not_asked_alike_do_not_agree(a: dict[str, Any], b: di
     assert compare_reports(old, new)["agreement"] is None
     assert compare_reports(report(gate("golden", **asked)), report(gate("golden", **asked)))["agreement"]["value"] == 1
     assert compare_reports(old, report(load()))["agreement"] is None
+
+
+def test_a_proven_rate_is_compared_under_one_objective_and_one_protocol() -> None:
+    def capacity(rate: float, **more: Any) -> dict[str, Any]:
+        return report(gate("capacity", capacity_per_s=rate, slo_ms=60, slo_quantile=0.99, **more))
+
+    key = "capacity proven rate"
+    assert says(capacity(50), capacity(60))[key] == "no interval is known"
+    assert says(capacity(50), capacity(50, protocol="grpc"))[key] == "same"  # before it was told it was gRPC
+    assert says(capacity(50), capacity(50, protocol="http"))[key] == "not comparable: another protocol"
+    assert says(report(load()), report(load(protocol="http")))["load latency p50"] == "not comparable: another protocol"
+    assert (
+        says(report(gate("capacity", capacity_per_s=None)), capacity(60))[key] == "only the newer release was measured"
+    )

@@ -20,7 +20,7 @@ class Metric:
 
     gate: str
     name: str
-    unit: str  # frac, ms, s, MiB
+    unit: str  # frac, ms, s, MiB, /s
     higher_is_better: bool
     value: float
     low: float | None = None
@@ -30,7 +30,7 @@ class Metric:
 
 
 #: Gates whose figures depend on the machine.
-_OF_MACHINE: Final = frozenset({"cold_start", "load", "resources"})
+_OF_MACHINE: Final = frozenset({"cold_start", "load", "resources", "capacity"})
 #: Every (gate, name) that `metrics_of` may yield.
 METRICS: Final = (
     ("golden", "accuracy"),
@@ -45,6 +45,7 @@ METRICS: Final = (
     ("cold_start", "steady"),
     ("resources", "most memory"),
     ("resources", "cpu time per request"),
+    ("capacity", "proven rate"),
 )
 
 
@@ -118,6 +119,9 @@ def metrics_of(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
             yield Metric(gate, "most memory", "MiB", False, held / 2**20)
         if isinstance(value := evidence.get("cpu_ms_per_request"), int | float):
             yield Metric(gate, "cpu time per request", "ms", False, value, n=evidence.get("requests"))
+    elif gate == "capacity" and isinstance(rate := evidence.get("capacity_per_s"), int | float):
+        under = (("objective", (evidence.get("slo_ms"), evidence.get("slo_quantile"))), _protocol(evidence))
+        yield Metric(gate, "proven rate", "/s", True, rate, under=under)
 
 
 def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
@@ -140,7 +144,7 @@ def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
     requests = evidence.get("requests") or 0
-    under = (("rate", evidence.get("offered_per_s")),)
+    under = (("rate", evidence.get("offered_per_s")), _protocol(evidence))
     asked = (*under, ("objective", evidence.get("slo_ms")))
     phi = max(1.0, float(evidence.get("phi") or 1.0))
     for name, count, conditions in (("errors", "errors", under), ("over the objective", "over", asked)):
@@ -153,6 +157,11 @@ def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
     for name in ("p50", "p95", "p99"):
         if isinstance(value := (evidence.get("latency_ms") or {}).get(name), int | float):
             yield Metric("load", f"latency {name}", "ms", False, value, n=requests, under=under)
+
+
+def _protocol(evidence: Mapping[str, Any]) -> tuple[str, Any]:
+    """Over which requests were sent; it was gRPC before that was told."""
+    return "protocol", evidence.get("protocol", "grpc")
 
 
 def _shown(metric: Metric | None) -> dict[str, Any] | None:
