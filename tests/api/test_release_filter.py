@@ -125,6 +125,7 @@ def test_every_metric_that_gates_yield_is_listed() -> None:
         "load": {"requests": 10, "errors": 1, "over": 1, "latency_ms": {"p50": 1.0, "p95": 2.0, "p99": 3.0}},
         "cold_start": {"total_s": 1.0, "first_ms": 2.0, "steady_ms": 3.0},
         "resources": {"requests": 10, "peaks": {"memory_bytes": 1 << 20}, "cpu_ms_per_request": 1.5},
+        "capacity": {"capacity_per_s": 50.3, "slo_ms": 60.0, "slo_quantile": 0.99},
     }
     found = {(one.gate, one.name) for gate, one_evidence in evidence.items() for one in metrics_of(gate, one_evidence)}
     assert found == set(METRICS)
