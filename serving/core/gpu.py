@@ -6,7 +6,7 @@ A question that a device, its driver or the source does not answer is None, with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 #: Xids that a program brings about by what it does; every other one is the hardware's, the driver's or the bus's.
@@ -105,6 +105,29 @@ def reading_of(told: Mapping[str, Any]) -> GpuReading | None:
         return None
     gpus = tuple(_gpu(one) for one in told.get("gpus") or ())
     return GpuReading(float(told["at_s"]), gpus, str(told.get("unknown", "")), str(told.get("source", "nvml")))
+
+
+def with_servers(reading: GpuReading, servers: Mapping[int, int]) -> GpuReading:
+    """The reading with each process given to its server, by `servers`: the server's key by process id."""
+    gpus = tuple(
+        gpu
+        if gpu.processes is None
+        else replace(gpu, processes=tuple(replace(one, server=servers.get(one.pid)) for one in gpu.processes))
+        for gpu in reading.gpus
+    )
+    return replace(reading, gpus=gpus)
+
+
+def memory_by_server(reading: GpuReading) -> dict[int, int]:
+    """Bytes of GPU memory by server, over all devices; a server is left out where one of its processes does not tell."""
+    sliced = {gpu.parent_uuid for gpu in reading.gpus}
+    found: dict[int, list[int | None]] = {}
+    for gpu in reading.gpus:
+        for one in () if gpu.uuid in sliced else gpu.processes or ():  # a GPU lists its slices' processes again
+            if one.server is not None:
+                found.setdefault(one.server, []).append(one.memory_bytes)
+    known = {server: [size for size in sizes if size is not None] for server, sizes in found.items()}
+    return {server: sum(sizes) for server, sizes in known.items() if len(sizes) == len(found[server])}
 
 
 def _gpu(told: Mapping[str, Any]) -> Gpu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 from validators.core.capacity import declared_for, judge_capacity, plan_of
@@ -36,6 +37,7 @@ class _CapacityGate:
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
         self.measured: list[tuple[Run, LoadSummary]] = []
+        self.began_s = time.time()
 
     def found(self) -> Judgement:
         while not isinstance(step := next_step([run for run, _ in self.measured], self.plan), Ended):
@@ -45,7 +47,7 @@ class _CapacityGate:
         judged = judge_capacity(
             step, self.measured, self.plan, slo_ms=self.slo_ms, hardware=self.context.hardware, declared=declared
         )
-        judged.evidence.update(self.payloads.told)
+        judged.evidence.update(self.payloads.told, began_s=round(self.began_s, 3))
         claimed = next((summary for run, summary in self.measured if run is step.claim), None)
         limited = generator_limit(claimed, max_lag_ms=math.inf) if claimed else ""
         if limited:  # a server that is asked less is faster
