@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits
@@ -41,15 +42,23 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             one["state"],
             one["seen_at"] or "-",
             "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
+            _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
             len(one["deployments"]),
             one["cordon_reason"],
         ]
         for one in found
     )
-    columns = ("node", "state", "heard", "gpus", "MiB declared", "deployments", "why cordoned")
+    columns = ("node", "state", "heard", "gpus", "gpu faults", "MiB declared", "deployments", "why cordoned")
     output.table(found, columns, rows, empty="No node has been heard of: start an agent.")
     return exits.OK
+
+
+def _gpu_faults(read: dict[str, Any]) -> str:
+    """Also where the rest is unknown: a fault that was seen does not go away unseen."""
+    found = [f"{gpu['uuid']}: {fault}" for gpu in read["gpus"] for fault in gpu["faults"]]
+    unknown = [f"unknown: {read['why_unknown']}"] if read["why_unknown"] else []
+    return "; ".join([*found, *unknown]) or "none seen"
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:
