@@ -60,11 +60,12 @@ class Agent:
         connect: Connect,
         pace: AgentTimings | None = None,
         drift_check_every_s: float = 0.0,
+        gpus: GpuMeter | None = None,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
-        self._gpus = GpuMeter()
+        self._gpus = gpus or GpuMeter()
         self._threads: dict[int, threading.Thread] = {}
         self._stop = threading.Event()
 

@@ -302,4 +302,8 @@ def record(seconds: int, library: Any = None) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     lasts_s = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    Path(sys.argv[1]).write_text(json.dumps({"says": "Recorded on a real GPU.", "frames": record(lasts_s)}, indent=1))
+    try:
+        recorded = record(lasts_s)
+    except pynvml.NVMLError as error:
+        sys.exit(f"There is no GPU to record: {error}")
+    Path(sys.argv[1]).write_text(json.dumps({"says": "Recorded on a real GPU.", "frames": recorded}, indent=1) + "\n")
