@@ -13,8 +13,8 @@ from typing import Any, Final
 #: Source: the list that NVIDIA's k8s-device-plugin does not hold against a device.
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 #: Source: nvml.h, NVML_GPU_RECOVERY_ACTION_*.
-RECOVERY_ACTIONS: Final = {
-    0: "nothing", 1: "a reset of the GPU", 2: "a reboot of the node", 3: "a drain of its peers",
+_RECOVERY_ACTIONS: Final = {
+    1: "a reset of the GPU", 2: "a reboot of the node", 3: "a drain of its peers",
     4: "a drain and a reset", 5: "a recovery of its IMEX domain", 6: "a reset of the bus", 7: "a reboot of the system",
 }  # fmt: skip
 
@@ -70,7 +70,7 @@ class Gpu:
     row_remap_pending: bool | None = None
     row_remap_failed: bool | None = None
     retired_pages_pending: bool | None = None
-    recovery_action: int | None = None  # see RECOVERY_ACTIONS
+    recovery_action: int | None = None  # see `recovery`; 0: none is called for
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     is_sliced: bool | None = None  # MIG
@@ -138,6 +138,11 @@ def _gpu(told: Mapping[str, Any]) -> Gpu:
     return Gpu(**known)
 
 
+def recovery(action: int) -> str:
+    """What NVML calls for, in words."""
+    return _RECOVERY_ACTIONS.get(action, f"recovery action {action}")
+
+
 def faults(gpu: Gpu) -> list[str]:
     """Half sentences of what is wrong with the hardware itself, by one reading; empty is not "fine" where something is unknown.
 
@@ -146,7 +151,7 @@ def faults(gpu: Gpu) -> list[str]:
     """
     found = [f"the driver has lost it: {gpu.lost}"] if gpu.lost else []
     if gpu.recovery_action:
-        found.append(f"it needs {RECOVERY_ACTIONS.get(gpu.recovery_action, f'action {gpu.recovery_action}')}")
+        found.append(f"it needs {recovery(gpu.recovery_action)}")
     if gpu.row_remap_failed:
         found.append("a row of its memory could not be remapped, so it is to be replaced")
     codes = sorted({one.code for one in gpu.xids or () if not one.is_applications})

@@ -95,6 +95,17 @@ def test_what_is_not_supported_is_unknown_and_never_nought() -> None:
     assert gpu.processes and gpu.processes[0].memory_bytes is None
 
 
+def test_an_older_library_is_asked_by_the_names_that_it_knows() -> None:
+    with replayed("well") as library:
+        for frame in library.frames:
+            frame["0"]["nvmlDeviceGetCurrentClocksThrottleReasons"] = 4
+            for name in ("CurrentClocksEventReasons", "TemperatureV", "MarginTemperature", "MemoryInfo_v2"):
+                del frame["0"][f"nvmlDeviceGet{name}"]
+        (gpu,) = GpuReader().read().gpus
+    assert (gpu.clock_event_reasons, gpu.temperature_c, gpu.temperature_margin_c) == (4, 58.0, 32.0)
+    assert gpu.unknown["memory_used_bytes"] == "Function Not Found", "what it reserves is not told apart"
+
+
 def test_xids_are_heard_once_and_stay() -> None:
     told = [one.gpus[0].xids for one in readings("xid_31")]
     assert told == [(), (), (Xid(31, 102.0), Xid(45, 102.0)), (Xid(31, 102.0), Xid(45, 102.0))]

@@ -198,6 +198,10 @@ def test_a_gap_in_the_readings_is_told() -> None:
     assert "not read for 11 s while load ran" in judged(gap, windows=(Window("load", 100.0, 116.5),)).reason
 
 
+def test_a_measurement_between_two_readings_proves_nobody_alone() -> None:
+    assert unknown(judged("well", windows=(Window("load", 101.1, 101.9),))) == ["alone", "memory", "throttling"]
+
+
 def test_who_began_to_listen_late_has_not_heard_everything() -> None:
     late = changed(readings("well"), lambda gpu: replace(gpu, xids_since_s=101.0))
     assert unknown(judged(late)) == ["xid"]

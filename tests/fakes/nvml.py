@@ -47,10 +47,10 @@ class RecordedLibrary:
         self.frames, self.at, self.opened = frames, 0, 0
         self._told: set[tuple[int, str]] = set()  # frames and devices whose Xids were taken
         self._sets: dict[int, str] = {}  # event sets, and the device registered with each
-        self._calls = {call.partition("(")[0] for frame in frames for own in frame.values() for call in own}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or (name not in _OWN and name not in self._calls):
+        calls = {call.partition("(")[0] for frame in self.frames for own in frame.values() for call in own}
+        if name.startswith("_") or (name not in _OWN and name not in calls):
             raise AttributeError(name)
         found = getattr(self, f"_{name}") if name in _OWN else lambda *arguments: self._answer(name, *arguments)
         return _Function(found)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-from serving.core.gpu import Gpu, GpuReading, faults
+from serving.core.gpu import Gpu, GpuReading, recovery
 from validators.core.answered import answered_of
 
 #: Gates whose measurement the GPUs are watched under.
@@ -157,14 +157,13 @@ class _Checks:
         return Finding.WELL, f"it was read {len(at)} times"
 
     def _device(self) -> tuple[Finding, str]:
-        last = [gpu for _, gpu in self.series][-1]
         lost = next((gpu.lost for _, gpu in self.series if gpu.lost), "")
         if lost:
             return Finding.NODE, f"the driver has lost it: {lost}"
         actions, why = self._known("recovery_action")
-        if any(actions):
-            return Finding.NODE, next(iter(faults(Gpu(self.uuid, recovery_action=next(filter(None, actions))))))
-        if why or last.recovery_action is None:
+        if needed := next(filter(None, actions), None):
+            return Finding.NODE, f"it needs {recovery(needed)}"
+        if why:
             return Finding.UNKNOWN, f"whether it needs recovery is unknown: {why}"
         return Finding.WELL, "it is there, and needs no recovery"
 
@@ -190,9 +189,9 @@ class _Checks:
 
     def _ecc(self) -> tuple[Finding, str]:
         counts, why = self._known("ecc_uncorrected")
-        grown = max((later - earlier for earlier, later in pairwise(counts)), default=0)
-        if grown > 0:
-            return Finding.NODE, f"{counts[-1] - counts[0]} uncorrected errors of its memory"
+        grown = sum(max(0, later - earlier) for earlier, later in pairwise(counts))
+        if grown:
+            return Finding.NODE, f"{grown} uncorrected errors of its memory"
         if why or any(later < earlier for earlier, later in pairwise(counts)):
             return Finding.UNKNOWN, f"errors of its memory are unknown: {why or 'its counter began anew'}"
         corrected = self._known("ecc_corrected")[0]
@@ -283,7 +282,7 @@ class _Checks:
             )
         if others and self.policy["alone"]:
             return Finding.PERF_INVALID, f"process {', '.join(map(str, others[:4]))} computed on it too"
-        if why := self._known("processes", mine)[1]:
+        if why := self._known("processes", mine)[1] if mine else "it was not read meanwhile":
             return Finding.UNKNOWN, f"whether the release was alone on it is unknown: {why}"
         return (
             Finding.WELL,
