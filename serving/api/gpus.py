@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from serving.core.gpu import Gpu, faults
+from serving.core.gpu import Gpu, faults, untold
 from serving.queries.fleet import NodeView
 
 _NUMBERS = (
@@ -29,6 +29,9 @@ class GpuOut(serializers.Serializer[Any]):
     name = serializers.CharField(allow_null=True)
     parent_uuid = serializers.CharField(allow_null=True, help_text="of a slice: its GPU")
     faults = serializers.ListField(child=serializers.CharField(), help_text="of the hardware, as far as is known")
+    untold = serializers.ListField(
+        child=serializers.CharField(), help_text="what faults rest on and nobody told of: there may be one all the same"
+    )
     busy_frac = serializers.FloatField(allow_null=True, help_text="of the time in which some kernel ran")
     memory_used_bytes = serializers.IntegerField(allow_null=True)
     memory_total_bytes = serializers.IntegerField(allow_null=True)
@@ -72,6 +75,7 @@ def _gpu_row(gpu: Gpu) -> dict[str, Any]:
     return {
         **{name: getattr(gpu, name) for name in ("uuid", "name", "parent_uuid", *_NUMBERS, *_FLAGS)},
         "faults": faults(gpu),
+        "untold": untold(gpu),
         "processes": None if gpu.processes is None else len(gpu.processes),
         "xids": None if gpu.xids is None else [
             {"code": one.code, "at": datetime.fromtimestamp(one.at_s, UTC)} for one in gpu.xids

@@ -107,6 +107,16 @@ def reading_of(told: Mapping[str, Any]) -> GpuReading | None:
     return GpuReading(float(told["at_s"]), gpus, str(told.get("unknown", "")), str(told.get("source", "nvml")))
 
 
+def untold(gpu: Gpu) -> list[str]:
+    """What `faults` rests on and nobody told of, in words: as long as there is some, no fault was seen, and may be there."""
+    asked = {
+        "whether it needs recovery": gpu.recovery_action,
+        "rows of its memory": gpu.retired_pages_pending if gpu.row_remap_failed is None else gpu.row_remap_failed,
+        "Xids": gpu.xids,
+    }
+    return [] if gpu.parent_uuid else [words for words, answer in asked.items() if answer is None]
+
+
 def with_servers(reading: GpuReading, servers: Mapping[int, int]) -> GpuReading:
     """The reading with each process given to its server, by `servers`: the server's key by process id."""
     gpus = tuple(

@@ -57,8 +57,11 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
 def _gpu_faults(read: dict[str, Any]) -> str:
     """Also where the rest is unknown: a fault that was seen does not go away unseen."""
     found = [f"{gpu['uuid']}: {fault}" for gpu in read["gpus"] for fault in gpu["faults"]]
-    unknown = [f"unknown: {read['why_unknown']}"] if read["why_unknown"] else []
-    return "; ".join([*found, *unknown]) or "none seen"
+    unknown = [
+        read["why_unknown"],
+        *(f"{gpu['uuid']}: {', '.join(gpu['untold'])}" for gpu in read["gpus"] if gpu["untold"]),
+    ]
+    return "; ".join([*found, *(f"unknown: {one}" for one in unknown if one)]) or "none seen"
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:

@@ -16,6 +16,7 @@ from serving.agent.gpu_reader import GpuReader
 from serving.core.gpu import GpuReading
 from serving.models import Node
 from sluicegate.cli import exits
+from sluicegate.cli.node import _gpu_faults
 from tests.api.cli_world import Run, run, tokens  # noqa: F401
 from tests.core.test_gpu_health import judged
 from tests.factories import make_node, make_user
@@ -56,6 +57,15 @@ def test_what_a_gpu_said_is_shown_with_what_it_did_not_say() -> None:
     page = fleet()
     assert "NVIDIA GeForce GTX 1050" in page and "58 °C" in page and "no fault seen" in page
     assert "ecc_uncorrected: Not Supported" in page and "unknown of unknown" in page, "the power"
+    assert "unknown: whether it needs recovery, rows of its memory, Xids" in page, "so no fault seen is not well"
+    assert "8268 MiB of 81559 MiB" in page
+
+
+def test_a_slice_is_shown_with_its_memory_and_the_rest_is_its_gpus() -> None:
+    read("mig")
+    page = fleet()
+    assert "4096 MiB of 9984 MiB" in page and page.count("a slice") == 2 and page.count("its GPU's") == 4
+    assert "unknown: rows of its memory" in page
 
 
 def test_a_fault_of_the_hardware_is_shown_and_a_cordon_suggested() -> None:
@@ -78,7 +88,7 @@ def test_over_rest_nothing_unknown_is_nought(run: Run) -> None:
     (gpu,) = node["gpus_read"]["gpus"]
     assert node["gpus_read"]["why_unknown"] == "" and node["gpus_read"]["at"]
     assert (gpu["temperature_c"], gpu["power_w"], gpu["xids"], gpu["processes"]) == (58.0, None, None, 1)
-    assert gpu["unknown"]["xids"] == "Not Supported" and gpu["faults"] == []
+    assert gpu["unknown"]["xids"] == "Not Supported" and gpu["faults"] == [] and len(gpu["untold"]) == 3
 
 
 def test_the_command_line_lists_faults_and_what_is_unknown(run: Run) -> None:
@@ -87,6 +97,9 @@ def test_the_command_line_lists_faults_and_what_is_unknown(run: Run) -> None:
     assert code == exits.OK
     assert node["gpus_read"]["gpus"][0]["faults"] == ["the driver has lost it: GPU is lost", "Xid 79"]
     assert node["gpus_read"]["gpus"][0]["xids"][0]["code"] == 79
+    assert "Xid 79; unknown: GPU-aaaa: whether it needs recovery" in _gpu_faults(node["gpus_read"])
+    assert _gpu_faults({"gpus": [], "why_unknown": "no driver"}) == "unknown: no driver"
+    assert _gpu_faults({"gpus": [], "why_unknown": ""}) == "none seen"
 
 
 def test_the_page_of_a_gate_run_has_every_check_with_its_answer(member: Client, running: GateRun) -> None:
