@@ -3,6 +3,7 @@
 # ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +25,9 @@ from tests.fakes.nvml import replayed
 from tests.gate_setup import POLICY, Stage, developer, model, release, stage, validated, verdicts  # noqa: F401
 from validators.core.answered import answered_of
 from validators.core.policy import parse_policy
-from validators.core.verdict import Judgement
+from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates import GATES, GateContext
+from validators.models import GateResult
 from validators.queries.expiry import reusable
 
 pytestmark = pytest.mark.django_db
@@ -141,6 +143,24 @@ def test_a_measurement_that_does_not_count_is_taken_again_with_what_watches_it(
     assert verdicts(first) == {"contract": "passed", "load": "passed", "gpu": "undecided"}
     _, kept = reusable(made, parse_policy(made.model.gate_policy), None)
     assert [one["gate"] for one in kept if one["gate"] != "contract"] == []
+
+
+def test_a_measurement_of_another_server_is_not_vouched_for(
+    stage: Stage, developer: Actor, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was replaced after the load gate, and capacity measured the new one."""
+    watched(stage, monkeypatch, "well")
+
+    def capacity_gate(context: GateContext) -> Judgement:
+        Server.objects.update(started_at=GateResult.objects.get(gate="capacity").started_at)
+        return Judgement(Verdict.PASSED, "It holds.", {"began_s": time.time()})
+
+    monkeypatch.setitem(GATES, "capacity", capacity_gate)
+    run = validated(developer, with_gate(model, gates=("load", "capacity", "gpu")))
+    found = run.results.get(gate="gpu")
+    assert (found.verdict, found.reason) == (
+        "undecided", "Nobody watched the GPUs for load, which measured another server."
+    )  # fmt: skip
 
 
 def test_the_meter_keeps_what_a_gate_may_ask_for_and_the_last_reading_always() -> None:

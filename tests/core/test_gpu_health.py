@@ -44,7 +44,7 @@ def judged(
 ) -> Judgement:  # fmt: skip
     section = parse_policy({"gates": ["load", "gpu"], "gpu": policy}).of("gpu")
     found = readings(told) if isinstance(told, str) else told
-    watch = Watch(SERVER, 90.0, windows, found, "NVML Shared Library Not Found")
+    watch = Watch(SERVER, 90.0, windows, readings=found, why_not="NVML Shared Library Not Found")
     return judge_gpu(watch, section, declares=declares, declared_mib=mib)
 
 

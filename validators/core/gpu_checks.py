@@ -68,11 +68,15 @@ class Window:
 
 @dataclass(frozen=True)
 class Watch:
-    """What the node's agent read since the server `server` came up at `since_s`; `why_not` is why there are no readings."""
+    """What the node's agent read since the server `server` came up at `since_s`; `why_not` is why there are no readings.
+
+    `unwatched` are gates that measured, but not this server, or not so that anybody could tell when.
+    """
 
     server: int
     since_s: float
     windows: Sequence[Window] = ()
+    unwatched: Sequence[str] = ()
     readings: Sequence[GpuReading] = ()
     why_not: str = ""
 

@@ -17,7 +17,8 @@ MOST_GPUS: Final = 16
 
 
 def judge_gpu(watch: Watch, policy: Mapping[str, Any], *, declares: bool, declared_mib: int | None) -> Judgement:
-    """
+    """The first of NODE, RELEASE, PERF_INVALID and UNKNOWN that any check of any of its GPUs gives, with every check in the evidence.
+
     Args:
         policy: the gate's section.
         declares: whether the release may compute on a GPU; one that may not has nothing to prove, but must keep off them.
@@ -26,6 +27,8 @@ def judge_gpu(watch: Watch, policy: Mapping[str, Any], *, declares: bool, declar
     own = own_gpus(watch)
     if not declares:
         return _not_declared(own)
+    if watch.unwatched:
+        return _undecided(f"Nobody watched the GPUs for {' and '.join(watch.unwatched)}, which measured another server")
     if not watch.windows:
         return _undecided("It was under no load: load or capacity has to measure the same server before")
     every = {gpu.uuid for one in watch.readings for gpu in one.gpus if gpu.parent_uuid is None}

@@ -6,6 +6,7 @@ from serving.core.gpu import reading_of
 from serving.models import Server
 from serving.queries import gpu_readings_of
 from validators.core.gpu_checks import MEASURING, Watch, window_of
+from validators.core.verdict import Verdict
 from validators.models import GateRun
 
 
@@ -14,13 +15,21 @@ def watch_of(gate_run: GateRun, server: Server | None) -> Watch:
     if server is None:
         return Watch(0, 0.0, why_not="its server is gone")
     since_s, node = server.started_at.timestamp(), server.deployment.node
-    measured = gate_run.results.filter(gate__in=MEASURING, started_at__gte=server.started_at, ended_at__isnull=False)
-    windows = [window_of(one.gate, one.evidence, one.ended_at.timestamp()) for one in measured if one.ended_at]
+    windows, unwatched = [], []
+    for one in gate_run.results.filter(gate__in=MEASURING, ended_at__isnull=False).exclude(verdict=Verdict.SKIPPED):
+        began_at, ended_at = one.started_at, one.ended_at
+        is_its = began_at is not None and began_at >= server.started_at
+        window = window_of(one.gate, one.evidence, ended_at.timestamp()) if is_its and ended_at else None
+        if window is None:
+            unwatched.append(one.gate)
+        else:
+            windows.append(window)
     last = reading_of(node.gpus)
     return Watch(
         server.pk,
         since_s,
-        sorted((one for one in windows if one is not None), key=lambda one: one.began_s),
+        sorted(windows, key=lambda one: one.began_s),
+        unwatched,
         gpu_readings_of(node.name, since_s=since_s),
         last.unknown if last else "",
     )

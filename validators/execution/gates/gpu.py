@@ -27,7 +27,7 @@ def gpu_gate(context: GateContext) -> Judgement:
 def excused(failed: Judgement, gate: str, context: GateContext) -> Judgement:
     """What `gate` found, unless its GPU was at fault or held back: then the release did not fail."""
     window = window_of(gate, failed.evidence, time.time())
-    found = _judged(context, lambda: replace(context.gpus(), windows=(window,) if window else ()))
+    found = _judged(context, lambda: replace(context.gpus(), windows=(window,) if window else (), unwatched=()))
     verdict = _EXCUSES.get(Finding(found.evidence.get("finding", Finding.WELL)))
     if verdict is None:
         return failed
