@@ -10,7 +10,7 @@ import pytest
 
 from ledger.core.errors import Invalid
 from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import Gpu, GpuReading, with_servers
+from serving.core.gpu import Gpu, GpuReading, Xid, with_servers
 from tests.fakes.nvml import replayed
 from validators.core.gpu_checks import CHECKS, Watch, Window
 from validators.core.gpu_health import MOST_GPUS, counts, judge_gpu
@@ -122,6 +122,44 @@ def test_what_slowed_it_outside_of_the_measurement_does_not_count_against_it() -
     quick = (Window("load", 100.0, 101.0),)
     assert judged("throttled", windows=quick).verdict is Verdict.PASSED, "a margin of 3 °C is told, not judged"
     assert "3 °C from it" in str(judged("throttled", windows=quick).evidence["checks"])
+
+
+@pytest.mark.parametrize(
+    ("bit", "counts"),
+    [(0x01, True), (0x02, True), (0x04, True), (0x08, False), (0x10, True), (0x20, False), (0x40, False), (0x80, False), (0x100, True)],
+)  # fmt: skip
+def test_idling_and_chosen_clocks_do_not_make_a_measurement_void_and_heat_and_the_brake_do(
+    bit: int, counts: bool
+) -> None:
+    found = judged(changed(readings("well"), lambda gpu: replace(gpu, clock_event_reasons=bit)))
+    assert (found.verdict is Verdict.PASSED) == counts and found.evidence["finding"] == (
+        "well" if counts else "perf_invalid"
+    )
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45, 68, 109, 46, 48, 62, 63, 64, 74, 79, 94, 95, 119, 120])
+def test_which_xids_are_a_programs(code: int) -> None:
+    heard = changed(readings("well"), lambda gpu: replace(gpu, xids=(Xid(code, 101.0),)))
+    assert judged(heard).evidence["finding"] == ("release" if code in (13, 31, 43, 45, 68, 109) else "node")
+
+
+@pytest.mark.parametrize(
+    ("action", "said"), [(1, "a reset of the GPU"), (2, "a reboot of the node"), (99, "recovery action 99")]
+)
+def test_any_recovery_that_is_called_for_is_the_machines_fault(action: int, said: str) -> None:
+    found = judged(changed(readings("well"), lambda gpu: replace(gpu, recovery_action=action)))
+    assert found.verdict is Verdict.ERRORED and f"it needs {said}" in found.reason
+
+
+def test_what_is_told_without_being_judged() -> None:
+    told = readings("well")
+    later = changed(
+        told[2:], lambda gpu: replace(gpu, ecc_corrected=8, row_remap_pending=True, memory_used_bytes=85 * 10**9)
+    )
+    found = judged((*told[:2], *later))
+    said = str(found.evidence["checks"])
+    assert found.verdict is Verdict.PASSED
+    assert "5 that were corrected" in said and "mended at the next reset" in said and "nearly full" in said
 
 
 def test_a_power_limit_is_told_and_judged_where_the_policy_asks_for_it() -> None:
