@@ -10,9 +10,9 @@ import pytest
 
 from ledger.core.errors import Invalid
 from serving.agent.gpu_reader import GpuReader
-from serving.core.gpu import Gpu, GpuReading, Xid, with_servers
+from serving.core.gpu import Gpu, GpuProcess, GpuReading, Xid, with_servers
 from tests.fakes.nvml import replayed
-from validators.core.gpu_checks import CHECKS, Watch, Window
+from validators.core.gpu_checks import CHECKS, Watch, Window, window_of
 from validators.core.gpu_health import MOST_GPUS, counts, judge_gpu
 from validators.core.policy import parse_policy
 from validators.core.verdict import Judgement, Verdict
@@ -309,3 +309,65 @@ def test_what_a_report_measured_counts_if_its_gpu_gate_vouches_for_it() -> None:
         gates = [{"gate": "load", "verdict": "undecided"}, {"gate": "gpu", "verdict": verdict.value}]
         assert counts({"gates": gates}) == (verdict is Verdict.PASSED)
     assert counts({"gates": [{"gate": "capacity", "verdict": "passed"}]}) and counts({})
+
+
+def each(name: str, *values: Any) -> tuple[GpuReading, ...]:
+    """The well recording with a field's value for each of its four readings."""
+    told = readings("well")
+    return tuple(
+        replace(one, gpus=(replace(one.gpus[0], **{name: value}),)) for one, value in zip(told, values, strict=True)
+    )
+
+
+def sentence(found: Judgement, check: str) -> str:
+    return next(one["sentence"] for one in found.evidence["checks"] if one["check"] == check)
+
+
+def test_what_is_not_to_be_told_is_not() -> None:
+    found = judged("well")
+    assert sentence(found, "ecc") == "no uncorrected error of its memory"
+    assert sentence(found, "rows") == "its memory needs no mending"
+    assert sentence(found, "throttling") == "it was not slowed down"
+    assert sentence(found, "memory") == "it held at most 8192 MiB of GPU memory of the 9000 MiB declared"
+    assert sentence(judged("well", mib=None), "memory").endswith("of GPU memory; nothing is declared")
+    assert sentence(judged(each("ecc_corrected", *[None] * 4)), "ecc") == "no uncorrected error of its memory"
+    assert sentence(judged(each("ecc_corrected", 3, 4, 4, 4)), "ecc").endswith(", 1 that were corrected")
+
+
+@pytest.mark.parametrize(("margin_c", "is_near"), [(4.9, True), (5.0, False), (9.0, False)])
+def test_five_degrees_before_it_slows_itself_down_are_told_of(margin_c: float, is_near: bool) -> None:
+    found = judged(each("temperature_margin_c", 20.0, margin_c, 20.0, 1.0))
+    assert ("from it" in sentence(found, "throttling")) == is_near, "of the time in which it measured"
+
+
+def test_the_most_memory_of_any_reading_is_held_against_the_envelope() -> None:
+    def held(mib: int) -> tuple[GpuProcess, ...]:
+        return (GpuProcess(PID, mib << 20, SERVER),)
+
+    assert judged(each("processes", held(1), held(100), held(9001), held(1))).verdict is Verdict.FAILED
+    assert judged(each("processes", held(9999), held(100), held(9000), held(9999))).verdict is Verdict.PASSED
+
+
+def test_each_of_two_measurements_is_looked_at_and_the_time_between_is_not() -> None:
+    both = (Window("load", 100.0, 101.0), Window("capacity", 102.0, 103.0))
+    for reasons in ((0x40, 0, 0, 0), (0, 0x40, 0, 0), (0, 0, 0, 0x40)):
+        assert judged(each("clock_event_reasons", *reasons), windows=both).evidence["finding"] == "perf_invalid"
+    assert judged(each("thermal_throttled_s", 0.0, 0.0, 0.5, 0.5), windows=both).verdict is Verdict.PASSED
+    assert judged(each("thermal_throttled_s", 0.0, 0.1, 0.1, 0.2), windows=both).evidence["finding"] == "perf_invalid"
+    capped = each("power_capped_s", 0.0, 0.5, 0.5, 1.0)
+    assert "for 50% of the time" in sentence(judged(capped, windows=both), "throttling")
+    assert "for 50% of the time" in sentence(judged(capped, windows=both[:1]), "throttling"), "one second, too"
+
+
+def test_xids_are_listened_to_from_before_the_first_request_in_every_reading() -> None:
+    late = each("xids_since_s", 100.0, 101.0, 101.0, 101.0)
+    assert unknown(judged(late)) == ["xid"], "the driver's library was opened anew in between"
+    on_time = each("xids", *[(Xid(79, 90.0),)] * 4)
+    assert judged(on_time).verdict is Verdict.ERRORED, "heard as the server came up"
+
+
+def test_when_a_gate_sent_its_requests() -> None:
+    told = {"answered": {"began_s": 5.0, "per_s": [1, 2, 3]}, "began_s": 1.0}
+    assert window_of("load", told, 99.0) == Window("load", 5.0, 8.0)
+    assert window_of("capacity", {"began_s": 7.5}, 99.0) == Window("capacity", 7.5, 99.0)
+    assert window_of("load", {}, 99.0) is None
