@@ -56,6 +56,7 @@ def test_a_gpu_that_was_well_passes_with_its_readings_told() -> None:
     found = judged("well")
     assert (found.verdict, found.evidence["finding"], unknown(found)) == (Verdict.PASSED, "well", [])
     assert [check["check"] for check in found.evidence["checks"]] == list(CHECKS)
+    assert found.evidence["declares_gpu"] is True
     (told,) = found.evidence["gpus"]
     assert (told["uuid"], told["readings"], told["seconds"]) == (UUID, 4, 3.0)
     assert (told["energy_j_grown"], told["median_sm_clock_mhz"], told["xids"]) == (1530.0, 1980, [])
@@ -227,6 +228,7 @@ def test_in_a_slice_it_is_judged_by_its_slice_and_the_gpu_around_it() -> None:
 def test_readings_that_do_not_reach_over_the_measurement_are_not_enough(windows: Any, said: str) -> None:
     found = judged("well", windows=windows)
     assert found.verdict is Verdict.UNDECIDED and said in found.reason
+    assert "slowed" not in found.reason, "what is well is no part of why"
 
 
 def test_a_gap_in_the_readings_is_told() -> None:
@@ -271,12 +273,17 @@ def test_nothing_read_is_undecided_and_says_why() -> None:
         found = judged(told)
         assert found.verdict is Verdict.UNDECIDED
         assert found.reason == "The GPUs of its node were not read: NVML Shared Library Not Found."
+        assert found.evidence["declares_gpu"] is True and found.evidence["unknown"] == sorted(CHECKS)
     assert judged("well", windows=()).verdict is Verdict.UNDECIDED
+    watch = Watch(SERVER, 90.0, (LOAD,), ["capacity"], readings("well"))
+    found = judge_gpu(watch, {}, declares=True, declared_mib=None)
+    assert found.reason == "Nobody watched the GPUs for capacity, which measured another server."
 
 
 def test_a_release_without_a_gpu_has_nothing_to_prove_but_must_keep_off_them() -> None:
     found = judged((), declares=False, windows=())
     assert (found.verdict, found.reason) == (Verdict.PASSED, "It declares no GPU: nothing to prove.")
+    assert found.evidence["declares_gpu"] is False
     found = judged("well", declares=False)
     assert found.verdict is Verdict.FAILED and "computes on GPU-aaaa, and declares no GPU" in found.reason
 
@@ -301,7 +308,7 @@ def test_a_report_tells_of_so_many_gpus_and_no_more() -> None:
         replace(one, gpus=tuple(replace(one.gpus[0], uuid=f"GPU-{at:02}") for at in range(20)))
         for one in readings("well")
     )
-    assert len(judged(crowd).evidence["gpus"]) == MOST_GPUS
+    assert len(judged(crowd).evidence["gpus"]) == MOST_GPUS == 16
 
 
 def test_what_a_report_measured_counts_if_its_gpu_gate_vouches_for_it() -> None:
@@ -321,6 +328,15 @@ def each(name: str, *values: Any) -> tuple[GpuReading, ...]:
 
 def sentence(found: Judgement, check: str) -> str:
     return next(one["sentence"] for one in found.evidence["checks"] if one["check"] == check)
+
+
+def test_a_summary_is_of_what_was_told_last_and_of_what_grew() -> None:
+    told = judged(each("is_sliced", False, False, False, True)).evidence["gpus"][0]
+    assert told["is_sliced"] is True and told["readings"] == 4
+    told = judged(each("energy_j", 1.0, None, 1.5, 2.00049)).evidence["gpus"][0]
+    assert told["energy_j_grown"] == 1.0 and told["highest_power_w"] == 512.3
+    told = judged(tuple(replace(one, at_s=one.at_s * 1.00001) for one in readings("well"))).evidence["gpus"][0]
+    assert told["seconds"] == 3.0
 
 
 def test_what_is_not_to_be_told_is_not() -> None:
