@@ -135,3 +135,18 @@ def test_the_questions_are_those_of_one_node_over_one_window() -> None:
     assert set(asked) == {"now", "at", "counted", "changed"} and all(NODE in one for one in asked.values())
     assert "[300s]" in asked["counted"] and "[300s]" in asked["changed"] and asked["changed"].endswith("> 0")
     assert as_series([({"a": "b"}, 1.0)]) == [GpuSeries({"a": "b"}, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "field", "value"),
+    [
+        ("ENFORCED_POWER_LIMIT", 700, "power_limit_w", 700.0), ("MAX_SM_CLOCK", 1980, "sm_clock_max_mhz", 1980),
+        ("CLOCK_THROTTLE_REASONS", 72, "clock_event_reasons", 72), ("CLOCKS_EVENT_REASONS", 72, "clock_event_reasons", 72),
+        ("ECC_DBE_VOL_TOTAL", 1, "ecc_uncorrected", 1), ("FB_TOTAL", 81559, "memory_total_bytes", 81559 << 20),
+        ("ROW_REMAP_FAILURE", 1, "row_remap_failed", True), ("ROW_REMAP_PENDING", 0, "row_remap_pending", False),
+    ],
+)  # fmt: skip
+def test_each_series_fills_its_field(name: str, sent: float, field: str, value: object) -> None:
+    one = GpuSeries({"__name__": f"DCGM_FI_DEV_{name}", "UUID": "GPU-a"}, sent)
+    found = reading_from({"now": [one], "at": [], "counted": [], "changed": []}, 300.0)
+    assert getattr(found.gpus[0], field) == value and found.at_s == 0.0
