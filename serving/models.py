@@ -46,11 +46,26 @@ class Node(models.Model):
     name = models.SlugField(primary_key=True, max_length=60)
     runtimes = models.JSONField(default=list)
     facts = models.JSONField(default=dict)
+    gpus = models.JSONField(default=dict)  # its GPUs' last reading, as `serving.core.gpu.GpuReading.as_json` has it
     seen_at = models.DateTimeField(null=True)
     cordoned_at = models.DateTimeField(null=True)
     cordoned_by = models.CharField(max_length=150, blank=True)
     cordon_reason = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)  # If-Match; grows with each cordon and its end
+
+
+class NodeGpuReading(models.Model):
+    """What a node's GPUs said at one instant, while a server that no user reaches was up there. Kept for an hour."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpu_readings")
+    at = models.DateTimeField()
+    gpus = models.JSONField()  # as `serving.core.gpu.GpuReading.as_json` has it
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["node", "at"], name="gpu_reading_of_node"),  # a gate's
+            models.Index(fields=["at"], name="gpu_reading_by_age"),  # what is kept no longer
+        ]
 
 
 class Deployment(models.Model):

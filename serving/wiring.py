@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from django.conf import settings
 
 from registry.storage import store
+from serving.adapters.dcgm import read_dcgm
 from serving.adapters.prometheus import Prometheus
 from serving.adapters.triton import TritonServer
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.agent.server_shim import is_locked
+from serving.core.gpu import GpuReading
 from serving.models import Server
 from serving.ports import ExternalMetrics, RunningServer
 
@@ -39,3 +44,10 @@ def inference_server(server: Server | RunningServer) -> TritonServer:
 def external_metrics() -> ExternalMetrics | None:
     """Where guards with PromQL are asked; None where no such place is configured."""
     return Prometheus(settings.PROMETHEUS_URL) if settings.PROMETHEUS_URL else None
+
+
+def gpus_by_dcgm() -> Callable[[], GpuReading] | None:
+    """Where this node's GPUs are asked for that NVML does not tell of; None where no such place is configured."""
+    if not (settings.PROMETHEUS_URL and settings.DCGM_SELECTOR):
+        return None
+    return partial(read_dcgm, Prometheus(settings.PROMETHEUS_URL), settings.DCGM_SELECTOR)

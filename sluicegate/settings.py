@@ -143,6 +143,9 @@ PROMETHEUS_URL = env.text("PROMETHEUS_URL")
 if PROMETHEUS_URL and urlsplit(PROMETHEUS_URL).scheme not in {"http", "https"}:
     raise ImproperlyConfigured("PROMETHEUS_URL must begin with http:// or https://, such as http://127.0.0.1:9090.")
 
+#: This node's series of the DCGM exporter in that Prometheus, such as Hostname="gpu-7"; empty: NVML alone is asked.
+DCGM_SELECTOR = env.text("SLUICEGATE_DCGM_SELECTOR")
+
 #: A folder's path, or s3://bucket/prefix.
 BLOB_STORE = env.text("SLUICEGATE_BLOB_STORE", str(STATE_DIR / "blobs"))
 #: Empty: AWS. The public one is what clients are told, where they reach the bucket by another name than this process.

@@ -25,9 +25,19 @@ from registry.queries import manifest_of, require_runnable
 from serving.actions.routes import lock_routes, notify_routes
 from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.drift import Drift
+from serving.core.gpu import GpuReading
 from serving.core.lifecycle import MOVES, DeploymentState
 from serving.core.use import Reading
-from serving.models import Deployment, Environment, Node, Route, Server, ServerLog, ServerReading
+from serving.models import (
+    Deployment,
+    Environment,
+    Node,
+    NodeGpuReading,
+    Route,
+    Server,
+    ServerLog,
+    ServerReading,
+)
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of, deployments_in
 from serving.queries.node_fit import next_node, nodes_for, why_not_loaded
@@ -203,6 +213,16 @@ def record_readings(*, actor: Actor, readings: Mapping[int, Reading]) -> None:
     ]
     ServerReading.objects.bulk_create(rows)
     ServerReading.objects.filter(at__lt=timezone.now() - READINGS_KEPT).delete()
+
+
+def record_gpus(*, actor: Actor, node: str, reading: GpuReading, is_kept: bool) -> None:
+    """The node's GPUs as they were read last; where `is_kept`, for an hour too, with what a gate may ask for. Raises Refused."""
+    require(actor, Verb.ADMINISTER, "")
+    Node.objects.filter(name=node).update(gpus=reading.as_json())
+    if is_kept:
+        at = datetime.fromtimestamp(reading.at_s, UTC)
+        NodeGpuReading.objects.create(node_id=node, at=at, gpus=reading.as_json())
+        NodeGpuReading.objects.filter(at__lt=timezone.now() - READINGS_KEPT).delete()
 
 
 def record_exit(*, actor: Actor, server: Server, exit_code: int) -> None:

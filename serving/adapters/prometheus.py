@@ -51,6 +51,12 @@ class Prometheus:
                     found[one.name] = error
         return found
 
+    def vectors(self, queries: Sequence[str], *, timeout_s: float) -> list[list[tuple[_Labels, float]]]:
+        """What each query gives now: its series' labels with their values. Raises MetricsError."""
+        with DeadlineConnection(self.url, time.monotonic() + timeout_s) as line:
+            asked = _Asked(line, shown(self.url))
+            return [asked.vector(query) for query in queries]
+
     def _now(self, asked: _Asked) -> float:
         """Prometheus' own time. One that does not advance means a response cached by a proxy."""
         at, here = asked.number("time()"), time.monotonic()

@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from serving import actions, queries
 from serving.actions.draining import continue_draining
 from serving.agent import tensorrt
 from serving.agent.drift import drift_of
+from serving.agent.gpu_meter import GpuMeter
 from serving.agent.hardware import hardware
 from serving.agent.meter import read_servers
 from serving.agent.node_launcher import Connect, NodeLauncher
@@ -58,10 +60,12 @@ class Agent:
         connect: Connect,
         pace: AgentTimings | None = None,
         drift_check_every_s: float = 0.0,
+        gpus: GpuMeter | None = None,
     ) -> None:
         self._node, self._servers, self._launcher, self._connect = node, servers, launcher, connect
         self._pace, self._drift_check_every_s = pace or AgentTimings(), drift_check_every_s
         self._actor = Actor.system(f"agent:{node}")
+        self._gpus = gpus or GpuMeter()
         self._threads: dict[int, threading.Thread] = {}
         self._stop = threading.Event()
 
@@ -77,7 +81,8 @@ class Agent:
                 return
             if self._drift_check_every_s:
                 threading.Thread(target=self._check_drift_of_all, name="drift", daemon=True).start()
-            threading.Thread(target=self._read_servers, name="meter", daemon=True).start()
+            for read in (self._read_servers, self._read_gpus):
+                threading.Thread(target=self._again_and_again, args=(read,), name=read.__name__, daemon=True).start()
             has_swept, beat_in_s = False, 0.0
             while not self._stop.is_set():
                 try:
@@ -136,15 +141,22 @@ class Agent:
         for folder in self._launcher.sweep({Path(server.folder) for server in wanted}):
             log.info("removed the leftover server %s", folder.name)
 
-    def _read_servers(self) -> None:
+    def _read_servers(self) -> float:
+        return read_servers(actor=self._actor, node=self._node, gpu_memory=self._gpus.memory)
+
+    def _read_gpus(self) -> float:
+        return self._gpus.read(actor=self._actor, node=self._node)
+
+    def _again_and_again(self, read: Callable[[], float]) -> None:
+        """`read` tells in how many seconds it is to be done again."""
         again_in_s = 1.0
         while not self._stop.wait(again_in_s):
             try:
-                again_in_s = read_servers(actor=self._actor, node=self._node)
+                again_in_s = read()
             except _STORE_TROUBLE as error:
                 _wait_for_store(error)
             except Exception:
-                log.exception("what servers use could not be read; it is tried again")
+                log.exception("%s failed; it is tried again", read.__name__)
         connection.close()
 
     def _check_drift_of_all(self) -> None:

@@ -50,6 +50,12 @@ def use_of(roots: Iterable[int], proc: Path = _PROC) -> dict[int, Use]:
     return found
 
 
+def families_of(roots: Iterable[int], proc: Path = _PROC) -> dict[int, int]:
+    """The root of each process that one of these started, and of itself, by its pid."""
+    children = _children(proc)
+    return {pid: root for root in roots for pid in _family(root, children)}
+
+
 def _sum(values: list[_N | None]) -> _N | None:
     """Of at least one; None where one of them is."""
     known = [value for value in values if value is not None]

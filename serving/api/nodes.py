@@ -24,6 +24,7 @@ from accounts.api.responses import OnePage, versioned
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require
 from serving.actions.draining import drain_node, drain_one
 from serving.actions.nodes import LONGEST_REASON, cordon_node, uncordon_node
+from serving.api.gpus import GpusOut, gpus_row
 from serving.core.draining import Fate
 from serving.models import Node
 from serving.queries import get_node
@@ -71,6 +72,7 @@ class NodeOut(serializers.Serializer[Any]):
     declared_memory_mib = serializers.IntegerField(help_text="what the envelopes that you may read ask for, summed")
     disk_mib = serializers.IntegerField(allow_null=True)
     gpus = serializers.ListField(child=serializers.CharField(), allow_null=True, help_text="empty: none; null: unknown")
+    gpus_read = GpusOut(help_text="what the GPUs said last")
     driver = serializers.CharField(allow_null=True)
     containment = serializers.CharField()
     runtimes = serializers.ListField(child=serializers.CharField(), help_text="image@digest")
@@ -170,7 +172,7 @@ def _node_row(one: NodeView) -> dict[str, Any]:
         **{name: getattr(node, name) for name in ("name", "version", "seen_at", "cordoned_at", "cordoned_by")},
         "cordon_reason": node.cordon_reason, "state": one.state, "cpu_cores": known.cpu_cores,
         "memory_mib": known.memory_mib, "declared_memory_mib": one.declared_mib, "disk_mib": known.disk_mib,
-        "gpus": None if known.gpus is None else list(known.gpus), "driver": known.driver,
+        "gpus": None if known.gpus is None else list(known.gpus), "gpus_read": gpus_row(one), "driver": known.driver,
         "containment": one.containment, "runtimes": [own["image"] for own in node.runtimes],
         "deployments": [_on(held) for held in one.held],
     }  # fmt: skip

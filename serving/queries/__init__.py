@@ -24,7 +24,7 @@ from serving.queries.deployments import (
     server_before,
     server_of,
 )
-from serving.queries.readings import last_reading, measured_servers, readings_of
+from serving.queries.readings import gpu_readings_of, last_reading, measured_servers, readings_of
 
 __all__ = [
     "all_environments",
@@ -40,6 +40,7 @@ __all__ = [
     "get_environment",
     "get_environment_with_routes",
     "get_node",
+    "gpu_readings_of",
     "is_last_of_stable",
     "last_reading",
     "live_deployments",

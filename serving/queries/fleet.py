@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -16,6 +16,7 @@ from registry.models import Release
 from registry.queries import manifests_of, visible_models
 from registry.queries.signature_state import wrong_signatures
 from serving.core.containment import of_facts, sentence_of
+from serving.core.gpu import GpuReading, faults, reading_of
 from serving.models import Deployment, Node, Server
 from serving.queries.deployments import current_servers, live_deployments, nodes
 
@@ -56,6 +57,8 @@ class NodeView:
     containment: str
     contained: str
     gpus_unknown: str
+    gpus_read: GpuReading | None
+    gpus_read_why_not: str  # nothing is known of their state; empty where it is
     held: list[OnNode] = field(default_factory=list)
 
     @property
@@ -67,6 +70,16 @@ class NodeView:
         """What the servers that were measured hold together; None where none was."""
         known = [one.measured_mib for one in self.held if one.measured_mib is not None]
         return sum(known) if known else None
+
+    @property
+    def gpus_read_at(self) -> datetime | None:
+        return datetime.fromtimestamp(self.gpus_read.at_s, UTC) if self.gpus_read else None
+
+    @property
+    def gpu_faults(self) -> list[str]:
+        """What is wrong with its GPUs' hardware, as far as they were read; half sentences. Who sees one cordons the node."""
+        read = self.gpus_read.gpus if self.gpus_read else ()
+        return [f"{gpu.uuid}: {fault}" for gpu in read for fault in faults(gpu)]
 
     @property
     def is_draining(self) -> bool:
@@ -135,4 +148,15 @@ def _view(node: Node, held: list[OnNode], now: datetime) -> NodeView:
     why = str(node.facts.get("gpus_unknown") or "its agent did not say") if known.gpus is None else ""
     is_silent = node.seen_at is None or now - node.seen_at > SILENT_AFTER
     containment = str(of_facts(node.facts) or "unknown")
-    return NodeView(node, known, is_silent, containment, sentence_of(node.facts), why, held)
+    reading = reading_of(node.gpus)
+    return NodeView(
+        node, known, is_silent, containment, sentence_of(node.facts), why, reading, _why_not(reading, now), held
+    )
+
+
+def _why_not(reading: GpuReading | None, now: datetime) -> str:
+    if reading is None:
+        return "its agent has read none"
+    if now.timestamp() - reading.at_s > SILENT_AFTER.total_seconds():
+        return "its agent, or its driver, has not answered since"
+    return reading.unknown

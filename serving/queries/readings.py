@@ -1,4 +1,4 @@
-"""What servers were seen to use."""
+"""What servers were seen to use, and what the GPUs under them said."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 from django.db.models import QuerySet
 
+from serving.core.gpu import GpuReading, reading_of
 from serving.core.use import Reading, Use
-from serving.models import Server, ServerReading
+from serving.models import NodeGpuReading, Server, ServerReading
 from serving.queries.deployments import current_servers
 
 _FIELDS = ("memory_bytes", "own_bytes", "shared_bytes", "cpu_s", "open_files", "gpu_memory_bytes")
@@ -27,6 +28,12 @@ def readings_of(server: Server, *, since_s: float, until_s: float) -> list[Readi
 def last_reading(server: Server) -> Reading | None:
     row = server.readings.order_by("-at").first()
     return None if row is None else _reading(row)
+
+
+def gpu_readings_of(node: str, *, since_s: float) -> list[GpuReading]:
+    """In their order, from these seconds of the Unix epoch on. What is older than an hour is gone."""
+    rows = NodeGpuReading.objects.filter(node=node, at__gte=datetime.fromtimestamp(since_s, UTC)).order_by("at")
+    return [one for one in map(reading_of, rows.values_list("gpus", flat=True)) if one is not None]
 
 
 def _reading(row: ServerReading) -> Reading:

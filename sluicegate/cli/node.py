@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 from urllib.parse import quote
 
 from sluicegate.cli import exits
@@ -41,15 +42,26 @@ def run_list(arguments: argparse.Namespace, output: Output) -> int:
             one["state"],
             one["seen_at"] or "-",
             "unknown" if one["gpus"] is None else ", ".join(one["gpus"]) or "none",
+            _gpu_faults(one["gpus_read"]),
             f"{one['declared_memory_mib']} of {one['memory_mib'] or 'unknown'}",
             len(one["deployments"]),
             one["cordon_reason"],
         ]
         for one in found
     )
-    columns = ("node", "state", "heard", "gpus", "MiB declared", "deployments", "why cordoned")
+    columns = ("node", "state", "heard", "gpus", "gpu faults", "MiB declared", "deployments", "why cordoned")
     output.table(found, columns, rows, empty="No node has been heard of: start an agent.")
     return exits.OK
+
+
+def _gpu_faults(read: dict[str, Any]) -> str:
+    """Also where the rest is unknown: a fault that was seen does not go away unseen."""
+    found = [f"{gpu['uuid']}: {fault}" for gpu in read["gpus"] for fault in gpu["faults"]]
+    unknown = [
+        read["why_unknown"],
+        *(f"{gpu['uuid']}: {', '.join(gpu['untold'])}" for gpu in read["gpus"] if gpu["untold"]),
+    ]
+    return "; ".join([*found, *(f"unknown: {one}" for one in unknown if one)]) or "none seen"
 
 
 def run_verb(arguments: argparse.Namespace, output: Output) -> int:

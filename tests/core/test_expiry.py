@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from validators.core.expiry import FACTS, Expired, expired, place_of, results_of, uses_gpu
+from validators.core.expiry import FACTS, Expired, expired, measured_together, place_of, results_of, uses_gpu
 from validators.core.policy import parse_policy
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -146,3 +146,14 @@ def test_a_report_from_before_tells_of_all_its_gates_at_once() -> None:
 def test_a_release_uses_a_gpu_where_its_envelope_or_a_group_says_so(envelope: Any, kind: str, expected: bool) -> None:
     manifest = {"envelope": envelope, "serving": {"instance_group": [{"kind": kind, "count": 1}]}}
     assert uses_gpu(manifest) is expected
+
+
+def test_a_measurement_and_what_watched_it_hold_together_or_not_at_all() -> None:
+    watched = ("contract", "load", "capacity", "gpu")
+    assert measured_together(watched, watched) == set(watched)
+    for one in ("load", "capacity", "gpu"):
+        assert measured_together([gate for gate in watched if gate != one], watched) == {"contract"}
+    assert measured_together(["contract", "load"], ["contract", "load", "capacity"]) == {"contract", "load"}, (
+        "nobody watched"
+    )
+    assert measured_together(["load"], ["load", "gpu", "resources"]) == set()

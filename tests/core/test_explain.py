@@ -107,3 +107,10 @@ def test_the_gates_on_demand_say_how_long_they_may_take() -> None:
     assert found["resources.max_cpu_ms"].demands == "A request takes at most 5 ms of CPU time."
     assert (capacity.least_s, capacity.most_s) == (None, 600) and "up to 1000/s" in capacity.certifies
     assert "resources.max_cpu_ms" not in told(gates=["resources"])
+
+
+def test_the_gpu_gate_says_what_has_to_be_known() -> None:
+    found = told(gates=["load", "gpu"], gpu={"must_know": ["ecc", "alone"], "max_power_capped_frac": 0.25})
+    known = "Known of each GPU under load and capacity: no uncorrected error of its memory; nobody else computed on it."
+    assert found["gpu.must_know"].demands == known
+    assert "at most 25 %" in found["gpu.max_power_capped_frac"].demands

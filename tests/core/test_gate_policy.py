@@ -36,7 +36,7 @@ def value_of(path: str, document: dict[str, Any]) -> Any:
 
 def test_every_field_is_documented_with_its_default() -> None:
     told = documented()
-    plain = parse_policy({"gates": ["load", "resources", "capacity"]}).document
+    plain = parse_policy({"gates": ["load", "resources", "capacity", "gpu"]}).document
     assert set(told) == {f"{gate}.{field}" for gate in (*GATE_NAMES, "evidence") for field in plain[gate]}
     for path, default in told.items():
         if default in OPEN:
@@ -114,7 +114,7 @@ def test_a_gate_may_last_from_a_second_to_a_day() -> None:
 def test_gates_are_named_once_each_in_any_order() -> None:
     document = {"gates": list(reversed(GATE_NAMES)), "golden": {"set": SET}}
     assert parse_policy(document).gates == tuple(reversed(GATE_NAMES))
-    with pytest.raises(Invalid, match="the list has 7 items"):
+    with pytest.raises(Invalid, match="the list has 8 items"):
         parse_policy({"gates": [*GATE_NAMES, "load"], "golden": {"set": SET}})
     with pytest.raises(Invalid) as caught:
         parse_policy({"gates": ["load", "contract", "load", "contract"]})

@@ -29,6 +29,7 @@ from registry.models import Release, ServedModel, Waiver
 from registry.storage import FolderStore
 from serving import actions, queries
 from serving.adapters.triton import TritonServer
+from serving.core.gpu import reading_of
 from serving.core.routes import CHANGE_CHANNEL
 from serving.models import Deployment, Environment, Node, Server
 from serving.ports import InferenceError
@@ -284,6 +285,8 @@ def test_a_second_agent_on_the_same_servers_waits_until_the_first_is_gone(machin
     first.wait(60)
     heard = Node.objects.get(name=machine.name).seen_at
     assert eventually(lambda: Node.objects.get(name=machine.name).seen_at > heard)
+    read = reading_of(Node.objects.get(name=machine.name).gpus)
+    assert read and bool(read.gpus) != bool(read.unknown), "what its GPUs said, or why nobody knows"
     assert machine.ready(deployment).pid == server.pid
 
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from registry.core.serving import instances_of
+from validators.core.gpu_checks import MEASURING
 from validators.core.telemetry import Knowledge, gpu_facts
 
 #: What can be asked to be alike, in words.
@@ -37,10 +38,18 @@ _DEPENDS: Final[Mapping[str, frozenset[str]]] = {
     "load": frozenset(FACTS),
     "resources": frozenset(FACTS),
     "capacity": frozenset(FACTS),
+    "gpu": frozenset(FACTS),
 }
 #: Gates whose verdict may rest on a comparison with the stable release.
 COMPARED: Final = frozenset({"golden", "load"})
 NONE: Final = "none"
+
+
+def measured_together(holds: Iterable[str], gates: Iterable[str]) -> frozenset[str]:
+    """Of the gates whose results hold, those that need not run again. Where the gpu gate vouches for a measurement, it and what it
+    watches hold together or not at all: a load under a GPU that was held back is measured again, and watched again."""
+    held, together = frozenset(holds), frozenset(gates) & {*MEASURING, "gpu"}
+    return held - together if "gpu" in together and not together <= held else held
 
 
 @dataclass(frozen=True)

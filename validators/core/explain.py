@@ -14,6 +14,7 @@ from validators.core import recovery
 from validators.core.certify import Caught, caught, judged_slices
 from validators.core.entry import advisory_in, policy_in
 from validators.core.expiry import FACTS
+from validators.core.gpu_checks import CHECKS
 from validators.core.kept_requests import KeepRule
 from validators.core.policy import PROTOCOLS, Policy
 from validators.core.proof import sizing
@@ -38,6 +39,7 @@ def explain(policy: Policy, *, items: int, slices: Mapping[str, int]) -> list[De
     """The demands of the policy's gates in their order. `items` and `slices`: of the golden set that it names."""
     told = {
         "contract": _contract, "cold_start": _cold_start, "load": _load, "resources": _resources, "capacity": _capacity,
+        "gpu": _gpu,
     }  # fmt: skip
     found: list[Demand] = []
     for gate in policy.gates:
@@ -155,6 +157,15 @@ def _capacity(own: Mapping[str, Any]) -> Iterator[Demand]:
     wrong = f"wrongly in no more than {(1 - own['confidence']) * 100:.3g} % of all runs"
     certifies = f"the objective at the proven rate, up to {own['most_per_s']:g}/s, {wrong}; not that higher rates fail"
     yield Demand("capacity", "capacity.budget_s", demands, _says(certifies), None, float(own["budget_s"]))
+
+
+def _gpu(own: Mapping[str, Any]) -> Iterator[Demand]:
+    checks = "; ".join(CHECKS[name] for name in CHECKS if name in own["must_know"])
+    certifies = _says("nothing that the driver told of this run speaks against it; not that the GPU is well afterwards")
+    yield Demand("gpu", "gpu.must_know", f"Known of each GPU under load and capacity: {checks}.", certifies, 0.0, 10.0)
+    if own["max_power_capped_frac"] is not None:
+        demands = f"Its power limit holds it back for at most {own['max_power_capped_frac'] * 100:g} % of the time."
+        yield Demand("gpu", "gpu.max_power_capped_frac", demands, "The share of this run, as the driver counts it.")
 
 
 def _lost(found: Caught) -> str:

@@ -29,14 +29,15 @@ from registry.core.schema import (
 )
 from validators.core import json_shape
 from validators.core.expiry import FACTS, USUAL
+from validators.core.gpu_checks import CHECKS
 from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
 from validators.core.trace import MOST_GAPS
 
-GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources", "capacity")
+GATE_NAMES = ("contract", "cold_start", "golden", "load", "resources", "capacity", "gpu")
 #: Gates that run only where a policy names them, since they take time; only such a policy has their section.
-ON_DEMAND = ("resources", "capacity")
+ON_DEMAND = ("resources", "capacity", "gpu")
 
 #: By which a load may be sent: the names that `serving.ports` has for them, and those that people have.
 PROTOCOLS = {"grpc": "gRPC", "http": "HTTP"}
@@ -176,6 +177,15 @@ _CAPACITY = Record(
         "undecided": may(Text(one_of=("allow", "block"), says="an answer to an undecided verdict"), "block"),
     }
 )
+_GPU = Record(
+    {
+        "must_know": may(
+            ListOf(Text(one_of=tuple(CHECKS), says="a check of a GPU"), least=1, most=len(CHECKS)), list(CHECKS)
+        ),
+        "alone": may(Flag(), True),
+        "max_power_capped_frac": may(_OrNone(_FRACTION), None),
+    }
+)
 _EVIDENCE = Record(
     {
         "max_age_days": may(_OrNone(_DAYS), 30),
@@ -189,6 +199,7 @@ _SECTIONS: dict[str, SchemaType] = {
     "load": _LOAD,
     "resources": _RESOURCES,
     "capacity": _CAPACITY,
+    "gpu": _GPU,
     "evidence": _EVIDENCE,
 }
 #: What may be kept of mirrored requests. No gate asks it, so it is no part of what a policy's digest names.

@@ -32,6 +32,7 @@ from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.exclusive import Disturbed, alone_on
 from validators.execution.gates import Baseline, GateContext, run_gate
+from validators.execution.gpu_watch import watch_of
 from validators.execution.last_words import with_last_words
 from validators.execution.staging import Ready, staged, withdraw
 from validators.models import GateResult, GateRun
@@ -200,6 +201,7 @@ class _Run:
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
+            gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
             **(self._use_under_load() if run.gate == "resources" else {}),
         )
 

@@ -13,6 +13,7 @@ from registry.models import Release
 from registry.queries import manifest_of
 from validators.core.capacity import hardware_name
 from validators.core.capacity_plan import Basis, basis_of
+from validators.core.gpu_health import counts
 from validators.core.measured_envelope import measured_entry, measured_host, with_measured
 from validators.models import Report
 from validators.queries.gate_runs import is_authentic, reports_of
@@ -62,9 +63,10 @@ def measured_envelope(release: Release) -> dict[str, Any]:
 
 
 def _proven(release: Release, read: Callable[[dict[str, Any], str], _T | None]) -> list[tuple[Report, _T]]:
-    """What can be read from the release's authentic reports, the newest first."""
+    """What can be read from the release's authentic reports whose measurements count, the newest first."""
     reports = [one for one in reports_of(release)[:_MOST_REPORTS] if is_authentic(one)]
-    read_of = [(report, read(json.loads(report.body), report.digest)) for report in reports]
+    bodies = [(report, json.loads(report.body)) for report in reports]
+    read_of = [(report, read(body, report.digest)) for report, body in bodies if counts(body)]
     return [(report, one) for report, one in read_of if one is not None]
 
 

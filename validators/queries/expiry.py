@@ -13,7 +13,7 @@ from registry.queries import manifest_of
 from serving.models import Deployment, Environment, Node
 from serving.queries.node_fit import Places, next_node, places_for
 from validators.core.entry import advisory_in, policy_in
-from validators.core.expiry import COMPARED, Expired, expired, place_of, results_of, uses_gpu
+from validators.core.expiry import COMPARED, Expired, expired, measured_together, place_of, results_of, uses_gpu
 from validators.core.policy import Policy, parse_policy
 from validators.core.verdict import Verdict
 from validators.models import Report
@@ -54,7 +54,7 @@ def reusable(release: Release, policy: Policy, baseline: Release | None) -> tupl
     body = json.loads(report.body)
     lost = {gate for line in _expired(body, release, policy, None, next_node(release)) for gate in line.gates}
     compared_with = baseline.digest if baseline else None
-    return report, [
+    held = [
         one
         for one in results_of(body)
         if one["gate"] in policy.gates
@@ -62,6 +62,8 @@ def reusable(release: Release, policy: Policy, baseline: Release | None) -> tupl
         and one["verdict"] == Verdict.PASSED
         and (one["gate"] not in COMPARED or one["measured"].get("baseline") == compared_with)
     ]
+    kept = measured_together([one["gate"] for one in held], policy.gates)
+    return report, [one for one in held if one["gate"] in kept]
 
 
 def place_under(deployment: Deployment) -> dict[str, str | None]:

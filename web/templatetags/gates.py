@@ -6,6 +6,7 @@ from django import template
 from django.utils import timezone
 
 from accounts.core.quantities import share_text
+from serving.core.gpu import faults, untold
 from validators.core.expiry import FACTS
 from validators.models import GateResult
 from web.progress import left_of
@@ -38,7 +39,13 @@ register.filter("share", share_text)
 @register.filter
 def mib(size: int | None, otherwise: str = "unknown") -> str:
     """Bytes as MiB."""
-    return otherwise if size is None else f"{size / 2**20:.4g} MiB"
+    if size is None:
+        return otherwise
+    return f"{size / 2**20:.0f} MiB" if size >= 2**30 else f"{size / 2**20:.4g} MiB"
+
+
+register.filter("gpu_faults", faults)
+register.filter("untold", untold)
 
 
 @register.filter

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from serving import wiring
+from serving.agent.gpu_meter import GpuMeter
 from serving.agent.launcher import FOUND_OUT_S
 from serving.agent.node_agent import Agent
 
@@ -33,6 +34,7 @@ class Command(BaseCommand):
             launcher=launcher,
             connect=wiring.inference_server,
             drift_check_every_s=settings.DRIFT_CHECK_EVERY_S,
+            gpus=GpuMeter(second=wiring.gpus_by_dcgm()),
         )
 
         def stop(number: int, frame: FrameType | None) -> None:

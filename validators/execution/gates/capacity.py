@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class _CapacityGate:
         self.requests = context.server.prepared(context.model, self.payloads.batches, protocol=self.load["protocol"])
         self.generators = Generators.asked(self.load)
         self.measured: list[Measured] = []
+        self.began_s = time.time()
 
     def found(self) -> Judgement:
         batches = self._batches()
@@ -60,6 +62,7 @@ class _CapacityGate:
                 "batches": batches,
                 "protocol": self.load["protocol"],
                 "generators": self.generators.used,
+                "began_s": round(self.began_s, 3),
             }
         )
         claimed = next((one.summary for one in self.measured if one.run is step.claim), None)

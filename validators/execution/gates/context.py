@@ -10,6 +10,7 @@ from serving.core.use import Reading
 from serving.ports import InferenceServer
 from validators.core.contract import Tensor, tensors_of
 from validators.core.golden_set import GoldenItem, Label
+from validators.core.gpu_checks import Watch
 from validators.core.inputs import Arrays, item_arrays, made_up_item
 from validators.core.policy import Policy
 from validators.core.sample import sample_of
@@ -57,6 +58,7 @@ class GateContext:
     readings: Callable[[float, float], Sequence[Reading]] = (
         lambda since_s, until_s: ()
     )  # of the server, by the Unix clock
+    gpus: Callable[[], Watch] = lambda: Watch(0, 0.0)  # what the node's agent read of its GPUs so far
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:

@@ -1,0 +1,35 @@
+"""What a node's agent read of its GPUs, beside when the gates of a run measured there."""
+
+from __future__ import annotations
+
+from serving.core.gpu import reading_of
+from serving.models import Server
+from serving.queries import gpu_readings_of
+from validators.core.gpu_checks import MEASURING, Watch, window_of
+from validators.core.verdict import Verdict
+from validators.models import GateRun
+
+
+def watch_of(gate_run: GateRun, server: Server | None) -> Watch:
+    """Since this very server came up; of an earlier one nothing counts."""
+    if server is None:
+        return Watch(0, 0.0, why_not="its server is gone")
+    since_s, node = server.started_at.timestamp(), server.deployment.node
+    windows, unwatched = [], []
+    for one in gate_run.results.filter(gate__in=MEASURING, ended_at__isnull=False).exclude(verdict=Verdict.SKIPPED):
+        began_at, ended_at = one.started_at, one.ended_at
+        is_its = began_at is not None and began_at >= server.started_at
+        window = window_of(one.gate, one.evidence, ended_at.timestamp()) if is_its and ended_at else None
+        if window is None:
+            unwatched.append(one.gate)
+        else:
+            windows.append(window)
+    last = reading_of(node.gpus)
+    return Watch(
+        server.pk,
+        since_s,
+        sorted(windows, key=lambda one: one.began_s),
+        unwatched,
+        gpu_readings_of(node.name, since_s=since_s),
+        last.unknown if last else "",
+    )
