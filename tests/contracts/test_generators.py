@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.stub_server import Backend, Loop
 from validators.core.load import Attempt
 from validators.execution.runners import generators, load
 from validators.execution.runners.generators import GeneratorLost, Generators
+from validators.execution.runners.load import IsEnough
 
 BATCHES = [{"x": np.ones((1, 4), np.float32)}]
 FAR_S = 3600.0
@@ -99,18 +100,25 @@ def test_all_of_them_together_leave_no_more_unanswered_than_is_said(
     assert [one.is_sent for one in found].count(True) == 3 and [bool(one.error) for one in found].count(False) == 3
 
 
+def once_four_ended(send: signal.Signals, is_enough: bool) -> IsEnough:
+    """Sends one of the processes a signal, when each has answers to tell of."""
+    sent: list[int] = []
+
+    def look(attempts: Sequence[Attempt], now_s: float) -> bool:
+        if len(attempts) == 4 and not sent:
+            sent.append(min(processes(os.getpid())))
+            os.kill(sent[0], send)
+        return is_enough and bool(sent)
+
+    return look
+
+
 def test_a_process_that_is_lost_takes_the_run_with_it(
     requests: PreparedRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.05)
-
-    def kill_one(attempts: list[Attempt], now_s: float) -> bool:
-        if len(attempts) == 4:
-            os.kill(min(processes(os.getpid())), signal.SIGKILL)
-        return False
-
     with pytest.raises(GeneratorLost, match="ended with -9"):
-        drive(requests, [0.0] * 4 + [FAR_S] * 4, 2, is_enough=kill_one)
+        drive(requests, [0.0] * 4 + [FAR_S] * 4, 2, is_enough=once_four_ended(signal.SIGKILL, False))
     assert processes(os.getpid()) == set()
 
 
@@ -119,14 +127,8 @@ def test_a_process_that_falls_silent_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(load, "_PROGRESS_EVERY_S", 0.05)
     monkeypatch.setattr(generators, "_GRACE_S", 0.1)
-
-    def stop_one(attempts: list[Attempt], now_s: float) -> bool:
-        if len(attempts) == 4:
-            os.kill(min(processes(os.getpid())), signal.SIGSTOP)
-        return len(attempts) == 4
-
     with pytest.raises(GeneratorLost, match="fell silent"):
-        drive(requests, [0.0] * 4 + [FAR_S] * 4, 2, timeout_s=1, is_enough=stop_one)
+        drive(requests, [0.0] * 4 + [FAR_S] * 4, 2, timeout_s=1, is_enough=once_four_ended(signal.SIGSTOP, True))
     assert processes(os.getpid()) == set()
 
 

@@ -50,6 +50,7 @@ def test_gaps_are_read_of_every_form(text: str) -> None:
         ("1\ntrue\n", "line 2 is no"),
         ('{"timestamp": 1}\n{"at": 2}\n', "line 2 is no"),
         ("time\n1\n2\n", "line 1 is no"),
+        ("timestamp\n" + "1" * 200_000, "it is no CSV: field larger than"),
         ("\n".join(map(str, range(MOST_GAPS + 2))), "it has 2002 instants, and 2001 are the most: cut a part out of it"),
     ],
 )  # fmt: skip

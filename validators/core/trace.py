@@ -24,7 +24,11 @@ def gaps_of(text: str) -> list[float]:
     or is too little or too much.
     """
     found: list[float] = []
-    for line, told in _rows(text):
+    try:
+        rows = list(_rows(text))
+    except csv.Error as error:
+        raise ValueError(f"it is no CSV: {error}") from error
+    for line, told in rows:
         instant_s = _instant(told)
         if instant_s is None:
             raise ValueError(f"line {line} is no number of seconds and no ISO 8601 instant")
