@@ -41,19 +41,21 @@ POLICY = {
     "golden": {"min_accuracy": 0.7, "alone_items": 4, "batch_size": 8},
     "cold_start": {"inferences": 5},
 }
-#: So short a load proves nothing; what counts is that it is asked once and for all, and that its machine is given back.
+#: So short a load proves nothing; what counts is that it is asked once and for all, and that its machine is given back. However
+#: late a busy machine sends it.
 LOAD = {
     "gates": ["contract", "load"],
     "golden": {},
-    "load": {"rate_per_s": 100, "duration_s": 0.5, "burst_s": 0.5, "undecided": "allow"},
+    "load": {"rate_per_s": 100, "duration_s": 0.5, "burst_s": 0.5, "max_lag_ms": 60_000, "undecided": "allow"},
 }
 
 
 #: A soak of its own, since the load is too short to tell of leaks.
 RESOURCES = {
-    **LOAD,
     "gates": ["contract", "load", "resources"],
-    "resources": {"min_requests": 400, "max_soak_s": 4},
+    "golden": {},
+    "load": {"rate_per_s": 100, "duration_s": 0.5, "burst_s": 0, "max_lag_ms": 60_000, "undecided": "allow"},
+    "resources": {"min_requests": 160, "max_soak_s": 2},
 }
 #: The least that a search may have; its time is the load generator's own (`without_waiting`).
 CAPACITY = {
