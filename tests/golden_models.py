@@ -25,8 +25,13 @@ def rotation(degrees: float) -> Any:
     return np.kron(np.eye(OUTPUTS // 2), turn).astype(np.float32)
 
 
-def embedding_graph(*, turned_by: float = 0.0, is_half: bool = False, is_batch_centred: bool = False) -> bytes:
-    """y[16] of length 1 from x[8]. `is_half`: weights and activations of 16 bits. `is_batch_centred`: less the batch's mean."""
+def embedding_graph(
+    *, turned_by: float = 0.0, is_half: bool = False, is_batch_centred: bool = False, noise: float = 0.0
+) -> bytes:
+    """y[16] of length 1 from x[8]. `is_half`: weights and activations of 16 bits. `is_batch_centred`: less the batch's mean.
+
+    `noise`: the standard deviation of what each answer gets on top, other each time.
+    """
     middle = ["mean", "centred"] if is_batch_centred else []
     nodes = [
         *_hidden(is_half),
@@ -37,7 +42,10 @@ def embedding_graph(*, turned_by: float = 0.0, is_half: bool = False, is_batch_c
     if middle:
         nodes.append(helper.make_node("ReduceMean", ["turned", "axis0"], ["mean"], keepdims=1))
         nodes.append(helper.make_node("Sub", ["turned", "mean"], ["centred"]))
-    nodes.append(helper.make_node("LpNormalization", ["centred" if middle else "turned"], ["y"], axis=-1, p=2))
+    nodes.append(helper.make_node("LpNormalization", ["centred" if middle else "turned"], ["unit"], axis=-1, p=2))
+    if noise:
+        nodes.append(helper.make_node("RandomNormalLike", ["unit"], ["noise"], scale=noise))
+    nodes.append(helper.make_node("Sum", ["unit", "noise"] if noise else ["unit"], ["y"]))
     own = [_weight("first", FIRST, is_half), _weight("last", LAST, is_half), _weight("turn", rotation(turned_by))]
     return _graph(nodes, OUTPUTS, [*own, numpy_helper.from_array(np.array([0]), "axis0")])
 

@@ -42,6 +42,7 @@ FIRST = (
 #: Files that measure, and leave most of a core to others: they begin when all else is done, but for each worker's last test.
 QUIET = {
     "tests/real/test_gates.py": "measures how many requests a server takes",
+    "tests/real/test_candidates.py": "asks servers at steady rates, and is late where it does not run",
     "tests/real/test_bound.py": "counts what is in flight at a steady rate",
 }
 #: Files that compare rates and short times with what the machine can do, and what any other beside them would spoil.

@@ -63,8 +63,17 @@ def test_equal_releases_are_blamed_no_more_often_than_confidence_allows() -> Non
     assert sum(blamed) <= 0.05 * 600
 
 
-def gate(monkeypatch: pytest.MonkeyPatch, stable_s: float | None, took_s: float = 1.0) -> tuple[Judgement, list[str]]:
-    """The load gate of a candidate that takes so long, beside a stable one that takes `stable_s`; None: it does not come up."""
+def gate(
+    monkeypatch: pytest.MonkeyPatch,
+    stable_s: float | None,
+    took_s: float = 1.0,
+    full_s: float = 0.01,
+    stable_full_s: float = 0.01,
+) -> tuple[Judgement, list[str]]:
+    """The load gate of a candidate that takes so long, beside a stable one that takes `stable_s`; None: it does not come up.
+
+    `full_s`, `stable_full_s`: what each takes for all that comes at once.
+    """
     asked: list[str] = []
     other = gates.Baseline("r1", absent_because="r1 takes other inputs")
     if stable_s is not None:
@@ -77,7 +86,13 @@ def gate(monkeypatch: pytest.MonkeyPatch, stable_s: float | None, took_s: float 
         return [Attempt(due, due, due + lasts, at=at) for at, due in enumerate(schedule.tolist())]
 
     monkeypatch.setattr(load.load_runner, "drive", drive)
-    monkeypatch.setattr(load.load_runner, "all_at_once", lambda *args, **_: [Attempt(0, 0, 0.01)] * 64)
+
+    def all_at_once(requests: Any, *_: Any, **__: Any) -> list[Attempt]:
+        is_stable = requests.server is other.server
+        asked.append("r1, full" if is_stable else "r2, full")
+        return [Attempt(0, 0, stable_full_s if is_stable else full_s)] * 64
+
+    monkeypatch.setattr(load.load_runner, "all_at_once", all_at_once)
     return load.load_gate(context([], stable=lambda: other)), asked
 
 
@@ -89,6 +104,25 @@ def test_stable_is_asked_in_turn_with_a_release_that_missed_its_objective(monkey
     assert sum(found.evidence["answered"]["per_s"]) == own, "what stable answered, the candidate did not"
     found, _ = gate(monkeypatch, stable_s=1.0)
     assert found.verdict is Verdict.UNDECIDED and "the machine may be to blame" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("full_s", "stable_full_s", "verdict", "last"),
+    [
+        (0.01, 0.01, Verdict.UNDECIDED, ["r2, full"]),
+        (60, 0.01, Verdict.FAILED, ["r2, full", "r2, full", "r1, full"]),
+        (60, 60, Verdict.UNDECIDED, ["r2, full", "r2, full", "r1, full"]),
+    ],
+)
+def test_a_machine_that_may_be_to_blame_is_not_where_only_the_candidate_collapses_once_it_is_full(
+    monkeypatch: pytest.MonkeyPatch, full_s: float, stable_full_s: float, verdict: Verdict, last: list[str]
+) -> None:
+    found, asked = gate(monkeypatch, stable_s=1.0, full_s=full_s, stable_full_s=stable_full_s)
+    assert (found.verdict, asked[9:]) == (verdict, last)
+    own = found.evidence["requests"] + found.evidence["beside_stable"]["candidate_over"]["requests"]
+    assert sum(found.evidence["answered"]["per_s"]) == own + 64 * last.count("r2, full")
+    if verdict is Verdict.FAILED:
+        assert found.reason.endswith("r1, as full on the same machine, answered 6400.0/s.")
 
 
 def test_a_stable_release_that_cannot_be_asked_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
@@ -20,9 +21,11 @@ import validators.tasks
 from ledger.core.lifecycle import JobState
 from ledger.models import Job
 from ledger.tasks import run_job
+from serving.core.use import Reading, Use
 from serving.models import Deployment, Server
 from tests.factories import make_admin, make_environment, make_model, make_node, make_release
 from tests.fakes.ports import FakeInferenceServer, FakeModel
+from tests.gate_setup import LoadClock
 from tests.kills import checks, databases
 from tests.kills.campaign import Played
 from tests.kills.points import Point, Points, sites_in
@@ -38,11 +41,28 @@ POLICY = {
     "golden": {"min_accuracy": 0.7, "alone_items": 4, "batch_size": 8},
     "cold_start": {"inferences": 5},
 }
-#: So short a load proves nothing; what counts is that it is asked once and for all, and that its machine is given back.
+#: So short a load proves nothing; what counts is that it is asked once and for all, and that its machine is given back. However
+#: late a busy machine sends it.
 LOAD = {
     "gates": ["contract", "load"],
     "golden": {},
-    "load": {"rate_per_s": 100, "duration_s": 0.5, "burst_s": 0.5, "undecided": "allow"},
+    "load": {"rate_per_s": 100, "duration_s": 0.5, "burst_s": 0.5, "max_lag_ms": 60_000, "undecided": "allow"},
+}
+
+
+#: A soak of its own, since the load is too short to tell of leaks.
+RESOURCES = {
+    "gates": ["contract", "load", "resources"],
+    "golden": {},
+    "load": {"rate_per_s": 100, "duration_s": 0.5, "burst_s": 0, "max_lag_ms": 60_000, "undecided": "allow"},
+    "resources": {"min_requests": 160, "max_soak_s": 2},
+}
+#: The least that a search may have; its time is the load generator's own (`without_waiting`).
+CAPACITY = {
+    "gates": ["contract", "capacity"],
+    "golden": {},
+    "load": {"rate_per_s": 20, "slo_ms": 60_000, "slo_quantile": 0.9},
+    "capacity": {"most_per_s": 20, "budget_s": 20},
 }
 
 
@@ -65,6 +85,17 @@ def client(server: Server) -> FakeInferenceServer:
     return FakeInferenceServer({release.model.slug: FakeModel(json.loads(release.manifest)["serving"], judge_text)})
 
 
+def steady(_: Server, *, since_s: float, until_s: float) -> list[Reading]:
+    """What the agent reads of it: it always holds the same."""
+    use = Use(memory_bytes=2**26, own_bytes=2**25, shared_bytes=0, cpu_s=1.0, open_files=20)
+    return [Reading(float(at_s), use) for at_s in np.arange(since_s, until_s, 0.01)]
+
+
+def without_waiting() -> None:
+    """For this process, requests are due one after the other as fast as they can be sent."""
+    LoadClock(pytest.MonkeyPatch())
+
+
 def comes_up(deployment: Deployment) -> None:
     Deployment.objects.filter(pk=deployment.pk).update(timings={"fetch_s": 0.5, "load_s": 1.5, "warmup_s": 0.2})
     serve(deployment)
@@ -85,25 +116,31 @@ def has_died_too_often() -> None:
     )
 
 
-def worker(trace: Path, at: Point | None, job_id: str) -> None:
+def worker(trace: Path, at: Point | None, job_id: str, prepare: Callable[[], object]) -> None:
     """What a Celery worker does when it is handed the job's id."""
     Points(str(trace), at).watch()
     settings.JOB_LEASE_S = LEASE_S
     validators.execution.exclusive._TERM_S, validators.execution.exclusive._RENEW_EVERY_S = LEASE_S, LEASE_S / 4
     databases.let_go_after(0.8)
     validators.execution.run.inference_server = client
+    validators.execution.run.readings_of = steady
+    prepare()
     run_job(job_id)
 
 
 @dataclass(frozen=True)
 class WorkerVictim:
-    """The worker in one story of a gate run. `agent` is what becomes of the deployment that it asks for."""
+    """The worker in one story of a gate run. `agent` is what becomes of the deployment that it asks for.
+
+    `prepare` is done in each worker's process.
+    """
 
     story: str
     verdict: str
     agent: Callable[[Deployment], None] = comes_up
     beforehand: Callable[[], object] = lambda: None
     policy: Mapping[str, Any] = field(default_factory=lambda: POLICY)
+    prepare: Callable[[], object] = lambda: None
     kind: str = "worker"
     can_freeze: bool = True
 
@@ -170,7 +207,9 @@ class Validating(Stage):
     def _start(self, job_id: str) -> None:
         at = self.at if not self.workers else None
         trace = self.place / ("second" if self.workers else "first")
-        self.workers.append(self.begin(fork("worker", lambda: worker(trace, at, job_id), self.log)))
+        self.workers.append(
+            self.begin(fork("worker", lambda: worker(trace, at, job_id, self.victim.prepare), self.log))
+        )
 
     def _check(self, job: Job) -> None:
         self.played.trace = sites_in(self.place / "first")
@@ -189,6 +228,8 @@ class Validating(Stage):
 GATE_RUNS = [
     WorkerVictim("gates pass", "passed"),
     WorkerVictim("load passes", "passed", policy=LOAD),
+    WorkerVictim("resources hold", "passed", policy=RESOURCES),
+    WorkerVictim("capacity proven", "passed", policy=CAPACITY, prepare=without_waiting),
     WorkerVictim("never ready", "errored", agent=fails),
     WorkerVictim("died too often", "errored", beforehand=has_died_too_often),
 ]

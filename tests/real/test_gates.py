@@ -20,23 +20,6 @@ from validators.execution.gates import Baseline, GateContext, run_gate
 
 pytestmark = pytest.mark.real("triton", "onnx")
 
-CODE = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse(self.answer(pb_utils.get_input_tensor_by_name(r, "x").as_numpy())) for r in requests]
-
-    def answer(self, x):
-        return [pb_utils.Tensor(NAME, VALUE)]
-"""
-SPOILT = {
-    "data_type": ('"y"', "(2 * x).astype(np.int64)"),
-    "shape": ('"y"', "np.zeros((len(x), 7), np.float32)"),
-    "not_finite": ('"y"', "(x * np.nan).astype(np.float32)"),
-    "missing": ('"why"', "(2 * x).astype(np.float32)"),
-}
 POLICY = parse_policy(
     {
         "golden": {"set": f"sha256:{'0' * 64}", "batch_size": 4},
@@ -55,14 +38,6 @@ ITEMS = [
     GoldenItem(str(i), {"x": [float(i % 4 == at) for at in range(4)]}, i % 4, "even" if i % 2 == 0 else "odd")
     for i in range(80)
 ]
-
-
-def spoilt(blobs: MemoryBlobs, kind: str) -> dict[str, Any]:
-    name, value = SPOILT[kind]
-    code = CODE.replace("NAME", name).replace("VALUE", value)
-    return made.manifest(
-        blobs, f"spoilt_{kind}", {"artifact/model.py": code.encode()}, made.serving(), backend="python"
-    )
 
 
 @pytest.fixture
@@ -166,15 +141,6 @@ def test_a_capacity_is_found_and_more_than_was_refuted_may_not_be_declared(
     assert "Its envelope declares 20 requests/s, and at 2.5/s 8 of 8 were over" in missed.reason
 
 
-@pytest.mark.parametrize("kind", sorted(SPOILT))
-def test_what_the_server_lets_pass_the_contract_gate_does_not(
-    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs, kind: str
-) -> None:
-    found = run_gate("contract", context(launcher, clients, spoilt(blobs, kind)))
-    assert found.verdict is Verdict.FAILED
-    assert kind in {mismatch["kind"] for mismatch in found.evidence["mismatches"]}, found.evidence
-
-
 def test_a_model_that_dies_is_failed_by_the_gate_that_met_it(
     launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
 ) -> None:
@@ -224,118 +190,3 @@ def test_a_server_that_one_request_kills_is_failed_by_the_contract_gate(
     assert [one["kind"] for one in found.evidence["mismatches"]] == ["unwell"]
     assert found.reason.startswith(f"After {after} the server did not answer an ordinary request as before: ")
     assert found.evidence["edges"][-1]["request"] == after, "nothing more is asked of a server that is dead"
-
-
-#: Text on which each word takes WORD_S of work. `padded` works on a batch as if all its texts were as long as its longest.
-WORD_S = 0.0002
-COUNTING = f"""
-import json, time
-from pathlib import Path
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        config = json.loads((Path(__file__).parent / "sluicegate.json").read_text())
-        self.is_padded = config["parameters"]["padded"] == "yes"
-
-    def execute(self, requests):
-        texts = [pb_utils.get_input_tensor_by_name(r, "text").as_numpy() for r in requests]
-        words = [len(text[0, 0].split()) for text in texts]
-        time.sleep({WORD_S} * (len(words) * max(words) if self.is_padded else sum(words)))
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones((1, 1), np.float32))]) for _ in requests]
-"""
-
-
-def counting(blobs: MemoryBlobs, *, padded: str) -> dict[str, Any]:
-    own = made.serving(
-        max_batch_size=16,
-        inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}],
-        outputs=[{"name": "y", "data_type": "FP32", "dims": [1]}],
-        dynamic_batching={"preferred_batch_size": [], "max_queue_delay_us": 0},
-        parameters={"padded": padded},
-    )
-    return made.manifest(blobs, f"padded_{padded}", {"artifact/model.py": COUNTING.encode()}, own, backend="python")
-
-
-def test_a_server_that_does_less_the_more_it_is_asked_is_caught_by_the_longest_declared(
-    launcher: LocalLauncher, clients: list[TritonServer], blobs: MemoryBlobs
-) -> None:
-    """At 60/s it is busy two seconds in five while it serves one by one; in full batches it serves 39/s."""
-    load = {"rate_per_s": 60, "duration_s": 5, "slo_ms": 1000, "max_lag_ms": 400, "burst_s": 0}
-    items = [GoldenItem(str(i), {"text": " ".join(["word"] * 20)}, 0) for i in range(64)]
-    longest = {
-        "envelope": {"limits": {"max_input_tokens": 128}},
-        "items": items,
-        "policy": parse_policy({"load": load}),
-    }
-    padded = context(launcher, clients, counting(blobs, padded="yes"), **longest)
-    short_only = GateContext(**{**padded.__dict__, "envelope": {}})
-    assert run_gate("load", short_only).verdict is not Verdict.FAILED  # what golden sentences alone would tell
-    found = run_gate("load", padded)
-    assert found.verdict is Verdict.FAILED, found.reason
-    assert found.evidence["longest_of"] == {"max_input_tokens": 128}
-    assert found.evidence.get("full_per_s", 0) < 55  # absent where chance made the queue already
-    honest = run_gate("load", context(launcher, clients, counting(blobs, padded="no"), **longest))
-    assert honest.verdict is not Verdict.FAILED, honest.reason
-
-
-#: Fast, but for long texts, and after a second with more than forty requests: then 60 ms each for half a minute.
-FAULTY = """
-import json, time
-from pathlib import Path
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        config = json.loads((Path(__file__).parent / "sluicegate.json").read_text())
-        self.fault, self.came, self.slow_until = config["parameters"]["fault"], [], 0.0
-
-    def execute(self, requests):
-        for request in requests:
-            words = len(pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[0, 0].split())
-            now = time.monotonic()
-            self.came = [at for at in self.came if now - at < 1] + [now]
-            if len(self.came) > 40:
-                self.slow_until = now + 30
-            if self.fault == "longest" and words > 100:
-                time.sleep(0.3)
-            elif self.fault == "burst" and now < self.slow_until:
-                time.sleep(0.06)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones((1, 1), np.float32))]) for _ in requests]
-"""
-
-
-@pytest.mark.parametrize(
-    ("fault", "load", "verdict", "says"),
-    [
-        ("longest", {"rate_per_s": 8, "slo_ms": 150, "slo_quantile": 0.8}, Verdict.FAILED, "Of the class longest "),
-        ("burst", {"rate_per_s": 20, "burst_s": 1.5, "recovery_s": 2}, Verdict.FAILED, "it was not back within 500 ms"),
-        ("none", {"rate_per_s": 20, "burst_s": 1.5, "recovery_s": 2}, Verdict.PASSED, "proven"),
-    ],
-)
-def test_what_is_slow_for_one_class_or_after_a_burst_alone_is_caught(
-    launcher: LocalLauncher,
-    clients: list[TritonServer],
-    blobs: MemoryBlobs,
-    fault: str,
-    load: dict[str, Any],
-    verdict: Verdict,
-    says: str,
-) -> None:
-    """On real servers. Two instances, so that a long text delays few others."""
-    own = made.serving(
-        max_batch_size=4,
-        inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}],
-        outputs=[{"name": "y", "data_type": "FP32", "dims": [1]}],
-        instance_group=[{"kind": "cpu", "count": 2 if fault == "longest" else 1}],
-        parameters={"fault": fault},
-    )
-    manifest = made.manifest(blobs, f"faulty_{fault}", {"artifact/model.py": FAULTY.encode()}, own, backend="python")
-    policy = parse_policy({"load": {"slo_ms": 500, "slo_quantile": 0.9, "max_lag_ms": 150, **load}})
-    items = [GoldenItem(str(at), {"text": "a good film"}, 0) for at in range(64)]
-    limits = {"envelope": {"limits": {"max_input_tokens": 128}}}
-    found = run_gate("load", context(launcher, clients, manifest, items=items, policy=policy, **limits))
-    assert found.verdict is verdict, found.reason
-    assert says in found.reason

@@ -23,6 +23,7 @@ from serving.agent import runtime_image
 from serving.agent.blob_cache import BlobCache
 from serving.agent.launcher import LocalLauncher
 from serving.ports import InferenceError, LaunchSpec
+from tests import sentiment_candidates
 from tests.triton_rig import end_at_once
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,16 +44,7 @@ class FolderBlobs:
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    """The folder with r1 … r5, built for this machine's runtime (weights are fetched on the first run)."""
-    out = ROOT / ".build" / "sentiment"
-    image = runtime_image.describe(VENV)["image"]
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "build.py"), "--runtime", image, "--out", str(out)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return out
+    return sentiment_candidates.built()
 
 
 def sealed(folder: Path, blobs: FolderBlobs) -> dict[str, Any]:

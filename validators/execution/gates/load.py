@@ -24,7 +24,7 @@ from validators.core.load import (
 from validators.core.proof import sizing
 from validators.core.recovery import is_asked, judge_recovery, recovered_after_s, surge
 from validators.core.verdict import Judgement, Verdict
-from validators.execution.gates.context import GateContext
+from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.load_looks import is_proven, settled
 from validators.execution.gates.load_payloads import Payloads, payloads_of
 from validators.execution.gates.stage_watch import StageWatch
@@ -42,6 +42,8 @@ def load_gate(context: GateContext) -> Judgement:
     """Does it meet its latency objective and answer without errors at a given rate, get over a burst, and empty a queue?"""
     run = _LoadGate(context)
     found = run.beside_stable(run.at_the_rate())
+    if found.verdict is Verdict.UNDECIDED and run.stable is not None:
+        found = run.full_beside_stable(found, run.stable)
     for check in (run.after_a_burst, run.when_full):
         if found.verdict in _STOPS or "beside_stable" in found.evidence:
             break  # a machine that may be to blame for one miss may be for the others
@@ -59,6 +61,7 @@ class _LoadGate:
         self.generators = Generators.asked(self.policy)
         self.slo_ms = float(self.policy["slo_ms"] or float("inf"))
         self.sent = 0
+        self.stable: Baseline | None = None  # once it was asked
         self._ended_at: list[float] = []  # of the release's own requests, by the Unix clock
 
     def _requests_to(self, server: InferenceServer) -> PreparedRequests:
@@ -110,6 +113,7 @@ class _LoadGate:
         if stable.server is None:
             absent = {"stable": stable.name, "absent_because": stable.absent_because}
             return Judgement(found.verdict, found.reason, {**found.evidence, "beside_stable": absent})
+        self.stable = stable
         self.context.say(f"it missed its objective: {stable.name} is asked in turn with it, {2 * BLOCKS * BLOCK_S:g} s")
         own, others, to_stable = Arm((), ()), Arm((), ()), self._requests_to(stable.server)
         for block in range(BLOCKS):
@@ -145,24 +149,42 @@ class _LoadGate:
 
         A stall of this machine can make it slow: twice, then. It makes no errors, and time-outs leave work behind them.
         """
-        context, policy, judgement = self.context, self.policy, found
-        p50_s = found.evidence["latency_ms"].get("p50", 0.0) / 1000
+        judgement = found
+        for _ in range(_BURST_TRIES):
+            judgement = self._full(found, self.requests)
+            if judgement.verdict is found.verdict or judgement.evidence["full_errors"]:
+                break
+        return judgement
+
+    def full_beside_stable(self, found: Judgement, stable: Baseline) -> Judgement:
+        """What was found undecided beside stable, unless a full server does less than it is asked for, and a full stable one does not.
+
+        A server that collapses under a queue misses in one piece, as in a stall of the machine; but whenever it is full.
+        """
+        assert stable.server is not None
+        judgement = self.when_full(found)
+        if judgement.verdict is not Verdict.FAILED:
+            return Judgement(found.verdict, found.reason, judgement.evidence)
+        other = self._full(found, self._requests_to(stable.server))
+        evidence = {**judgement.evidence, "stable_full_per_s": other.evidence["full_per_s"]}
+        if other.verdict is not found.verdict:
+            return Judgement(found.verdict, found.reason, evidence)
+        keeps_up = f"{stable.name}, as full on the same machine, answered {other.evidence['full_per_s']:.1f}/s."
+        return Judgement(Verdict.FAILED, f"{judgement.reason} {keeps_up}", evidence)
+
+    def _full(self, found: Judgement, requests: PreparedRequests) -> Judgement:
+        context, p50_s = self.context, found.evidence["latency_ms"].get("p50", 0.0) / 1000
         burst = burst_of(
-            policy,
+            self.policy,
             p50_s=p50_s,
             max_batch_size=int(context.serving["max_batch_size"]),
             instances=context.instances,
             max_concurrency=(context.envelope.get("limits") or {}).get("max_concurrency"),
         )
-        for _ in range(_BURST_TRIES):
-            attempts = load_runner.all_at_once(
-                self.requests, burst, beat=lambda: context.progress(self.sent, self.sent)
-            )
+        attempts = load_runner.all_at_once(requests, burst, beat=lambda: context.progress(self.sent, self.sent))
+        if requests is self.requests:
             self._ended_at += ended_at(attempts, time.time())
-            judgement = judge_full(found, attempts, burst, policy, p50_s=p50_s)
-            if judgement.verdict is found.verdict or judgement.evidence["full_errors"]:
-                break
-        return judgement
+        return judge_full(found, attempts, burst, self.policy, p50_s=p50_s)
 
     def _drive(
         self,

@@ -20,13 +20,15 @@ def resources_gate(context: GateContext) -> Judgement:
     answered = answered_of(context.loaded)
     found = _judged(context, answered)
     if policy["max_soak_s"] > 0 and needs_more(found):
-        found = _judged(context, joined(answered, _soak(context, answered)))
+        found = _judged(context, answered, _soak(context, answered))
     return found
 
 
-def _judged(context: GateContext, answered: Answered | None) -> Judgement:
-    readings = context.readings(answered.began_s, answered.ended_s) if answered else ()
-    return judge_resources(readings, answered, context.policy.of("resources"), context.envelope)
+def _judged(context: GateContext, loaded: Answered | None, soaked: Answered | None = None) -> Judgement:
+    """By what was read while it was asked: between the two it may have waited for long, for another worker after one that died."""
+    parts = [part for part in (loaded, soaked) if part]
+    readings = [one for part in parts for one in context.readings(part.began_s, part.ended_s)]
+    return judge_resources(readings, joined(loaded, soaked), context.policy.of("resources"), context.envelope)
 
 
 def _soak(context: GateContext, before: Answered | None) -> Answered | None:
