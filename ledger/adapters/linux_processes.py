@@ -23,11 +23,19 @@ def die_with_parent(death_signal: int) -> Callable[[], None]:
     parent = os.getpid()
 
     def tie() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
+        die_with_starter(death_signal)
         if os.getppid() != parent:  # the starter ended before the kernel was told
             os.kill(os.getpid(), signal.SIGKILL)
 
     return tie
+
+
+def die_with_starter(death_signal: int) -> None:
+    """What a program asks for itself: the kernel ends it when the *thread* that started it ends, also while it is stopped.
+
+    One whose starter ended before that is not told of it.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -11,7 +11,6 @@ from sluicegate.cli import exits, gates
 from sluicegate.cli.errors import refuse
 from sluicegate.cli.output import Output, short
 from sluicegate.cli.session import connect
-from sluicegate.cli.settings_values import changed
 from sluicegate.client import Client
 from sluicegate.client.documents import read_yaml, text_of
 from sluicegate.client.names import model_path
@@ -132,7 +131,7 @@ def run_kept(arguments: argparse.Namespace, output: Output) -> int:
         told = client.get(path)
         if arguments.draft is not None:
             told = client.post(f"{path}:draft")
-            arguments.draft.write_text(told["lines"], encoding="utf-8")
+            _write(arguments.draft, told["lines"])
         elif arguments.forget:
             client.delete(path)
     if arguments.draft is not None:
@@ -150,6 +149,13 @@ def run_kept(arguments: argparse.Namespace, output: Output) -> int:
     return exits.OK
 
 
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise refuse(f"{file} cannot be written: {error.strerror}.", "Name another file.") from error
+
+
 def run_trace(arguments: argparse.Namespace, output: Output) -> int:
     try:
         gaps = gaps_of(text_of(arguments.file))
@@ -157,9 +163,10 @@ def run_trace(arguments: argparse.Namespace, output: Output) -> int:
         raise refuse(f"{arguments.file} is no trace: {error}.", "See sluicegate model trace --help.") from error
     path = model_path(arguments.model)
     with connect(arguments.server) as client:
-        policy = client.get(path).get("gate_policy") or {}
+        read = client.get(path)
+        policy = read.get("gate_policy") or {}
         own = {**policy, "load": {**(policy.get("load") or {}), "trace": gaps}}
-        done = changed(client, path, {"gate_policy": own})
+        done = client.patch(path, {"gate_policy": own}, version=read["version"])
     output.result(
         done, [f"The load gate of {done['slug']} sends requests at {len(gaps)} recorded gaps, over and over."]
     )

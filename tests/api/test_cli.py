@@ -8,9 +8,11 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from django.db.models import F
 from django.utils import timezone
 
 import registry.tasks  # noqa: F401 - registers the handlers of its jobs
@@ -146,6 +148,8 @@ def test_kept_requests_are_counted_drafted_into_a_file_and_deleted(run: Run, mod
     code, told = run("ada", "model", "kept", "sentiment", "--draft", str(file))
     assert (code, told["baseline"], file.read_text()) == (exits.OK, "r1", told["lines"])
     assert run("ada", "model", "golden", "sentiment", str(file))[1]["items"] == 1
+    code, told = run("ada", "model", "kept", "sentiment", "--draft", str(tmp_path))
+    assert code == exits.REFUSED and "cannot be written: Is a directory" in str(told)
     assert run("ada", "model", "kept", "sentiment", "--forget")[0] == exits.OK
     assert run("ada", "model", "kept", "sentiment", "--draft", str(file))[0] == exits.REFUSED
 
@@ -328,6 +332,24 @@ def test_a_trace_becomes_the_load_of_the_gate_policy(run: Run, tmp_path: Path) -
     model.refresh_from_db()
     assert (code, changed["gate_policy"]) == (exits.OK, model.gate_policy)
     assert model.gate_policy == {"load": {"rate_per_s": 7, "trace": [2.0, 0.5]}, "gates": ["load"]}
+
+
+def test_a_trace_is_not_written_over_what_somebody_changed_meanwhile(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("ada", "model", "create", str(model_file(tmp_path)))
+    get = Client.get
+
+    def before_another(client: Client, path: str) -> Any:
+        found = get(client, path)
+        if not ServedModel.objects.filter(gate_policy={"gates": ["load"]}).exists():
+            ServedModel.objects.update(gate_policy={"gates": ["load"]}, version=F("version") + 1)
+        return found
+
+    monkeypatch.setattr(Client, "get", before_another)
+    (tmp_path / "trace").write_text("1\n2\n")
+    code, told = run("ada", "model", "trace", "sentiment", str(tmp_path / "trace"))
+    assert code != exits.OK and ServedModel.objects.get().gate_policy == {"gates": ["load"]}, told
 
 
 def test_drafts_are_listed_and_discarded(run: Run, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,39 @@ def test_a_process_that_cannot_begin_says_why(requests: PreparedRequests, monkey
         drive(requests, np.zeros(4), 2)
 
 
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """What is started in the place of a generator process, by the lines of a shell."""
+
+    def start(lines: str) -> None:
+        found = tmp_path / "program"
+        found.write_text(f"#!/bin/sh\n{lines}\n")
+        found.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(found))
+
+    return start
+
+
+def test_a_process_that_ends_in_the_middle_of_a_word_is_lost(
+    requests: PreparedRequests, program: Callable[[str], None]
+) -> None:
+    program("""printf '{"now_s": 0'; echo no room >&2; exit 3""")
+    with pytest.raises(GeneratorLost, match="ended with 3: no room"):
+        drive(requests, np.zeros(4), 2)
+
+
+def test_a_process_that_takes_nothing_in_is_ended(
+    requests: PreparedRequests, program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its schedule is more than a pipe holds, so that whoever hands it over is held up."""
+    monkeypatch.setattr(generators, "_START_S", 0.2)
+    program("exec sleep 3600")
+    before = children_of(os.getpid())
+    with pytest.raises(GeneratorLost, match="had not begun"):
+        drive(requests, np.zeros(100_000), 2)
+    assert set(children_of(os.getpid())) <= set(before)
+
+
 STARTER = """
 import sys
 import numpy as np
@@ -150,12 +183,15 @@ load.drive(requests, np.array([0.0, 0.0, 3600.0, 3600.0]), timeout_s=60, progres
 """
 
 
-def test_no_process_outlives_its_starter(backend: Backend) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_no_process_outlives_its_starter(backend: Backend, is_stopped: bool) -> None:
     with backend.held():
         starter = subprocess.Popen([sys.executable, "-c", STARTER, str(backend.http_port), str(backend.grpc_port)])
         try:
             wait_until(lambda: backend.hits == 2, "a request of each")
             crew = {pid: started_at_ticks(pid) for pid in processes(starter.pid)}
+            for pid in crew if is_stopped else ():
+                os.kill(pid, signal.SIGSTOP)
         finally:
             starter.kill()
             starter.wait()

@@ -112,8 +112,8 @@ def test_a_gate_may_last_from_a_second_to_a_day() -> None:
 
 
 def test_gates_are_named_once_each_in_any_order() -> None:
-    document = {"gates": list(reversed(GATE_NAMES)), "golden": {"set": SET}}
-    assert parse_policy(document).gates == tuple(reversed(GATE_NAMES))
+    backwards = [*(name for name in reversed(GATE_NAMES) if name != "gpu"), "gpu"]
+    assert parse_policy({"gates": backwards, "golden": {"set": SET}}).gates == tuple(backwards)
     with pytest.raises(Invalid, match="the list has 8 items"):
         parse_policy({"gates": [*GATE_NAMES, "load"], "golden": {"set": SET}})
     with pytest.raises(Invalid) as caught:
@@ -121,6 +121,16 @@ def test_gates_are_named_once_each_in_any_order() -> None:
     assert [error["message"] for error in caught.value.facts["errors"]] == [
         "the gate contract occurs twice.", "the gate load occurs twice.",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gates", [["gpu"], ["gpu", "load"], ["contract", "resources", "gpu", "capacity"]])
+def test_gpus_are_looked_at_after_something_was_measured_on_them(gates: list[str]) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_policy({"gates": gates})
+    assert [(error["field"], error["fix"]) for error in caught.value.facts["errors"]] == [
+        ("gates", "Name load or capacity before it.")
+    ]
+    assert parse_policy({"gates": ["capacity", "gpu"]}).gates == ("capacity", "gpu")
 
 
 def test_the_golden_set_is_told_where_there_is_one() -> None:

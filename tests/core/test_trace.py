@@ -45,6 +45,8 @@ def test_gaps_are_read_of_every_form(text: str) -> None:
         ("1\n3\n2\n", "line 3 is before the one above it"),
         ("TIMESTAMP\n1\nsoon\n", "line 3 is no number of seconds and no ISO 8601 instant"),
         ("a,timestamp\n1,2\n3\n", "line 3 is no"),
+        ('a,timestamp\n"two\nlines",2\n"three\n\nlines",soon\n', "line 6 is no"),
+        ("1\n" + "[" * 100_000, "line 2 is no"),
         ("1\nNaN\n", "line 2 is no"),
         ("1\ninf\n", "line 2 is no"),
         ("1\ntrue\n", "line 2 is no"),
@@ -78,6 +80,8 @@ def test_a_part_of_a_trace_may_be_all_at_once() -> None:
     assert due.tolist() == [0, 0] and not np.isnan(due).any()
     ends = arrivals(4, 1, seed=0, trace=[1.0, 0.0])
     assert (ends < 1).all() and len(ends) == 4
+    least = arrivals(4, 1, seed=0, trace=[0.0, 5e-324])
+    assert least.tolist() == pytest.approx([0.25, 0.25, 0.75, 0.75], abs=0.25) and (np.diff(least) >= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,7 @@ def test_a_part_of_a_trace_may_be_all_at_once() -> None:
         ({"trace": [0, 0]}, "load.trace"),
         ({"trace": [0.1] * (MOST_GAPS + 1)}, "load.trace"),
         ({"trace": [0.1], "arrivals_cv": 2}, "load.arrivals_cv"),
+        ({"generators": "auto "}, "load.generators"),
         ({"protocol": "https"}, "load.protocol"),
         ({"generators": 17}, "load.generators"),
         ({"generators": "many"}, "load.generators"),

@@ -183,6 +183,10 @@ def test_kept_requests_are_drafted_looked_at_added_and_deleted(dev: Any) -> None
     assert "allows to keep 500 of the requests" in page and "40 are kept" in page and "words 1" not in page
     drafted = client.post(f"{here}draft/")
     assert "what r1 answered to them" in squeezed(drafted.text) and "40 items, nothing wrong" in drafted.text
+    ticked = 'name="use" value="1" checked'
+    assert ticked in client.get(f"{here}new/").text and ticked not in drafted.text, (
+        "what stable said replaces no truth unasked"
+    )
     assert not GoldenSet.objects.exists()
     text = drafted.context["text"]
     client.post(f"{here}add/", {"text": text, "verb": "add", "version": model.version}, follow=True)

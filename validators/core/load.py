@@ -89,7 +89,7 @@ def arrivals(
         gaps = random.gamma(1 / cv**2, 1.0, count + 1)
     instants: Floats = np.cumsum(gaps)
     whole = float(instants[-1]) or 1.0  # a part of a trace may be all at once
-    return np.minimum(instants[:-1] * (duration_s / whole), np.nextafter(duration_s, 0.0))
+    return np.minimum(instants[:-1] / whole * duration_s, np.nextafter(duration_s, 0.0))
 
 
 def summarise(

@@ -29,7 +29,7 @@ from registry.core.schema import (
 )
 from validators.core import json_shape
 from validators.core.expiry import FACTS, USUAL
-from validators.core.gpu_checks import CHECKS
+from validators.core.gpu_checks import CHECKS, MEASURING
 from validators.core.proof import sizing
 from validators.core.ruler import COMPARISONS, ONLY_FOR, Kind
 from validators.core.slo import DISPERSION_SAFETY
@@ -342,6 +342,9 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
     gates = read.get("gates") or []
     for name in sorted({name for name in gates if gates.count(name) > 1}):
         problems.append(Problem("gates", f"the gate {name} occurs twice.", "Name every gate once."))
+    if "gpu" in gates and not set(MEASURING) & set(gates[: gates.index("gpu")]):
+        fix = f"Name {' or '.join(MEASURING)} before it."
+        problems.append(Problem("gates", "nothing is measured before gpu, which looks at the GPUs under it.", fix))
     golden = read.get("golden") or {}
     if "golden" in gates and golden.get("set", "") is None:
         problems.append(

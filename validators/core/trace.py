@@ -47,12 +47,10 @@ def _rows(text: str) -> Iterator[tuple[int, Any]]:
     lines = text.removeprefix("\ufeff").splitlines()
     head = [name.strip().lower() for name in next(csv.reader(lines[:1]), [])]
     if COLUMN in head:
-        at = head.index(COLUMN)
-        yield from (
-            (line, row[at] if at < len(row) else "")
-            for line, row in enumerate(csv.reader(lines), 1)
-            if row and line > 1
-        )
+        at, table = head.index(COLUMN), csv.reader(lines)
+        next(table)
+        # a quoted field may go on in the next line
+        yield from ((table.line_num, row[at] if at < len(row) else "") for row in table if row)
         return
     for line, words in enumerate(lines, 1):
         if words.strip():
@@ -62,7 +60,7 @@ def _rows(text: str) -> Iterator[tuple[int, Any]]:
 def _field(words: str) -> Any:
     try:
         told = json.loads(words)
-    except ValueError:
+    except (ValueError, RecursionError):
         return words
     if not isinstance(told, dict):
         return told

@@ -36,6 +36,7 @@ def steps(world: Gallery) -> Iterator[Step]:
         ("replay-of-taken-back", "rollout_replay", {"pk": world.ended.pk}),
         ("gate-run-failed", "gate_run", {"pk": world.failed_run.pk}),
         ("gate-run-running", "gate_run", {"pk": world.running_run.pk}),
+        ("gate-run-of-gpus", "gate_run", {"pk": world.watched_run.pk}),
         ("release-rejected", "release", rejected),
         ("release-rejected-rollout", "release_rollout", rejected),
         ("release-rejected-diff", "release_diff", rejected),
@@ -63,6 +64,7 @@ def steps(world: Gallery) -> Iterator[Step]:
     yield "fleet-fit", f"{reverse('fleet')}?fit={world.release.model.slug}/{world.release.name}", None
     yield "not-found", "/models/nobody-knows-it/", None
     yield "compare", f"{reverse('release_diff', kwargs=of)}?against=r2", None
+    yield "golden-set-drafted", reverse("model_golden_set_draft", args=["sentiment"]), {}
     yield from _posts(world, of)
 
 

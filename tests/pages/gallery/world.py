@@ -23,6 +23,7 @@ from rollouts.models import AATestRecord, Rollout
 from serving.models import Environment, Gateway, Node, Route
 from tests.factories import make_environment, make_team, make_user
 from tests.pages.gallery.clock import StoryClock
+from tests.pages.gallery.hardware import gpus_are_read, requests_are_kept, watched_run
 from tests.pages.gallery.releases import (
     CODE,
     IMAGE,
@@ -59,6 +60,7 @@ class Gallery:
     gate_run: GateRun
     failed_run: GateRun
     running_run: GateRun
+    watched_run: GateRun  # with capacity and GPUs
     webhook: Webhook
     issuer: Issuer
     person: User
@@ -132,11 +134,12 @@ def _story(clock: StoryClock, people: _People, minutes: int) -> Gallery:
     traffic.for_s(rollout, 3)
     issuer, webhook = _settings(people, production)
     _hours(clock, minutes)
-    running = _running(later, staging)
+    running, watched = _running(later, staging), watched_run(others["lines"], staging)
+    requests_are_kept(sentiment)
     everybody_is_heard()
     return Gallery(
         people.ada, candidate, rollout, ended, waiting, stuck, report.gate_run, GateRun.objects.get(release=releases[2]),
-        running, webhook, issuer, people.mara, releases[2], long,
+        running, watched, webhook, issuer, people.mara, releases[2], long,
     )  # fmt: skip
 
 
@@ -317,3 +320,4 @@ def everybody_is_heard() -> None:
     Gateway.objects.update(seen_at=now)
     Node.objects.filter(name="gpu-2").update(cordoned_at=now, cordoned_by="ada", cordon_reason="New memory on Tuesday.")
     Node.objects.filter(name="gpu-3").update(seen_at=now - timedelta(minutes=7), facts={})
+    gpus_are_read()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from ledger.adapters.linux_processes import die_with_starter
 from serving.adapters.triton_requests import opened
 from serving.ports import Parcel
 from validators.execution.runners.load import LoadRun
@@ -22,6 +24,7 @@ _TELL_EVERY_S = 0.1
 
 
 def main() -> None:
+    die_with_starter(signal.SIGKILL)  # a process that is stopped sees no end of its input
     source = sys.stdin.buffer
     told = json.loads(source.readline())
     bodies = tuple(source.read(size) for size in told["sizes"])

@@ -186,6 +186,8 @@ class _Generator:
         self._hand_over()
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if not line.endswith(b"\n"):  # it ended in the middle of a word
+                return
             told = json.loads(line)
             for at, sent_s, done_s, error, is_refused, is_sent in told["attempts"]:
                 due_s = float(self.run.schedule[at])

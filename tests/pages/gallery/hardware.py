@@ -1,0 +1,85 @@
+"""What takes GPUs and time: what agents read of GPUs, a gate run that watched them, and requests that were kept."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.utils import timezone
+
+from ledger.core.canonical import sha256_of
+from registry.models import Release, ServedModel
+from serving.agent.gpu_reader import GpuReader
+from serving.models import Environment, Node
+from tests.core.test_gpu_health import judged as judged_gpu
+from tests.fakes.nvml import replayed
+from tests.pages.gallery.releases import SYSTEM, gate_run
+from validators.actions.gate_runs import record_judgement
+from validators.core.policy import parse_policy
+from validators.core.verdict import Judgement, Verdict
+from validators.models import GateResult, GateRun, KeptRequest
+
+#: By node: the recording that its agent reads, and which of its frames.
+READ = {"gpu-1": ("well", 0), "gpu-2": ("ecc_uncorrected", 2), "gpu-3": ("unsupported", 0)}
+
+
+def gpus_are_read() -> None:
+    """A moment ago."""
+    for node, (recording, frame) in READ.items():
+        with replayed(recording) as library:
+            reader = GpuReader(now=time.time)
+            reader.read()
+            library.at = frame
+            Node.objects.filter(name=node).update(gpus=reader.read().as_json())
+
+
+def watched_run(release: Release, environment: Environment) -> GateRun:
+    """Of the capacity, and what the GPU said meanwhile: it was too hot."""
+    policy = parse_policy({"gates": ["capacity", "gpu"], "load": {"slo_ms": 250}})
+    run = gate_run(release, environment, policy)
+    found = {
+        "capacity": Judgement(Verdict.UNDECIDED, "600 s were not enough.", CAPACITY),
+        "gpu": judged_gpu("throttled"),
+    }
+    for result in run.results.order_by("position"):
+        GateResult.objects.filter(pk=result.pk).update(started_at=timezone.now())
+        result.refresh_from_db()
+        record_judgement(actor=SYSTEM, gate_result=result, judgement=found[result.gate])
+    return run
+
+
+def requests_are_kept(model: ServedModel) -> None:
+    KeptRequest.objects.bulk_create(
+        KeptRequest(
+            model=model, release="r1", inputs={"text": f"Words of somebody, {n}."}, answers={"probabilities": [0.2, 0.8]},
+            digest=sha256_of(str(n).encode()), rank=n, size_bytes=70, at=timezone.now(),
+        )
+        for n in range(40)
+    )  # fmt: skip
+
+
+def _point(rate: float, p50_ms: float, queue_ms: float, found: str) -> dict[str, Any]:
+    stages = {
+        "queue_ms": queue_ms, "input_ms": 0.4, "infer_ms": p50_ms, "output_ms": 0.3, "overhead_ms": 0.8,
+        "mean_batch": 1 + queue_ms / 4, "total_ms": queue_ms + p50_ms + 1.5,
+    }  # fmt: skip
+    latency = {"p50": p50_ms + queue_ms, "p95": 2 * p50_ms + 3 * queue_ms, "p99": 3 * p50_ms + 5 * queue_ms}
+    return {
+        "rate_per_s": rate, "purpose": "near", "seconds": 30, "requests": int(30 * rate), "over": 2, "errors": 0,
+        "achieved_per_s": rate, "goodput_per_s": rate * 0.98, "latency_ms": latency, "lag_p99_ms": 0.2, "dispersion": 3.0,
+        "stages": stages, "found": found,
+    }  # fmt: skip
+
+
+CAPACITY: dict[str, Any] = {
+    "slo_ms": 250.0, "capacity_per_s": 96.2, "declared_per_s": 120.0, "hardware": "NVIDIA L4", "protocol": "grpc",
+    "generators": 2, "slo_quantile": 0.99, "confidence": 0.9, "budget_s": 600, "seconds": 598, "longest_frac": 0.1,
+    "points": [
+        _point(20, 11, 1, "proven"), _point(40, 12, 3, "proven"), _point(80, 14, 9, "proven"), _point(96.2, 16, 20, "proven"),
+        _point(160, 19, 90, "refuted"),
+    ],
+    "batches": [
+        {"items": n, "requests": 40, "items_per_s": 90 * n**0.7, "latency_ms": {"p50": 11 * n**0.3, "p95": 14 * n**0.3}}
+        for n in (1, 2, 4, 8, 16)
+    ],
+}  # fmt: skip
