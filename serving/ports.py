@@ -94,6 +94,7 @@ class Parcel:
     model: str
     bodies: tuple[bytes, ...]
     json_bytes: tuple[int, ...]  # over HTTP: how much of each body is JSON; tensors follow
+    streams: bool = False  # over gRPC: each request opens a stream of responses
 
 
 class PreparedRequests(Protocol):
@@ -108,8 +109,11 @@ class PreparedRequests(Protocol):
         """Makes the connection for which the first request would wait. Whoever cannot be reached says so when it is asked."""
         ...
 
-    def send(self, at: int, *, timeout_s: float) -> None:
-        """Sends the request at that place, counted round, and waits for its answer, at which nobody looks. Raises InferenceError."""
+    def send(self, at: int, *, timeout_s: float) -> Sequence[float] | None:
+        """Sends the request at that place, counted round, and waits for its whole answer, at which nobody looks.
+
+        Of requests that stream: when each response came, by `time.perf_counter`. Raises InferenceError.
+        """
         ...
 
     def close(self) -> None: ...
@@ -125,11 +129,19 @@ class InferenceServer(Protocol):
         ...
 
     def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
-        """One inference. BYTES tensors are object arrays of bytes or str. Raises InferenceError."""
+        """One inference. BYTES tensors are object arrays of bytes or str. Raises InferenceError.
+
+        Of a release that streams the answer is whole: each text is its pieces, one after the other.
+        """
         ...
 
-    def prepared(self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC) -> PreparedRequests:
-        """One request for each of `batches`, to be sent over GRPC or HTTP; closed with this client. Raises InferenceError."""
+    def prepared(
+        self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC, streams: bool = False
+    ) -> PreparedRequests:
+        """One request for each of `batches`, to be sent over GRPC or HTTP; closed with this client. Raises InferenceError.
+
+        `streams`: to a release that answers in several responses, over GRPC alone.
+        """
         ...
 
     def statistics(self, model: str) -> dict[str, Any]:

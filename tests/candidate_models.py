@@ -82,6 +82,60 @@ class TritonPythonModel:
         return WORD_S * sum(words)
 """
 
+#: A language model of one hidden state: greedy, `layers` deep, a word at a time, each of which takes WORD_S (`sleep`).
+#: An instance writes one answer at a time, which makes it what servers of language models call a slot.
+_GENERATING = """
+import json, time, zlib
+from pathlib import Path
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+WORDS, WIDTH, LENGTH, WORD_S = 64, 16, 20, 0.01
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+class TritonPythonModel:
+    def initialize(self, args):
+        own = json.loads((Path(__file__).parent / "sluicegate.json").read_text())["parameters"]
+        random = np.random.default_rng(12)
+        self.layers = random.normal(0, 2 / WIDTH**0.5, (30, WIDTH, WIDTH))[: int(own["layers"])]
+        self.embedded = random.normal(0, 1, (WORDS, WIDTH))
+
+    def execute(self, requests):
+        for request in requests:
+            prompts = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()
+            texts, sender = [self.words(prompt) for prompt in prompts.ravel()], request.get_response_sender()
+            for step in zip(*texts):
+                time.sleep(WORD_S)
+                piece = np.array(step, object).reshape(prompts.shape)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", piece)]))
+            sender.send(flags=FINAL)
+
+    def words(self, prompt):
+        state = np.random.default_rng(zlib.crc32(prompt)).normal(0, 1, WIDTH)
+        out = []
+        for _ in range(LENGTH):
+            for layer in self.layers:
+                state = np.tanh(layer @ state)
+            word = int((self.embedded @ state).argmax())
+            state = state + self.embedded[word]
+            out.append(f"{word} ".encode())
+        return out
+"""
+
+
+def generating(*, layers: int = 30, slots: int = 4) -> Make:
+    """y[1], a text of 20 words, streamed by the word; as many at once as there are slots."""
+    own = made.serving(
+        max_batch_size=4,
+        inputs=[{"name": "text", "data_type": "BYTES", "dims": [1]}],
+        outputs=[{"name": "y", "data_type": "BYTES", "dims": [1]}],
+        dynamic_batching=None,
+        instance_group=[{"kind": "cpu", "count": slots}],
+        parameters={"layers": str(layers)},
+        decoupled=True,
+    )
+    return _code("generating", _GENERATING, own)
+
 
 def numbers(fault: str = "none", *, keeps_bytes: int = 0, max_batch_size: int = 8) -> Make:
     """y = 2x, FP32[4]."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from registry.adapters import pbtxt
 from tests import golden_models
-from tests.candidate_models import MOST_TOKENS, Make, numbers, texts
+from tests.candidate_models import MOST_TOKENS, Make, generating, numbers, texts
 from tests.contracts import serving_models as made
 from tests.contracts.serving_models import MemoryBlobs
 from tests.sentiment_candidates import gate_policy, golden, sentiment
@@ -136,6 +136,26 @@ IN_BATCHES = _load(20, rate_per_s=60, slo_quantile=0.9, slo_ms=1000, max_lag_ms=
 BY_CLASS = _load(3, rate_per_s=8, slo_quantile=0.8)
 AFTER_A_BURST = _load(3, rate_per_s=20, slo_quantile=0.9, burst_factor=4, burst_s=1.2, recovery_s=2)
 P99 = _load(3, rate_per_s=20, slo_quantile=0.99)
+GENERATOR = generating()
+_PROMPTS = [GoldenItem(str(at), {"text": f"prompt {at}"}, None, expected={"y": ""}) for at in range(40)]
+#: Nobody knows what is right of a made-up language: what stable writes is asked for.
+WRITTEN = _golden("exact_text", lambda: _PROMPTS, GENERATOR, min_accuracy=None, min_slice_accuracy=None)
+#: At 4/s one slot is busy four fifths of the time: whole answers stay well within 5 s, and one request in two waits.
+FIRST_WORD = Trial(
+    {
+        "gates": ["contract", "cold_start", "load"],
+        "load": {
+            "rate_per_s": 4,
+            "slo_ms": 5000,
+            "ttft_slo_ms": 120,
+            "slo_quantile": 0.9,
+            "max_lag_ms": 60,
+            "burst_s": 0,
+        },
+    },
+    lambda: _PROMPTS,
+    stable=GENERATOR,
+)
 
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("good", "the sentence encoder, 32-bit", sentiment("r1"), SENTENCES),
@@ -217,10 +237,14 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("regression in half precision", "16 bits", price(is_half=True), PRICES),
     Candidate("regression off by 0.1 %", "times 1.001", price(factor=1.001), PRICES),
     Candidate("regression off by 2 %", "times 1.02", price(factor=1.02), PRICES, "golden", "agreement with stable is 0.00%"),
-)  # fmt: skip
-#: Named and not run, and why.
-LEFT_OUT = {
-    "language model with one slot, or 28 of 30 layers": (
-        "no server that generates text token by token is part of this, and no gate asks for the time to the first token"
+    Candidate("language model, four slots", "no fault", generating(), FIRST_WORD),
+    Candidate(
+        "language model with one slot", "one instance for four: as many words a second, which wait for each other",
+        generating(slots=1), FIRST_WORD, "load", "Time to first token: .* it is slower", in_tests=True,
     ),
-}
+    Candidate("language model, all its layers", "no fault", generating(), WRITTEN),
+    Candidate(
+        "language model of 28 layers", "two of its 30 are cut off",
+        generating(layers=28), WRITTEN, "golden", "agreement with stable is [0-9]\\.", in_tests=True,
+    ),
+)  # fmt: skip

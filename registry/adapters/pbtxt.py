@@ -25,11 +25,13 @@ _KNOWN = {
         "dynamic_batching",
         "instance_group",
         "parameters",
+        "model_transaction_policy",
     },
     "ModelInput": {"name", "data_type", "dims"},
     "ModelOutput": {"name", "data_type", "dims"},
     "ModelDynamicBatching": {"preferred_batch_size", "max_queue_delay_microseconds", "default_queue_policy"},
     "ModelInstanceGroup": {"kind", "count"},
+    "ModelTransactionPolicy": {"decoupled"},
 }
 _ELSEWHERE = {
     "model_warmup": "List warm-up requests under serving.warmup in release.yaml.",
@@ -96,6 +98,8 @@ def _stated(message: pb.ModelConfig) -> dict[str, Any]:
             }
     if message.parameters:
         stated["parameters"] = {key: item.string_value for key, item in message.parameters.items()}
+    if message.HasField("model_transaction_policy"):
+        stated["decoupled"] = message.model_transaction_policy.decoupled
     return stated
 
 
@@ -121,7 +125,8 @@ def _unknown(message: Any, at: str, config: Config, path: str) -> list[Problem]:
     return problems
 
 
-_SOME_TENSOR = [{"name": "x", "data_type": "FP32", "dims": [1]}]
+#: Stands for tensors that the file does not state. A text, since it may be streamed.
+_SOME_TENSOR = [{"name": "x", "data_type": "BYTES", "dims": [1]}]
 
 
 def _wrong(config: Config, path: str) -> list[Problem]:

@@ -30,6 +30,8 @@ def render(serving: Mapping[str, Any], model: str, *, backend: str = "") -> str:
         lines.append(f"instance_group {{ kind: KIND_{group['kind'].upper()} count: {group['count']} }}")
     for key, value in sorted((serving.get("parameters") or {}).items()):
         lines.append(f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}")
+    if serving.get("decoupled"):
+        lines.append("model_transaction_policy { decoupled: true }")
     return "\n".join(lines) + "\n"
 
 
@@ -148,7 +150,10 @@ _THEIRS = {
     "outputs": "output",
     "max_queue_delay_us": "max_queue_delay_microseconds",
     "default_timeout_us": "default_timeout_microseconds",
+    "decoupled": "model_transaction_policy[0].decoupled",
 }
+#: What `serving` means where it says nothing, of members that it keeps only where they say something.
+_UNSAID = {"decoupled": False}
 
 
 def field_in_config(field: str) -> str:
@@ -187,8 +192,9 @@ def disagreements(config: Config, serving: Mapping[str, Any], model: str, backen
             )
         )
     for word, stated in config.stated.items():
-        if stated != serving.get(word):
-            ours, mine, theirs = _first_difference(f"serving.{word}", stated, serving.get(word))
+        own = serving.get(word, _UNSAID.get(word))
+        if stated != own:
+            ours, mine, theirs = _first_difference(f"serving.{word}", stated, own)
             field = field_in_config(ours)
             problems.append(
                 problem_in_config(
@@ -204,7 +210,7 @@ def disagreements(config: Config, serving: Mapping[str, Any], model: str, backen
 
 def shown(field: str) -> str:
     """The field as people write it: only repeated messages keep their number."""
-    return field.replace("dynamic_batching[0]", "dynamic_batching").replace("queue_policy[0]", "queue_policy")
+    return re.sub(r"(dynamic_batching|queue_policy|model_transaction_policy)\[0\]", r"\1", field)
 
 
 def _first_difference(at: str, stated: Any, ours: Any) -> tuple[str, Any, Any]:

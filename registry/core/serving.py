@@ -104,6 +104,7 @@ _MEMBERS: dict[str, Field] = {
     "queue_policy": may(_QUEUE_POLICY, None),
     "warmup": may(ListOf(_WARMUP, most=50), []),
     "parameters": may(Object(Text(4000)), {}),
+    "decoupled": may(Flag()),
 }
 SERVING = Record(
     _MEMBERS,
@@ -114,6 +115,7 @@ SERVING = Record(
         "backend": "Write runtime.backend.",
         "platform": "Write runtime.backend.",
         "name": "Write model, at the top.",
+        "model_transaction_policy": "Write decoupled: true.",
     },
 )
 
@@ -124,13 +126,20 @@ def instances_of(serving: Mapping[str, Any], kind: str = "") -> int:
     return sum(g.get("count", 0) for g in groups if not kind or g.get("kind") == kind)
 
 
-def lint(serving: Mapping[str, Any], at: str = "serving") -> list[Problem]:
-    """What contradicts what inside a serving configuration. Members that could not be read are passed over."""
-    return [*_batching(serving, at), *_names(serving, at), *_warmups(serving, at)]
+def lint(serving: Mapping[str, Any], at: str = "serving", *, backend: str = "") -> list[Problem]:
+    """What contradicts what inside a serving configuration. Members that could not be read are passed over.
+
+    `backend`: the one that runs it, where that is known.
+    """
+    return [*_batching(serving, at), *_names(serving, at), *_warmups(serving, at), *_streams(serving, at, backend)]
 
 
 def normal(serving: dict[str, Any]) -> dict[str, Any]:
-    """The same configuration with what has no order put in order, so that two spellings have one digest."""
+    """The same configuration with what has no order put in order, so that two spellings have one digest.
+
+    `decoupled` is there only where it is true: releases that were sealed before it could be said keep their digest.
+    """
+    serving = {name: value for name, value in serving.items() if name != "decoupled" or value}
     batching = serving.get("dynamic_batching")
     if batching:
         sizes = sorted(set(batching["preferred_batch_size"]))
@@ -205,6 +214,24 @@ def _warmups(serving: Mapping[str, Any], at: str) -> list[Problem]:
         for name in sorted(set(known) - set(warmup["inputs"])):
             problems.append(Problem(f"{at}.warmup[{i}].inputs", f"the input {name!r} has no value.", f"Add {name}."))
     return problems
+
+
+def _streams(serving: Mapping[str, Any], at: str, backend: str) -> list[Problem]:
+    """A release that answers in several responses answers in text: only of texts is it clear what they add up to."""
+    graph = Problem(
+        f"{at}.decoupled",
+        "a graph under onnxruntime answers once, and cannot stream.",
+        "Remove decoupled, or bring code (`backend: python`) that sends its responses.",
+    )
+    return [graph] * (bool(serving.get("decoupled")) and backend == "onnxruntime") + [
+        Problem(
+            f"{at}.outputs[{i}].data_type",
+            f"{tensor['data_type']} does not come in pieces; a release that streams ({at}.decoupled) answers in text.",
+            "Write BYTES, or remove decoupled.",
+        )
+        for i, tensor in enumerate(serving.get("outputs", []))
+        if serving.get("decoupled") and tensor.get("data_type") not in ("BYTES", None)
+    ]
 
 
 def against_contract(serving: Mapping[str, Any], contract: Mapping[str, Any], at: str = "serving") -> list[Problem]:

@@ -140,7 +140,8 @@ def _lint(read: Mapping[str, Any]) -> list[Problem]:
     config, runtime = read.get("serving"), read.get("runtime", {})
     if not isinstance(config, dict):
         return []
-    return serving.lint(config) + envelope_lint.lint(read.get("envelope", {}), config, runtime.get("backend", ""))
+    backend = runtime.get("backend", "")
+    return serving.lint(config, backend=backend) + envelope_lint.lint(read.get("envelope", {}), config, backend)
 
 
 def refuse(code: str, what: str, problems: Sequence[Problem]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from serving.adapters.triton_errors import grpc_error, redacted
 from serving.adapters.triton_requests import CHANNEL, opened, parcel_of, typed
+from serving.adapters.triton_streams import Streams, is_refused_as_decoupled
 from serving.ports import GRPC, HTTP, Inference, InferenceError, PreparedRequests, Tensors, TensorSpec
 
 CONTROL_TIMEOUT_S = 5.0
@@ -36,10 +38,13 @@ class TritonServer:
         self.host, self.http_port, self.grpc_port = host, http_port, grpc_port
         self._client = triton_grpc.InferenceServerClient(f"{host}:{grpc_port}", channel_args=CHANNEL)
         self._prepared: list[PreparedRequests] = []
+        self._streams = Streams(f"{host}:{grpc_port}")
+        self._decoupled: set[str] = set()  # models that refused to be asked for one response
 
     def close(self) -> None:
         for requests in self._prepared:
             requests.close()
+        self._streams.close()
         self._client.close()
 
     def is_live(self) -> bool:
@@ -58,21 +63,29 @@ class TritonServer:
         return _specs(found.inputs, skip), _specs(found.outputs, skip)
 
     def infer(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[str] = ()) -> Inference:
+        if model in self._decoupled:
+            return self._streams.infer(model, inputs, timeout_s=timeout_s, outputs=outputs)
         tensors = [_tensor(name, value) for name, value in inputs.items()]
         wanted = [triton_grpc.InferRequestedOutput(name) for name in outputs] or None
         began = time.perf_counter()
         try:
             answer = self._client.infer(model, tensors, outputs=wanted, client_timeout=timeout_s)
         except InferenceServerException as error:
+            if is_refused_as_decoupled(str(error.message())):
+                self._decoupled.add(model)
+                return self._streams.infer(model, inputs, timeout_s=timeout_s, outputs=outputs)
             raise _inference_error(error) from error
         latency_s = time.perf_counter() - began
         found = {output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs}
         return Inference({name: value for name, value in found.items() if value is not None}, latency_s)
 
-    def prepared(self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC) -> PreparedRequests:
+    def prepared(
+        self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC, streams: bool = False
+    ) -> PreparedRequests:
         """They end with this client."""
         port = self.http_port if protocol == HTTP else self.grpc_port
-        self._prepared.append(opened(parcel_of(model, batches, protocol=protocol, host=self.host, port=port)))
+        parcel = parcel_of(model, batches, protocol=protocol, host=self.host, port=port)
+        self._prepared.append(opened(replace(parcel, streams=streams)))
         return self._prepared[-1]
 
     def why_not_loaded(self, model: str, *, control_secret: str) -> str:

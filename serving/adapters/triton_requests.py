@@ -10,7 +10,7 @@ import http.client
 import json
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -34,6 +34,8 @@ CHANNEL = [
 _SERVICE = "/inference.GRPCInferenceService"
 _CONNECT_S = 1.0
 _LONGEST_ANSWER = 2**31 - 1
+_WITH_STATUS = (("triton_grpc_error", "true"),)
+_ERROR_FIELD = b"\x0a"
 
 
 def parcel_of(model: str, batches: Sequence[Tensors], *, protocol: str, host: str, port: int) -> Parcel:
@@ -55,21 +57,50 @@ class GrpcRequests:
         self._channel = grpc.insecure_channel(f"{parcel.host}:{parcel.port}", options=CHANNEL)
         # bytes in, bytes out: without serializers gRPC hands them on as they are
         self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer")
+        self._stream = stream_call(self._channel)
         self._is_live = self._channel.unary_unary(f"{_SERVICE}/ServerLive")
 
     def connect(self) -> None:
         with contextlib.suppress(grpc.RpcError):
             self._is_live(b"", timeout=_CONNECT_S)
 
-    def send(self, at: int, *, timeout_s: float) -> None:
-        bodies = self.parcel.bodies
+    def send(self, at: int, *, timeout_s: float) -> Sequence[float] | None:
+        body = self.parcel.bodies[at % len(self.parcel.bodies)]
+        if self.parcel.streams:
+            came = [time.perf_counter() for _ in responses(self._stream, body, timeout_s=timeout_s)]
+            if not came:
+                raise InferenceError("server_error", "The stream ended without a response.")
+            return came
         try:
-            self._infer(bodies[at % len(bodies)], timeout=timeout_s)
+            self._infer(body, timeout=timeout_s)
         except grpc.RpcError as error:
             raise grpc_error(error.code().name, error.details() or "") from error
+        return None
 
     def close(self) -> None:
         self._channel.close()
+
+
+def stream_call(channel: grpc.Channel) -> Callable[..., Iterator[bytes]]:
+    """A stream for one request: the client's half of it ends with that, so the server's ends with its last response."""
+    call: Callable[..., Iterator[bytes]] = channel.unary_stream(f"{_SERVICE}/ModelStreamInfer")
+    return call
+
+
+def responses(call: Callable[..., Iterator[bytes]], body: bytes, *, timeout_s: float) -> Iterator[bytes]:
+    """Each response of one stream, as it comes. Raises InferenceError.
+
+    A response of a stream may be an error under a status of success: its first field, which nothing precedes.
+    Source: `ModelStreamInferResponse`; the header asks for a status instead (Triton from 24.08 on).
+    """
+    try:
+        for data in call(body, timeout=timeout_s, metadata=_WITH_STATUS):
+            if data.startswith(_ERROR_FIELD):
+                message = service_pb2.ModelStreamInferResponse.FromString(data).error_message
+                raise grpc_error("INTERNAL", message)
+            yield data
+    except grpc.RpcError as error:
+        raise grpc_error(error.code().name, error.details() or "") from error
 
 
 class HttpRequests:
@@ -135,14 +166,14 @@ def typed(name: str, value: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
 
 def _grpc_body(model: str, batch: Tensors) -> tuple[bytes, int]:
     request = service_pb2.ModelInferRequest(model_name=model)
-    for name, data_type, shape, data in _tensors(batch):
+    for name, data_type, shape, data in tensors_of(batch):
         request.inputs.add(name=name, datatype=data_type, shape=shape)
         request.raw_input_contents.append(data)
     return request.SerializeToString(), 0
 
 
 def _http_body(_: str, batch: Tensors) -> tuple[bytes, int]:
-    tensors = list(_tensors(batch))
+    tensors = list(tensors_of(batch))
     inputs = [
         {"name": name, "datatype": data_type, "shape": shape, "parameters": {"binary_data_size": len(data)}}
         for name, data_type, shape, data in tensors
@@ -151,7 +182,7 @@ def _http_body(_: str, batch: Tensors) -> tuple[bytes, int]:
     return said + b"".join(data for *_, data in tensors), len(said)
 
 
-def _tensors(batch: Tensors) -> list[tuple[str, str, list[int], bytes]]:
+def tensors_of(batch: Tensors) -> list[tuple[str, str, list[int], bytes]]:
     """(name, type, shape, bytes) of each."""
     found = []
     for name, value in batch.items():

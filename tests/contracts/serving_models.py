@@ -108,6 +108,27 @@ class TritonPythonModel:
         return answers
 """
 
+#: Streams a text back by the word. The word `boom` is an error of this request, `die` ends the process.
+STREAMING = """
+import os, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            texts = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()
+            sender = request.get_response_sender()
+            for word in texts[0, 0].decode().split():
+                time.sleep(0.01)
+                if word == "die":
+                    os._exit(1)
+                error = pb_utils.TritonError("the answer went wrong") if word == "boom" else None
+                piece = np.full(texts.shape, f"{word} ".encode(), object)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", piece)], error))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
 
 def serving(**changes: Any) -> dict[str, Any]:
     return {
@@ -170,6 +191,12 @@ def words(blobs: MemoryBlobs, model: str = "words", **changes: Any) -> dict[str,
 
 def misbehaving(blobs: MemoryBlobs, model: str = "misbehaving", **changes: Any) -> dict[str, Any]:
     return manifest(blobs, model, {"artifact/model.py": MISBEHAVING.encode()}, serving(**changes), backend="python")
+
+
+def streaming(blobs: MemoryBlobs, model: str = "streaming", **changes: Any) -> dict[str, Any]:
+    text = [{"name": "text", "data_type": "BYTES", "dims": [1]}]
+    own = serving(inputs=text, outputs=[{**text[0], "name": "y"}], dynamic_batching=None, decoupled=True, **changes)
+    return manifest(blobs, model, {"artifact/model.py": STREAMING.encode()}, own, backend="python")
 
 
 def launch_spec(made: dict[str, Any], folder: Path, *, deployment_id: int = 1) -> LaunchSpec:

@@ -39,6 +39,13 @@ def test_the_load_takes_what_its_own_plan_says() -> None:
     assert (burst.least_s, burst.most_s) == (lasts, lasts) and lasts == 31.1
 
 
+def test_the_first_token_is_told_where_it_is_asked_for() -> None:
+    load = {"slo_ms": 5000, "slo_quantile": 0.9}
+    found = told(load={**load, "ttft_slo_ms": 120})["load.ttft_slo_ms"]
+    assert found.demands == "90 % have the first token within 120 ms."
+    assert "load.ttft_slo_ms" not in told(load=load)
+
+
 def test_a_load_that_cannot_pass_certifies_nothing() -> None:
     found = told(load={"slo_ms": 250, "rate_per_s": 1, "duration_s": 10})["load.slo_ms"]
     assert found.certifies.startswith("Nothing: it can fail, and cannot pass")

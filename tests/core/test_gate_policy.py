@@ -19,6 +19,10 @@ OPEN = ("none", "the only one", "the model's objective", "a fifth of `slo_ms`, a
 SET = "sha256:" + "0" * 64
 
 
+#: Fields that a policy has only where it states them, so that all others keep their digest.
+ONLY_STATED = ("load.ttft_slo_ms",)
+
+
 def documented() -> dict[str, str]:
     """{field: its default} from the tables; a row may tell two fields with a default each."""
     found = {}
@@ -37,6 +41,7 @@ def value_of(path: str, document: dict[str, Any]) -> Any:
 def test_every_field_is_documented_with_its_default() -> None:
     told = documented()
     plain = parse_policy({"gates": ["load", "resources", "capacity", "gpu"]}).document
+    assert all(told.pop(path) == "not asked" for path in ONLY_STATED)
     assert set(told) == {f"{gate}.{field}" for gate in (*GATE_NAMES, "evidence") for field in plain[gate]}
     for path, default in told.items():
         if default in OPEN:
@@ -102,6 +107,16 @@ def test_every_limit_holds_at_its_edge(path: str, least: Any, most: Any, beyond:
         with pytest.raises(Invalid) as caught:
             parse_policy(with_field(path, value))
         assert all(error["field"].startswith(path) for error in caught.value.facts["errors"])
+
+
+def test_a_first_token_is_asked_for_within_a_stated_whole_answer() -> None:
+    both = {"slo_ms": 5000, "ttft_slo_ms": 5000}
+    assert parse_policy({"load": both}).of("load")["ttft_slo_ms"] == 5000
+    unasked = parse_policy({"load": {"slo_ms": 5000, "ttft_slo_ms": None}})
+    assert unasked.digest == parse_policy({"load": {"slo_ms": 5000}}).digest
+    for load in ({"ttft_slo_ms": 100}, {**both, "ttft_slo_ms": 5000.1}, {**both, "ttft_slo_ms": 0}):
+        with pytest.raises(Invalid, match=r"load\.ttft_slo_ms"):
+            parse_policy({"load": load}, {"slow": {"threshold_ms": 9000}})
 
 
 def test_a_gate_may_last_from_a_second_to_a_day() -> None:

@@ -150,6 +150,11 @@ def test_a_bad_value_has_line_and_column(text: str, place: str, says: str) -> No
             "3:2",
             "release.yaml is None",
         ),
+        (
+            "max_batch_size: 16\nmodel_transaction_policy { decoupled: true }",
+            "2:28",
+            "model_transaction_policy.decoupled is True, and serving.decoupled in release.yaml is False",
+        ),
         ("", "1:1", "max_batch_size is 0"),
     ],
 )
@@ -160,6 +165,21 @@ def test_a_disagreement_with_release_yaml_has_line_and_column(text: str, place: 
     errors = {error["field"]: error for error in caught.value.facts["errors"]}
     assert says in errors[f"artifact/config.pbtxt:{place}"]["message"]
     assert errors[f"artifact/config.pbtxt:{place}"]["fix"]
+
+
+def test_a_release_that_streams_says_so_in_both() -> None:
+    text = {"name": "text", "data_type": "BYTES", "dims": [1]}
+    serving = {"max_batch_size": 8, "inputs": [text], "outputs": [text], "warmup": [], "decoupled": True}
+    spec = parse_spec(release_yaml({"serving": serving, "runtime.backend": "python", "envelope": {}}))
+    rendered = render(spec.serving, spec.model, backend=spec.backend)
+    check(rendered.encode(), spec, "config.pbtxt")
+    assert parse(rendered).stated["decoupled"] is True
+    refusing = rendered.replace("decoupled: true", "decoupled: false")
+    with pytest.raises(Invalid, match="decoupled is False, and serving.decoupled in release.yaml is True"):
+        check(refusing.encode(), spec, "config.pbtxt")
+    plain = parse_spec(release_yaml({"envelope": {}}))
+    unary = render(plain.serving, plain.model, backend=plain.backend) + "model_transaction_policy { decoupled: false }"
+    check(unary.encode(), plain, "config.pbtxt")
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:

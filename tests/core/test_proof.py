@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,20 @@ def test_a_slow_class_ends_a_run_that_all_together_would_go_on() -> None:
     all_alike = Looks(lambda at: 1.0 if at % 8 == 7 else 0.01, **mixed).first()
     by_class = Looks(lambda at: 1.0 if at % 8 == 7 else 0.01, kinds, **mixed).first()
     assert all_alike is None or (by_class is not None and by_class <= all_alike)
+
+
+def test_a_run_goes_on_until_the_first_tokens_are_proven_too() -> None:
+    """Of answers within 5 s, streamed: the first response of each comes after so many seconds."""
+
+    def looks(first_s: float) -> Looks:
+        made = Looks(lambda at: 2.0, slo_ms=5000, ttft_slo_ms=100, slo_quantile=0.9)
+        made.attempts = [replace(one, came_s=(one.due_s + first_s, one.done_s)) for one in made.attempts]
+        return made
+
+    early, late, never = looks(0.05), looks(0.5), looks(0.05)
+    assert early.first() == late.first() == Looks(lambda at: 2.0, slo_ms=5000, slo_quantile=0.9).first()
+    some = [replace(one, came_s=(one.due_s + (0.5 if one.at % 9 else 0.05),)) for one in never.attempts if one.at % 9]
+    assert not never.look(some, 60.0), "who has not ended may have had the first response in time"
 
 
 def test_requests_are_settled_up_to_the_first_that_may_still_be_in_time() -> None:

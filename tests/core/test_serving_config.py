@@ -39,6 +39,19 @@ def test_what_is_not_said_has_a_default() -> None:
     }  # fmt: skip
 
 
+def test_only_text_is_streamed_and_only_by_code() -> None:
+    text = [{"name": "text", "data_type": "BYTES", "dims": [1]}]
+    assert linted(outputs=text, decoupled=True) == linted(outputs=[TENSOR], decoupled=False) == {}
+    assert "FP32 does not come in pieces" in linted(outputs=[*text, TENSOR], decoupled=True)["outputs[1].data_type"]
+    graph = lint({"outputs": text, "decoupled": True}, backend="onnxruntime")
+    assert [one.field for one in graph] == ["serving.decoupled"]
+    assert not lint({"outputs": text, "decoupled": True}, backend="python")
+
+
+def test_who_does_not_stream_has_the_digest_of_one_that_does_not_say_so() -> None:
+    assert normal({**LEAST, "decoupled": False}) == normal(LEAST) != normal({**LEAST, "decoupled": True})
+
+
 @pytest.mark.parametrize(
     ("changes", "least", "most"),
     [

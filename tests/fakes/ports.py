@@ -137,8 +137,10 @@ class FakeInferenceServer:
         found = waiting.outputs or {}
         return Inference({name: value for name, value in found.items() if not outputs or name in outputs}, latency_s)
 
-    def prepared(self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC) -> FakeRequests:
-        return FakeRequests(self, model, batches, protocol)
+    def prepared(
+        self, model: str, batches: Sequence[Tensors], *, protocol: str = GRPC, streams: bool = False
+    ) -> FakeRequests:
+        return FakeRequests(self, model, batches, protocol, streams)
 
     def why_not_loaded(self, model: str) -> str:
         return self._errors.get(model, f"the server knows no {model}")
@@ -181,13 +183,16 @@ class FakeRequests:
     model: str
     batches: Sequence[Tensors]
     protocol: str
+    streams: bool = False
     parcel: None = None
 
     def connect(self) -> None:
         """There is nothing between."""
 
-    def send(self, at: int, *, timeout_s: float) -> None:
+    def send(self, at: int, *, timeout_s: float) -> list[float] | None:
+        """A stream of one response, as every whole answer is."""
         self.server.infer(self.model, self.batches[at % len(self.batches)], timeout_s=timeout_s)
+        return [time.perf_counter()] if self.streams else None
 
     def close(self) -> None:
         """Nothing is held."""

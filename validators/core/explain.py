@@ -132,6 +132,9 @@ def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
     certifies = _says(says) if can_pass else "Nothing: it can fail, and cannot pass. Raise the rate or the deadline."
     demands = f"{own['slo_quantile'] * 100:g} % within {own['slo_ms']:g} ms; {needs.sentence}."
     yield Demand("load", "load.slo_ms", demands, certifies, needs.seconds, needs.deadline_s)
+    if (ttft_slo_ms := own.get("ttft_slo_ms")) is not None:
+        demands = f"{own['slo_quantile'] * 100:g} % have the first token within {ttft_slo_ms:g} ms."
+        yield Demand("load", "load.ttft_slo_ms", demands, certifies, needs.seconds, needs.deadline_s)
     if recovery.is_asked(own):
         lasts = round(float(recovery.surge(own, seed=int(own["seed"]))[-1]), 1)
         demands = f"Back within the objective {own['recovery_s']:g} s after {own['burst_s']:g} s of {own['burst_factor']:g} times the rate."

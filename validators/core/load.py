@@ -30,6 +30,7 @@ class Attempt:
     """One request. Instants are seconds since the run began. `error` is empty for an answer.
 
     `is_refused`: the error is that the server was full. `at`: its place in the schedule. Not `is_sent`: too many were unanswered.
+    `came_s`: when each response of a stream came; none of a request that is answered in one.
     """
 
     due_s: float
@@ -39,6 +40,7 @@ class Attempt:
     is_refused: bool = False
     at: int = 0
     is_sent: bool = True
+    came_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -239,17 +241,26 @@ def proven_all_the_same(summary: LoadSummary, found: Judgement, policy: Mapping[
 
 
 def max_lag_ms(policy: Mapping[str, Any]) -> float:
-    """How late the generator may send. By default a fifth of the objective, at least 20 ms.
+    """How late the generator may send. By default a fifth of the objective, of the tighter of two, at least 20 ms.
 
     Lag adds to the measured latency, so a late generator can fail a good release but never pass a bad one.
     """
     given = policy["max_lag_ms"]
-    return float(given) if given is not None else max(20.0, 0.2 * float(policy["slo_ms"] or 0.0))
+    return (
+        float(given)
+        if given is not None
+        else max(20.0, 0.2 * float(policy.get("ttft_slo_ms") or policy["slo_ms"] or 0.0))
+    )
+
+
+def count_tests(policy: Mapping[str, Any], classes: int) -> int:
+    """How many tests of one run can fail it: all requests, each of several classes, and the time to the first token if it is asked."""
+    return 1 + classes + (policy.get("ttft_slo_ms") is not None)
 
 
 def _judge_objective(summary: LoadSummary, policy: Mapping[str, Any], evidence: dict[str, Any]) -> Judgement:
     quantile, confidence = float(policy["slo_quantile"]), float(policy["confidence"])
-    tests = 1 + len(summary.classes)
+    tests = count_tests(policy, len(summary.classes))
     proof = first_proof(summary.over_per_window, summary.sent_per_window, policy, tests=tests)
     found, size = proof.found, sizing(policy)
     evidence["slo_test"] = {

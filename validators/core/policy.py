@@ -145,6 +145,7 @@ _LOAD = Record(
         "least_dispersion": may(Number(1, 100), DISPERSION_SAFETY),
         "longest_frac": may(_FRACTION, 0.125),
         "slo_ms": may(_OrNone(_MILLISECONDS), None),
+        "ttft_slo_ms": may(_OrNone(_MILLISECONDS)),
         "slo_quantile": may(_OrNone(Number(_LEAST_QUANTILE, _MOST_QUANTILE)), None),
         "confidence": may(_CONFIDENCE, 0.95),
         "max_error_frac": may(_OrNone(_FRACTION), None),
@@ -327,6 +328,8 @@ def _inherited(load: Mapping[str, Any], objectives: Mapping[str, Any]) -> dict[s
     out = {**load, **{name: value for name, value in own.items() if load[name] is None}}
     if out["max_duration_s"] is None:
         out["max_duration_s"] = sizing({**out, "duration_s": None}).deadline_s
+    if out.get("ttft_slo_ms") is None:
+        out.pop("ttft_slo_ms", None)
     if out["slo_ms"] is None and out["duration_s"] is None:
         out["duration_s"] = min(_ERRORS_ONLY_S, out["max_duration_s"])
     return out
@@ -370,6 +373,9 @@ def _contradictions(read: Mapping[str, Any]) -> list[Problem]:
     if load.get("trace") and load.get("arrivals_cv", 1) != 1:
         fix = "Leave one of them out."
         problems.append(Problem("load.arrivals_cv", "it means nothing where load.trace says when requests come.", fix))
+    if load.get("ttft_slo_ms") is not None and load["ttft_slo_ms"] > (load.get("slo_ms") or 0):
+        fix = "State both, the first token's no longer than the whole answer's."
+        problems.append(Problem("load.ttft_slo_ms", "it stands beside load.slo_ms, and is not within it.", fix))
     compare = str(golden.get("compare"))
     for name, kinds in ONLY_FOR.items():
         if golden.get(name) is not None and COMPARISONS.get(compare, kinds[0]) not in kinds:

@@ -15,7 +15,7 @@ from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.batch_curve import batch_curve
 from validators.execution.gates.context import GateContext
 from validators.execution.gates.load_looks import settled
-from validators.execution.gates.load_payloads import payloads_of
+from validators.execution.gates.load_payloads import payloads_of, requests_to
 from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
 from validators.execution.runners.generators import Generators
@@ -42,7 +42,7 @@ class _CapacityGate:
         self.plan = plan_of(context.policy.of("capacity"), self.load)
         self.slo_ms = float(self.load["slo_ms"])
         self.payloads = payloads_of(context)
-        self.requests = context.server.prepared(context.model, self.payloads.batches, protocol=self.load["protocol"])
+        self.requests = requests_to(context.server, context.serving, self.payloads, context)
         self.generators = Generators.asked(self.load)
         self.measured: list[Measured] = []
         self.began_s = time.time()

@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from serving.ports import InferenceServer, PreparedRequests
+from serving.ports import PreparedRequests
 from validators.core.answered import answered_at, ended_at
 from validators.core.beside_stable import BLOCK_S, BLOCKS, Arm, judge_beside
+from validators.core.first_response import is_blamed, judge_first, summarise_first, token_times
 from validators.core.full_server import burst_of, judge_full
 from validators.core.load import (
     Attempt,
@@ -26,7 +27,7 @@ from validators.core.recovery import is_asked, judge_recovery, recovered_after_s
 from validators.core.verdict import Judgement, Verdict
 from validators.execution.gates.context import Baseline, GateContext
 from validators.execution.gates.load_looks import is_proven, settled
-from validators.execution.gates.load_payloads import Payloads, payloads_of
+from validators.execution.gates.load_payloads import Payloads, payloads_of, requests_to
 from validators.execution.gates.stage_watch import StageWatch
 from validators.execution.runners import load as load_runner
 from validators.execution.runners.generators import Generators
@@ -57,15 +58,12 @@ class _LoadGate:
     def __init__(self, context: GateContext) -> None:
         self.context, self.policy = context, context.policy.of("load")
         self.payloads: Payloads = payloads_of(context)
-        self.requests = self._requests_to(context.server)
+        self.requests = requests_to(context.server, context.serving, self.payloads, context)
         self.generators = Generators.asked(self.policy)
         self.slo_ms = float(self.policy["slo_ms"] or float("inf"))
         self.sent = 0
         self.stable: Baseline | None = None  # once it was asked
         self._ended_at: list[float] = []  # of the release's own requests, by the Unix clock
-
-    def _requests_to(self, server: InferenceServer) -> PreparedRequests:
-        return server.prepared(self.context.model, self.payloads.batches, protocol=self.policy["protocol"])
 
     def answered(self) -> dict[str, Any]:
         """What the resources gate counts what the server used against."""
@@ -77,27 +75,30 @@ class _LoadGate:
         if self.policy["slo_ms"] is not None:
             self.context.say(sizing(self.policy).sentence)
         for attempt in range(_LOAD_TRIES):
-            summary, stages = self._run(seed=self.policy["seed"] + attempt)
-            found = judge_load(summary, self.policy)
+            summary, first, more = self._run(seed=self.policy["seed"] + attempt)
+            found = judge_first(judge_load(summary, self.policy), summary, first, self.policy)
             is_limited = generator_limit(summary, max_lag_ms=max_lag_ms(self.policy))
             if not is_limited or proven_all_the_same(summary, found, self.policy):
                 break
         repeated = f" (measured {attempt + 1} times, as this machine sent too late before)" if attempt else ""
-        evidence = {**found.evidence, "stages": stages, "tries": attempt + 1, **self.payloads.told}
+        evidence = {**found.evidence, **more, "tries": attempt + 1, **self.payloads.told}
         evidence |= {"protocol": self.policy["protocol"], "generators": self.generators.used}
         return Judgement(found.verdict, f"{found.reason.removesuffix('.')}{repeated}.", evidence)
 
-    def _run(self, *, seed: int) -> tuple[LoadSummary, dict[str, float] | None]:
+    def _run(self, *, seed: int) -> tuple[LoadSummary, LoadSummary, dict[str, Any]]:
+        """The numbers of the whole answers, those up to the first response, and what else the evidence says."""
         policy, kinds, planned_s = self.policy, self.payloads.kinds, sizing(self.policy).deadline_s
         schedule = self._arrivals(planned_s, seed=seed)
         enough = is_proven(schedule, kinds, policy) if policy["duration_s"] is None else _never
         watch = StageWatch(self.context)
         expected = min(len(schedule), sizing(policy).requests if enough is not _never else len(schedule))
         attempts = self._drive(schedule, expected=expected, is_enough=enough)
-        stages = watch.split()
+        more: dict[str, Any] = {"stages": watch.split()}
         is_whole = len(attempts) == len(schedule)
         lasted_s = planned_s if is_whole else attempts[-1].due_s + 1 / policy["rate_per_s"]
-        return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), stages
+        first = summarise_first(attempts, duration_s=lasted_s, ttft_slo_ms=policy.get("ttft_slo_ms"))
+        more |= token_times(attempts, first)
+        return summarise(attempts, duration_s=lasted_s, slo_ms=self.slo_ms, kinds=kinds), first, more
 
     def _arrivals(self, seconds: float, *, seed: int) -> Floats:
         policy = self.policy
@@ -115,15 +116,21 @@ class _LoadGate:
             return Judgement(found.verdict, found.reason, {**found.evidence, "beside_stable": absent})
         self.stable = stable
         self.context.say(f"it missed its objective: {stable.name} is asked in turn with it, {2 * BLOCKS * BLOCK_S:g} s")
-        own, others, to_stable = Arm((), ()), Arm((), ()), self._requests_to(stable.server)
+        own, others, to_stable = Arm((), ()), Arm((), ()), self._requests_to_stable(stable)
         for block in range(BLOCKS):
             schedule = self._arrivals(BLOCK_S, seed=self.policy["seed"] + block)
-            own = own.with_block(self._block(schedule, self.requests))
-            others = others.with_block(self._block(schedule, to_stable))
+            own = own.with_block(self._block(schedule, self.requests, is_blamed(found)))
+            others = others.with_block(self._block(schedule, to_stable, is_blamed(found)))
         return judge_beside(found, stable.name, own, others, self.policy)
 
-    def _block(self, schedule: Floats, requests: PreparedRequests) -> LoadSummary:
+    def _requests_to_stable(self, stable: Baseline) -> PreparedRequests:
+        assert stable.server is not None
+        return requests_to(stable.server, stable.serving, self.payloads, self.context)
+
+    def _block(self, schedule: Floats, requests: PreparedRequests, by_first: bool) -> LoadSummary:
         attempts = self._drive(schedule, expected=len(schedule), is_enough=_never, requests=requests)
+        if by_first:
+            return summarise_first(attempts, duration_s=BLOCK_S, ttft_slo_ms=self.policy["ttft_slo_ms"])
         return summarise(attempts, duration_s=BLOCK_S, slo_ms=self.slo_ms)
 
     def after_a_burst(self, found: Judgement) -> Judgement:
@@ -165,7 +172,7 @@ class _LoadGate:
         judgement = self.when_full(found)
         if judgement.verdict is not Verdict.FAILED:
             return Judgement(found.verdict, found.reason, judgement.evidence)
-        other = self._full(found, self._requests_to(stable.server))
+        other = self._full(found, self._requests_to_stable(stable))
         evidence = {**judgement.evidence, "stable_full_per_s": other.evidence["full_per_s"]}
         if other.verdict is not found.verdict:
             return Judgement(found.verdict, found.reason, evidence)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from validators.core.load import Attempt, Floats
+from validators.core.first_response import until_first
+from validators.core.load import Attempt, Floats, count_tests
 from validators.core.proof import LEAST_WINDOWS, WINDOW_S, proof_at
 from validators.core.verdict import Verdict
 
@@ -23,15 +25,18 @@ _GRACE_S = 0.1
 def is_proven(
     schedule: Floats, kinds: Sequence[str], policy: Mapping[str, Any]
 ) -> Callable[[Sequence[Attempt], float], bool]:
-    """Whether the objective is proven or refuted, for all or for a class. Each attempt is read once, so a look stays cheap."""
+    """Whether the objectives are proven or one is refuted, for all or for a class. Each attempt is read once, so a look stays cheap."""
     names = sorted(set(kinds))
     windows = (schedule / WINDOW_S).astype(int)
     kind_at = np.array([names.index(kinds[at % len(kinds)]) for at in range(len(schedule))])
     shape = (len(names), int(windows[-1]) + 1)
-    sent, ended, in_time = (np.zeros(shape, int) for _ in range(3))
+    sent, ended, in_time, first_in_time = (np.zeros(shape, int) for _ in range(4))
     np.add.at(sent, (kind_at, windows), 1)
-    tests = 1 + (len(names) if len(names) > 1 else 0)
+    tests, ttft_slo_ms = count_tests(policy, len(names) if len(names) > 1 else 0), policy.get("ttft_slo_ms")
     read = 0
+
+    def verdict(over: npt.NDArray[np.int_], of: npt.NDArray[np.int_]) -> Verdict:
+        return proof_at(over.tolist(), of.tolist(), policy, tests=tests).found.verdict
 
     def look(attempts: Sequence[Attempt], now_s: float) -> bool:
         nonlocal read
@@ -40,19 +45,21 @@ def is_proven(
         for one in new:
             ended[kind_at[one.at], windows[one.at]] += 1
             in_time[kind_at[one.at], windows[one.at]] += _is_in_time(one, policy["slo_ms"])
+            if ttft_slo_ms is not None:
+                first_in_time[kind_at[one.at], windows[one.at]] += _is_in_time(until_first(one), ttft_slo_ms)
         is_known = (ended == sent).all(0)
-        is_known[: max(0, math.floor(_over_before_s(now_s, policy["slo_ms"]) / WINDOW_S))] = True
+        if ttft_slo_ms is None:  # what is over in any case may still have had its first response in time
+            is_known[: max(0, math.floor(_over_before_s(now_s, policy["slo_ms"]) / WINDOW_S))] = True
         known = shape[1] if is_known.all() else int(is_known.argmin())
         if known < LEAST_WINDOWS:
             return False
-        over = (sent - in_time)[:, :known]
-        every = proof_at(over.sum(0).tolist(), sent[:, :known].sum(0).tolist(), policy, tests=tests).found
-        if every.verdict is not Verdict.UNDECIDED or tests == 1:
-            return every.verdict is not Verdict.UNDECIDED
-        of_class = (
-            proof_at(o.tolist(), s.tolist(), policy, tests=tests) for o, s in zip(over, sent[:, :known], strict=True)
-        )
-        return any(one.found.verdict is Verdict.FAILED for one in of_class)
+        over, of = (sent - in_time)[:, :known], sent[:, :known]
+        found = [verdict(over.sum(0), of.sum(0))]
+        if ttft_slo_ms is not None:
+            found.append(verdict((sent - first_in_time)[:, :known].sum(0), of.sum(0)))
+        if Verdict.FAILED in found or set(found) == {Verdict.PASSED}:
+            return True
+        return len(names) > 1 and any(verdict(*one) is Verdict.FAILED for one in zip(over, of, strict=True))
 
     return look
 

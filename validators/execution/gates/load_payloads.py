@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from serving.ports import GRPC, InferenceServer, PreparedRequests
 from validators.core.inputs import Arrays, longest_item, stack
 from validators.core.request_classes import LONGEST, classes_of, size_of
 from validators.execution.gates.context import GateContext, example_items
@@ -45,6 +46,18 @@ def payloads_of(context: GateContext) -> Payloads:
             "class_sizes": _sizes([size_of(item) for item in items], kinds),
         },
     )
+
+
+def requests_to(
+    server: InferenceServer, serving: Mapping[str, Any], payloads: Payloads, context: GateContext
+) -> PreparedRequests:
+    """They are streamed to a release whose `serving` says that it streams. Raises ValueError where a policy's protocol has no streams."""
+    protocol, streams = context.policy.of("load")["protocol"], bool(serving.get("decoupled"))
+    if streams and protocol != GRPC:
+        raise ValueError(
+            f"the release streams (serving.decoupled), which {protocol} does not; write load.protocol: grpc"
+        )
+    return server.prepared(context.model, payloads.batches, protocol=protocol, streams=streams)
 
 
 def _sizes(sizes: Sequence[int], kinds: Sequence[str]) -> dict[str, list[int]]:

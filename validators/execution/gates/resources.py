@@ -9,7 +9,7 @@ from validators.core.load import arrivals
 from validators.core.resources import judge_resources, needs_more
 from validators.core.verdict import Judgement
 from validators.execution.gates.context import GateContext
-from validators.execution.gates.load_payloads import payloads_of
+from validators.execution.gates.load_payloads import payloads_of, requests_to
 from validators.execution.runners import load as load_runner
 from validators.execution.runners.generators import Generators
 
@@ -39,7 +39,7 @@ def _soak(context: GateContext, before: Answered | None) -> Answered | None:
     context.say(f"asks it for {seconds:.0f} s more at {rate_per_s:g}/s, as {had} requests prove too little")
     schedule = arrivals(rate_per_s, seconds, seed=load["seed"])
     attempts = load_runner.drive(
-        context.server.prepared(context.model, payloads_of(context).batches, protocol=load["protocol"]),
+        requests_to(context.server, context.serving, payloads_of(context), context),
         schedule,
         timeout_s=load["timeout_s"],
         progress=lambda done: context.progress(done, len(schedule)),

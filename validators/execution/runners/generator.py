@@ -59,7 +59,7 @@ def _say(run: LoadRun, read: int, cpu_s: float | None = None) -> int:
     """Tells of the attempts from the place `read` on; how many those are. `cpu_s` says that it was all."""
     now_s = run.now_s  # first: whatever ended before this is told of
     new = run.attempts[read:]
-    rows = [[one.at, one.sent_s, one.done_s, one.error, one.is_refused, one.is_sent] for one in new]
+    rows = [[one.at, one.sent_s, one.done_s, one.error, one.is_refused, one.is_sent, one.came_s] for one in new]
     told: dict[str, Any] = {"now_s": now_s, "sent": run.sent, "cpu_s": cpu_s, "attempts": rows}
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()

@@ -189,9 +189,10 @@ class _Generator:
             if not line.endswith(b"\n"):  # it ended in the middle of a word
                 return
             told = json.loads(line)
-            for at, sent_s, done_s, error, is_refused, is_sent in told["attempts"]:
+            for at, sent_s, done_s, error, is_refused, is_sent, came_s in told["attempts"]:
                 due_s = float(self.run.schedule[at])
-                self.run.attempts.append(Attempt(due_s, sent_s, done_s, error, is_refused, at, is_sent))
+                one = Attempt(due_s, sent_s, done_s, error, is_refused, at, is_sent, tuple(came_s))
+                self.run.attempts.append(one)
             self.sent, self.now_s, self._cpu_s = told["sent"], told["now_s"], told["cpu_s"]
             self.is_ready.set()
 

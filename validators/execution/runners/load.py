@@ -154,8 +154,9 @@ class LoadRun:
 
     def _attempt(self, at: int, due: float) -> None:
         sent, error, is_refused = time.perf_counter() - self.began, "", False
+        came: Sequence[float] = ()
         try:
-            self.requests.send(at, timeout_s=self.timeout_s)
+            came = self.requests.send(at, timeout_s=self.timeout_s) or ()
         except InferenceError as failure:
             error, is_refused = f"{failure.message} [{failure.reason}]", failure.reason == "full"
         except BaseException as failure:  # of the client itself; carried to the caller's thread
@@ -165,7 +166,8 @@ class LoadRun:
         finally:
             self.free.release()
         # One at a time, and in the order in which they ended: appending to a list is atomic.
-        self.attempts.append(Attempt(due, sent, time.perf_counter() - self.began, error, is_refused, at))
+        came_s = tuple(instant - self.began for instant in came)
+        self.attempts.append(Attempt(due, sent, time.perf_counter() - self.began, error, is_refused, at, came_s=came_s))
 
 
 @contextmanager
