@@ -25,8 +25,6 @@ from tests.fakes.ports import FakeInferenceServer, FakeModel
 from tests.gateway_rig import wait_until
 from tests.triton_rig import local_launcher
 from validators.core.stages import stages_between
-from validators.execution.runners.generators import Generators
-from validators.execution.runners.load import drive
 
 
 def _compute_code(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -42,14 +40,6 @@ def _compute_words(arrays: dict[str, Any]) -> dict[str, Any]:
         "length": np.array([[len(row)] for row in rows], np.int64),
         "total": np.array([[sum(row)] for row in rows], np.int32),
     }
-
-
-def _compute_stream(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The first text by the word, for each."""
-    words = arrays["text"][0, 0].decode().split()
-    if "boom" in words:
-        raise ValueError("the answer went wrong")
-    return {"y": np.full(arrays["text"].shape, b"".join(f"{word} ".encode() for word in words), object)}
 
 
 class Subject:
@@ -97,7 +87,6 @@ def subjects(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
             "doubling": (made.doubling, _compute_code),
             "words": (made.words, _compute_words),
             "misbehaving": (made.misbehaving, _compute_code),
-            "streaming": (made.streaming, _compute_stream),
         }
         maker, compute = makers[model]
         return start(model, maker(blobs, **changes), compute)
@@ -115,12 +104,6 @@ def doubling(subjects: Any) -> InferenceServer:
 @pytest.fixture(scope="module")
 def words(subjects: Any) -> InferenceServer:
     server: InferenceServer = subjects("words").server
-    return server
-
-
-@pytest.fixture(scope="module")
-def streaming(subjects: Any) -> InferenceServer:
-    server: InferenceServer = subjects("streaming").server
     return server
 
 
@@ -327,72 +310,6 @@ def test_text_and_tensors_made_beforehand_are_taken_for_what_they_are(words: Inf
     requests.send(2, timeout_s=30)
     with pytest.raises(InferenceError):
         requests.send(0, timeout_s=30)
-
-
-def texts(*said: bytes) -> dict[str, Any]:
-    return {"text": np.array([[one] for one in said], object)}
-
-
-def test_an_answer_that_is_streamed_is_whole(streaming: InferenceServer) -> None:
-    for said in ((b"good film",), (b"good film", b"bad")):
-        for _ in range(2):  # how it has to be asked is known from the second time on
-            found = streaming.infer("streaming", texts(*said), timeout_s=30, outputs=["y"])
-            assert found.outputs["y"].tolist() == [[b"good film "]] * len(said) and found.latency_s > 0
-
-
-@pytest.mark.parametrize(
-    ("inputs", "reason"),
-    [
-        (texts(b"boom"), "server_error"),
-        ({"x": np.ones((1, 1), np.float32)}, "rejected"),
-        ({"text": np.ones((1, 1), np.float32)}, "rejected"),
-        (texts(*[b"good"] * 9), "rejected"),
-        ({"text": np.array([[b"good", b"bad"]], object)}, "rejected"),
-    ],
-)
-def test_an_error_within_a_stream_is_told_as_any_other(
-    streaming: InferenceServer, inputs: dict[str, Any], reason: str
-) -> None:
-    requests = streaming.prepared("streaming", [inputs], streams=True)
-    for ask in (
-        lambda: streaming.infer("streaming", inputs, timeout_s=30),
-        lambda: requests.send(0, timeout_s=30),
-    ):
-        with pytest.raises(InferenceError) as caught:
-            ask()
-        assert caught.value.reason == reason, caught.value.message
-    assert streaming.infer("streaming", texts(b"bad"), timeout_s=30).outputs["y"].tolist() == [[b"bad "]]
-
-
-def test_each_response_of_a_stream_has_its_instant(streaming: InferenceServer, kind: str) -> None:
-    requests = streaming.prepared("streaming", [texts(b"good film"), texts(b"a bad film")], streams=True)
-    for at, words in enumerate((2, 3)):
-        began = time.perf_counter()
-        came = requests.send(at, timeout_s=30)
-        assert came is not None and came == sorted(came)
-        assert began < came[0] and came[-1] <= time.perf_counter()
-        if kind == "triton":
-            assert len(came) == words and came[-1] - came[0] >= 0.009 * (words - 1)
-
-
-def test_generators_tell_of_each_response_by_one_clock(streaming: InferenceServer, kind: str) -> None:
-    requests = streaming.prepared("streaming", [texts(b"good film")], streams=True)
-    found = drive(
-        requests, np.linspace(0, 0.5, 6), timeout_s=30, progress=lambda sent: None, generators=Generators(2)
-    )  # fmt: skip
-    assert [one.error for one in found] == [""] * 6
-    assert all(one.due_s <= one.came_s[0] <= one.came_s[-1] <= one.done_s for one in found)
-    assert {len(one.came_s) for one in found} == {2 if kind == "triton" else 1}
-
-
-def test_a_stream_that_takes_too_long_is_a_timeout(subjects: Any, kind: str) -> None:
-    if kind == "fake":
-        return
-    server: InferenceServer = subjects("streaming").server
-    long = texts(b" ".join([b"word"] * 200))
-    with pytest.raises(InferenceError) as caught:
-        server.infer("streaming", long, timeout_s=0.2)
-    assert caught.value.reason == "timeout"
 
 
 def test_a_traceback_keeps_files_and_lines_but_no_folders() -> None:
