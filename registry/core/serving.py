@@ -218,20 +218,21 @@ def _warmups(serving: Mapping[str, Any], at: str) -> list[Problem]:
 
 def _streams(serving: Mapping[str, Any], at: str, backend: str) -> list[Problem]:
     """A release that answers in several responses answers in text: only of texts is it clear what they add up to."""
-    graph = Problem(
-        f"{at}.decoupled",
-        "a graph under onnxruntime answers once, and cannot stream.",
-        "Remove decoupled, or bring code (`backend: python`) that sends its responses.",
-    )
-    return [graph] * (bool(serving.get("decoupled")) and backend == "onnxruntime") + [
+    if not serving.get("decoupled"):
+        return []
+    problems = [
         Problem(
             f"{at}.outputs[{i}].data_type",
             f"{tensor['data_type']} does not come in pieces; a release that streams ({at}.decoupled) answers in text.",
             "Write BYTES, or remove decoupled.",
         )
         for i, tensor in enumerate(serving.get("outputs", []))
-        if serving.get("decoupled") and tensor.get("data_type") not in ("BYTES", None)
+        if tensor.get("data_type") not in ("BYTES", None)
     ]
+    if backend == "onnxruntime":
+        says, fix = "a graph answers once, and cannot stream.", "Remove decoupled, or bring code (`backend: python`)."
+        problems.append(Problem(f"{at}.decoupled", says, fix))
+    return problems
 
 
 def against_contract(serving: Mapping[str, Any], contract: Mapping[str, Any], at: str = "serving") -> list[Problem]:

@@ -221,3 +221,9 @@ def test_a_proven_rate_is_compared_under_one_objective_and_one_protocol() -> Non
     assert (
         says(report(gate("capacity", capacity_per_s=None)), capacity(60))[key] == "only the newer release was measured"
     )
+
+
+def test_the_times_between_tokens_are_shown_where_a_release_streams() -> None:
+    found = numbers(load(ttft_ms={"p50": 30.0, "p99": 90.0}, itl_ms={"p99": 12.5}))
+    assert found["first token p99"]["value"] == 90 and found["between tokens p99"]["value"] == 12.5
+    assert not [name for name in numbers(load()) if "token" in name]

@@ -154,9 +154,10 @@ def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
             )  # clustered requests weigh less
             value = evidence[count] / requests
             yield Metric("load", name, "frac", False, value, share.low, share.high, requests, conditions)
-    for name in ("p50", "p95", "p99"):
-        if isinstance(value := (evidence.get("latency_ms") or {}).get(name), int | float):
-            yield Metric("load", f"latency {name}", "ms", False, value, n=requests, under=under)
+    for says, times in (("latency", "latency_ms"), ("first token", "ttft_ms"), ("between tokens", "itl_ms")):
+        for name in ("p50", "p95", "p99"):
+            if isinstance(value := (evidence.get(times) or {}).get(name), int | float):
+                yield Metric("load", f"{says} {name}", "ms", False, value, n=requests, under=under)
 
 
 def _protocol(evidence: Mapping[str, Any]) -> tuple[str, Any]:

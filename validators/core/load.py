@@ -246,11 +246,8 @@ def max_lag_ms(policy: Mapping[str, Any]) -> float:
     Lag adds to the measured latency, so a late generator can fail a good release but never pass a bad one.
     """
     given = policy["max_lag_ms"]
-    return (
-        float(given)
-        if given is not None
-        else max(20.0, 0.2 * float(policy.get("ttft_slo_ms") or policy["slo_ms"] or 0.0))
-    )
+    tightest = policy.get("ttft_slo_ms") or policy["slo_ms"] or 0.0
+    return float(given) if given is not None else max(20.0, 0.2 * float(tightest))
 
 
 def count_tests(policy: Mapping[str, Any], classes: int) -> int:
