@@ -29,6 +29,13 @@ _OWN_UNAVAILABLE = {
     "has no available versions": "rejected",
 }
 
+#: How Triton 2.51 begins to say that a request is not one for the model. Whatever else an error says is the model's own.
+_REFUSAL = re.compile(
+    r"(\[request id: [^\]]*\] )?("
+    r"unexpected inference input '|inference input '.*' data-type is '|inference request batch-size must be <= |"
+    r"unexpected shape for input '|expected \d+ inputs but got |unexpected inference output '|Request for unknown model: )"
+)
+
 
 def without_paths(message: str) -> str:
     """The message with the names of files in the place of their paths."""
@@ -45,6 +52,12 @@ def grpc_error(status: str, message: str) -> InferenceError:
     """The error that a gRPC status (its name) and its details stand for."""
     own = _own_reason(message) or "unreachable" if status == "UNAVAILABLE" else ""
     return InferenceError(own or _OF_GRPC.get(status, "server_error"), redacted(message))
+
+
+def stream_error(message: str) -> InferenceError:
+    """The error that a response of a stream stands for, which has words and no status."""
+    usual = "rejected" if _REFUSAL.match(message) else "server_error"
+    return InferenceError(_own_reason(message) or usual, redacted(message))
 
 
 def http_error(status: int, body: bytes) -> InferenceError:

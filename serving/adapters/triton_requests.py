@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 from ledger.adapters.deadline_http import DeadlineConnection
-from serving.adapters.triton_errors import grpc_error, http_error
+from serving.adapters.triton_errors import grpc_error, http_error, stream_error
 from serving.ports import HTTP, InferenceError, Parcel, PreparedRequests, Tensors
 
 CHANNEL = [
@@ -34,7 +34,6 @@ CHANNEL = [
 _SERVICE = "/inference.GRPCInferenceService"
 _CONNECT_S = 1.0
 _LONGEST_ANSWER = 2**31 - 1
-_WITH_STATUS = (("triton_grpc_error", "true"),)
 _ERROR_FIELD = b"\x0a"
 
 
@@ -90,14 +89,13 @@ def stream_call(channel: grpc.Channel) -> Callable[..., Iterator[bytes]]:
 def responses(call: Callable[..., Iterator[bytes]], body: bytes, *, timeout_s: float) -> Iterator[bytes]:
     """Each response of one stream, as it comes. Raises InferenceError.
 
-    A response of a stream may be an error under a status of success: its first field, which nothing precedes.
-    Source: `ModelStreamInferResponse`; the header asks for a status instead (Triton from 24.08 on).
+    An error within a stream is a response under a status of success: its first field, which nothing precedes. The header
+    `triton_grpc_error` would ask for a status, and Triton 2.51 ends by a signal where the model's own error follows it.
     """
     try:
-        for data in call(body, timeout=timeout_s, metadata=_WITH_STATUS):
+        for data in call(body, timeout=timeout_s):
             if data.startswith(_ERROR_FIELD):
-                message = service_pb2.ModelStreamInferResponse.FromString(data).error_message
-                raise grpc_error("INTERNAL", message)
+                raise stream_error(service_pb2.ModelStreamInferResponse.FromString(data).error_message)
             yield data
     except grpc.RpcError as error:
         raise grpc_error(error.code().name, error.details() or "") from error

@@ -72,6 +72,7 @@ def test_an_answer_that_is_streamed_is_whole(server: InferenceServer, said: tupl
         ({"text": np.ones((1, 1), np.float32)}, "rejected"),
         (texts(*[b"good"] * 9), "rejected"),
         ({"text": np.array([[b"good", b"bad"]], object)}, "rejected"),
+        ({}, "rejected"),
     ],
 )
 def test_an_error_within_a_stream_is_told_as_any_other(
@@ -83,6 +84,13 @@ def test_an_error_within_a_stream_is_told_as_any_other(
             ask()
         assert caught.value.reason == reason, caught.value.message
     assert server.infer(MODEL, texts(b"bad"), timeout_s=30).outputs["y"].tolist() == [[b"bad "]]
+
+
+def test_an_unknown_output_is_rejected(server: InferenceServer) -> None:
+    server.infer(MODEL, texts(b"good"), timeout_s=30)
+    with pytest.raises(InferenceError) as caught:
+        server.infer(MODEL, texts(b"good"), timeout_s=30, outputs=["x"])
+    assert caught.value.reason == "rejected", caught.value.message
 
 
 def test_an_unknown_model_is_rejected(server: InferenceServer) -> None:
