@@ -144,7 +144,8 @@ def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
     requests = evidence.get("requests") or 0
-    under = (("rate", evidence.get("offered_per_s")), _protocol(evidence))
+    sizes = "mix of sizes", evidence.get("sizes_from", "examples")
+    under = (("rate", evidence.get("offered_per_s")), _protocol(evidence), sizes)
     asked = (*under, ("objective", evidence.get("slo_ms")))
     phi = max(1.0, float(evidence.get("phi") or 1.0))
     for name, count, conditions in (("errors", "errors", under), ("over the objective", "over", asked)):
