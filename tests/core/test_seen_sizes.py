@@ -69,6 +69,13 @@ def test_what_no_example_stands_for_is_left_to_the_others_and_told() -> None:
     assert unseen_frac([0, 1], [30, 30, 40]) == 0.4 and unseen_frac([0, 1, 2], [30, 30, 40]) == 0
 
 
+def test_what_is_sent_besides_counts_towards_its_share() -> None:
+    assert Counter(drawn([0, 1], [50, 50], 56, taken=[1] * 8, seed=1)) == {0: 32, 1: 24}
+    assert Counter(drawn([0, 1], [95, 5], 56, taken=[1] * 8, seed=1)) == {0: 56}  # 3 of 64 at most, and there are 8
+    assert Counter(drawn([0, 1], [30, 30, 60], 56, taken=[2] * 8, seed=1)) == {0: 28, 1: 28}
+    assert drawn([0], [0, 0, 60], 56, taken=[2] * 8, seed=1) == []
+
+
 def test_a_load_is_of_the_sizes_that_were_seen() -> None:
     payloads, lengths = sent(seen(250, 625, 125))
     assert Counter(lengths) == {20: 16, 2000: 40, 10_000: 8}

@@ -49,19 +49,22 @@ def allotted(counts: Sequence[int], places: int) -> list[int]:
     return [quotient + (at in first) for at, (quotient, _) in enumerate(whole)]
 
 
-def drawn(classes: Sequence[int], counts: Sequence[int], places: int, *, seed: int) -> list[int]:
+def drawn(
+    classes: Sequence[int], counts: Sequence[int], places: int, *, taken: Sequence[int] = (), seed: int
+) -> list[int]:
     """Which examples to send, by place in `classes`, so that their classes have the shares of `counts`.
 
-    Those of a class come in an order of chance, each as often as any other but for one time. Classes without an example
-    have no share; nothing is drawn where no example is of a class that was counted.
+    `taken`: the classes of what is sent besides, which counts towards the shares. Examples of a class come in an order of
+    chance, each as often as any other but for one time. Nothing is drawn where no example is of a class that is wanted.
     """
-    shares = [count if at in classes else 0 for at, count in enumerate(counts)]
-    if not sum(shares):
+    shares = [count if at in {*classes, *taken} else 0 for at, count in enumerate(counts)]
+    wanted = allotted(shares, places + len(taken)) if sum(shares) else shares
+    left = [max(0, one - taken.count(at)) if at in classes else 0 for at, one in enumerate(wanted)]
+    if not sum(left):
         return []
     random, chosen = np.random.default_rng(seed), list[int]()
-    for place, count in enumerate(allotted(shares, places)):
-        members = [at for at, own in enumerate(classes) if own == place]
-        order = random.permutation(members).tolist() if count else []
+    for place, count in enumerate(allotted(left, places)):
+        order = random.permutation([at for at, own in enumerate(classes) if own == place]).tolist()
         chosen += [order[at % len(order)] for at in range(count)]
     return chosen
 

@@ -32,7 +32,7 @@ def payloads_of(context: GateContext) -> Payloads:
     items = example_items(context, _COUNT)
     longest, longest_of = longest_item(context.inputs, context.envelope.get("limits") or {}, items[0])
     count = round(policy["longest_frac"] * _COUNT) if longest_of else 0
-    mix = mixed(context, _COUNT - count) if policy["sizes"] == "seen" else Mix()
+    mix = mixed(context, [longest] * count, _COUNT - count) if policy["sizes"] == "seen" else Mix()
     kinds = classes_of([size_of(item) for item in mix.items or items])
     if mix.items:
         items, kinds = [*mix.items, *[longest] * count], [*kinds, *[LONGEST] * count]

@@ -26,8 +26,8 @@ class Mix:
     caveat: str = ""
 
 
-def mixed(context: GateContext, places: int) -> Mix:
-    """So many items in the shares of what was seen, by bytes of a request as the gate sends it; the same for the same seed.
+def mixed(context: GateContext, longest: Sequence[Arrays], places: int) -> Mix:
+    """So many items that have, with the `longest`, the shares of what was seen by bytes of a request; the same for the same seed.
 
     Of a class that was seen, and that no example is of, one is made by lengthening a text, where the release declares how long
     it may be.
@@ -43,15 +43,17 @@ def mixed(context: GateContext, places: int) -> Mix:
         if made is not None:
             items, classes = [*items, made], [*classes, place]
             lengthened.append(place)
-    chosen = drawn(classes, seen.counts, places, seed=context.policy.of("load")["seed"])
-    unseen = unseen_frac(classes, seen.counts)
+    taken = [class_of(_size_of(context, item)) for item in longest]
+    chosen = drawn(classes, seen.counts, places, taken=taken, seed=context.policy.of("load")["seed"])
+    sent = [*(classes[at] for at in chosen), *taken] if chosen else []
+    unseen = unseen_frac([*classes, *taken], seen.counts)
     told = {
         "sizes_from": "seen" if chosen else "examples",
         "sizes_seen": {
             "counts": list(seen.counts), "environment": seen.environment, "since": seen.since_at.isoformat(),
             "until": seen.until_at.isoformat(),
         },
-        "sizes_sent": [sum(classes[at] == place for at in chosen) for place in range(len(seen.counts))],
+        "sizes_sent": [sent.count(place) for place in range(len(seen.counts))],
         "sizes_lengthened": lengthened,
         "unseen_frac": round(unseen, 6),
     }  # fmt: skip
