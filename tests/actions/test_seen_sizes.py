@@ -1,5 +1,6 @@
 """Sizes of users' requests that a rollout's gateways counted, kept for the gates: the newest of each environment, once."""
 
+# ruff: noqa: F811 - fixtures are named as they are used
 from __future__ import annotations
 
 from datetime import datetime, timedelta
@@ -10,11 +11,13 @@ from django.utils import timezone
 
 from accounts.core.access import Actor, Role
 from ledger.core.errors import Refused
+from registry.models import ServedModel
 from rollouts.actions.engine_effects import finish_rollback
 from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.models import Rollout
 from serving.core.buckets import SIZE_EDGES
-from tests.factories import make_actor, make_environment
+from tests.factories import make_actor, make_environment, make_release
+from tests.gate_setup import POLICY, Stage, developer, model, stage, validated  # noqa: F401
 from tests.rollout_setup import put, with_stable
 from validators.actions import keep_seen_sizes
 from validators.core.seen_sizes import LEAST_SEEN, SeenSizes
@@ -75,3 +78,17 @@ def test_enough_that_are_newer_replace_those_of_their_environment() -> None:
     assert SeenSizesRecord.objects.count() == 2
     with pytest.raises(Refused):
         keep(here, 5000, now + timedelta(days=2), actor=make_actor(Role.MODEL_TEAM))
+
+
+def test_every_gate_that_sends_a_load_sends_the_sizes_that_are_kept(
+    stage: Stage, developer: Actor, model: ServedModel
+) -> None:
+    where, now = make_environment("production"), timezone.now()
+    seen = SeenSizes((600, 400, 0, 0, 0, 0), now, now)
+    assert keep_seen_sizes(actor=ENGINE, model_id=model.pk, environment_id=where.pk, seen=seen)
+    model.gate_policy = {"gates": ["load"], "load": POLICY["load"]}
+    model.save()
+    found = validated(developer, make_release(model)).results.get(gate="load")
+    assert found.evidence["sizes_seen"]["environment"] == "production" and found.evidence["sizes_from"] == "seen"
+    assert found.evidence["sizes_sent"] == [64, 0, 0, 0, 0, 0] and found.evidence["unseen_frac"] == 0.4
+    assert found.reason.endswith(" For 40% of users' requests there is no example of their size.")

@@ -12,7 +12,7 @@ from validators.core.seen_sizes import LEAST_SEEN, aim_of, class_of, drawn, unse
 from validators.execution.gates.context import GateContext, example_items
 
 #: Examples that are looked at, so that a size that is rare among them is found.
-_LOOKED_AT = 1024
+_LOOKED_AT = 256
 #: A larger share of users' requests without an example is said in the reason.
 _WORTH_SAYING = 0.05
 
