@@ -43,6 +43,20 @@ class KeptRequest(models.Model):
         constraints = [models.UniqueConstraint(fields=["model", "digest"], name="kept_request_once")]
 
 
+class SeenSizesRecord(models.Model):
+    """How many requests of each size users sent to a model in an environment, in its newest rollout that saw enough of them."""
+
+    model = models.ForeignKey(ServedModel, on_delete=models.CASCADE, related_name="+")
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="+")
+    counts = models.JSONField()  # as `validators.core.seen_sizes.SeenSizes` has them
+    requests = models.PositiveBigIntegerField()
+    since_at = models.DateTimeField()
+    until_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["model", "environment"], name="seen_sizes_once")]
+
+
 class GateRun(models.Model):
     """One run of a policy's gates over one release."""
 

@@ -10,6 +10,7 @@ from django.db import transaction
 from ledger.actions import append_event
 from ledger.actions.transitions import reread
 from ledger.core.errors import Stale, StateChanged
+from rollouts.actions.seen_sizes import keep_sizes_of
 from rollouts.actions.tick_records import ENGINE, decision_of, write
 from rollouts.actions.transitions import drain_release, move, named, record, shut
 from rollouts.core.decision import Action, Code
@@ -172,6 +173,7 @@ def _promote(rollout: Rollout, tick: Tick, fence: int) -> None:
     facts = {**tick.decision.facts, "undo_until": undo_until.isoformat() if undo_until else None}
     changes: dict[str, Any] = {"weight_bp": FULL_BP, "mirror_bp": 0, "undo_until": undo_until}
     move(rollout, S.PROMOTED, actor=ENGINE, reason=reason, facts=facts, **changes)
+    keep_sizes_of(rollout, actor=ENGINE)
     if rollout.stable is not None and undo_until is None:
         reason = f"{rollout.candidate.name} was promoted over it."
         drain_release(rollout, rollout.stable, actor=ENGINE, reason=reason)
@@ -248,6 +250,7 @@ def finish_rollback(
     lock_routes(rollout.environment, rollout.candidate)
     if rollout.stable is None:
         move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=rollout.reason)
+        keep_sizes_of(rollout, actor=ENGINE)
         return
     seen = "and the counters show it" if confirmed_at else "but the counters could not confirm it"
     if confirmed_at is None and are_answers_due:
@@ -262,4 +265,5 @@ def finish_rollback(
         reason=f"{rollout.candidate.name} is drained.",
     )
     move(rollout, S.ROLLED_BACK, actor=ENGINE, reason=reason, confirmed_at=confirmed_at)
+    keep_sizes_of(rollout, actor=ENGINE)
     drain_release(rollout, rollout.candidate, actor=ENGINE, reason=reason)

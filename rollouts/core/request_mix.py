@@ -50,10 +50,13 @@ class Mix:
 
 
 def mix_of(candidate: Mapping[str, int], n: int, stable: Mapping[str, int], m: int, edges: tuple[str, ...]) -> Mix:
-    """The classes between edges from cumulative "over this edge" counters of the arms' n and m requests."""
+    """The classes between edges of both arms' n and m requests. Empty where they were not counted."""
+    if not any(edge in candidate for edge in edges):
+        return Mix()
+    return Mix(classes_of(candidate, n, edges), classes_of(stable, m, edges))
 
-    def classes(over: Mapping[str, int], all_of_them: int) -> tuple[int, ...]:
-        falling = [all_of_them, *(over.get(edge, 0) for edge in edges), 0]
-        return tuple(max(0, larger - smaller) for larger, smaller in pairwise(falling))
 
-    return Mix(classes(candidate, n), classes(stable, m)) if any(edge in candidate for edge in edges) else Mix()
+def classes_of(over: Mapping[str, int], n: int, edges: tuple[str, ...] = SIZES) -> tuple[int, ...]:
+    """How many of n requests are in each class between edges, from counters of those that are over each of them."""
+    falling = [n, *(over.get(edge, 0) for edge in edges), 0]
+    return tuple(max(0, larger - smaller) for larger, smaller in pairwise(falling))

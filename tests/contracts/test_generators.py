@@ -132,12 +132,6 @@ def test_a_process_that_falls_silent_is_not_waited_for(
     assert processes(os.getpid()) == set()
 
 
-def test_a_process_that_cannot_begin_says_why(requests: PreparedRequests, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generators, "_PROJECT", Path("/"))
-    with pytest.raises(GeneratorLost, match="No module named validators"):
-        drive(requests, np.zeros(4), 2)
-
-
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
     """What is started in the place of a generator process, by the lines of a shell."""
@@ -149,6 +143,12 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
         monkeypatch.setattr(sys, "executable", str(found))
 
     return start
+
+
+def test_a_process_that_cannot_begin_says_why(requests: PreparedRequests, program: Callable[[str], None]) -> None:
+    program("echo No module named validators >&2; exit 1")
+    with pytest.raises(GeneratorLost, match="No module named validators"):
+        drive(requests, np.zeros(4), 2)
 
 
 def test_a_process_that_ends_in_the_middle_of_a_word_is_lost(

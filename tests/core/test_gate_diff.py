@@ -218,6 +218,8 @@ def test_a_proven_rate_is_compared_under_one_objective_and_one_protocol() -> Non
     assert says(capacity(50), capacity(50, protocol="grpc"))[key] == "same"  # before it was told it was gRPC
     assert says(capacity(50), capacity(50, protocol="http"))[key] == "not comparable: another protocol"
     assert says(report(load()), report(load(protocol="http")))["load latency p50"] == "not comparable: another protocol"
+    mixed = report(load(sizes_from="seen"))
+    assert says(report(load()), mixed)["load latency p50"] == "not comparable: another mix of sizes"
     assert (
         says(report(gate("capacity", capacity_per_s=None)), capacity(60))[key] == "only the newer release was measured"
     )

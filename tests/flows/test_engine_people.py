@@ -22,6 +22,7 @@ from serving.models import Deployment
 from tests.engine_rig import _no_waiting  # noqa: F401 - one moment with failures is proof
 from tests.factories import make_actor, make_release, make_user
 from tests.rollout_story import AT_ONCE, POLICY, Story
+from validators.queries.seen_sizes import seen_sizes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,6 +109,8 @@ def test_the_way_back_stays_open_for_its_window_and_takes_the_traffic_in_one_wri
     assert promoted.reason == f"All traffic went to {story.candidate.name}."  # true for ever, unlike a time to come
     event = Event.objects.get(verb="rollout.promoted", subject_id=str(promoted.pk))
     assert event.facts["undo_until"] == promoted.undo_until.isoformat()
+    seen = seen_sizes(story.model)
+    assert seen is not None and seen.requests >= 1000 and seen.until_at == promoted.ended_at
     assert Deployment.objects.get(release=story.stable).is_wanted
     done = actions.roll_back_model(actor=manager(), model=story.model, environment=story.environment, reason="Back.")
     assert done.pk == promoted.pk and story.route().stable_id == story.stable.pk

@@ -1,4 +1,4 @@
-"""What may happen to golden sets, kept requests and gate runs."""
+"""What may happen to golden sets, kept requests, seen sizes and gate runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from validators.actions.gate_runs import (
     request_gate_run,
 )
 from validators.actions.kept_requests import draft_golden_set, forget_old_requests, forget_requests, keep_requests
+from validators.actions.seen_sizes import keep_seen_sizes
 
 __all__ = [
     "ARRIVED",
@@ -29,6 +30,7 @@ __all__ = [
     "forget_requests",
     "give_up_gate_run",
     "keep_requests",
+    "keep_seen_sizes",
     "record_judgement",
     "request_gate_run",
 ]

@@ -18,6 +18,7 @@ from validators.core.gpu_checks import CHECKS
 from validators.core.kept_requests import KeepRule
 from validators.core.policy import PROTOCOLS, Policy
 from validators.core.proof import sizing
+from validators.core.seen_sizes import LEAST_SEEN
 
 #: Slices of a golden set that are told one by one, the smallest of those that are judged first: it certifies least.
 MOST_SLICES: Final = 5
@@ -116,6 +117,9 @@ def _load(own: Mapping[str, Any]) -> Iterator[Demand]:
     asked = f"{own['rate_per_s']:g}/s over {PROTOCOLS[own['protocol']]}{arriving}"
     errors = f"At most {own['max_error_frac'] * 100:g} % of requests fail at {asked}."
     measured = "The share of this run, without an interval."
+    if own["sizes"] == "seen":
+        demands = f"Requests are as large as users' were, by the last rollout that counted {LEAST_SEEN}; before one did, as examples are."
+        yield Demand("load", "load.sizes", demands, _says("what follows, for that mix of sizes"))
     if own["slo_ms"] is None:
         lasts = float(own["duration_s"])
         yield Demand("load", "load.max_error_frac", errors, measured, lasts, lasts)

@@ -120,7 +120,8 @@ def metrics_of(gate: str, evidence: Mapping[str, Any]) -> Iterator[Metric]:
         if isinstance(value := evidence.get("cpu_ms_per_request"), int | float):
             yield Metric(gate, "cpu time per request", "ms", False, value, n=evidence.get("requests"))
     elif gate == "capacity" and isinstance(rate := evidence.get("capacity_per_s"), int | float):
-        under = (("objective", (evidence.get("slo_ms"), evidence.get("slo_quantile"))), _protocol(evidence))
+        objective = "objective", (evidence.get("slo_ms"), evidence.get("slo_quantile"))
+        under = (objective, _protocol(evidence), _sizes(evidence))
         yield Metric(gate, "proven rate", "/s", True, rate, under=under)
 
 
@@ -144,7 +145,7 @@ def _golden(evidence: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
     requests = evidence.get("requests") or 0
-    under = (("rate", evidence.get("offered_per_s")), _protocol(evidence))
+    under = (("rate", evidence.get("offered_per_s")), _protocol(evidence), _sizes(evidence))
     asked = (*under, ("objective", evidence.get("slo_ms")))
     phi = max(1.0, float(evidence.get("phi") or 1.0))
     for name, count, conditions in (("errors", "errors", under), ("over the objective", "over", asked)):
@@ -163,6 +164,11 @@ def _load(evidence: Mapping[str, Any]) -> Iterator[Metric]:
 def _protocol(evidence: Mapping[str, Any]) -> tuple[str, Any]:
     """Over which requests were sent; it was gRPC before that was told."""
     return "protocol", evidence.get("protocol", "grpc")
+
+
+def _sizes(evidence: Mapping[str, Any]) -> tuple[str, Any]:
+    """Whether requests were as large as users' or as the examples; they were as the examples before that was told."""
+    return "mix of sizes", evidence.get("sizes_from", "examples")
 
 
 def _shown(metric: Metric | None) -> dict[str, Any] | None:

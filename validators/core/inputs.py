@@ -83,6 +83,22 @@ def longest_item(
     return longest, used
 
 
+def with_longer_text(
+    tensors: Sequence[Tensor], limits: Mapping[str, Any], example: Arrays, more_bytes: int
+) -> Arrays | None:
+    """The example with a text that has some `more_bytes`, as many as the envelope's `max_input_tokens` lets it have at most.
+
+    None where that is not declared, where it is not plain which input is the text, or where the text would not grow.
+    """
+    text, tokens = text_input(tensors), limits.get("max_input_tokens")
+    if not text or not tokens or example[text].size != 1:
+        return None
+    own = len(example[text].item())
+    words = min((own + more_bytes + 1) // (len(_ONE_TOKEN) + 1), int(tokens) - _ADDED_TOKENS)
+    longer = b" ".join([_ONE_TOKEN] * words)
+    return {**example, text: np.full(example[text].shape, longer, dtype=object)} if len(longer) > own else None
+
+
 def text_input(tensors: Sequence[Tensor]) -> str | None:
     """The only input of bytes, or the one among several that is called `text`; None where neither is there."""
     names = [tensor.name for tensor in tensors if tensor.data_type == "BYTES"]

@@ -144,6 +144,7 @@ _LOAD = Record(
         "max_duration_s": may(_OrNone(_DURATION), None),
         "least_dispersion": may(Number(1, 100), DISPERSION_SAFETY),
         "longest_frac": may(_FRACTION, 0.125),
+        "sizes": may(Text(one_of=("seen", "examples"), says="where sizes come from"), "seen"),
         "slo_ms": may(_OrNone(_MILLISECONDS), None),
         "ttft_slo_ms": may(_OrNone(_MILLISECONDS)),
         "slo_quantile": may(_OrNone(Number(_LEAST_QUANTILE, _MOST_QUANTILE)), None),

@@ -38,6 +38,7 @@ from validators.execution.staging import Ready, staged, withdraw
 from validators.models import GateResult, GateRun
 from validators.queries.expiry import place_under
 from validators.queries.report_facts import report_facts
+from validators.queries.seen_sizes import seen_sizes
 
 ACTOR = Actor.system("validator")
 _TELL_EVERY_S = 0.5
@@ -201,6 +202,7 @@ class _Run:
             stable=partial(self._stable_beside, run, ready, stack, keep or (lambda: None)),
             items=items,
             baseline=self._baseline(stack, len(items)) if run.gate == "golden" else None,
+            seen=seen_sizes(release.model) if run.gate in _ALONE else None,
             gpus=lambda: watch_of(self.gate_run, server_before(ready.deployment, run.started_at or timezone.now())),
             **(self._use_under_load() if run.gate == "resources" else {}),
         )

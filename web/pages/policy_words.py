@@ -48,6 +48,7 @@ _WORDS: Final = {
         ("golden.max_slice_drop", "In a slice by", "share, or none", _NUMBER),
         ("load.rate_per_s", "Load", "requests a second", _NUMBER),
         ("load.protocol", "Load goes over", "grpc or http", _TEXT),
+        ("load.sizes", "Requests as large as", "seen at the gateways, or examples", _TEXT),
         ("load.duration_s", "Load lasts", "seconds, or until it is proven", _NUMBER),
         ("load.max_duration_s", "Load lasts at most", "seconds", _NUMBER),
         ("load.slo_ms", "Answers within", "milliseconds", _NUMBER),

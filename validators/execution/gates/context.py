@@ -14,6 +14,7 @@ from validators.core.gpu_checks import Watch
 from validators.core.inputs import Arrays, item_arrays, made_up_item
 from validators.core.policy import Policy
 from validators.core.sample import sample_of
+from validators.core.seen_sizes import SeenSizes
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class GateContext:
     stable: Callable[[], Baseline | None] = lambda: (
         None
     )  # brings the stable release up beside it; None where there is none
+    seen: SeenSizes | None = None  # of users' requests; None where too few were counted
     loaded: Mapping[str, Any] = field(default_factory=dict)  # the load gate's evidence, where it asked this very server
     readings: Callable[[float, float], Sequence[Reading]] = (
         lambda since_s, until_s: ()

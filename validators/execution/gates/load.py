@@ -49,7 +49,7 @@ def load_gate(context: GateContext) -> Judgement:
         if found.verdict in _STOPS or "beside_stable" in found.evidence:
             break  # a machine that may be to blame for one miss may be for the others
         found = check(found)
-    return Judgement(found.verdict, found.reason, {**found.evidence, **run.answered()})
+    return Judgement(found.verdict, f"{found.reason}{run.payloads.caveat}", {**found.evidence, **run.answered()})
 
 
 class _LoadGate:

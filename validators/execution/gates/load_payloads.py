@@ -1,4 +1,4 @@
-"""The requests of a load: what users will send, by class, and evenly among them the longest that the release declares."""
+"""The requests of a load: what users will send, by class, and among them the longest that the release declares."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from serving.ports import GRPC, InferenceServer, PreparedRequests
 from validators.core.inputs import Arrays, longest_item, stack
 from validators.core.request_classes import LONGEST, classes_of, size_of
 from validators.execution.gates.context import GateContext, example_items
+from validators.execution.gates.size_mix import Mix, mixed
 
 _COUNT = 64
 
 
 @dataclass(frozen=True)
 class Payloads:
-    """Requests to send in turn, and the class of each. `told`: what the evidence says of them."""
+    """Requests to send in turn, and the class of each. `told`: what the evidence says of them, `caveat` the reason."""
 
     batches: Sequence[Arrays]
     kinds: Sequence[str]
     told: dict[str, Any]
+    caveat: str = ""
 
 
 def payloads_of(context: GateContext) -> Payloads:
@@ -30,9 +32,12 @@ def payloads_of(context: GateContext) -> Payloads:
     policy = context.policy.of("load")
     items = example_items(context, _COUNT)
     longest, longest_of = longest_item(context.inputs, context.envelope.get("limits") or {}, items[0])
-    kinds = classes_of([size_of(item) for item in items])
-    if longest_of:
-        count = round(policy["longest_frac"] * _COUNT)
+    count = round(policy["longest_frac"] * _COUNT) if longest_of else 0
+    mix = mixed(context, [longest] * count, _COUNT - count) if policy["sizes"] == "seen" else Mix()
+    kinds = classes_of([size_of(item) for item in mix.items or items])
+    if mix.items:
+        items, kinds = [*mix.items, *[longest] * count], [*kinds, *[LONGEST] * count]
+    elif longest_of:
         evenly = {int((at + 0.5) * _COUNT / count) for at in range(count)}
         kinds = [LONGEST if at in evenly else kinds[at % len(items)] for at in range(_COUNT)]
         items = [longest if at in evenly else items[at % len(items)] for at in range(_COUNT)]
@@ -44,7 +49,9 @@ def payloads_of(context: GateContext) -> Payloads:
             "longest_frac": policy["longest_frac"] if longest_of else 0.0,
             "longest_of": longest_of,
             "class_sizes": _sizes([size_of(item) for item in items], kinds),
+            **mix.told,
         },
+        mix.caveat,
     )
 
 
