@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -103,7 +104,7 @@ class Machine:
         store = FolderStore(self.state / "blobs", max_bytes=1 << 30)
         blobs = made.MemoryBlobs()
         model = f"{kind}-{uuid.uuid4().hex[:6]}"
-        manifest = {"doubling": made.doubling, "words": made.words, "misbehaving": made.misbehaving}[kind](blobs, model)
+        manifest = getattr(made, kind)(blobs, model)
         for sha256 in blobs.data:
             store.put_stream(blobs.open(sha256), sha256)
         data = canonical_bytes(manifest)
@@ -116,7 +117,7 @@ class Machine:
             state="sealed",
             manifest=data.decode(),
             digest=sha256_of(data),
-            is_code_bearing=kind == "misbehaving",
+            is_code_bearing=kind in ("misbehaving", "streaming"),
             sealed_at=timezone.now(),
         )
         if release.is_code_bearing:
@@ -234,6 +235,13 @@ def test_files_that_change_under_a_server_raise_an_alarm_and_a_held_blob_is_not_
         file.write(b"x")
     assert eventually(lambda: Event.objects.filter(verb="server.drifted", subject_id=str(server.pk)).exists())
     assert [one["path"] for one in Server.objects.get(pk=server.pk).drift] == ["1/model.onnx"]
+
+
+def test_a_release_that_streams_is_warmed_up_over_a_stream(machine: Machine) -> None:
+    server = machine.ready(machine.deploy("streaming"))
+    with contextlib.closing(TritonServer(server.host, server.http_port, server.grpc_port)) as client:
+        found = client.infer(server.deployment.release.model.slug, {"text": np.array([[b"a b"]], object)}, timeout_s=30)
+    assert found.outputs["y"].tolist() == [[b"a b "]]
 
 
 def test_what_breaks_is_brought_back(machine: Machine) -> None:
