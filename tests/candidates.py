@@ -240,7 +240,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     Candidate("language model, four slots", "no fault", generating(), FIRST_WORD),
     Candidate(
         "language model with one slot", "one instance for four: as many words a second, which wait for each other",
-        generating(slots=1), FIRST_WORD, "load", "Time to first token: .* it is slower", in_tests=True,
+        generating(slots=1), FIRST_WORD, "load", "Time to first token: .* it is slower",
     ),
     Candidate("language model, all its layers", "no fault", generating(), WRITTEN),
     Candidate(
