@@ -69,6 +69,7 @@ class Backend:
     mode: str = "ok"
     delay_s: float = 0.0
     hits: int = 0
+    head: bytes = b""  # of the last HTTP request, in lower case
     http_port: int = field(default_factory=free_port)
     grpc_port: int = field(default_factory=free_port)
     _servers: list[Any] = field(default_factory=list)
@@ -131,7 +132,7 @@ class Backend:
         self._writers.add(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
-                lower = head.lower()
+                lower = self.head = head.lower()
                 if b"content-length:" in lower:
                     await reader.readexactly(int(lower.split(b"content-length:")[1].split(b"\r\n")[0]))
                 elif b"transfer-encoding: chunked" in lower:

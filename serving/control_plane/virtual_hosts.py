@@ -40,6 +40,9 @@ GRPC_UNIMPLEMENTED = 12
 RETRY_ON = "connect-failure,refused-stream,reset-before-request,retriable-headers,retriable-status-codes"
 SERVER_ERRORS = range(500, 512)
 
+#: Heads that no caller may hand to a server. With `triton_grpc_error` a stream asks for errors as a status, and Triton 2.51 ends by
+#: a signal where the model's own error follows: one caller would end it for all. Seen on the real server.
+_NOT_FOR_SERVERS = ("triton_grpc_error",)
 #: A retry goes where none of the attempts went before it: from the candidate to stable.
 _ELSEWHERE = {
     "name": "envoy.retry_priorities.previous_priorities",
@@ -77,6 +80,7 @@ def vhost(route: ModelRoute, *, allows_forced: bool) -> dict[str, Any]:
         "domains": [route.model],
         "routes": routes,
         "request_body_buffer_limit": str(route.max_request_bytes),
+        "request_headers_to_remove": [*_NOT_FOR_SERVERS],
         "include_request_attempt_count": True,  # for the log of attempts; replaces what the caller says
         "response_headers_to_add": [
             # From the endpoint, not from the split: after a retry on stable it still names the one that answered.

@@ -81,6 +81,14 @@ def forced(parts: Rig, name: str) -> Answer:
     return parts.envoy.http(headers={"x-sluicegate-release": name})
 
 
+def test_no_caller_asks_a_server_for_what_would_end_it(parts: Rig) -> None:
+    parts.apply(10_000)
+    asked = {"Triton_GRPC_Error": "true", "x-mine": "1"}
+    assert parts.envoy.http(f"/v2/models/{MODEL}/infer", headers=asked).status == 200
+    assert b"x-mine: 1" in parts.candidate.head
+    assert b"triton_grpc_error" not in parts.candidate.head
+
+
 def test_a_forced_release_answers_without_fallback_and_outside_the_counts(parts: Rig) -> None:
     parts.apply(0, allows_forced=True)
     assert forced(parts, "r2").release == "r2"
