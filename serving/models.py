@@ -68,12 +68,35 @@ class NodeGpuReading(models.Model):
         ]
 
 
+class Scale(models.Model):
+    """How many replicas of a release an environment is to have, where somebody said so. Without one, what its envelope declares."""
+
+    release = models.ForeignKey(Release, on_delete=models.CASCADE, related_name="scales")
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="scales")
+    replicas = models.PositiveSmallIntegerField()
+    reason = models.TextField(blank=True)
+    changed_by = models.CharField(max_length=150)
+    changed_at = models.DateTimeField(auto_now=True)
+    version = models.PositiveIntegerField(default=1)  # If-Match
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["release", "environment"], name="scale_once"),
+            models.CheckConstraint(condition=Q(replicas__gte=1), name="scale_has_a_replica"),
+        ]
+
+
 class Deployment(models.Model):
-    """A release on servers in an environment."""
+    """One replica of a release in an environment: a server on a node, and its replacements.
+
+    While it is to stay, it is the only one of its slot. What is drained has given up its slot to the one that takes its place.
+    """
 
     release = models.ForeignKey(Release, on_delete=models.PROTECT, related_name="deployments")
     environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="deployments")
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="deployments")
+    slot = models.PositiveSmallIntegerField(default=0)
+    claim = models.JSONField(default=dict)  # what it holds of its node: `serving.core.placement.Claim`
     state = models.CharField(max_length=10, default=DeploymentState.FETCHING)
     is_wanted = models.BooleanField(default=True)  # False: drain it
     reason = models.TextField(blank=True)
@@ -92,9 +115,9 @@ class Deployment(models.Model):
                 condition=Q(state__in=[s.value for s in DeploymentState]), name="deployment_state_known"
             ),
             models.UniqueConstraint(
-                fields=["release", "environment", "node"],
-                condition=Q(state__in=sorted(s.value for s in LIVE)),
-                name="deployment_once_live",
+                fields=["release", "environment", "slot"],
+                condition=Q(state__in=sorted(s.value for s in LIVE), is_wanted=True, drain_asked_at=None),
+                name="deployment_once_in_its_slot",
             ),
         ]
 

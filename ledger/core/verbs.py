@@ -66,6 +66,7 @@ class EventVerb(StrEnum):
     DEPLOYMENT_FAILED = "deployment.failed"
     DEPLOYMENT_DRAINED = "deployment.drained"
     DEPLOYMENT_GONE = "deployment.gone"
+    DEPLOYMENT_SCALED = "deployment.scaled"
     DEPLOYMENT_MOVED = "deployment.moved"
     SERVER_STARTED = "server.started"
     SERVER_ADOPTED = "server.adopted"

@@ -15,7 +15,6 @@ from accounts.core.quantities import weight_text
 from ledger.core.errors import DomainError
 from registry.core.coupling import changed_parts
 from registry.core.coupling import warning as coupled
-from registry.core.fit import Verdict
 from registry.models import Release
 from registry.queries import manifest_of
 from rollouts.actions.preconditions import refuse_frozen
@@ -43,7 +42,7 @@ from rollouts.queries.rollout_view import frozen_view
 from rollouts.queries.traffic import Traffic, supposed
 from serving.models import Environment, Route
 from serving.queries import live_deployments
-from serving.queries.node_fit import Places, fit_of, nodes_for, places_for, why_not_loaded
+from serving.queries.node_fit import Places, nodes_for, places_for, why_refused
 from serving.queries.routes import warm_route
 from serving.wiring import external_metrics
 from validators.queries import closest_report
@@ -232,20 +231,16 @@ def _of_capacity(asked: _Asked) -> Iterator[Warned]:
     since = timezone.now() - NODE_SEEN_WITHIN
     about = [one for one in asked.places.free if one.seen_at is not None and one.seen_at >= since]
     node = next(iter(nodes_for(candidate, about)), None)
-    if node is None and (refusing := why_not_loaded(candidate, about)):
-        said = f"The engine plan of {candidate.name} loads on no node with its runtime: {' '.join(refusing)}"
-        yield Warned("does_not_fit", "warning", f"{said} Build the plan where it is to run.")
+    if node is None and (refusing := why_refused(candidate, about)):
+        said = f"{candidate.name} fits no node with its runtime: {' '.join(refusing)}"
+        yield Warned(
+            "does_not_fit", "warning", f"{said} Add a node that it fits, or correct its envelope in a new release."
+        )
         return
     if node is None:
         image = manifest_of(candidate)["runtime"]["image"]
         yield Warned("no_node", "warning", f"No node that runs {image} has been heard of lately. Start one.")
         return
-    found = fit_of(candidate, node)
-    if found.verdict is Verdict.NO:
-        said = f"{candidate.name} does not fit node {node.name}: {found.reasons[0].message}"
-        yield Warned(
-            "does_not_fit", "warning", f"{said} Add a node that it fits, or correct its envelope in a new release."
-        )
     if stable is not None:
         said = f"{candidate.name} will have one server: should that have a bad spell, it cannot be told from a fault of the release"
         yield Warned("one_server", "note", f"{said}, and the release is taken back. Two servers would tell.")

@@ -19,11 +19,11 @@ from django.utils import timezone
 from accounts.core.access import Actor, Verb, require
 from ledger.actions import append_event
 from ledger.actions.transitions import transition
-from ledger.core.errors import Refused, StateChanged, Unavailable
+from ledger.core.errors import StateChanged
 from registry.models import Release
-from registry.queries import manifest_of, require_runnable
+from registry.queries import require_runnable
+from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes, notify_routes
-from serving.core.containment import Containment, may_run_code, not_contained, of_facts
 from serving.core.drift import Drift
 from serving.core.gpu import GpuReading
 from serving.core.lifecycle import MOVES, DeploymentState
@@ -34,13 +34,13 @@ from serving.models import (
     Node,
     NodeGpuReading,
     Route,
+    Scale,
     Server,
     ServerLog,
     ServerReading,
 )
 from serving.ports import RunningServer
 from serving.queries.deployments import deployment_of, deployments_in
-from serving.queries.node_fit import next_node, nodes_for, why_not_loaded
 
 _VERBS = {
     (DeploymentState.FETCHING, DeploymentState.LOADING): "deployment.fetched",
@@ -56,13 +56,14 @@ _VERBS_TO = {DeploymentState.FAILED: "deployment.failed", DeploymentState.GONE: 
 
 
 def ensure_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment:
-    """The live deployment of the release in the environment, made if there was none, tried again if it had failed.
+    """A live deployment of the release in the environment, made if there was none, tried again if it had failed.
+
+    Of several replicas the newest: the others come and go by themselves (`serving.actions.placement`).
 
     Raises:
         Refused: the actor may not, or the release carries code that no release manager waived.
         StateChanged: the release is a draft or retired, or its last deployment is still draining.
-        Refused: no node with the release's runtime image may run its code, as none can shut it in.
-        Unavailable: no node has the release's runtime image, or its engine plan is known to load on none that has.
+        Refused, Unavailable: no node takes it; see `place_replica`.
     """
     require(
         actor,
@@ -75,10 +76,7 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
         lock_routes(environment)
         found = deployment_of(release, environment)
         if found is None:
-            node = _node_for(release)
-            found = Deployment.objects.create(release=release, environment=environment, node=node, reason=reason)
-            _append(found, "deployment.requested", actor, reason, to_state=found.state)
-            return found
+            return place_replica(actor=actor, release=release, environment=environment, reason=reason)
         if found.state == DeploymentState.DRAINING or (not found.is_wanted and found.state != DeploymentState.FAILED):
             raise StateChanged(
                 "deployment_draining",
@@ -93,17 +91,19 @@ def ensure_deployment(*, actor: Actor, release: Release, environment: Environmen
 def release_deployment(*, actor: Actor, release: Release, environment: Environment, reason: str) -> Deployment | None:
     """The release's deployment there, which nobody wants any more; None where it has none. Raises as `drain_deployment` does.
 
-    While it is moved to another node it has two: both go, and the newest is the one.
+    All its replicas go, and the newest is the one; how many were wanted is forgotten.
     """
     every = list(deployments_in(release, environment))
     found = [drain_deployment(actor=actor, deployment=one, reason=reason) for one in every]
+    Scale.objects.filter(release=release, environment=environment).delete()
     return found[0] if found else None
 
 
-def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> Deployment:
+def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str, is_spare: bool = False) -> Deployment:
     """Says that the deployment is no longer wanted; its agent drains and ends it. Idempotent.
 
-    Raises StateChanged("still_routed") while a gateway sends traffic to it or holds it as stable.
+    Raises StateChanged("still_routed") while a gateway sends traffic to its release or holds that as stable, unless it `is_spare`:
+    as many others answer as are wanted.
     """
     release, environment = deployment.release, deployment.environment
     require(
@@ -115,7 +115,7 @@ def drain_deployment(*, actor: Actor, deployment: Deployment, reason: str) -> De
     with transaction.atomic():
         lock_routes(environment)
         routed = Q(stable=release) | Q(candidate=release, candidate_bp__gt=0)
-        if Route.objects.filter(routed, environment=environment).exists():
+        if not is_spare and Route.objects.filter(routed, environment=environment).exists():
             raise StateChanged(
                 "still_routed",
                 f"{release.model.slug} {release.name} still gets traffic in {environment.slug}, or is its stable release. "
@@ -294,43 +294,6 @@ def _move(deployment: Deployment, to: DeploymentState, *, actor: Actor, reason: 
     if DeploymentState.READY in (was, to):
         notify_routes()
     return deployment
-
-
-def _node_for(release: Release) -> Node:
-    """`next_node`. Raises Refused where it would not run the release's code, and Unavailable where there is none."""
-    wanted = manifest_of(release)["runtime"]
-    if best := next_node(release):  # one that refuses the release's code comes after all that do not
-        if release.is_code_bearing and not may_run_code(best.facts):
-            tier = of_facts(best.facts) or Containment.NONE
-            message = not_contained(release.model.slug, release.name, tier)
-            raise Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
-        return best
-    cordoned = Node.objects.filter(cordoned_at__isnull=False).order_by(F("seen_at").desc(nulls_last=True))
-    if shut := nodes_for(release, cordoned):
-        raise Unavailable(
-            "nodes_cordoned",
-            f"Only {', '.join(node.name for node in shut)} could run it, and no new deployment is placed there: "
-            f"{shut[0].cordon_reason or 'no reason was given.'} Uncordon a node, or start another.",
-            nodes=[node.name for node in shut],
-        )
-    free = Node.objects.filter(cordoned_at=None)
-    if why := why_not_loaded(release, free):
-        raise Unavailable(
-            "plan_loads_nowhere",
-            f"The engine plan of {release.model.slug} {release.name} loads on no node with its runtime: {' '.join(why)} "
-            "Build the plan where it is to run and push it, or start a node that it was built for.",
-            release=release.name,
-            nodes=why,
-        )
-    known = sorted({own["image"] for node in free for own in node.runtimes})
-    raise Unavailable(
-        "no_node_for_runtime",
-        f"No node runs {wanted['image']} with the backend {wanted['backend']}; "
-        f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime.",
-        image=wanted["image"],
-        backend=wanted["backend"],
-        known=known,
-    )
 
 
 def _append(

@@ -16,6 +16,7 @@ from accounts.core.access import EVERY_TEAM, Actor, Verb, require
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
 from serving.actions.nodes import LONGEST_REASON, cordon_node
+from serving.actions.placing import place_replica
 from serving.actions.routes import lock_routes
 from serving.core.draining import Fate
 from serving.core.lifecycle import DeploymentState
@@ -93,8 +94,16 @@ def _carry_out(actor: Actor, step: DrainStep) -> DrainStep:
         reason = now.deployment.drain_reason or f"drained by {actor.name}"
         if now.fate is Fate.STOPS:
             _release(actor, now.deployment, reason)
-        elif now.fate is Fate.MOVES and now.target is not None:
-            _place(actor, now.deployment, now.target, f"{now.deployment.node_id} is being drained: {reason}")
+        elif now.fate is Fate.MOVES and now.target:
+            one = now.deployment
+            place_replica(
+                actor=actor,
+                release=one.release,
+                environment=one.environment,
+                reason=f"{one.node_id} is being drained: {reason}",
+                slot=one.slot,
+                but=[one.node_id],
+            )
         return now
 
 
@@ -102,13 +111,6 @@ def _release(actor: Actor, deployment: Deployment, reason: str) -> None:
     rows = Deployment.objects.filter(pk=deployment.pk, is_wanted=True).exclude(state=DeploymentState.GONE)
     if rows.update(is_wanted=False, reason=reason, version=F("version") + 1):
         _append(deployment, "deployment.drained", actor, reason)
-
-
-def _place(actor: Actor, deployment: Deployment, node: Node, reason: str) -> None:
-    placed = Deployment.objects.create(
-        release=deployment.release, environment=deployment.environment, node=node, reason=reason
-    )
-    _append(placed, "deployment.requested", actor, reason)
 
 
 def _append_node(node: Node, actor: Actor, reason: str, plan: Sequence[DrainStep]) -> None:

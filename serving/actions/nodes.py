@@ -8,6 +8,7 @@ from django.utils import timezone
 from accounts.core.access import EVERY_TEAM, Actor, Verb, require, require_version
 from ledger.actions import append_event
 from ledger.core.errors import Invalid
+from serving.core.lifecycle import LIVE
 from serving.models import Deployment, Node
 
 LONGEST_REASON = 2000
@@ -31,7 +32,15 @@ def uncordon_node(*, actor: Actor, node: Node, expected_version: int, reason: st
     """
     require(actor, Verb.ADMINISTER, EVERY_TEAM)
     kept = Deployment.objects.filter(node=node, drain_asked_at__isnull=False, is_wanted=True)
-    kept.update(drain_asked_at=None, drain_reason="")
+    for one in kept:
+        # What was put in its place, if anything, has its slot: it takes another, and the controller lets one of the two go.
+        staying = Deployment.objects.filter(
+            release=one.release_id, environment=one.environment_id, state__in=sorted(LIVE), is_wanted=True,
+            drain_asked_at=None,
+        )  # fmt: skip
+        taken = set(staying.values_list("slot", flat=True))
+        slot = one.slot if one.slot not in taken else max(taken) + 1
+        Deployment.objects.filter(pk=one.pk).update(drain_asked_at=None, drain_reason="", slot=slot)
     found = _locked(actor, node, expected_version, reason)
     if found.cordoned_at is None:
         return found

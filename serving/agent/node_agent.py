@@ -24,6 +24,7 @@ from ledger.core.errors import DomainError
 from registry.queries import manifest_of
 from serving import actions, queries
 from serving.actions.draining import continue_draining
+from serving.actions.placement import continue_placing
 from serving.agent import tensorrt
 from serving.agent.drift import drift_of
 from serving.agent.gpu_meter import GpuMeter
@@ -68,6 +69,7 @@ class Agent:
         self._gpus = gpus or GpuMeter()
         self._threads: dict[int, threading.Thread] = {}
         self._stop = threading.Event()
+        self._troubles: list[str] = []
 
     def stop(self) -> None:
         """Ends the loops; servers stay."""
@@ -117,7 +119,7 @@ class Agent:
         """Registers the node with its hardware and runtimes; doubles as its heartbeat."""
         runtimes, told = self._launcher.runtimes(), facts(self._launcher)
         actions.register_node(actor=self._actor, name=self._node, runtimes=runtimes, facts=told)
-        for chore in (self._measure, self._drain):
+        for chore in (self._measure, self._drain, self._place):
             try:
                 chore()
             except (DomainError, OSError) as error:
@@ -125,6 +127,12 @@ class Agent:
 
     def _drain(self) -> None:
         continue_draining(actor=self._actor, node=self._node)
+
+    def _place(self) -> None:
+        troubles = continue_placing(actor=self._actor)
+        for trouble in troubles if troubles != self._troubles else ():  # each is said once, and not at every heartbeat
+            log.warning("node %s: %s; it is tried again", self._node, trouble)
+        self._troubles = troubles
 
     def _measure(self) -> None:
         """Writes down how much memory each living server of this node holds."""

@@ -22,8 +22,9 @@ class Drainable:
     """A deployment as draining looks at it. `name` is `sentiment r2 in production`.
 
     `is_stable`: a route names its release there. `uses`: what else needs it, as sentences without an end: rollouts, gate runs.
-    `answers_on`: another node where the same release answers in the same environment. `goes_to`: the node that another deployment of
-    it would be placed on, or is on already while `is_moving`; empty where none can, and `why_nowhere` says why.
+    `answers_on`: the nodes of the other replicas that answer and stay, once they are as many as are wanted; empty before.
+    `goes_to`: the node that the one in its place would be put on, or is on already while `is_moving`; empty where none can, and
+    `why_nowhere` says why.
     """
 
     name: str

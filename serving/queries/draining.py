@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import F, QuerySet
-from django.utils import timezone
+from django.db.models import QuerySet
 
 from ledger.core.errors import NotFound
 from registry.hooks.usage import usages_of
-from serving.core.containment import may_run_code
 from serving.core.draining import Drainable, Fate, fate_of, serves_users
 from serving.core.lifecycle import DeploymentState
 from serving.models import Deployment, Node
 from serving.queries.deployments import answering_servers, live_deployments
-from serving.queries.fleet import SILENT_AFTER
-from serving.queries.node_fit import nodes_for
+from serving.queries.placement import Fleet, fleet_now, place_for
+from serving.queries.replicas import Key, wanted_replicas
 from serving.queries.routes import all_routes
 
 #: Of whom a use is not asked: routes and deployments are looked at here, and an alias needs no server.
@@ -26,13 +24,13 @@ _NOT_ASKED = frozenset({"serving", "aliases"})
 
 @dataclass(frozen=True)
 class DrainStep:
-    """What draining does to one deployment; `target` is the node where another is placed, if one is."""
+    """What draining does to one deployment; `target` names the node where another is placed, if one is."""
 
     deployment: Deployment
     fate: Fate
     says: str
     serves_users: bool
-    target: Node | None = None
+    target: str = ""
 
 
 def deployments_on(node: Node) -> QuerySet[Deployment]:
@@ -56,10 +54,8 @@ def drain_plan(deployments: Iterable[Deployment]) -> list[DrainStep]:
     stable = set(all_routes().filter(stable__in=releases).values_list("stable_id", "environment_id"))
     twins = list(live_deployments().filter(release__in=releases, is_wanted=True))
     answering = set(answering_servers().filter(deployment__in=twins).values_list("deployment_id", flat=True))
-    places = list(
-        Node.objects.filter(cordoned_at=None, seen_at__gte=timezone.now() - SILENT_AFTER).order_by(F("seen_at").desc())
-    )
-    return [_step(one, uses.get(one.release_id, []), stable, twins, answering, places) for one in mine]
+    wanted, fleet = wanted_replicas(mine), fleet_now().about
+    return [_step(one, uses.get(one.release_id, []), stable, twins, answering, wanted, fleet) for one in mine]
 
 
 def _step(
@@ -68,36 +64,35 @@ def _step(
     stable: set[tuple[UUID, int]],
     twins: Iterable[Deployment],
     answering: set[int],
-    places: Iterable[Node],
+    wanted: Mapping[Key, int],
+    fleet: Fleet,
 ) -> DrainStep:
+    key = (one.release_id, one.environment_id)
     others = [
         twin
         for twin in twins
-        if (twin.release_id, twin.environment_id) == (one.release_id, one.environment_id)
-        and twin.node_id != one.node_id
+        if (twin.release_id, twin.environment_id) == key and twin.pk != one.pk and twin.drain_asked_at is None
     ]
-    ready = next((twin for twin in others if twin.pk in answering), None)
-    moving = next((twin for twin in others if twin.state != DeploymentState.FAILED), None)
-    is_stable = (one.release_id, one.environment_id) in stable
-    target = None if others or not is_stable else _place_for(one, places)
+    ready = sorted({twin.node_id for twin in others if twin.pk in answering})
+    is_spare = sum(twin.pk in answering for twin in others) >= wanted[key]
+    # Of those that stay, the one that has taken its place is the newest.
+    replacement = max(others, key=lambda twin: twin.pk) if len(others) >= wanted[key] else None
+    is_stable = key in stable
+    has_failed = replacement is not None and replacement.state == DeploymentState.FAILED
+    target = (
+        "" if replacement or not is_stable else place_for(one.release, one.environment, fleet, but=[one.node_id]).node
+    )
     held = Drainable(
         name=f"{one.release.model.slug} {one.release.name} in {one.environment.slug}",
         is_wanted=one.is_wanted and one.state != DeploymentState.DRAINING,
         is_stable=is_stable,
         uses=tuple(uses),
-        answers_on=ready.node_id if ready else "",
-        goes_to=moving.node_id if moving else target.name if target else "",
-        is_moving=moving is not None,
+        answers_on=", ".join(ready) if is_spare else "",
+        goes_to="" if has_failed else replacement.node_id if replacement else target,
+        is_moving=replacement is not None and not has_failed,
         why_nowhere="its other deployment failed; look at it first."
-        if others
+        if has_failed
         else "no other node that is about and not cordoned runs it. Start one, or uncordon one.",
     )
     fate, says = fate_of(held)
-    return DrainStep(one, fate, says, serves_users(held), target if fate is Fate.MOVES else None)
-
-
-def _place_for(one: Deployment, places: Iterable[Node]) -> Node | None:
-    """Another node that runs its runtime and, if it brings code, shuts that in."""
-    found = nodes_for(one.release, [node for node in places if node.name != one.node_id])
-    allowed = [node for node in found if not one.release.is_code_bearing or may_run_code(node.facts)]
-    return allowed[0] if allowed else None
+    return DrainStep(one, fate, says, serves_users(held), target if fate is Fate.MOVES else "")

@@ -11,7 +11,7 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Su
 
 from ledger.queries.statements import Statement
 from registry.core.file_lint import plan_tensorrt
-from registry.core.fit import SEVERITY, Fit, fit
+from registry.core.fit import SEVERITY, Fit, Verdict, fit
 from registry.core.node_facts import from_agent, from_labels
 from registry.core.spec import Spec
 from registry.models import Release
@@ -21,7 +21,7 @@ from serving.core.containment import may_run_code, of_facts, sentence_of
 from serving.models import Environment, Node
 from serving.queries.deployments import deployments_in, nodes
 
-_LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
+LAST_HEARD_OF = F("seen_at").desc(nulls_last=True)
 
 
 def fit_of(release: Release, node: Node) -> Fit:
@@ -74,24 +74,24 @@ def offering(release: Release, among: Iterable[Node]) -> list[tuple[Node, Fit]]:
 
 
 def nodes_for(release: Release, among: Iterable[Node]) -> list[Node]:
-    """Those of the nodes that can be given the release: the ones that may run its code and that it fits first.
+    """Those of the nodes that may be given the release: the ones that may run its code and that it fits first.
 
-    One on which its engine plan is known not to load is left out. One that contradicts the envelope otherwise comes last and is
-    not left out: who declared too much would have nowhere to go. Nor is one that does not run code that it cannot shut in: its
-    launcher refuses with the reason.
+    One that contradicts the envelope is left out: see `why_refused`. One that does not run code that it cannot shut in comes last.
     """
 
     def rank(found: tuple[Node, Fit]) -> tuple[bool, int]:
         node, its = found
         return release.is_code_bearing and not may_run_code(node.facts), SEVERITY.index(its.verdict)
 
-    loads = [one for one in offering(release, among) if one[1].cannot_load is None]
-    return [node for node, _ in sorted(loads, key=rank)]
+    fitting = [one for one in offering(release, among) if one[1].verdict is not Verdict.NO]
+    return [node for node, _ in sorted(fitting, key=rank)]
 
 
-def why_not_loaded(release: Release, among: Iterable[Node]) -> list[str]:
-    """A sentence for each of the nodes that offer the release's runtime and on which its engine plan is known not to load."""
-    return [f"{node.name}: {why.message}" for node, its in offering(release, among) if (why := its.cannot_load)]
+def why_refused(release: Release, among: Iterable[Node]) -> list[str]:
+    """A sentence for each of the nodes that offer the release's runtime and contradict its envelope or its engine plan."""
+    return [
+        f"{node.name}: {its.reasons[0].message}" for node, its in offering(release, among) if its.verdict is Verdict.NO
+    ]
 
 
 def plan_warnings(spec: Spec, plan: str | None) -> list[str]:
@@ -103,7 +103,7 @@ def plan_warnings(spec: Spec, plan: str | None) -> list[str]:
 
 def next_node(release: Release) -> Node | None:
     """The node that a new deployment is given: one that its envelope fits before others, the last heard of first."""
-    free = Node.objects.filter(cordoned_at=None).order_by(_LAST_HEARD_OF)
+    free = Node.objects.filter(cordoned_at=None).order_by(LAST_HEARD_OF)
     return next(iter(nodes_for(release, free)), None)
 
 
@@ -131,7 +131,7 @@ def _places(release: UUID, environment: int) -> QuerySet[Node]:
     serving = deployments_in(release, environment).values("node")[:1]
     is_here = ExpressionWrapper(Q(pk=Subquery(serving)), BooleanField())
     rows = Node.objects.annotate(is_here=is_here).filter(Q(cordoned_at=None) | Q(is_here=True))
-    return rows.order_by(_LAST_HEARD_OF)
+    return rows.order_by(LAST_HEARD_OF)
 
 
 _PLACES = Statement(_places)

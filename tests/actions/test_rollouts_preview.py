@@ -195,7 +195,7 @@ def test_a_node_that_the_candidate_does_not_fit() -> None:
         node.facts = facts
         node.save()
         assert ("does_not_fit" in codes(candidate)) is is_told
-    assert "r2 does not fit node local: The node has 0 NVIDIA devices; it asks for 1." in message(
+    assert "r2 fits no node with its runtime: local: The node has 0 NVIDIA devices; it asks for 1." in message(
         candidate, "does_not_fit"
     )
 
@@ -208,7 +208,7 @@ def test_a_plan_that_loads_on_no_node_is_told_with_the_reason() -> None:
     node.runtimes = [{**runtime, "backends": ["tensorrt"], "versions": {"tensorrt": "10.4.0"}}]
     node.save()
     told = message(candidate, "does_not_fit")
-    assert "on no node with its runtime: local: The node has TensorRT 10.4.0; the plan loads in 10.3 only." in told
+    assert "no node with its runtime: local: The node has TensorRT 10.4.0; the plan loads in 10.3 only." in told
     assert "no_node" not in codes(candidate)
 
 

@@ -19,7 +19,7 @@ from registry.core.node_facts import from_agent
 from registry.models import Release
 from serving.actions import ensure_deployment
 from serving.agent.hardware import hardware
-from serving.queries.node_fit import fit_of, nodes_for
+from serving.queries.node_fit import fit_of, nodes_for, why_refused
 from sluicegate.cli.errors import CommandError
 from sluicegate.cli.fit import read_labels
 from tests.factories import make_environment, make_node
@@ -71,8 +71,9 @@ def test_a_node_that_the_release_fits_is_taken_before_others(dev: Client, releas
     silent = make_node("silent", facts={"gpus": None, **host}, runtimes=[RUNTIME])
     big = make_node("big", facts={"labels": labels, **host}, runtimes=[RUNTIME])
     other = make_node("other", facts={"labels": labels, **host}, runtimes=[])
-    assert nodes_for(release, [plain, other, silent, big]) == [big, silent, plain]
-    assert nodes_for(release, [plain]) == [plain] and nodes_for(release, [other]) == []
+    assert nodes_for(release, [plain, other, silent, big]) == [big, silent]
+    assert nodes_for(release, [plain]) == nodes_for(release, [other]) == []
+    assert why_refused(release, [plain, other, silent, big]) == ["plain: The node has 0 NVIDIA devices; it asks for 1."]
     deployment = ensure_deployment(
         actor=Actor.system("tests"), release=release, environment=make_environment("staging"), reason="try"
     )

@@ -1,0 +1,151 @@
+"""How many replicas of a release there are to be, and the controller that brings them about.
+
+What is wanted stands in rows. Any node's agent may take the next steps, at its heartbeat: they are taken under one lock, from what is
+there, so it does not matter whose agent does, nor whether one dies at it (`serving.core.replicas`).
+"""
+
+from __future__ import annotations
+
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from accounts.core.access import Actor, Verb, require, require_version
+from ledger.actions import append_event
+from ledger.core.errors import DomainError, Invalid
+from registry.models import Release
+from serving.actions.deployments import drain_deployment, mark_serving
+from serving.actions.draining import continue_draining
+from serving.actions.placing import place_replica
+from serving.actions.routes import lock_routes
+from serving.core.replicas import MOST_REPLICAS, ReplicaStep, What
+from serving.models import Deployment, Environment, Scale
+from serving.queries.deployments import answering_servers
+from serving.queries.replicas import ReplicaPlan, declared_replicas, lost_nodes, replica_plans
+
+#: One agent at a time places; the others go on with what else they have to do. Any number that nobody else uses.
+_CONTROLLER_LOCK = 7_316_003
+
+
+@transaction.atomic
+def scale_release(
+    *,
+    actor: Actor,
+    release: Release,
+    environment: Environment,
+    replicas: int,
+    reason: str,
+    expected_version: int | None = None,
+) -> Scale:
+    """How many replicas the release is to have there from now on. Saying what is so already changes nothing.
+
+    Raises Refused, Stale, and Invalid: it is no number of replicas, more than the envelope declares, or the environment has none.
+    """
+    require(actor, Verb.START_ROLLOUT, release.model.team.slug, release.model.slug)
+    _check(release, environment, replicas)
+    lock_routes(environment)
+    found = Scale.objects.filter(release=release, environment=environment).first()
+    require_version(found.version if found else 0, expected_version, f"The scale of {release.name}")
+    if found is not None and found.replicas == replicas:
+        return found
+    said = {"replicas": replicas, "reason": reason, "changed_by": actor.name}
+    scale, is_new = Scale.objects.update_or_create(release=release, environment=environment, defaults=said)
+    if not is_new:
+        Scale.objects.filter(pk=scale.pk).update(version=F("version") + 1)
+        scale.refresh_from_db()
+    append_event(
+        verb="deployment.scaled",
+        subject_type="deployment",
+        subject_id=f"{release.model.slug}/{release.name}@{environment.slug}",
+        actor=actor,
+        reason=reason,
+        facts={
+            "model": release.model.slug,
+            "release": release.name,
+            "digest": release.digest,
+            "environment": environment.slug,
+            "replicas": replicas,
+            "before": found.replicas if found else None,
+        },
+    )
+    return scale
+
+
+def _check(release: Release, environment: Environment, replicas: int) -> None:
+    if not environment.is_routed:
+        raise Invalid("not_scaled", f"{environment.slug} has no gateway: what gates measure there is one server.")
+    most = min(declared_replicas([release.pk])[release.pk].most or MOST_REPLICAS, MOST_REPLICAS)
+    if not 1 <= replicas <= most:
+        why = "its envelope declares no more" if most < MOST_REPLICAS else "more are never placed"
+        raise Invalid(
+            "replicas_out_of_range",
+            f"{replicas} replicas are not between 1 and {most}: {why}. To take a release out of service, drain it.",
+            least=1,
+            most=most,
+        )
+
+
+def continue_placing(*, actor: Actor) -> list[str]:
+    """Takes what steps there are to be taken now, for every release everywhere; what could not be done, as sentences.
+
+    For an agent's heartbeat. Nothing where another agent is at it. Raises Refused.
+    """
+    require(actor, Verb.ADMINISTER, "")
+    _leave_lost_nodes(actor)
+    due = {plan.environment.pk: plan.environment for plan in replica_plans() if plan.steps}
+    return [trouble for environment in due.values() for trouble in _bring_about(actor, environment)]
+
+
+@transaction.atomic
+def _bring_about(actor: Actor, environment: Environment) -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_CONTROLLER_LOCK])
+        if not cursor.fetchone()[0]:
+            return []
+    lock_routes(environment)
+    troubles = []
+    for plan in replica_plans(environment):
+        for step in plan.steps:
+            try:
+                with transaction.atomic():
+                    _take(actor, plan, step)
+            except DomainError as error:
+                troubles.append(f"{plan.release.model.slug} {plan.release.name} in {environment.slug}: {error.message}")
+    return troubles
+
+
+def _take(actor: Actor, plan: ReplicaPlan, step: ReplicaStep) -> None:
+    if step.what is What.PLACE:
+        reason = f"{plan.wanted} replicas are wanted."
+        place_replica(actor=actor, release=plan.release, environment=plan.environment, reason=reason, slot=step.slot)
+        return
+    deployment = Deployment.objects.select_related("release__model__team", "environment").get(pk=step.key)
+    if step.what is What.REPLACE:
+        asked = Deployment.objects.filter(pk=step.key, drain_asked_at=None)
+        asked.update(drain_asked_at=timezone.now(), drain_reason=f"{step.why}.".capitalize())
+        return
+    drain_deployment(actor=actor, deployment=deployment, reason=f"{step.why}.".capitalize(), is_spare=True)
+
+
+def _leave_lost_nodes(actor: Actor) -> None:
+    """Servers of lost nodes get no more traffic where others answer, and are let go once as many as are wanted do. An agent that comes
+    back finds in its rows what it is to drop."""
+    lost = lost_nodes()
+    if not lost:
+        return
+    answering = list(answering_servers())
+    for server in answering:
+        one = server.deployment
+        if one.node_id not in lost:
+            continue
+        others = [
+            other
+            for other in answering
+            if other.deployment.node_id not in lost
+            and (other.deployment.release_id, other.deployment.environment_id) == (one.release_id, one.environment_id)
+        ]
+        if others:
+            why = f"Nothing has been heard of its node {one.node_id} for too long, and others answer."
+            mark_serving(actor=actor, server=server, is_serving=False, reason=why)
+    for node in sorted(lost):
+        continue_draining(actor=actor, node=node)

@@ -1,0 +1,121 @@
+"""Placing one replica of a release on a node, and the reasons for which no node takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db import connection
+from django.db.models import F
+
+from accounts.core.access import Actor
+from ledger.actions import append_event
+from ledger.core.errors import DomainError, Refused, Unavailable
+from registry.models import Release
+from registry.queries import manifest_of
+from serving.core.containment import Containment, may_run_code, not_contained, of_facts
+from serving.core.placement import Choice
+from serving.models import Deployment, Environment, Node
+from serving.queries.node_fit import nodes_for, offering, why_refused
+from serving.queries.placement import fleet_now, place_for
+
+#: The advisory lock under which rooms of nodes are given away; any number that nobody else uses.
+_PLACEMENT_LOCK = 7_316_002
+
+
+def place_replica(
+    *,
+    actor: Actor,
+    release: Release,
+    environment: Environment,
+    reason: str,
+    slot: int = 0,
+    but: Iterable[str] = (),
+) -> Deployment:
+    """A new deployment on the best node, whose room it holds from now on. For a transaction that holds the environment's row.
+
+    Raises:
+        Refused: no node with the release's runtime image may run its code, as none can shut it in.
+        Unavailable: no node has the release's runtime image, or every one contradicts its envelope or has no room.
+    """
+    with connection.cursor() as cursor:  # two environments must not give the same room away
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PLACEMENT_LOCK])
+    choice = place_for(release, environment, fleet_now(), but=but)
+    if not choice.node:
+        raise why_nowhere(release, choice)
+    made = Deployment.objects.create(
+        release=release,
+        environment=environment,
+        node_id=choice.node,
+        slot=slot,
+        claim=choice.claim.as_json(),
+        reason=reason,
+    )
+    append_event(
+        verb="deployment.requested",
+        subject_type="deployment",
+        subject_id=str(made.pk),
+        actor=actor,
+        to_state=made.state,
+        reason=reason,
+        facts={
+            "model": release.model.slug,
+            "release": release.name,
+            "digest": release.digest,
+            "environment": environment.slug,
+            "node": choice.node,
+        },
+    )
+    return made
+
+
+def why_nowhere(release: Release, choice: Choice) -> DomainError:
+    """The error that says why no node took the release, and what to do."""
+    name, wanted = f"{release.model.slug} {release.name}", manifest_of(release)["runtime"]
+    free = list(Node.objects.filter(cordoned_at=None).order_by(F("seen_at").desc(nulls_last=True)))
+    if fitting := nodes_for(release, free):
+        best = fitting[0]  # those that may not run its code come last
+        if release.is_code_bearing and not may_run_code(best.facts):
+            tier = of_facts(best.facts) or Containment.NONE
+            message = not_contained(release.model.slug, release.name, tier)
+            return Refused("not_contained", message, release=release.name, node=best.name, containment=str(tier))
+        refused = list(choice.refused)
+        return Unavailable(
+            "no_room",
+            f"No node has room for {name}: {' '.join(refused)} Drain what is not needed there, or add a node.",
+            release=release.name,
+            nodes=refused,
+        )
+    cordoned = Node.objects.filter(cordoned_at__isnull=False).order_by(F("seen_at").desc(nulls_last=True))
+    if shut := nodes_for(release, cordoned):
+        return Unavailable(
+            "nodes_cordoned",
+            f"Only {', '.join(node.name for node in shut)} could run it, and no new deployment is placed there: "
+            f"{shut[0].cordon_reason or 'no reason was given.'} Uncordon a node, or start another.",
+            nodes=[node.name for node in shut],
+        )
+    if refused := why_refused(release, free):
+        is_plan = all(its.cannot_load for _, its in offering(release, free))
+        if is_plan:
+            return Unavailable(
+                "plan_loads_nowhere",
+                f"The engine plan of {name} loads on no node with its runtime: {' '.join(refused)} "
+                "Build the plan where it is to run and push it, or start a node that it was built for.",
+                release=release.name,
+                nodes=refused,
+            )
+        return Unavailable(
+            "fits_nowhere",
+            f"{name} fits no node with its runtime: {' '.join(refused)} "
+            "Start a node that it fits, or correct its envelope in a new release.",
+            release=release.name,
+            nodes=refused,
+        )
+    known = sorted({own["image"] for node in free for own in node.runtimes})
+    return Unavailable(
+        "no_node_for_runtime",
+        f"No node runs {wanted['image']} with the backend {wanted['backend']}; "
+        f"the nodes run {', '.join(known) or 'nothing yet'}. Push the release for one of these, or start a node with that runtime.",
+        image=wanted["image"],
+        backend=wanted["backend"],
+        known=known,
+    )

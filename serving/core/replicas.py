@@ -1,0 +1,89 @@
+"""What brings a release in an environment from the replicas that it has to those that are wanted: pure.
+
+Each replica has a slot, a number from 0 on; of one slot there is one replica that is to stay. One that is leaving has given up its
+slot to the one that takes its place, and goes once as many others answer as are wanted. So nothing is taken away before what
+replaces it answers, and whoever looks next goes on from what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: Of one release in one environment.
+MOST_REPLICAS = 100
+
+
+class What(StrEnum):
+    """`place` one more · `replace` one whose node is lost: its slot is free, and it goes when it can · `remove` one too many."""
+
+    PLACE = "place"
+    REPLACE = "replace"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A deployment as this looks at it. `is_leaving`: it is drained, or being replaced. `crowd`: replicas of the release on its
+    node, itself among them."""
+
+    key: int
+    slot: int
+    node: str
+    answers: bool = False
+    has_failed: bool = False
+    is_leaving: bool = False
+    is_lost: bool = False  # nothing has been heard of its node for too long
+    crowd: int = 1
+
+
+@dataclass(frozen=True)
+class ReplicaStep:
+    """One thing to do. `key`: the deployment's; 0 for one that is to be placed in `slot`."""
+
+    what: What
+    slot: int
+    key: int = 0
+    why: str = ""
+
+
+def steps_to(wanted: int, replicas: Sequence[Replica]) -> list[ReplicaStep]:
+    """What is to be done now; empty where it is as wanted, or has to wait. `wanted` is at least 1."""
+    staying = [one for one in replicas if not one.is_leaving]
+    lost = [one for one in staying if one.is_lost]
+    kept = [one for one in staying if not one.is_lost]
+    found = [
+        ReplicaStep(What.REPLACE, one.slot, one.key, f"nothing has been heard of node {one.node} for too long")
+        for one in lost
+    ]
+    taken = {one.slot for one in kept}
+    free = (slot for slot in range(MOST_REPLICAS) if slot not in taken)
+    found += [ReplicaStep(What.PLACE, next(free)) for _ in range(wanted - len(kept))]
+    return found + _too_many(wanted, kept)
+
+
+def _too_many(wanted: int, kept: Sequence[Replica]) -> list[ReplicaStep]:
+    """Those that do not answer go first, then those of a crowded node; never one that the wanted number needs for its answers."""
+    spare = sum(one.answers for one in kept) - wanted
+    found: list[ReplicaStep] = []
+    order = sorted(kept, key=lambda one: (one.answers, not one.has_failed, -one.crowd, -one.slot))
+    for one in order[: max(0, len(kept) - wanted)]:
+        if one.answers and spare <= 0:
+            break
+        spare -= one.answers
+        found.append(ReplicaStep(What.REMOVE, one.slot, one.key, f"{wanted} are wanted, and there are {len(kept)}"))
+    return found
+
+
+def wanted_of(scaled: int | None, declared: int | None) -> int:
+    """How many are wanted: what was said for the environment, else the least that the envelope declares, and one at least."""
+    return min(max(scaled if scaled is not None else declared or 1, 1), MOST_REPLICAS)
+
+
+def share_of(stable: int, weight_bp: int) -> int:
+    """Replicas that a candidate needs before it is sent `weight_bp` basis points of what `stable` replicas serve, rounded up.
+
+    At the whole weight that is as many as stable has: the spare one among them (N+1) is in stable's number already.
+    """
+    return max(1, -(-stable * weight_bp // 10_000))

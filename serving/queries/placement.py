@@ -1,0 +1,124 @@
+"""Nodes as placement looks at them, and the node that one more replica of a release would be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.utils import timezone
+
+from registry.core.fit import SEVERITY, Fit, Verdict
+from registry.core.node_facts import from_agent
+from registry.models import Release
+from registry.queries import manifest_of
+from serving.core.containment import Containment, may_run_code, not_contained, of_facts
+from serving.core.gpu import reading_of
+from serving.core.placement import Choice, Claim, Device, Spot, choose, claim_of, demand_of
+from serving.models import Environment, Node
+from serving.queries.deployments import live_deployments
+from serving.queries.fleet import SILENT_AFTER
+from serving.queries.node_fit import LAST_HEARD_OF, offering
+
+#: The label by which Kubernetes names a node's failure domain.
+_ZONE = "topology.kubernetes.io/zone"
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a live deployment holds of its node. `is_staying`: it is wanted, and nothing takes its place."""
+
+    claim: Claim
+    release: UUID
+    environment: int
+    is_staying: bool
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The nodes that take deployments, the last heard of first, and what is held of each."""
+
+    nodes: tuple[Node, ...]
+    held: Mapping[str, Sequence[_Held]]
+
+    @property
+    def about(self) -> Fleet:
+        """Without those that have been silent."""
+        return Fleet(tuple(node for node in self.nodes if not is_silent(node)), self.held)
+
+
+def is_silent(node: Node) -> bool:
+    return node.seen_at is None or timezone.now() - node.seen_at > SILENT_AFTER
+
+
+def fleet_now() -> Fleet:
+    """Two queries."""
+    nodes = tuple(Node.objects.filter(cordoned_at=None).order_by(LAST_HEARD_OF))
+    held: dict[str, list[_Held]] = {}
+    columns = ("node_id", "claim", "release_id", "environment_id", "is_wanted", "drain_asked_at")
+    for node, claim, release, environment, is_wanted, asked in live_deployments().values_list(*columns):
+        one = _Held(claim_of(claim), release, environment, is_wanted and asked is None)
+        held.setdefault(node, []).append(one)
+    return Fleet(nodes, held)
+
+
+def place_for(release: Release, environment: Environment, fleet: Fleet, *, but: Iterable[str] = ()) -> Choice:
+    """Where one more replica would go; nowhere `but` names."""
+    among = [node for node in fleet.nodes if node.name not in set(but)]
+    spots = []
+    for node, its in offering(release, among):
+        held = fleet.held.get(node.name, ())
+        key = (release.pk, environment.pk)
+        spots.append(
+            Spot(
+                node.name,
+                domain_of(node),
+                _refusal(release, node, its),
+                SEVERITY.index(its.verdict),
+                is_silent(node),
+                from_agent(node.facts).memory_mib,
+                devices_of(node),
+                tuple(one.claim for one in held),
+                sum(one.is_staying and (one.release, one.environment) == key for one in held),
+            )
+        )
+    return choose(demand_of(manifest_of(release)["envelope"]), spots)
+
+
+def _refusal(release: Release, node: Node, its: Fit) -> str:
+    if its.verdict is Verdict.NO:
+        return its.reasons[0].message
+    if release.is_code_bearing and not may_run_code(node.facts):
+        return not_contained(release.model.slug, release.name, of_facts(node.facts) or Containment.NONE)
+    return ""
+
+
+def domain_of(node: Node) -> str:
+    """What may fail at once: as its agent was told, or its zone; else the node is one by itself."""
+    labels = node.facts.get("labels")
+    zone = labels.get(_ZONE) if isinstance(labels, Mapping) else None
+    return str(node.facts.get("domain") or zone or node.name)
+
+
+def devices_of(node: Node) -> dict[str, Device] | None:
+    """Its GPUs and MIG slices by their UUIDs, where they were read; else as many as it tells of, by number; None: it does not tell."""
+    reading = reading_of(node.gpus)
+    if reading is not None and reading.gpus:
+        sliced = {gpu.parent_uuid for gpu in reading.gpus if gpu.parent_uuid}
+        return {
+            gpu.uuid: Device(
+                None if gpu.memory_total_bytes is None else gpu.memory_total_bytes >> 20,
+                _profile(gpu.name, gpu.parent_uuid),
+            )
+            for gpu in reading.gpus
+            if gpu.uuid not in sliced and not gpu.lost
+        }
+    known = from_agent(node.facts)
+    if known.gpus is None:
+        return None
+    return {str(at): Device(known.gpu_memory_mib) for at in range(len(known.gpus))}
+
+
+def _profile(name: str | None, parent: str | None) -> str:
+    """`1g.10gb` of `NVIDIA H100 80GB HBM3 MIG 1g.10gb`; `?` of a slice that does not tell, so that it is taken for no whole GPU."""
+    return "" if parent is None else (name or "").rpartition("MIG ")[2] or "?"

@@ -1,0 +1,102 @@
+"""From the replicas that are there to those that are wanted: what is done, in which order, and what never is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.core.replicas import MOST_REPLICAS, Replica, ReplicaStep, What, share_of, steps_to, wanted_of
+
+
+def replica(slot: int, **over: Any) -> Replica:
+    return Replica(**{"key": slot + 1, "slot": slot, "node": "a", "answers": True, **over})
+
+
+def test_missing_ones_take_the_lowest_free_slots() -> None:
+    assert steps_to(3, [replica(1)]) == [ReplicaStep(What.PLACE, 0), ReplicaStep(What.PLACE, 2)]
+    assert steps_to(1, []) == [ReplicaStep(What.PLACE, 0)]
+    assert steps_to(2, [replica(0), replica(1)]) == []
+
+
+def test_one_that_is_leaving_has_given_up_its_slot() -> None:
+    assert steps_to(1, [replica(0, is_leaving=True)]) == [ReplicaStep(What.PLACE, 0)]
+
+
+def test_a_lost_nodes_replica_is_replaced_in_its_slot_at_once() -> None:
+    lost, place = steps_to(2, [replica(0, is_lost=True, node="b", answers=False), replica(1)])
+    assert (lost.what, lost.key) == (What.REPLACE, 1) and "nothing has been heard of node b" in lost.why
+    assert place == ReplicaStep(What.PLACE, 0)
+
+
+def test_too_many_go_in_this_order() -> None:
+    failed = replica(0, answers=False, has_failed=True)
+    quiet = replica(1, answers=False)
+    crowded = replica(2, crowd=2)
+    last, first = replica(4, node="b"), replica(3, node="c")
+    every = [first, last, crowded, quiet, failed]
+    order = [one.key for one in (failed, quiet, crowded, last)]
+    assert [one.key for one in steps_to(1, every)] == order
+    assert {one.what for one in steps_to(1, every)} == {What.REMOVE}
+
+
+def test_none_goes_whose_answer_is_needed() -> None:
+    """Two are wanted of four, of which two answer: only those that do not answer go."""
+    every = [replica(0), replica(1), replica(2, answers=False), replica(3, answers=False)]
+    assert sorted(one.key for one in steps_to(2, every)) == [3, 4]
+    assert steps_to(1, [replica(0), replica(1, answers=False)]) == [
+        ReplicaStep(What.REMOVE, 1, 2, "1 are wanted, and there are 2")
+    ]
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[Replica]:
+    slots = draw(st.lists(st.integers(0, 8), unique=True, max_size=8))
+    flags = st.booleans()
+    staying = [
+        replica(slot, answers=draw(flags), is_lost=draw(flags), has_failed=draw(flags), crowd=draw(st.integers(1, 3)))
+        for slot in slots
+    ]
+    leaving = [replica(20 + at, is_leaving=True, answers=draw(flags)) for at in range(draw(st.integers(0, 3)))]
+    return staying + leaving
+
+
+def after(replicas: list[Replica], steps: list[ReplicaStep]) -> list[Replica]:
+    """What is there once the steps were taken, and what was placed answers."""
+    gone = {one.key for one in steps if one.what is What.REMOVE}
+    replaced = {one.key for one in steps if one.what is What.REPLACE}
+    kept = [replace(one, is_leaving=one.is_leaving or one.key in replaced) for one in replicas if one.key not in gone]
+    return kept + [Replica(100 + one.slot, one.slot, "new", True) for one in steps if one.what is What.PLACE]
+
+
+@given(fleets(), st.integers(1, 6))
+def test_it_ends_with_as_many_as_are_wanted_each_in_a_slot_of_its_own(replicas: list[Replica], wanted: int) -> None:
+    steps = steps_to(wanted, replicas)
+    answered = sum(one.answers and not one.is_leaving and not one.is_lost for one in replicas)
+    found = after(replicas, steps)
+    staying = [one for one in found if not one.is_leaving]
+    assert len({one.slot for one in staying}) == len(staying)
+    assert sum(one.answers for one in staying) >= min(answered, wanted)  # nothing that is needed was taken away
+    for _ in range(3):
+        found = [replace(one, answers=True) for one in after(found, steps_to(wanted, found))]
+    assert steps_to(wanted, found) == []
+    assert sum(not one.is_leaving for one in found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("scaled", "declared", "wanted"),
+    [(None, None, 1), (None, 3, 3), (2, 3, 2), (None, 0, 1), (None, 10_000, MOST_REPLICAS)],
+)
+def test_how_many_are_wanted(scaled: int | None, declared: int | None, wanted: int) -> None:
+    assert wanted_of(scaled, declared) == wanted
+
+
+@pytest.mark.parametrize(
+    ("stable", "weight_bp", "share"),
+    [(1, 100, 1), (3, 1, 1), (3, 3333, 1), (3, 3334, 2), (3, 10_000, 3), (10, 5000, 5), (10, 5001, 6), (0, 5000, 1)],
+)
+def test_a_candidates_share_is_rounded_up(stable: int, weight_bp: int, share: int) -> None:
+    assert share_of(stable, weight_bp) == share
